@@ -1,0 +1,77 @@
+"""Every check of the project: `nox` runs the tests, `nox -l` lists the rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.sessions = ["tests"]
+nox.options.reuse_existing_virtualenvs = True
+
+GROUPS = nox.project.load_toml("pyproject.toml")
+
+
+def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> None:
+    session.install("-e", f".[{extras}]", *nox.project.dependency_groups(GROUPS, *groups))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """The fast tests: no server, no network."""
+    _install(session, "test")
+    session.run("python", "-m", "pytest", "-m", "not integration", *session.posargs)
+    logging.getLogger("nox").setLevel(logging.WARNING)  # pytest's closing line is the last one
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Against real servers: databases at SVC_TEST_POSTGRES_URL and SVC_TEST_MYSQL_URL, object stores, balancers."""
+    _install(session, "test", "integration", extras="metrics,postgres,mysql,s3,gcs,azure,bigquery,report")
+    environment = {"SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session)}
+    session.run("python", "-m", "pytest", "-m", "integration", *session.posargs, env=environment)
+
+
+def _azurite(session: nox.Session) -> str | None:
+    """Azure's own emulator, from npm; without npm its tests are skipped."""
+    if shutil.which("npm") is None:
+        return None
+    folder = Path(session.create_tmp()) / "azurite"
+    session.run("npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "azurite@3.37.0", external=True)
+    return str(folder / "node_modules" / ".bin" / "azurite-blob")
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """The readers of artifacts and recipes under a coverage-guided fuzzer; `nox -s fuzz -- 600`: ten minutes each."""
+    _install(session, "test", "fuzz")
+    for target in ("artifact", "recipe"):
+        session.run("python", "-m", "tests.fuzz", target, *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and types."""
+    _install(session, "test", "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+    session.run("mypy")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The benchmarks, each a question of its own; `nox -s bench -- NAME...` runs some of them."""
+    _install(session, "test", "bench")
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, strict: a broken link fails."""
+    _install(session, "docs")
+    session.run("mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml", *session.posargs)
