@@ -1,0 +1,147 @@
+"""Every metric, its labels and its help. One `Metrics` is made for a process and passed to whoever counts.
+
+Without `SVC_METRICS_ENABLED=1` or without the extra `metrics` the same object counts nothing.
+`docs/reference/metrics.md` is checked against this table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from svc.errors import ConfigError
+
+UNKNOWN_RECIPE = "<unknown>"
+LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric family, by its full name in the exposition format."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+
+
+METRICS: dict[str, Metric] = {}
+
+
+def _metric(name: str, kind: Literal["counter", "gauge", "histogram"], labels: str, help: str) -> Metric:
+    metric = Metric(name, kind, tuple(labels.split()), help)
+    METRICS[name] = metric
+    return metric
+
+
+MODEL_LOADED = _metric("svc_model_loaded", "gauge", "recipe", "1 while a model of the recipe is served, else 0.")
+MODEL_TRAINED_AT = _metric(
+    "svc_model_trained_timestamp_seconds", "gauge", "recipe", "When the served model was trained."
+)
+ACTIVE_RECIPES = _metric("svc_active_recipes", "gauge", "", "Registered recipes, loaded or not.")
+SKIPPED_RECIPES = _metric("svc_skipped_recipes", "gauge", "", "Recipe files that are skipped.")
+SWAPS = _metric("svc_swap_total", "counter", "result", "Hot swaps by result: ok or error.")
+LOAD_FAILURES = _metric("svc_artifact_load_failures_total", "counter", "recipe reason", "Failed loads by reason.")
+STAT_FAILURES = _metric(
+    "svc_artifact_stat_failures_total", "counter", "recipe", "Polls that could not stat an artifact."
+)
+WATCHER_ERRORS = _metric("svc_watcher_unhandled_errors_total", "counter", "", "Watcher ticks that failed unexpectedly.")
+SCAN_FAILURES = _metric("svc_recipes_dir_scan_failures_total", "counter", "", "Failed listings of the recipes folder.")
+WATCHER_TICK_SECONDS = _metric("svc_watcher_tick_seconds", "histogram", "", "Time of one watcher tick.")
+REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Recommendation requests by status.")
+LATENCY = _metric("svc_v1_request_latency_seconds", "histogram", "recipe", "Time from request to answer.")
+BATCH_ERRORS = _metric("svc_v1_batch_element_errors_total", "counter", "code", "Failed elements of batches by code.")
+AUTH_FAILURES = _metric("svc_auth_failures_total", "counter", "code", "Requests refused for a missing or wrong key.")
+BIGQUERY_FALLBACK = _metric(
+    "svc_bigquery_storage_fallback_total",
+    "counter",
+    "",
+    "Never grows in a server: alert on the log event of the trainer.",
+)
+
+
+class Instrument(Protocol):
+    """What callers use of a prometheus metric, already bound to its label values."""
+
+    def inc(self, amount: float = 1) -> None: ...
+    def set(self, value: float) -> None: ...
+    def observe(self, amount: float) -> None: ...
+
+
+class _Nothing:
+    def inc(self, amount: float = 1) -> None: ...
+    def set(self, value: float) -> None: ...
+    def observe(self, amount: float) -> None: ...
+
+
+_NOTHING = _Nothing()
+
+
+class Metrics:
+    """Counts, or does nothing at all. Label values must come from bounded sets: names, codes, reasons."""
+
+    def __init__(self, families: dict[str, Any], render: Callable[[], bytes] | None) -> None:
+        self._families = families
+        self._render = render
+        self._known: dict[tuple[str, ...], Instrument] = {}
+
+    @classmethod
+    def disabled(cls) -> Metrics:
+        return cls({}, None)
+
+    @classmethod
+    def create(cls) -> Metrics:
+        """Real metrics in a registry of their own, with those of the process. Needs the extra `metrics`."""
+        try:
+            import prometheus_client as prometheus
+        except ImportError:
+            raise ConfigError("SVC_METRICS_ENABLED=1 needs prometheus-client: pip install 'svc[metrics]'") from None
+        registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=registry)
+        prometheus.PlatformCollector(registry=registry)
+        prometheus.GCCollector(registry=registry)
+        kinds: dict[str, Any] = {
+            "counter": prometheus.Counter,
+            "gauge": prometheus.Gauge,
+            "histogram": prometheus.Histogram,
+        }
+        families = {
+            metric.name: kinds[metric.kind](
+                metric.name,
+                metric.help,
+                metric.labels,
+                registry=registry,
+                **({"buckets": LATENCY_BUCKETS_S} if metric.kind == "histogram" else {}),
+            )
+            for metric in METRICS.values()
+        }
+        return cls(families, lambda: prometheus.generate_latest(registry))
+
+    @property
+    def enabled(self) -> bool:
+        return self._render is not None
+
+    def of(self, metric: Metric, **labels: str) -> Instrument:
+        """The instrument of `metric` with these label values."""
+        if not self._families:
+            return _NOTHING
+        key = (metric.name, *(labels[name] for name in metric.labels))
+        known = self._known.get(key)
+        if known is None:
+            family = self._families[metric.name]
+            known = self._known[key] = family.labels(**labels) if metric.labels else family
+        return known
+
+    def forget(self, metric: Metric, **labels: str) -> None:
+        """Drop the series of `metric` with these label values, as for a recipe that was removed."""
+        family = self._families.get(metric.name)
+        self._known.clear()
+        if family is not None:
+            with contextlib.suppress(KeyError):
+                family.remove(*(labels[name] for name in metric.labels))
+
+    def render(self) -> bytes:
+        """The exposition text (Prometheus text format 0.0.4, UTF-8)."""
+        return b"" if self._render is None else self._render()

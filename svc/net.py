@@ -1,0 +1,234 @@
+"""HTTP and HTTPS that may only go where it should: for data, metadata and artifacts.
+
+Every hop is resolved once, all its addresses are checked, and the connection goes to the address that was
+checked. Redirects are followed by hand, for GET and HEAD only, within one scheme. Proxies of the environment
+are not used: behind one, nobody could check addresses. Certificates are checked against the usual authorities,
+or those in `SSL_CERT_FILE` or `SSL_CERT_DIR`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import BinaryIO, Final, NamedTuple
+
+import httpx
+
+from svc.errors import FetchError, FetchForbidden, FetchStatus, FetchTimedOut, FetchTooLarge
+from svc.settings import Settings
+
+MAX_REDIRECTS: Final = 5
+LEAST_BYTES_PER_SECOND: Final = 1024
+"""A body that has taken longer than the timeout must have arrived at least this fast."""
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+OnRedirect = Callable[[str, str, int], None]
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRules:
+    """`timeout_s` bounds each step: connecting, one wait for bytes, one write."""
+
+    timeout_s: float
+    allow_private: bool
+
+    @classmethod
+    def of(cls, settings: Settings) -> HttpRules:
+        return cls(settings.http_timeout_s, settings.http_allow_private)
+
+
+class _Asked(NamedTuple):
+    method: str
+    headers: Mapping[str, str]
+    body: BinaryIO | None
+
+
+class Response:
+    """A final answer whose body has not been read yet. Use it inside the block of `exchange`."""
+
+    def __init__(self, response: httpx.Response, url: httpx.URL, rules: HttpRules) -> None:
+        self._response = response
+        self._rules = rules
+        self.url = plain(url)
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = response.headers
+
+    @property
+    def length(self) -> int | None:
+        """The body's length as the server tells it, if it does."""
+        text = self.headers.get("content-length", "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    def require(self, *statuses: int) -> None:
+        """Raise FetchStatus unless the status is one of `statuses`."""
+        if self.status not in statuses:
+            raise FetchStatus(f"{self.url} answered with status {self.status}", fields={"status": self.status})
+
+    def chunks(self, max_bytes: int) -> Iterator[bytes]:
+        """The body as it came over the wire, never decompressed.
+
+        Raises FetchTooLarge before the first byte if the length is told, else at the chunk that goes over the
+        cap; FetchTimedOut for silence or a trickle; FetchError for a body that is cut.
+        """
+        if (self.length or 0) > max_bytes:
+            raise self._too_large(0, max_bytes)
+        read, started = 0, time.monotonic()
+        with _explained(self.url):
+            for chunk in self._response.iter_raw():
+                read += len(chunk)
+                if read > max_bytes:
+                    raise self._too_large(read, max_bytes)
+                elapsed = time.monotonic() - started
+                if elapsed > self._rules.timeout_s and read < elapsed * LEAST_BYTES_PER_SECOND:
+                    raise FetchTimedOut(f"{self.url} is too slow: {read} bytes in {elapsed:.0f} s")
+                yield chunk
+
+    def _too_large(self, read: int, cap: int) -> FetchTooLarge:
+        told = f"has {self.length} bytes" if self.length is not None else f"goes on after {read} bytes"
+        return FetchTooLarge(f"{self.url} {told}, at most {cap} are read", fields={"bytes_read": read, "cap": cap})
+
+
+@contextmanager
+def exchange(
+    method: str,
+    url: str,
+    rules: HttpRules,
+    *,
+    headers: Mapping[str, str] | None = None,
+    body: BinaryIO | None = None,
+    on_redirect: OnRedirect | None = None,
+) -> Iterator[Response]:
+    """Send a request and give its final answer; the connection is closed at the end of the block.
+
+    `on_redirect(from_, to, status)` hears of each redirect, before it is judged. `body` is sent from its start.
+    Raises FetchError in one of its forms; messages never hold a query or user-info.
+    """
+    timeout = httpx.Timeout(rules.timeout_s)
+    asked, hop = _Asked(method, headers or {}, body), _checked(_parsed(url))
+    with httpx.Client(verify=_trust(), timeout=timeout, trust_env=False, follow_redirects=False) as client:
+        for _ in range(MAX_REDIRECTS + 1):
+            response = _send(client, asked, hop, rules)
+            try:
+                if response.status_code not in _REDIRECTS or method not in ("GET", "HEAD"):
+                    yield Response(response, hop, rules)
+                    return
+                hop = _next_hop(response, hop, on_redirect)
+            finally:
+                response.close()
+    raise FetchForbidden(f"{plain(_parsed(url))} was redirected more than {MAX_REDIRECTS} times")
+
+
+def plain(url: httpx.URL) -> str:
+    """The URL without what may be secret in it: user-info, query and fragment."""
+    return str(url.copy_with(username=None, password=None, query=None, fragment=None))
+
+
+def _parsed(url: str) -> httpx.URL:
+    try:
+        return httpx.URL(url)
+    except httpx.InvalidURL:
+        raise FetchError("the text is no URL") from None
+
+
+def _checked(url: httpx.URL) -> httpx.URL:
+    if url.scheme not in ("http", "https") or not url.host:
+        raise FetchForbidden(f"{plain(url)} is no http or https URL")
+    if url.userinfo:
+        raise FetchForbidden(f"{plain(url)} carries user-info, which is refused")
+    return url
+
+
+def _next_hop(response: httpx.Response, hop: httpx.URL, on_redirect: OnRedirect | None) -> httpx.URL:
+    try:
+        target = hop.join(response.headers["location"])
+    except (KeyError, httpx.InvalidURL):
+        raise FetchError(f"{plain(hop)} answered with a redirect to nowhere") from None
+    if on_redirect is not None:
+        on_redirect(plain(hop), plain(target), response.status_code)
+    if target.scheme != hop.scheme:
+        raise FetchForbidden(f"{plain(hop)} redirects to another scheme, {target.scheme[:20]!r}, which is refused")
+    return _checked(target)
+
+
+def _send(client: httpx.Client, asked: _Asked, url: httpx.URL, rules: HttpRules) -> httpx.Response:
+    """Ask the first of the host's addresses that can be connected to."""
+    host = url.raw_host.decode("ascii")
+    headers = {**asked.headers, "Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "User-Agent": "svc"}
+    failure: FetchError | None = None
+    for address in addresses(url, rules):
+        if asked.body is not None:
+            asked.body.seek(0)
+        pinned = url.copy_with(host=address)
+        request = client.build_request(
+            asked.method, pinned, headers=headers, content=asked.body, extensions={"sni_hostname": host}
+        )
+        try:
+            with _explained(plain(url)):
+                return client.send(request, stream=True)
+        except FetchError as error:
+            failure = error
+            if not isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout):
+                break
+    assert failure is not None, "a host without addresses has been refused"
+    raise failure
+
+
+def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
+    """The addresses of the URL's host, none of them private unless the rules say so.
+
+    Raises FetchForbidden when one of them is, FetchError when there are none.
+    """
+    try:
+        found = socket.getaddrinfo(url.raw_host.decode("ascii"), url.port or 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise FetchError(f"{plain(url)}: the host has no address") from None
+    unique = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    for address in unique:
+        if not rules.allow_private and not is_public(address):
+            raise FetchForbidden(
+                f"{plain(url)}: the host's address {address} is private, loopback or link-local; "
+                "SVC_HTTP_ALLOW_PRIVATE=1 admits those"
+            )
+    return unique
+
+
+def is_public(address: str) -> bool:
+    """True for addresses of the open internet; an IPv4 address that hides in an IPv6 one counts by itself."""
+    parsed: Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]
+        if inner is None and parsed in _NAT64:
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return parsed.is_global and not parsed.is_multicast
+
+
+def _trust() -> ssl.SSLContext:
+    return _trust_of(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@lru_cache(maxsize=4)
+def _trust_of(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+    """One context for each setting of the two variables, which httpx reads itself: making one takes 20 ms."""
+    return httpx.create_ssl_context()
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    """Turn what httpx raises into a FetchError that names `url`."""
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise FetchTimedOut(f"{url} did not answer in time") from error
+    except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+        raise FetchError(f"{url} cannot be fetched: {type(error).__name__}: {error}") from error

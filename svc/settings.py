@@ -1,0 +1,247 @@
+"""The environment, read once into frozen settings.
+
+One field, one variable: name, default, bounds and help stand together, and `docs/reference/environment.md`
+is checked against them. A value that cannot be parsed is a `ConfigError` that names its variable. A number
+out of bounds is clamped.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from svc.errors import ConfigError
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+_SIZE = re.compile(r"^\s*(\d+)\s*(|[KMG]iB)\s*$", re.IGNORECASE)
+_UNITS = {"": 1, "kib": KIB, "mib": MIB, "gib": GIB}
+DEVELOPMENT_ENVS = frozenset({"development", "dev", "test"})
+CLOSED_ENVS = frozenset({"production", "prod", "staging"})
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """What the environment may say for one setting. `low` and `high` bound numbers, in the setting's unit."""
+
+    env: str
+    parse: Callable[[str], Any]
+    help: str
+    low: float | None = None
+    high: float | None = None
+    secret: bool = False
+
+    def read(self, text: str) -> Any:
+        try:
+            value = self.parse(text)
+        except ValueError as error:
+            shown = "its value" if self.secret else repr(text)
+            raise ConfigError(f"{self.env}: {shown} {error}") from None
+        if self.low is not None and value is not None:
+            value = max(type(value)(self.low), value)
+        if self.high is not None and value is not None:
+            value = min(type(value)(self.high), value)
+        return value
+
+
+def _flag(text: str) -> bool:
+    if text in ("1", "true"):
+        return True
+    if text in ("0", "false"):
+        return False
+    raise ValueError("is not 1 or 0")
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("is not a whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("is not a number") from None
+    if math.isnan(value) or value < 0:
+        raise ValueError("is not a number of zero or more")
+    return value
+
+
+def _size(text: str) -> int:
+    match = _SIZE.match(text)
+    if match is None:
+        raise ValueError("is not a size: give bytes, or a number with KiB, MiB or GiB")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _choice(*allowed: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.lower() not in allowed:
+            raise ValueError(f"is not one of {', '.join(allowed)}")
+        return text.lower()
+
+    return parse
+
+
+def _var(env: str, default: Any, parse: Callable[[str], Any], help: str, **bounds: Any) -> Any:
+    metadata = {"variable": Variable(env, parse, help, **bounds)}
+    return field(default=default, metadata=metadata, repr=not bounds.get("secret", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that the environment decides. `_s` is seconds, `_bytes` bytes."""
+
+    signing_keys: str = _var(
+        "SVC_SIGNING_KEYS",
+        "",
+        str,
+        "Signing keys, `<kid>:<hex64>` separated by commas; the first one signs.",
+        secret=True,
+    )
+    api_keys: str = _var(
+        "SVC_API_KEYS",
+        "",
+        str,
+        "Client keys, `<kid>:sha256:<hex64>` separated by commas; empty: no key is asked.",
+        secret=True,
+    )
+    env: str = _var(
+        "SVC_ENV", "", str, "`development` admits unsigned mode; `production`, `prod` and `staging` close extras."
+    )
+    log_format: str = _var(
+        "SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"), "`auto`: JSON lines unless on a terminal."
+    )
+    log_level: str = _var(
+        "SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"), "Lowest level that is written."
+    )
+    host: str = _var("SVC_HOST", "127.0.0.1", str, "Address to bind.")
+    port: int = _var("SVC_PORT", 8080, _integer, "Port to bind; 0 takes any free one.", low=0, high=65535)
+    watch_interval_s: float = _var("SVC_WATCH_INTERVAL", 5.0, _number, "Seconds between two polls.", low=1, high=30)
+    drain_s: float = _var(
+        "SVC_DRAIN_SECONDS", 30.0, _number, "Seconds that requests in flight get after SIGTERM.", low=0, high=3600
+    )
+    client_timeout_s: float = _var(
+        "SVC_CLIENT_TIMEOUT_SECONDS",
+        30.0,
+        _number,
+        "Seconds a client may take to send a body, or leave an answer unread.",
+        low=1,
+        high=600,
+    )
+    keep_alive_s: float = _var(
+        "SVC_KEEP_ALIVE_SECONDS",
+        75.0,
+        _number,
+        "Seconds an idle connection is kept, and a header may take; above the balancer's own.",
+        low=1,
+        high=3600,
+    )
+    startup_parallelism: int | None = _var(
+        "SVC_STARTUP_PARALLELISM", None, _integer, "Artifacts loaded at once at start; unset: up to 8.", low=1, high=64
+    )
+    load_timeout_s: float = _var(
+        "SVC_LOAD_TIMEOUT_SECONDS",
+        120.0,
+        _number,
+        "Seconds that loading one artifact may take; one that takes longer is left behind and tried again.",
+        low=1,
+        high=3600,
+    )
+    scoring_threads: int | None = _var(
+        "SVC_SCORING_THREADS", None, _integer, "Threads that score; unset: one less than the cores.", low=1, high=64
+    )
+    max_artifact_bytes: int = _var(
+        "SVC_MAX_ARTIFACT_BYTES", 2 * GIB, _size, "Largest artifact file that is loaded.", low=MIB, high=16 * GIB
+    )
+    max_payload_bytes: int = _var(
+        "SVC_MAX_PAYLOAD_BYTES",
+        512 * MIB,
+        _size,
+        "Largest payload that is decoded; unset, it follows a smaller SVC_MAX_ARTIFACT_BYTES.",
+        low=MIB,
+        high=16 * GIB,
+    )
+    max_body_bytes: int = _var("SVC_MAX_BODY_BYTES", 128 * MIB, _size, "Largest request body.", low=MIB, high=2 * GIB)
+    max_feature_dim: int = _var(
+        "SVC_MAX_FEATURE_DIM", 5000, _integer, "Largest encoded feature dimension of one side.", low=16, high=100_000
+    )
+    max_download_bytes: int = _var(
+        "SVC_MAX_DOWNLOAD_BYTES", 256 * MIB, _size, "Largest http(s) body that is read.", low=MIB, high=16 * GIB
+    )
+    max_sql_rows: int = _var(
+        "SVC_MAX_SQL_ROWS", 50_000_000, _integer, "Most rows read from a database.", low=1, high=10**12
+    )
+    http_timeout_s: float = _var(
+        "SVC_HTTP_TIMEOUT_SECONDS", 30.0, _number, "Seconds for one step of an http(s) fetch.", low=1, high=600
+    )
+    http_allow_private: bool = _var(
+        "SVC_HTTP_ALLOW_PRIVATE",
+        False,
+        _flag,
+        "1 lets http(s) fetches reach private, loopback and link-local addresses.",
+    )
+    metrics_enabled: bool = _var("SVC_METRICS_ENABLED", False, _flag, "1 enables `/v1/metrics` (extra `metrics`).")
+    allowed_hosts: tuple[str, ...] | None = _var(
+        "SVC_ALLOWED_HOSTS",
+        None,
+        _names,
+        "Host names that requests may ask for; unset: any with keys, else loopback names.",
+    )
+    allowed_origins: tuple[str, ...] = _var(
+        "SVC_ALLOWED_ORIGINS", (), _names, "Origins that browsers may call from (CORS)."
+    )
+    metadata_field_deny: tuple[str, ...] = _var(
+        "SVC_METADATA_FIELD_DENY", (), _names, "Metadata fields that are never returned, whatever a recipe says."
+    )
+    artifact_root: str | None = _var("SVC_ARTIFACT_ROOT", None, str, "Local artifacts must lie under this folder.")
+    lock_dir: str | None = _var(
+        "SVC_LOCK_DIR", None, str, "Folder for the locks of remote outputs; unset: the user's cache folder."
+    )
+    allow_version_skew: bool = _var(
+        "SVC_ALLOW_IRSPACK_VERSION_SKEW", False, _flag, "1 turns a version-skew refusal into a warning."
+    )
+    bq_require_storage_api: bool = _var(
+        "SVC_BQ_REQUIRE_STORAGE_API", False, _flag, "1 turns BigQuery's fallback to REST into an error."
+    )
+    training_threads: int | None = _var(
+        "LIB_NUM_THREADS_DEFAULT", None, _integer, "Threads that training uses; unset: all cores.", low=1, high=1024
+    )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read all settings. An empty value counts as unset."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for item in fields(cls):
+            variable: Variable = item.metadata["variable"]
+            text = environ.get(variable.env, "")
+            if text:
+                values[item.name] = variable.read(text)
+        if "max_payload_bytes" not in values:
+            artifact_cap = values.get("max_artifact_bytes", 2 * GIB)
+            values["max_payload_bytes"] = min(512 * MIB, artifact_cap)
+        return cls(**values)
+
+    @property
+    def is_development(self) -> bool:
+        return self.env in DEVELOPMENT_ENVS
+
+    @property
+    def is_closed(self) -> bool:
+        """True where the OpenAPI document is off."""
+        return self.env in CLOSED_ENVS
+
+
+def variables() -> list[tuple[str, Any, Variable]]:
+    """(field name, default, variable) of every setting, in order; for the reference page."""
+    return [(item.name, item.default, item.metadata["variable"]) for item in fields(Settings)]

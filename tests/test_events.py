@@ -1,0 +1,55 @@
+"""The table of events."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from svc import events
+
+SVC = Path(events.__file__).parent
+
+SPECIFIED = """
+training_started fetching_data data_fetched data_cleansed splitting_data split_done search_started search_done
+training_final_model final_model_trained artifact_written train_done train_error recipe_lock_contended_skipping
+recipe_lock_local_only csv_source_redirect metadata_source_redirect csv_source_size_exceeded
+metadata_source_size_exceeded artifact_payload_exceeds_serve_cap feature_vocabulary_pruned
+feature_empty_vocabulary_column feature_axis_coverage bigquery_storage_fallback security.posture serve_shutdown
+recipe_discovered recipe_removed recipe_security_violation_skipped recipe_load_error_skipped
+recipe_not_loaded_at_startup recipe_not_found size_cap_probe_failed auth_anonymous_bypass
+auth_anonymous_bypass_first_seen auth_invalid_key kid_extraction_failed artifact_stat_timeout sidecar_disappeared
+artifact_disappeared artifact_load_failed artifact_load_unexpected_error artifact_load_error_cleared
+artifact_recipe_hash_mismatch irspack_version_skew_allowed initial_artifact_read_failed initial_artifact_read_error
+initial_artifact_parse_failed initial_artifact_hmac_failed initial_artifact_deserialize_failed
+initial_artifact_hmac_skipped_dev
+"""
+
+
+@pytest.mark.parametrize("name", SPECIFIED.split())
+def test_every_specified_event_exists(name: str) -> None:
+    """Dashboards and alerts are built on these names."""
+    assert name in events.EVENTS
+
+
+def test_constants_are_named_as_their_events() -> None:
+    """`events.X` is found by the name that stands in the log, and each is in the table once."""
+    constants = {value for value in vars(events).values() if isinstance(value, events.Event)}
+    assert constants == set(events.EVENTS.values())
+
+
+def test_fields_never_bear_names_that_would_be_redacted() -> None:
+    """A field that the log hides says nothing."""
+    from svc import logs
+
+    for event in events.EVENTS.values():
+        shown = logs.redact(None, "", dict.fromkeys(event.fields, "plain"))
+        assert logs.REDACTED not in shown.values(), event.name
+
+
+def test_every_event_is_emitted_somewhere() -> None:
+    """The table holds no event that nothing writes."""
+    code = "\n".join(path.read_text(encoding="utf-8") for path in SVC.rglob("*.py"))
+    names = [name for name, value in vars(events).items() if isinstance(value, events.Event)]
+    assert [name for name in names if not re.search(rf"\bevents\.{name}\b", code)] == []

@@ -1,0 +1,94 @@
+"""Imports go one way, and the light commands stay light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import svc
+
+SVC = Path(svc.__file__).parent
+BASE = {"errors", "events", "settings", "logs", "metrics", "net"}
+MAY_IMPORT = {
+    "recipe": BASE,
+    "sources": BASE | {"recipe"},
+    "artifact": BASE,
+    "model": BASE,
+    "training": BASE | {"recipe", "sources", "artifact", "model"},
+    "serving": BASE | {"recipe", "sources", "artifact", "model"},
+    "cli": BASE | {"recipe", "sources", "artifact", "model", "training", "serving"},
+}
+NOT_WHILE_SERVING = {"optuna", "irspack", "sklearn", "scipy"}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that the file names in an import, wherever it stands."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def rooms_named_by(path: Path) -> set[str]:
+    """The rooms and base files of svc that the file imports from."""
+    names = [name.split(".") for name in imported(path)]
+    return {parts[1] for parts in names if parts[0] == "svc" and len(parts) > 1} & (BASE | MAY_IMPORT.keys())
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
+    """Training and serving meet in files, never in imports."""
+    allowed = MAY_IMPORT[room] | {room}
+    for path in (SVC / room).rglob("*.py"):
+        assert rooms_named_by(path) <= allowed, path
+
+
+def test_the_base_imports_no_room() -> None:
+    """Errors, events, settings, logs and metrics stand below everything."""
+    for name in BASE:
+        assert rooms_named_by(SVC / f"{name}.py") <= BASE, name
+
+
+def test_no_serving_file_names_a_training_library() -> None:
+    """The server starts fast and small because svc's own code scores."""
+    for room in ("serving", "artifact", "model"):
+        for path in (SVC / room).rglob("*.py"):
+            assert not NOT_WHILE_SERVING & {name.partition(".")[0] for name in imported(path)}, path
+
+
+def modules_after(code: str) -> set[str]:
+    """The top-level modules that a fresh interpreter has loaded after `code`."""
+    script = f"{code}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=SVC.parent)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """`svc --help` answers at once."""
+    loaded = modules_after("from svc.cli.main import run\nassert run(['--help']) == 0")
+    heavy = {
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "optuna",
+        "irspack",
+        "trio",
+        "quart",
+        "hypercorn",
+        "pydantic",
+        "sqlalchemy",
+        "httpx",
+    }
+    assert loaded & heavy == set()
+
+
+def test_the_server_loads_no_training_library() -> None:
+    """Not even by way of another library."""
+    assert modules_after("import svc.serving.run") & (NOT_WHILE_SERVING | {"pandas"}) == set()

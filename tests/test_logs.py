@@ -1,0 +1,139 @@
+"""The log: levels, redaction, library records, formats."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import structlog
+
+from svc import events, logs
+from svc.settings import Settings
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What is written, line by line; the process's own set-up comes back afterwards."""
+    written: list[str] = []
+    root, show = logging.getLogger(), warnings.showwarning
+    handlers, level = root.handlers, root.level
+    logs.configure(Settings(log_format="json", log_level="debug"), write=written.append)
+    yield written
+    structlog.reset_defaults()
+    root.handlers, warnings.showwarning = handlers, show
+    root.setLevel(level)
+
+
+def record(lines: list[str]) -> dict[str, object]:
+    return dict(json.loads(lines[-1]))
+
+
+def test_a_record_is_one_json_line_with_event_level_and_time(lines: list[str]) -> None:
+    """Log shippers take a line as a record."""
+    logs.emit(events.DATA_FETCHED, n_rows=np.int64(3))
+    assert len(lines) == 1
+    assert "\n" not in lines[0]
+    shown = record(lines)
+    assert (shown["event"], shown["level"], shown["n_rows"]) == ("data_fetched", "info", 3)
+    assert str(shown["timestamp"]).endswith("Z")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "x-api-key",
+        "Authorization",
+        "cookie",
+        "db_password",
+        "TOKEN",
+        "private",
+        "aws_region",
+        "my_secret",
+        "credentials",
+    ],
+)
+def test_values_of_secret_names_are_hidden_at_any_depth(lines: list[str], name: str) -> None:
+    """A secret in a nested document is as hidden as one at the top."""
+    logs.emit(events.LIBRARY_LOG, **{name: "s3cr3t"}, nested={"list": [{name: "s3cr3t"}]})
+    assert "s3cr3t" not in lines[-1]
+    assert record(lines)[name] == "[REDACTED]"
+
+
+@pytest.mark.parametrize("name", ["kid", "fingerprint", "recipe_hash", "model_version", "signing_keys", "keys"])
+def test_public_names_stay_readable(lines: list[str], name: str) -> None:
+    """What identifies a key or a model is no secret."""
+    logs.emit(events.LIBRARY_LOG, **{name: "plain"})
+    assert record(lines)[name] == "plain"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://user:s3cr3t@db/x",
+        "https://s3cr3t@host/path",
+        "mariadb+pymysql://db/x?password=s3cr3t&charset=utf8",
+        "https://host/file?X-Amz-Signature=s3cr3t",
+    ],
+)
+def test_urls_lose_their_secrets_within_any_text(lines: list[str], url: str) -> None:
+    """Error texts of libraries quote the URL that failed."""
+    logs.emit(events.LIBRARY_LOG, message=f"cannot reach {url}: refused")
+    assert "s3cr3t" not in lines[-1]
+
+
+def test_a_document_deeper_than_any_honest_one_is_hidden_rather_than_searched(lines: list[str]) -> None:
+    """Redaction cannot be outrun by nesting."""
+    deep: object = {"password": "s3cr3t"}
+    for _ in range(12):
+        deep = {"d": deep}
+    logs.emit(events.LIBRARY_LOG, deep=deep)
+    assert "s3cr3t" not in lines[-1]
+
+
+def test_python_warnings_and_library_records_join_the_log_redacted(lines: list[str]) -> None:
+    """Nothing is written beside the log, and the redaction holds for all of it."""
+    warnings.showwarning(UserWarning("see ftp://me:s3cr3t@host"), UserWarning, "file.py", 1)
+    assert record(lines)["event"] == "python_warning"
+    logging.getLogger("some.library").warning("at http://me:%s@host", "s3cr3t")
+    assert record(lines)["logger"] == "some.library"
+    assert "s3cr3t" not in "".join(lines)
+
+
+def test_records_below_the_level_are_dropped(lines: list[str]) -> None:
+    """SVC_LOG_LEVEL is the lowest level that is written."""
+    logs.configure(Settings(log_format="json", log_level="warning"), write=lines.append)
+    logs.emit(events.DATA_FETCHED, n_rows=1)
+    assert lines == []
+
+
+def test_bound_fields_are_in_every_later_record(lines: list[str]) -> None:
+    """A request id is bound once and found in each line of the request."""
+    with structlog.contextvars.bound_contextvars():
+        logs.bind(request_id="r1")
+        logs.emit(events.DATA_FETCHED, n_rows=1)
+    assert record(lines)["request_id"] == "r1"
+
+
+def test_the_format_follows_the_terminal_under_auto() -> None:
+    """People get lines to read, pipes get JSON."""
+
+    class Terminal:
+        def isatty(self) -> bool:
+            return True
+
+    assert logs.wants_console(Settings(), Terminal())  # type: ignore[arg-type]
+    assert not logs.wants_console(Settings(), object())  # type: ignore[arg-type]
+    assert logs.wants_console(Settings(log_format="console"), object())  # type: ignore[arg-type]
+    assert not logs.wants_console(Settings(log_format="json"), Terminal())  # type: ignore[arg-type]
+
+
+def test_an_error_in_a_library_record_is_named(lines: list[str]) -> None:
+    """Its class and words, and those of a group's members; no traceback."""
+    group = ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+    logging.getLogger("some.library").error("failed", exc_info=group)
+    record = json.loads(lines[-1])
+    assert (record["message"], record["error"]) == ("failed", "ValueError: one; KeyError: 'two'")

@@ -1,0 +1,347 @@
+"""Guarded HTTP: caps, redirects, addresses, certificates and faults, against real servers on loopback."""
+
+from __future__ import annotations
+
+import io
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from svc import net
+from svc.errors import FetchError, FetchForbidden, FetchStatus, FetchTimedOut, FetchTooLarge
+from svc.net import HttpRules, exchange
+
+trustme = pytest.importorskip("trustme")
+RULES = HttpRules(timeout_s=5, allow_private=True)
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+@contextmanager
+def serving(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """A server on loopback that lets `answer` handle every request; gives its base URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None: ...
+
+        def do_GET(self) -> None:
+            answer(self)
+
+        do_HEAD = do_PUT = do_GET
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def reply(handler: BaseHTTPRequestHandler, body: bytes = b"", status: int = 200, **headers: str) -> None:
+    handler.send_response(status)
+    for name, value in ({"Content-Length": str(len(body))} | headers).items():
+        handler.send_header(name.replace("_", "-"), value)
+    handler.end_headers()
+    if handler.command != "HEAD":
+        handler.wfile.write(body)
+
+
+def get(url: str, cap: int = 1000, rules: HttpRules = RULES, **options: Any) -> bytes:
+    with exchange("GET", url, rules, **options) as response:
+        response.require(200)
+        return b"".join(response.chunks(cap))
+
+
+def test_a_body_up_to_the_cap_is_read() -> None:
+    """A body of exactly the cap comes whole, with or without a told length."""
+    with serving(lambda h: reply(h, b"x" * 1000)) as base:
+        assert get(base, 1000) == b"x" * 1000
+        with pytest.raises(FetchTooLarge, match="has 1000 bytes") as caught:
+            get(base, 999)
+    assert caught.value.fields == {"bytes_read": 0, "cap": 999}
+
+
+def test_a_body_without_length_is_cut_off_at_the_cap() -> None:
+    """A body that tells no length is read no further than the cap."""
+
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        with pytest.raises(OSError):
+            while True:
+                handler.wfile.write(b"x" * 65536)
+        handler.close_connection = True
+
+    with serving(endless) as base, pytest.raises(FetchTooLarge) as caught:
+        get(base, 100_000)
+    assert caught.value.fields["bytes_read"] < 1_000_000
+
+
+def test_compressed_bodies_are_never_expanded() -> None:
+    """A server that compresses although asked not to cannot make a bomb of it: bytes come as they were sent."""
+    with serving(lambda h: reply(h, b"\x1f\x8bbytes", Content_Encoding="gzip")) as base:
+        assert get(base) == b"\x1f\x8bbytes"
+
+
+def test_the_request_asks_for_plain_bytes_and_names_the_host() -> None:
+    """The Host header holds the name of the URL, not the address that was connected to."""
+    seen: dict[str, str] = {}
+
+    def note(handler: BaseHTTPRequestHandler) -> None:
+        seen.update(handler.headers)
+        reply(handler)
+
+    with serving(note) as base:
+        get(base.replace("127.0.0.1", "localhost"))
+    assert seen["Host"].startswith("localhost:")
+    assert seen["Accept-Encoding"] == "identity"
+
+
+def chain(length: int) -> Answer:
+    """Answers /n with a redirect to /n+1, until `length`."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        step = int(handler.path.strip("/") or 0)
+        if step < length:
+            reply(handler, status=302, Location=f"/{step + 1}?token=SECRET")
+        else:
+            reply(handler, b"arrived")
+
+    return answer
+
+
+def test_five_redirects_are_followed_and_heard_of() -> None:
+    """Each redirect is told without its query, then followed."""
+    heard: list[tuple[str, str, int]] = []
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.path = handler.path.partition("?")[0]
+        chain(5)(handler)
+
+    with serving(answer) as base:
+        assert get(f"{base}/0", on_redirect=lambda *hop: heard.append(hop)) == b"arrived"
+        assert heard == [(f"{base}/{n}", f"{base}/{n + 1}", 302) for n in range(5)]
+
+
+def test_a_sixth_redirect_is_one_too_many() -> None:
+    """A longer chain, or a loop, ends with an error; the last redirect was still told."""
+    heard: list[int] = []
+    with (
+        serving(lambda h: reply(h, status=307, Location="/again")) as base,
+        pytest.raises(FetchForbidden, match="more than 5"),
+    ):
+        get(base, on_redirect=lambda *hop: heard.append(hop[2]))
+    assert heard == [307] * 6
+
+
+@pytest.mark.parametrize(
+    "target", ["https://127.0.0.1/", "ftp://127.0.0.1/", "file:///etc/passwd", "http://u:p@127.0.0.1/"]
+)
+def test_redirects_stay_in_their_scheme_and_carry_no_credentials(target: str) -> None:
+    """Neither another scheme nor user-info is followed."""
+    with serving(lambda h: reply(h, status=301, Location=target)) as base, pytest.raises(FetchForbidden) as caught:
+        get(base)
+    assert "u:p" not in str(caught.value)
+
+
+def test_a_redirect_without_a_target_is_an_error() -> None:
+    """A redirect that leads nowhere is no answer."""
+    with serving(lambda h: reply(h, status=302)) as base, pytest.raises(FetchError, match="nowhere"):
+        get(base)
+
+
+def test_redirects_of_writes_are_not_followed() -> None:
+    """A PUT gets the redirect itself as its answer: bodies go only where they were meant to."""
+    with (
+        serving(lambda h: reply(h, status=307, Location="/other")) as base,
+        exchange("PUT", base, RULES, body=io.BytesIO(b"x")) as response,
+        pytest.raises(FetchStatus, match="status 307"),
+    ):
+        response.require(200)
+
+
+def test_private_destinations_are_refused_on_every_hop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A public host that redirects to a private address leads nowhere."""
+    closed = HttpRules(timeout_s=5, allow_private=False)
+    with serving(lambda h: reply(h, status=302, Location="http://169.254.169.254/latest")) as base:
+        with pytest.raises(FetchForbidden, match="SVC_HTTP_ALLOW_PRIVATE"):
+            get(base, rules=closed)
+        public = net.is_public
+        monkeypatch.setattr(net, "is_public", lambda address: address == "127.0.0.1" or public(address))
+        with pytest.raises(FetchForbidden, match=r"169\.254\.169\.254 is private"):
+            get(base, rules=closed)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f.1",
+        "[::1]",
+        "[::ffff:127.0.0.1]",
+        "0.0.0.0",
+        "10.1.2.3",
+        "[fe80::1]",
+    ],
+)
+def test_other_spellings_of_private_hosts_are_refused(host: str) -> None:
+    """However loopback is spelled, what counts is the address that it resolves to."""
+    with pytest.raises(FetchForbidden, match="private"):
+        get(f"http://{host}:1/", rules=HttpRules(timeout_s=1, allow_private=False))
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("8.8.8.8", True),
+        ("2606:4700::1111", True),
+        ("10.0.0.1", False),
+        ("172.31.0.1", False),
+        ("192.168.1.1", False),
+        ("100.64.0.1", False),
+        ("169.254.169.254", False),
+        ("224.0.0.1", False),
+        ("255.255.255.255", False),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("fd00::1", False),
+        ("fe80::1%eth0", False),
+        ("ff02::1", False),
+        ("::ffff:8.8.8.8", True),
+        ("::ffff:10.0.0.1", False),
+        ("64:ff9b::a00:1", False),
+        ("64:ff9b::808:808", True),
+        ("2002:7f00:1::", False),
+    ],
+)
+def test_which_addresses_are_public(address: str, public: bool) -> None:
+    """Private, shared, link-local, multicast and reserved ranges are not, nor are IPv6 forms that wrap them."""
+    assert net.is_public(address) is public
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that resolves to something else the second time gains nothing: it is resolved once."""
+    asked: list[str] = []
+    resolve = socket.getaddrinfo
+
+    def rebinding(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "rebind.example":
+            asked.append(host)
+            host = "127.0.0.1" if len(asked) == 1 else "127.0.0.99"
+        return resolve(host, *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    with serving(lambda h: reply(h, b"first")) as base:
+        assert get(base.replace("127.0.0.1", "rebind.example")) == b"first"
+    assert asked == ["rebind.example"]
+
+
+def test_the_next_address_is_tried_when_one_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host with several addresses is reached through any that accepts."""
+    with serving(lambda h: reply(h, b"x")) as base:
+        port = int(base.rpartition(":")[2])
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.9", "127.0.0.1")]
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda host, *_, **__: [entry for entry in found if host in ("many", entry[4][0])]
+        )
+        assert get(f"http://many:{port}/") == b"x"
+
+
+@pytest.mark.parametrize(
+    "url", ["ftp://h/x", "http:///x", "nothing", "http://[bad", "http://h:99999999/", "http://u:SECRET@h/"]
+)
+def test_urls_that_are_none_are_refused(url: str) -> None:
+    """Other schemes, missing hosts, broken ports and user-info are refused without a connection."""
+    with pytest.raises(FetchError) as caught:
+        get(url)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_refused_connections_unknown_hosts_and_cut_bodies_are_clear_errors() -> None:
+    """Each fault names the URL without its query."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        with pytest.raises(FetchError, match=r"http://127\.0\.0\.1:\d+/x cannot be fetched: ConnectError") as caught:
+            get(f"http://127.0.0.1:{unused.getsockname()[1]}/x?token=SECRET")
+    assert "SECRET" not in str(caught.value)
+    with pytest.raises(FetchError, match="no address"):
+        get("http://nowhere.invalid/")
+    with (
+        serving(lambda h: reply(h, b"half", Content_Length="8", Connection="close")) as base,
+        pytest.raises(FetchError, match="RemoteProtocolError"),
+    ):
+        get(base)
+
+
+def test_a_silent_server_is_given_up_on() -> None:
+    """Neither an answer that never begins nor a body that stops holds the caller for longer than its timeout."""
+    rules = HttpRules(timeout_s=0.1, allow_private=True)
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(FetchTimedOut):
+        get(f"http://127.0.0.1:{silent.getsockname()[1]}/", rules=rules)
+
+
+def test_a_trickle_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that keeps coming, but slower than the least rate, ends with a timeout."""
+    clock = iter(range(0, 10_000, 3))
+    monkeypatch.setattr(net.time, "monotonic", lambda: float(next(clock)))
+
+    class Trickle(httpx.SyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            while True:
+                yield b"x"
+
+    response = net.Response(httpx.Response(200, stream=Trickle()), httpx.URL("http://h/"), RULES)
+    with pytest.raises(FetchTimedOut, match="too slow"):
+        for _ in response.chunks(10_000):
+            pass
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A private certificate authority that this process trusts through SSL_CERT_FILE."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    return authority
+
+
+def tls_for(authority: Any, name: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+def test_tls_is_checked_against_the_name_although_the_address_is_pinned(authority: Any) -> None:
+    """A certificate for the host's name is accepted; one for another name is not."""
+    with serving(lambda h: reply(h, b"private"), tls=tls_for(authority, "localhost")) as base:
+        assert get(base.replace("127.0.0.1", "localhost")) == b"private"
+        with pytest.raises(FetchError, match="CERTIFICATE_VERIFY_FAILED"):
+            get(base)
+
+
+def test_an_unknown_authority_is_not_trusted(authority: Any) -> None:
+    """A certificate that nobody vouches for is refused."""
+    with (
+        serving(lambda h: reply(h, b"x"), tls=tls_for(trustme.CA(), "localhost")) as base,
+        pytest.raises(FetchError, match="CERTIFICATE_VERIFY_FAILED"),
+    ):
+        get(base.replace("127.0.0.1", "localhost"))

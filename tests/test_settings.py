@@ -1,0 +1,97 @@
+"""The environment becomes settings: defaults, parsing, bounds, errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from svc.errors import ConfigError
+from svc.settings import GIB, MIB, Settings, variables
+
+
+def test_an_empty_environment_gives_the_specified_defaults() -> None:
+    """Nothing needs to be set to train or serve but keys."""
+    settings = Settings.from_env({})
+    assert settings.watch_interval_s == 5
+    assert settings.drain_s == 30
+    assert settings.max_artifact_bytes == 2 * GIB
+    assert settings.max_payload_bytes == 512 * MIB
+    assert settings.max_body_bytes == 128 * MIB
+    assert settings.max_feature_dim == 5000
+    assert (settings.host, settings.port) == ("127.0.0.1", 8080)
+    assert not settings.metrics_enabled
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("SVC_WATCH_INTERVAL", "0.1", "watch_interval_s", 1),
+        ("SVC_WATCH_INTERVAL", "1e9", "watch_interval_s", 30),
+        ("SVC_MAX_ARTIFACT_BYTES", "1", "max_artifact_bytes", MIB),
+        ("SVC_MAX_ARTIFACT_BYTES", "64GiB", "max_artifact_bytes", 16 * GIB),
+        ("SVC_MAX_BODY_BYTES", "3 GiB", "max_body_bytes", 2 * GIB),
+        ("SVC_MAX_FEATURE_DIM", "3", "max_feature_dim", 16),
+        ("SVC_MAX_FEATURE_DIM", "1000000", "max_feature_dim", 100_000),
+    ],
+)
+def test_numbers_out_of_bounds_are_clamped(name: str, text: str, field: str, value: float) -> None:
+    """A bound is a limit of the machine, not a reason to refuse to start."""
+    assert getattr(Settings.from_env({name: text}), field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("SVC_WATCH_INTERVAL", "soon"),
+        ("SVC_WATCH_INTERVAL", "nan"),
+        ("SVC_WATCH_INTERVAL", "-1"),
+        ("SVC_PORT", "http"),
+        ("SVC_METRICS_ENABLED", "yes"),
+        ("SVC_MAX_BODY_BYTES", "1.5"),
+        ("SVC_LOG_FORMAT", "xml"),
+    ],
+)
+def test_a_value_that_cannot_be_parsed_names_its_variable(name: str, text: str) -> None:
+    """A typing mistake is an error at start, not a silent default."""
+    with pytest.raises(ConfigError, match=name):
+        Settings.from_env({name: text})
+
+
+def test_an_empty_value_counts_as_unset() -> None:
+    """Compose files and charts pass empty strings for what is not set."""
+    assert Settings.from_env({"SVC_PORT": "", "SVC_API_KEYS": ""}) == Settings.from_env({})
+
+
+def test_the_payload_cap_follows_a_smaller_artifact_cap_unless_set() -> None:
+    """Lowering one cap needs no second variable; contradictory values are kept for the server to refuse."""
+    assert Settings.from_env({"SVC_MAX_ARTIFACT_BYTES": "100MiB"}).max_payload_bytes == 100 * MIB
+    both = {"SVC_MAX_ARTIFACT_BYTES": "100MiB", "SVC_MAX_PAYLOAD_BYTES": "200MiB"}
+    assert Settings.from_env(both).max_payload_bytes == 200 * MIB
+
+
+def test_lists_are_split_at_commas_and_stripped() -> None:
+    """Spaces around a comma are a habit of people."""
+    settings = Settings.from_env({"SVC_ALLOWED_HOSTS": "a.example, b.example,"})
+    assert settings.allowed_hosts == ("a.example", "b.example")
+
+
+def test_secrets_stay_out_of_the_representation() -> None:
+    """Settings that end up in a traceback or a debugger show no keys."""
+    shown = repr(Settings.from_env({"SVC_SIGNING_KEYS": "k:" + "ab" * 32, "SVC_API_KEYS": "k:sha256:" + "cd" * 32}))
+    assert "abab" not in shown
+    assert "cdcd" not in shown
+
+
+@pytest.mark.parametrize(
+    ("env", "development", "closed"), [("dev", True, False), ("prod", False, True), ("", False, False)]
+)
+def test_the_kind_of_environment_opens_and_closes(env: str, development: bool, closed: bool) -> None:
+    """Development admits unsafe modes; production and staging close extras."""
+    settings = Settings.from_env({"SVC_ENV": env})
+    assert (settings.is_development, settings.is_closed) == (development, closed)
+
+
+def test_every_setting_has_one_variable_and_a_help_line() -> None:
+    """The reference page is made from this table."""
+    names = [variable.env for _, _, variable in variables()]
+    assert len(set(names)) == len(names)
+    assert all(variable.help.endswith(".") for _, _, variable in variables())
