@@ -1,0 +1,1 @@
+"""The recipe: what a user wants, checked before anything runs."""

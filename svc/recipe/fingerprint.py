@@ -1,0 +1,78 @@
+"""The recipe as parsed, in the one form that its hash is taken over.
+
+Defaults are left out and variables stay unexpanded, so that neither an optional field added to the schema
+later nor another injected date changes a hash. Types are those of the schema: 60 and 60.0 are one number of
+seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from svc.recipe.schema import Recipe
+from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
+from svc.recipe.variables import contains_reference, has_reference
+
+HASH_LENGTH = 12
+
+
+def unexpanded(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The parsed recipe as JSON values, from the validated `recipe` and the normalized `tree` before expansion."""
+    return _model(recipe, tree)
+
+
+def recipe_hash(canonical: Mapping[str, Any]) -> str:
+    """First 12 hex digits of the sha256 of canonical JSON: keys sorted, no blanks, ASCII."""
+    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
+
+
+def _model(model: BaseModel, tree: Mapping[str, Any]) -> dict[str, Any]:
+    result = {}
+    for name, field in type(model).model_fields.items():
+        key = field.alias or name
+        if key not in tree:
+            continue
+        value = _value(getattr(model, name), tree[key])
+        default = None if field.is_required() else _json(field.get_default(call_default_factory=True))
+        if field.is_required() or value not in (default, {}):
+            result[key] = value
+    return result
+
+
+def _value(value: Any, raw: Any) -> Any:
+    if isinstance(value, SourceSpec) and isinstance(raw, Mapping):
+        return _source(raw)
+    if isinstance(value, BaseModel) and isinstance(raw, Mapping):
+        return _model(value, raw)
+    if isinstance(value, tuple) and value and isinstance(value[0], BaseModel) and len(value) == len(raw):
+        return [_value(item, raw_item) for item, raw_item in zip(value, raw, strict=True)]
+    return raw if has_reference(raw) or contains_reference(raw) else _json(value)
+
+
+def _source(raw: Mapping[str, Any]) -> dict[str, Any]:
+    options = BUILT_IN_OPTIONS.get(raw["type"])
+    if options is None:
+        return dict(raw)
+    fields = options.model_fields
+    return {
+        key: value
+        for key, value in raw.items()
+        if key not in fields
+        or fields[key].is_required()
+        or value != fields[key].get_default(call_default_factory=True)
+        or isinstance(value, bool)
+    }
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", exclude_defaults=True)
+    if isinstance(value, tuple):
+        return [_json(item) for item in value]
+    return value

@@ -1,0 +1,42 @@
+"""The recipe's JSON Schema (draft 2020-12), for editors that complete and check while one types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from svc.recipe.algorithms import ALGORITHMS
+from svc.recipe.normalize import SHORTHAND
+from svc.recipe.schema import Recipe
+from svc.recipe.source_options import BUILT_IN_OPTIONS
+
+
+def json_schema() -> dict[str, Any]:
+    """Every field with type, bounds, default and help; each built-in source by its type; shorthand included."""
+    schema = Recipe.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
+    definitions = schema["$defs"]
+    training = definitions["Training"]["properties"]
+    training["algorithms"]["items"] = {"anyOf": [{"enum": list(ALGORITHMS)}, {"type": "string"}]}
+    for key, block in SHORTHAND.items():
+        schema["properties"][key] = definitions[block.capitalize()]["properties"][key]
+    _accept_encoding_for_kind(definitions["FeatureColumn"])
+    definitions["SourceSpec"] = _source(definitions)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _accept_encoding_for_kind(column: dict[str, Any]) -> None:
+    column["properties"]["encoding"] = column["properties"]["kind"]
+    column["required"].remove("kind")
+    column["oneOf"] = [{"required": ["kind"]}, {"required": ["encoding"]}]
+
+
+def _source(definitions: dict[str, Any]) -> dict[str, Any]:
+    """Options go by `type`; those of other types belong to plug-ins and are open."""
+    branches = []
+    for name, options in BUILT_IN_OPTIONS.items():
+        own = options.model_json_schema(ref_template="#/$defs/{model}")
+        definitions.update(own.pop("$defs", {}))
+        own["properties"]["type"] = {"const": name}
+        branches.append({"if": {"properties": {"type": {"const": name}}}, "then": own})
+    known = definitions["SourceSpec"]["properties"]["type"]
+    known["anyOf"] = [{"enum": list(BUILT_IN_OPTIONS)}, {"type": "string"}]
+    return {"type": "object", "required": ["type"], "properties": {"type": known}, "allOf": branches}

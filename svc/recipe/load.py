@@ -1,0 +1,254 @@
+"""From a recipe file to a checked `Recipe`.
+
+read → one spelling → expand variables → validate → check source options → check addresses → hash
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from svc.errors import RecipeError, RecipeSecurityError
+from svc.recipe import fingerprint, paths, problems, variables
+from svc.recipe.algorithms import canonical_name
+from svc.recipe.normalize import SHORTHAND, normalize
+from svc.recipe.schema import Features, Recipe
+from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
+from svc.recipe.variables import recipe_variables
+from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
+from svc.settings import Settings
+
+__all__ = ["LoadedRecipe", "RecipeWarning", "load_recipe", "recipe_variables"]
+
+CheckSource = Callable[[SourceSpec, str], None]
+_SERVED = ("name", "output", "item_metadata")
+_Loc = tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeWarning:
+    """Something in a recipe that works, but hardly as meant. `value` is the algorithm or key it is about."""
+
+    code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded"]
+    field: str
+    value: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRecipe:
+    """A recipe that passed every check which needs no data.
+
+    `unexpanded` is the parsed recipe before expansion, defaults left out: what `recipe_hash` (12 hex digits) is
+    taken over, and what an artifact's header may carry.
+    """
+
+    recipe: Recipe
+    path: Path
+    base_dir: Path
+    recipe_hash: str
+    unexpanded: Mapping[str, Any]
+    warnings: tuple[RecipeWarning, ...]
+
+    @property
+    def output_uri(self) -> str:
+        """The output as stores take it: a URI, or a local path that does not depend on the working folder."""
+        location = paths.classify(self.recipe.output.path)
+        return (
+            location.uri if paths.is_remote(location) else str(paths.resolve_local(location, self.base_dir).absolute())
+        )
+
+
+def load_recipe(
+    path: Path,
+    variables: Mapping[str, str],
+    *,
+    settings: Settings,
+    for_serving: bool = False,
+    check_source: CheckSource | None = None,
+) -> LoadedRecipe:
+    """Read and check the recipe at `path`.
+
+    With `for_serving` only `name`, `output` and `item_metadata` are expanded, and what training alone uses may
+    refer to variables that are not set. `check_source(spec, field path)` knows the plug-ins. Raises RecipeError,
+    or RecipeSecurityError for what is refused whatever the data.
+    """
+    loading = _Loading(path, variables, settings, for_serving, check_source)
+    try:
+        return loading.run()
+    except RecipeError as error:
+        raise type(error)(_prefixed(error.message, str(path)), fields=error.fields) from None
+
+
+def _prefixed(message: str, where: str) -> str:
+    lines = message.splitlines()
+    if len(lines) < 2:
+        return message if message.startswith(where) else f"{where}: {message}"
+    return "\n".join([f"{where}: {len(lines)} problems", *(f"  {line}" for line in lines)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Loading:
+    path: Path
+    variables: Mapping[str, str]
+    settings: Settings
+    for_serving: bool
+    check_source: CheckSource | None
+
+    def run(self) -> LoadedRecipe:
+        tree, shorthand = normalize(_mapping(parse_yaml(_read(self.path), str(self.path))))
+        recipe = self._validate(tree, self._expanded(tree), shorthand)
+        for where, spec in recipe.sources().items():
+            if not self.for_serving or where.startswith("item_metadata"):
+                self._check_source(spec, where, problems.value_at(tree, tuple(where.split("."))))
+        self._check_output(recipe)
+        canonical = fingerprint.unexpanded(recipe, tree)
+        return LoadedRecipe(
+            recipe=recipe,
+            path=self.path,
+            base_dir=self.path.parent,
+            recipe_hash=fingerprint.recipe_hash(canonical),
+            unexpanded=canonical,
+            warnings=tuple(_warnings(tree, recipe)),
+        )
+
+    def _expanded(self, tree: dict[str, Any]) -> dict[str, Any]:
+        return {
+            key: value if self.for_serving and key not in _SERVED else variables.expand(value, self.variables, key)
+            for key, value in tree.items()
+        }
+
+    def _validate(self, tree: dict[str, Any], expanded: dict[str, Any], shorthand: frozenset[str]) -> Recipe:
+        try:
+            return Recipe.model_validate(expanded)
+        except ValidationError as error:
+            unset = [item["loc"] for item in error.errors() if self._unexpanded_at(tree, item["loc"])]
+            rest = _without(expanded, unset)
+            if len(unset) == error.error_count() and rest != expanded:
+                return self._validate(tree, rest, shorthand)
+            show = functools.partial(_show, shorthand)
+            raise RecipeError(problems.explain(error, tree, Recipe, show)) from None
+
+    def _unexpanded_at(self, tree: dict[str, Any], loc: _Loc) -> bool:
+        served = not loc or loc[0] in _SERVED
+        return self.for_serving and not served and variables.contains_reference(problems.value_at(tree, loc))
+
+    def _check_source(self, spec: SourceSpec, where: str, raw: Any) -> None:
+        options = BUILT_IN_OPTIONS.get(spec.type)
+        if options is None:
+            if self.check_source is not None:
+                self.check_source(spec, where)
+            return
+        try:
+            checked = options.model_validate(spec.options)
+        except ValidationError as error:
+            show = functools.partial(_below, where)
+            raise RecipeError(problems.explain(error, raw, options, show)) from None
+        path = getattr(checked, "path", None)
+        if path is not None:
+            _classify(path, f"{where}.path")
+
+    def _check_output(self, recipe: Recipe) -> None:
+        location = _classify(recipe.output.path, "output.path")
+        name = location.path.name if location.path is not None else location.uri.split("?")[0]
+        if not name.endswith(".svc") or name == ".svc":
+            raise RecipeError("output.path: must end in .svc, such as artifacts/movies.svc")
+        if location.path is not None and self.settings.artifact_root is not None:
+            try:
+                paths.require_below(paths.resolve_local(location, self.path.parent), Path(self.settings.artifact_root))
+            except RecipeSecurityError as error:
+                raise RecipeSecurityError(f"output.path: {error.message}") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise RecipeError("there is no such file") from None
+    except IsADirectoryError:
+        raise RecipeError("is a folder; name the recipe file in it") from None
+    except OSError as error:
+        raise RecipeError(f"cannot be read: {error.strerror}") from None
+
+
+def _mapping(tree: Any) -> dict[str, Any]:
+    if tree is None:
+        raise RecipeError("the file is empty; a recipe begins with `name:`")
+    if not isinstance(tree, dict):
+        raise RecipeError(f"a recipe is a mapping that begins with `name:`; found {problems.shown(tree)}")
+    return tree
+
+
+def _show(shorthand: frozenset[str], loc: _Loc) -> str:
+    """The field path as the file spells it."""
+    if len(loc) > 1 and loc[1] in shorthand and SHORTHAND[str(loc[1])] == loc[0]:
+        loc = loc[1:]
+    return problems.field_path(loc)
+
+
+def _below(where: str, loc: _Loc) -> str:
+    return problems.field_path((where, *loc))
+
+
+def _without(tree: Any, locs: list[_Loc]) -> Any:
+    """`tree` less what stands at `locs`."""
+    if isinstance(tree, list):
+        kept = enumerate(tree)
+        return [_without(value, _inner(locs, index)) for index, value in kept if (index,) not in locs]
+    if not isinstance(tree, dict):
+        return tree
+    return {key: _without(value, _inner(locs, key)) for key, value in tree.items() if (key,) not in locs}
+
+
+def _inner(locs: list[_Loc], key: int | str) -> list[_Loc]:
+    return [loc[1:] for loc in locs if loc and loc[0] == key]
+
+
+def _classify(path: str, where: str) -> paths.Location:
+    try:
+        return paths.classify(path)
+    except RecipeSecurityError as error:
+        raise RecipeSecurityError(f"{where}: {error.message}") from None
+
+
+def _warnings(tree: dict[str, Any], recipe: Recipe) -> list[RecipeWarning]:
+    found = _duplicate_algorithms(tree) + _unused_column_options(recipe.features)
+    for where in variables.unexpanded_references(tree):
+        message = f"{where}: variables are not expanded here; the text is sent as it stands"
+        found.append(RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], message))
+    return found
+
+
+def _duplicate_algorithms(tree: dict[str, Any]) -> list[RecipeWarning]:
+    listed = problems.value_at(tree, ("training", "algorithms"))
+    if not isinstance(listed, list):
+        return []
+    names = [canonical_name(name) for name in listed if not variables.has_reference(name)]
+    return [
+        RecipeWarning(
+            "algorithm_duplicate", "training.algorithms", name, f"training.algorithms: {name} is listed twice"
+        )
+        for index, name in enumerate(names)
+        if name in names[:index]
+    ]
+
+
+def _unused_column_options(features: Features | None) -> list[RecipeWarning]:
+    found = []
+    for side in ("item", "user"):
+        for index, column in enumerate(getattr(getattr(features, side, None), "columns", ())):
+            unused = {"categorical": ("delimiter",), "numerical": ("delimiter", "min_frequency")}.get(column.kind, ())
+            for key in sorted(column.model_fields_set.intersection(unused)):
+                where = f"features.{side}.columns[{index}].{key}"
+                message = f"{where}: has no effect on a {column.kind} column"
+                found.append(RecipeWarning("option_unused", where, key, message))
+    return found

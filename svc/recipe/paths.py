@@ -1,0 +1,105 @@
+"""Which addresses a recipe may name: local paths, `file://`, object stores and http(s).
+
+A URI never holds user-info, never chains another one with `::`, and never climbs with `..`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from svc.errors import RecipeSecurityError
+
+LOCAL = "file"
+HTTP_SCHEMES = frozenset({"http", "https"})
+OBJECT_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss"})
+SCHEMES = (LOCAL, "s3", "gs", "az", "abfs", "abfss", "http", "https")
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://")
+_IPV6_HOST = re.compile(r"^([a-z]+://)\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?\]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CONTAINER = re.compile(r"[a-z0-9$\-]{1,63}@[A-Za-z0-9.\-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """One address. `uri` has its scheme in lower case; `path` is set for local ones, as written (maybe relative)."""
+
+    scheme: str
+    uri: str
+    path: Path | None
+
+    @property
+    def is_http(self) -> bool:
+        return self.scheme in HTTP_SCHEMES
+
+
+def classify(uri: str | os.PathLike[str]) -> Location:
+    """Check `uri` and say what it is. Raises RecipeSecurityError with a message without the address's secrets."""
+    text = os.fspath(uri)
+    if not text.strip():
+        raise RecipeSecurityError("the path is empty")
+    if _CONTROL.search(text):
+        raise RecipeSecurityError("the path holds a control character")
+    match = _URI.match(text)
+    scheme = match["scheme"].lower() if match else LOCAL
+    text = f"{scheme}://{text[match.end() :]}" if match else text
+    if scheme not in SCHEMES:
+        raise RecipeSecurityError(f"scheme {scheme}:// is not allowed; allowed: a local path, {_allowed()}")
+    if "::" in _IPV6_HOST.sub(r"\1", text):
+        raise RecipeSecurityError("chained addresses (`::`) are not allowed; name one file")
+    if not match:
+        return Location(LOCAL, text, Path(text))
+    return _file_uri(text) if scheme == LOCAL else _remote(scheme, text)
+
+
+def is_remote(location: Location) -> bool:
+    return location.path is None
+
+
+def resolve_local(location: Location, base_dir: Path) -> Path:
+    """The local path, relative ones below `base_dir`; symlinks are not followed here."""
+    assert location.path is not None, "remote locations have no local path"
+    return base_dir / location.path
+
+
+def require_below(path: Path, root: Path) -> None:
+    """Raise unless `path` lies below `root` when all symlinks are followed. Neither needs to exist."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise RecipeSecurityError(f"{path} lies outside SVC_ARTIFACT_ROOT ({root})")
+
+
+def _allowed() -> str:
+    return ", ".join(f"{scheme}://" for scheme in SCHEMES)
+
+
+def _file_uri(text: str) -> Location:
+    parts = urlsplit(text)
+    if parts.netloc not in ("", "localhost"):
+        raise RecipeSecurityError("file:// takes no host; write file:///absolute/path")
+    path = unquote(parts.path)
+    if _CONTROL.search(path) or not path.startswith("/"):
+        raise RecipeSecurityError("file:// needs an absolute path; write file:///absolute/path")
+    return Location(LOCAL, text, Path(path))
+
+
+def _remote(scheme: str, text: str) -> Location:
+    if scheme in HTTP_SCHEMES and re.search(r"[\\\s]", text):
+        raise RecipeSecurityError("the address holds a backslash or a blank; encode it")
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise RecipeSecurityError("the address has no valid host and port") from None
+    azure_container = scheme in ("abfs", "abfss") and _CONTAINER.fullmatch(parts.netloc)
+    if "@" in unquote(parts.netloc) and not azure_container:
+        raise RecipeSecurityError(
+            "user-info (`user:password@`) is not allowed in an address; use the client's own credentials"
+        )
+    if not host:
+        raise RecipeSecurityError(f"{scheme}:// names no host or bucket")
+    if any(unquote(segment) in ("..", ".") for segment in parts.path.split("/")):
+        raise RecipeSecurityError("`.` and `..` are not allowed in the path of a remote address")
+    return Location(scheme, text, None)

@@ -1,0 +1,126 @@
+"""What a recipe may say about each built-in source. Plug-ins bring options of their own."""
+
+from __future__ import annotations
+
+import codecs
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from svc.errors import RecipeSecurityError
+from svc.recipe.paths import classify
+
+Dtype = Literal["str", "string", "int", "int64", "float", "float64", "bool", "datetime"]
+Compression = Literal["infer", "none", "gzip", "bz2", "zstd"]
+Scalar = str | int | float | bool | None
+
+
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")  # noqa: TRY004  (pydantic reports ValueError)
+    return value
+
+
+def _lower(value: str | None) -> str | None:
+    return None if value is None else value.lower()
+
+
+Whole = Annotated[int, BeforeValidator(_not_bool)]
+Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$"), AfterValidator(_lower)]
+
+
+class Block(BaseModel):
+    """A mapping of a recipe: unknown keys are errors, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceSpec(BaseModel):
+    """A `source:` block as written: its type, and options that the source itself understands."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Name = Field(description="csv, parquet, sql, bigquery or the type of an installed plug-in.")
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.model_extra or {})
+
+
+class FileOptions(Block):
+    """Where a file is, and how to know that it is the right one."""
+
+    path: Name = Field(
+        description="Local path (relative to the recipe), file://, s3://, gs://, az://, abfs(s):// or http(s)://."
+    )
+    sha256: Sha256 | None = Field(default=None, description="Expected digest of the file; required for http(s)://.")
+
+    @model_validator(mode="after")
+    def _digest_for_http(self) -> Self:
+        try:
+            location = classify(self.path)
+        except RecipeSecurityError:
+            return self  # the loader reports it as what it is, a security error
+        if location.is_http and self.sha256 is None:
+            raise ValueError("sha256 is required for http(s):// addresses; `sha256sum` of the file gives it")
+        return self
+
+
+class CsvOptions(FileOptions):
+    """A delimited text file. Id columns are read as text, exactly as written, unless `dtype` says otherwise."""
+
+    delimiter: Annotated[str, Field(min_length=1, max_length=1)] = Field(default=",", description="One character.")
+    encoding: str = Field(default="utf-8", description="Any encoding that Python knows.")
+    header: Annotated[Whole, Field(ge=0, le=1000)] | None = Field(
+        default=0, description="Row of the column names, from 0; null: none, the columns are named 0, 1, 2, …"
+    )
+    dtype: dict[str, Dtype] = Field(default_factory=dict, description="Type of a column by its name.")
+    compression: Compression = Field(default="infer", description="infer goes by .gz, .bz2 and .zst.")
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            codecs.lookup(value).incrementaldecoder  # noqa: B018
+        except LookupError:
+            raise ValueError("is no encoding that Python knows; utf-8, latin-1 and cp1252 are usual") from None
+        return value
+
+
+class ParquetOptions(FileOptions):
+    """A Parquet file. Types are those of its columns."""
+
+
+class QueryOptions(Block):
+    query: str = Field(
+        min_length=1, max_length=200_000, description="One statement that returns rows; sent as it stands."
+    )
+    query_parameters: dict[str, Scalar] = Field(
+        default_factory=dict, description="Values bound by name; never expanded."
+    )
+
+
+class SqlOptions(QueryOptions):
+    """A query against PostgreSQL, MySQL/MariaDB or SQLite."""
+
+    dsn_env: Annotated[str, Field(pattern="^SVC_RECIPE_[A-Za-z0-9_]+$")] = Field(
+        description="Name of the SVC_RECIPE_* variable that holds the SQLAlchemy URL; the URL itself never stands here."
+    )
+    connect_timeout_seconds: Annotated[Whole, Field(ge=1, le=600)] = 10
+    statement_timeout_seconds: Annotated[Whole, Field(ge=1, le=86_400)] = 300
+
+
+class BigQueryOptions(QueryOptions):
+    """A query run by BigQuery."""
+
+    project: Name | None = Field(default=None, description="Project that pays; null: the one of the credentials.")
+
+
+BUILT_IN_OPTIONS: dict[str, type[Block]] = {
+    "csv": CsvOptions,
+    "parquet": ParquetOptions,
+    "sql": SqlOptions,
+    "bigquery": BigQueryOptions,
+}

@@ -1,0 +1,86 @@
+"""`${SVC_RECIPE_X}` in the strings of a recipe: which variables may be used, and where.
+
+One pass, no defaults, no escapes. Messages name a variable, never its value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from svc.errors import RecipeError, RecipeSecurityError, UsageError
+
+PREFIX = "SVC_RECIPE_"
+_NAME = re.compile(r"SVC_RECIPE_[A-Za-z0-9_]+")
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+_SECRET = re.compile("SECRET|PASSWORD|PASSWD|TOKEN|KEY|AUTH|BEARER|CRED|PRIVATE", re.IGNORECASE)
+_NEVER_EXPANDED = frozenset({"query", "query_parameters"})
+
+
+def recipe_variables(environ: Mapping[str, str], extra: Sequence[str] = ()) -> dict[str, str]:
+    """All `SVC_RECIPE_*` variables of `environ`, and those given as `KEY=VALUE` in `extra`, which win."""
+    variables = {name: value for name, value in environ.items() if _NAME.fullmatch(name)}
+    for item in extra:
+        name, equals, value = item.partition("=")
+        if not equals or not _NAME.fullmatch(name):
+            shown = name if equals else "a value without ="
+            raise UsageError(f"--env-var: {shown!r} is refused; give {PREFIX}<NAME>=<value>")
+        variables[name] = value
+    return variables
+
+
+def has_reference(text: object) -> bool:
+    """True for a string in which a variable would be expanded."""
+    return isinstance(text, str) and "${" in text
+
+
+def contains_reference(tree: Any) -> bool:
+    """True when any expandable string in `tree` refers to a variable."""
+    if isinstance(tree, Mapping):
+        return any(contains_reference(value) for key, value in tree.items() if key not in _NEVER_EXPANDED)
+    if isinstance(tree, list):
+        return any(contains_reference(value) for value in tree)
+    return has_reference(tree)
+
+
+def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
+    """A copy of `tree` with every reference replaced. `where` is the field path of `tree` in messages."""
+    if isinstance(tree, dict):
+        return {
+            key: value if key in _NEVER_EXPANDED else expand(value, variables, f"{where}.{key}" if where else key)
+            for key, value in tree.items()
+        }
+    if isinstance(tree, list):
+        return [expand(value, variables, f"{where}[{index}]") for index, value in enumerate(tree)]
+    return _expand_text(tree, variables, where) if has_reference(tree) else tree
+
+
+def unexpanded_references(tree: Any, where: str = "") -> Iterator[str]:
+    """Field paths of queries that hold a reference: it is sent as it stands."""
+    if not isinstance(tree, Mapping):
+        return
+    for key, value in tree.items():
+        path = f"{where}.{key}" if where else key
+        if key in _NEVER_EXPANDED and f"${{{PREFIX}" in str(value):
+            yield path
+        yield from unexpanded_references(value, path)
+
+
+def _expand_text(text: str, variables: Mapping[str, str], where: str) -> str:
+    if text.count("${") != len(_REFERENCE.findall(text)):
+        raise RecipeError(f"{where}: `${{` begins a variable that `}}` does not end; write ${{{PREFIX}<NAME>}}")
+    return _REFERENCE.sub(lambda match: _value(match[1], variables, where), text)
+
+
+def _value(name: str, variables: Mapping[str, str], where: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise RecipeError(f"{where}: ${{{name}}} is not a recipe variable; only ${{{PREFIX}<NAME>}} is expanded")
+    if _SECRET.search(name.removeprefix(PREFIX)):
+        raise RecipeSecurityError(
+            f"{where}: {name} looks like a secret by its name, and secrets do not belong in a recipe; "
+            "give database addresses through `dsn_env`, cloud credentials through the client's own environment"
+        )
+    if name not in variables:
+        raise RecipeError(f"{where}: {name} is not set; export it or give --env-var {name}=<value>")
+    return variables[name]

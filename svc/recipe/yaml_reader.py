@@ -1,0 +1,175 @@
+"""YAML text to plain values, within bounds that no alias, nesting or tag can escape.
+
+Mapping keys are always text, exactly as written, and appear once. Dates stay text. Only the tags of plain
+YAML are known. Values are built from parser events, so that a deep or self-multiplying document is
+refused before it is built.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    DocumentEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceStartEvent,
+    StreamEndEvent,
+)
+from yaml.nodes import ScalarNode
+
+from svc.errors import RecipeError, RecipeSecurityError
+
+MAX_BYTES = 256 * 1024
+MAX_DEPTH = 32
+MAX_SIZE = 20_000
+_CHARACTERS_A_UNIT = 32
+
+_PREFIX = "tag:yaml.org,2002:"
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_SCALAR_TAGS = frozenset(_PREFIX + name for name in ("str", "int", "float", "bool", "null", "timestamp"))
+_COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": SequenceStartEvent}
+
+
+def parse_yaml(data: bytes, where: str) -> Any:
+    """The one document in `data`. `where` is the file's name in messages."""
+    if len(data) > MAX_BYTES:
+        raise RecipeSecurityError(
+            f"{where}: the file is larger than {MAX_BYTES} bytes, the most that a recipe may have"
+        )
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{where}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    try:
+        return _Builder(text, where).document()
+    except yaml.YAMLError as error:
+        raise RecipeError(f"{where}: {_yaml_problem(error)}") from None
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
+    return f"{place}not valid YAML: {problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """A value with its size (values and text, aliases counted each time) and its height in levels."""
+
+    value: Any
+    size: int
+    height: int
+
+
+class _Builder:
+    """Builds values from the events of one parser. An alias shares the value of its anchor, and counts in full."""
+
+    def __init__(self, text: str, where: str) -> None:
+        self._loader: Any = yaml.SafeLoader(text)  # its methods carry no types
+        self._where = where
+        self._anchors: dict[str, _Built] = {}
+
+    def document(self) -> Any:
+        loader = self._loader
+        loader.get_event()  # start of the stream
+        if loader.check_event(StreamEndEvent):
+            raise RecipeError(f"{self._where}: the file is empty; a recipe begins with `name:`")
+        loader.get_event()  # start of the document
+        built = self._node(loader.get_event(), depth=0)
+        while not loader.check_event(StreamEndEvent):
+            event = loader.get_event()
+            if not isinstance(event, DocumentEndEvent):
+                self._fail(event, "a second document begins; a recipe is one document")
+        return built.value
+
+    def _node(self, event: Any, depth: int) -> _Built:
+        if depth > MAX_DEPTH:
+            self._refuse(event, f"nested deeper than {MAX_DEPTH} levels")
+        if isinstance(event, AliasEvent):
+            built = self._anchors.get(event.anchor or "")
+            if built is None:
+                self._fail(event, f"alias *{event.anchor} names no anchor before it")
+        else:
+            built = self._plain(event, depth)
+            if isinstance(event, NodeEvent) and event.anchor is not None:
+                self._anchors[event.anchor] = built
+        if depth + built.height > MAX_DEPTH:
+            self._refuse(event, f"nested deeper than {MAX_DEPTH} levels through aliases")
+        return built
+
+    def _plain(self, event: Any, depth: int) -> _Built:
+        if isinstance(event, ScalarEvent):
+            return _Built(self._scalar(event), 1 + len(event.value) // _CHARACTERS_A_UNIT, 0)
+        if event.tag is not None and not isinstance(event, _COLLECTION_TAGS.get(event.tag, ())):
+            self._refuse(event, f"tag {event.tag!r} is not allowed: a recipe holds plain values only")
+        if isinstance(event, MappingStartEvent):
+            return self._mapping(depth)
+        return self._sequence(depth)
+
+    def _mapping(self, depth: int) -> _Built:
+        values: dict[str, Any] = {}
+        size, height = 1, 0
+        while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
+            if not isinstance(event, ScalarEvent):
+                self._fail(event, "a key must be plain text")
+            if event.value in values:
+                self._fail(event, f"the key {_shown(event.value)} appears twice; keep one")
+            built = self._node(self._loader.get_event(), depth + 1)
+            values[event.value] = built.value
+            size = self._add(event, size, built.size + 1 + len(event.value) // _CHARACTERS_A_UNIT)
+            height = max(height, built.height + 1)
+        return _Built(values, size, height)
+
+    def _sequence(self, depth: int) -> _Built:
+        values: list[Any] = []
+        size, height = 1, 0
+        while not isinstance(event := self._loader.get_event(), yaml.SequenceEndEvent):
+            built = self._node(event, depth + 1)
+            values.append(built.value)
+            size = self._add(event, size, built.size)
+            height = max(height, built.height + 1)
+        return _Built(values, size, height)
+
+    def _add(self, event: Any, size: int, more: int) -> int:
+        if size + more > MAX_SIZE:
+            self._refuse(event, f"more than {MAX_SIZE} values, counting what aliases repeat")
+        return size + more
+
+    def _scalar(self, event: Any) -> Any:
+        loader = self._loader
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = loader.resolve(ScalarNode, event.value, event.implicit)
+        if tag not in _SCALAR_TAGS and event.tag is None:
+            return event.value  # `=` and `<<` have tags of their own in YAML 1.1
+        if tag not in _SCALAR_TAGS:
+            self._refuse(event, f"tag {tag!r} is not allowed: a recipe holds plain values only")
+        if _SURROGATE.search(event.value):
+            self._fail(event, "the text holds half of a surrogate pair")
+        if tag == _PREFIX + "timestamp":
+            return event.value
+        try:
+            value = loader.construct_object(ScalarNode(tag, event.value, event.start_mark, event.end_mark))
+        except (ValueError, KeyError):
+            self._fail(event, f"{_shown(event.value)} is no {tag.removeprefix(_PREFIX)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            self._fail(event, f"{_shown(event.value)} is not a finite number")
+        return value
+
+    def _fail(self, event: Any, problem: str) -> NoReturn:
+        raise RecipeError(f"{self._where}: line {event.start_mark.line + 1}: {problem}")
+
+    def _refuse(self, event: Any, problem: str) -> NoReturn:
+        raise RecipeSecurityError(f"{self._where}: line {event.start_mark.line + 1}: {problem}")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,0 +1,75 @@
+"""Addresses that a recipe may name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from svc.errors import RecipeSecurityError
+from svc.recipe.paths import classify, is_remote, resolve_local
+
+
+@pytest.mark.parametrize("uri", ["data/a.csv", "../a.csv", "/abs/a b.csv", "file:///abs/a%20b.csv", "a:b.csv"])
+def test_local_paths(uri: str) -> None:
+    """Relative ones are resolved below the recipe's folder."""
+    location = classify(uri)
+    assert not is_remote(location)
+    assert resolve_local(location, Path("/recipes")).is_absolute()
+
+
+def test_file_uris_are_decoded() -> None:
+    """%20 is a blank."""
+    assert classify("file:///a%20b").path == Path("/a b")
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "s3://b/a",
+        "S3://b/a",
+        "gs://b/a",
+        "az://c/a",
+        "abfs://c@acct.dfs.core.windows.net/a",
+        "http://[::1]:80/a",
+        "https://h/a?b=c",
+    ],
+)
+def test_remote_addresses(uri: str) -> None:
+    """Schemes in any case; colons of an IPv6 host are no chain; an Azure container before @ is no user-info."""
+    location = classify(uri)
+    assert is_remote(location)
+    assert location.scheme == uri.partition(":")[0].lower()
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "",
+        " ",
+        "a\x00b",
+        "a\nb",
+        "ftp://h/a",
+        "javascript://h/a",
+        "simplecache::s3://b/a",
+        "a::b",
+        "https://u@h/a",
+        "https://u:p@h/a",
+        "https://u%40h:p@x/a",
+        "s3://k:s@b/a",
+        "abfs://c:key@acct/a",
+        "https://h/a/../b",
+        "https://h/%2e%2e/b",
+        "https://h\\@evil/a",
+        "https://h:port/a",
+        "https:///a",
+        "http://[::1/a",
+        "file://host/a",
+        "file://a",
+    ],
+)
+def test_refused_addresses(uri: str) -> None:
+    """Each is a security error whose message holds no part that could be a secret."""
+    with pytest.raises(RecipeSecurityError) as caught:
+        classify(uri)
+    assert "key" not in caught.value.message

@@ -1,0 +1,84 @@
+"""YAML within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.errors import RecipeError, RecipeSecurityError
+from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
+
+BOMB = "a: &a [1,1,1,1,1,1,1,1,1]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n" for before, name in zip("abcdefg", "bcdefgh", strict=True)
+)
+LONG_TEXT = "a: &a " + "x" * 200_000 + "\nb: [" + ",".join(["*a"] * 500) + "]\n"
+
+
+def test_plain_values() -> None:
+    """Keys are text as written, dates stay text, anchors share their value."""
+    text = "on: &x {1: 2024-01-01, n: 010, f: 1e3}\nb: *x\n? z\n: null\n"
+    inner = {"1": "2024-01-01", "n": 8, "f": "1e3"}
+    assert parse_yaml(text.encode(), "r") == {"on": inner, "b": inner, "z": None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BOMB,
+        LONG_TEXT,
+        "[" * 100,
+        "a: !!python/object/apply:os.system [ls]",
+        "a: !!python/name:os.system",
+        "a: !x 1",
+        "!!set {a}",
+    ],
+)
+def test_attacks_are_security_errors(text: str) -> None:
+    """Aliases that multiply, depth, and tags that build objects."""
+    with pytest.raises(RecipeSecurityError):
+        parse_yaml(text.encode(), "r")
+
+
+def test_depth_through_aliases_is_bounded() -> None:
+    """Each alias adds the height of what it names."""
+    lines = ["a0: &a0 [1]"] + [f"a{n}: &a{n} [[[*a{n - 1}]]]" for n in range(1, 15)]
+    with pytest.raises(RecipeSecurityError, match="through aliases"):
+        parse_yaml("\n".join(lines).encode(), "r")
+
+
+def test_size_is_bounded() -> None:
+    """A file of ten megabytes is not even parsed."""
+    with pytest.raises(RecipeSecurityError, match=str(MAX_BYTES)):
+        parse_yaml(b"a: " + b"x" * 10_000_000, "r")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\na: 2\n", "line 2: the key 'a' appears twice"),
+        ("a: 1\n---\nb: 2\n", "second document"),
+        ("? [1]\n: 2\n", "key must be plain text"),
+        ("a: .nan\n", "not a finite number"),
+        ("a: .inf\n", "not a finite number"),
+        ("a: *b\n", "names no anchor"),
+        ("a: &a [*a]\n", "names no anchor"),
+        ("a:\n\t- b\n", "line 2"),
+        ("a: " + "9" * 5000 + "\n", "is no int"),
+    ],
+)
+def test_mistakes_name_their_line(text: str, words: str) -> None:
+    """Errors of the file, not attacks."""
+    with pytest.raises(RecipeError, match=words) as caught:
+        parse_yaml(text.encode(), "r.yaml")
+    assert not isinstance(caught.value, RecipeSecurityError)
+    assert caught.value.message.startswith("r.yaml")
+
+
+@given(st.one_of(st.binary(max_size=200), st.text(alphabet="a:-[]{}&*!|>'\"#\n ,?%@", max_size=200).map(str.encode)))
+def test_any_bytes_give_a_value_or_a_recipe_error(data: bytes) -> None:
+    """Nothing else escapes, whatever a file holds."""
+    with contextlib.suppress(RecipeError):
+        parse_yaml(data, "r")
