@@ -1,0 +1,1 @@
+"""Where interactions, features and metadata come from."""

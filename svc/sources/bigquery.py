@@ -1,0 +1,179 @@
+"""Rows of a BigQuery query, over the Storage Read API; over REST where that API is not to be had.
+
+The query runs once: the slower path reads the same job's result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from svc import events, logs
+from svc.errors import ConfigError, DataSourceError, SourceTooLarge, SvcError
+from svc.logs import redact_text
+from svc.recipe.source_options import BigQueryOptions, Scalar
+from svc.sources.rows import RowTyper
+from svc.sources.table import TableBuilder, require_columns
+
+if TYPE_CHECKING:
+    import pandas
+
+    from svc.sources.base import SourceContext
+
+_PAGE_ROWS = 50_000
+_TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
+
+
+class BigQuerySource:
+    """One query, paid for by `project` and authenticated as Google's own libraries are."""
+
+    type_name: ClassVar[str] = "bigquery"
+    Config: ClassVar[type[BigQueryOptions]] = BigQueryOptions
+
+    def __init__(self, config: BigQueryOptions, context: SourceContext) -> None:
+        self._config = config
+        self._context = context
+
+    def fetch(self) -> pandas.DataFrame:
+        """All rows. Raises DataSourceError; SourceTooLarge above SVC_MAX_SQL_ROWS."""
+        with self._client() as client:
+            job = self._start(client, dry_run=False)
+            rows = job.result(retry=self._retry())
+            wanted = self._columns(rows.schema)
+            if rows.total_rows is not None:
+                self._require_rows(rows.total_rows)
+            builder = TableBuilder(self._context, "the query's result")
+            for batch in self._batches(client, job, rows, wanted):
+                builder.add(batch)
+                self._require_rows(builder.n_rows)
+            return builder.finish()
+
+    def probe(self) -> list[str]:
+        """A dry run: the query is checked and its cost told, nothing is read or paid."""
+        with self._client() as client:
+            job = self._start(client, dry_run=True)
+            checks = [f"query: valid, would process {job.total_bytes_processed} bytes"]
+            if job.schema:
+                columns = self._columns(job.schema)
+                checks.append(f"query: has the columns {', '.join(columns)}")
+            return checks
+
+    def _columns(self, schema: Any) -> list[str]:
+        there = [field.name for field in schema]
+        wanted = list(dict.fromkeys(self._context.columns or there))
+        require_columns(wanted, there, "the query's result")
+        return wanted
+
+    def _require_rows(self, n_rows: int) -> None:
+        cap = self._context.settings.max_sql_rows
+        if n_rows > cap:
+            raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
+
+    def _batches(self, client: Any, job: Any, rows: Any, wanted: list[str]) -> Iterator[pa.RecordBatch | pa.Table]:
+        """Batches with the wanted columns; one without rows first, so that an empty result has columns too."""
+        typer = RowTyper(wanted, self._context.text_columns)
+        yield typer.empty()
+        stream = self._storage_batches(client, job, wanted)
+        if stream is not None:
+            yield from stream
+            return
+        there = [field.name for field in rows.schema]
+        positions = [there.index(name) for name in wanted]
+        for page in job.result(page_size=_PAGE_ROWS, retry=self._retry()).pages:
+            yield typer.batch([row.values() for row in page], positions)
+
+    def _storage_batches(self, client: Any, job: Any, wanted: list[str]) -> Iterator[pa.RecordBatch] | None:
+        """Batches of the fast path, or None where it is not to be had and the settings admit the slow one."""
+        from google.api_core.exceptions import DeadlineExceeded, PermissionDenied, ServiceUnavailable
+        from google.api_core.retry import Retry, if_exception_type
+
+        try:
+            from google.cloud import bigquery_storage
+        except ImportError:
+            self._fall_back("missing_extra")
+            return None
+        storage: Any = bigquery_storage
+        reader = storage.BigQueryReadClient(credentials=_credentials(), client_options=_read_options())
+        request = {
+            "parent": f"projects/{client.project}",
+            "read_session": {
+                "table": job.destination.to_bqstorage(),
+                "data_format": storage.types.DataFormat.ARROW,
+                "read_options": {"selected_fields": wanted},
+            },
+            "max_stream_count": 1,
+        }
+        timeout = self._context.settings.http_timeout_s
+        unreachable = if_exception_type(ServiceUnavailable, DeadlineExceeded)
+        try:
+            session = reader.create_read_session(request, retry=Retry(unreachable, timeout=timeout), timeout=timeout)
+        except PermissionDenied:
+            self._fall_back("permission_denied")
+            return None
+        return (
+            page.to_arrow().select(wanted)
+            for stream in session.streams
+            for page in reader.read_rows(stream.name).rows(session).pages
+        )
+
+    def _retry(self) -> Any:
+        """Google's own retries, for no longer than one step of a fetch may take."""
+        from google.cloud.bigquery import DEFAULT_RETRY
+
+        return DEFAULT_RETRY.with_timeout(self._context.settings.http_timeout_s)
+
+    def _fall_back(self, reason: str) -> None:
+        if self._context.settings.bq_require_storage_api:
+            raise DataSourceError(
+                f"the BigQuery Storage Read API is not to be had ({reason}), and SVC_BQ_REQUIRE_STORAGE_API=1 "
+                "forbids REST; grant bigquery.readsessions.create or install 'svc[bigquery]'"
+            )
+        logs.emit(events.BIGQUERY_STORAGE_FALLBACK, reason=reason)
+
+    def _start(self, client: Any, *, dry_run: bool) -> Any:
+        from google.cloud import bigquery
+
+        parameters = [_parameter(name, value) for name, value in self._config.query_parameters.items()]
+        config = bigquery.QueryJobConfig(query_parameters=parameters, dry_run=dry_run, use_query_cache=not dry_run)
+        timeout = self._context.settings.http_timeout_s
+        return client.query(self._config.query, job_config=config, retry=self._retry(), job_retry=None, timeout=timeout)
+
+    @contextmanager
+    def _client(self) -> Iterator[Any]:
+        """A client, closed at the end; whatever fails on it is a DataSourceError."""
+        try:
+            from google.cloud import bigquery
+        except ImportError:
+            raise ConfigError("bigquery needs an extra: pip install 'svc[bigquery]'") from None
+        try:
+            with bigquery.Client(project=self._config.project, credentials=_credentials()) as client:
+                yield client
+        except SvcError:
+            raise
+        except Exception as error:
+            words = " ".join(redact_text(str(getattr(error, "message", None) or error)).split())[:400]
+            raise DataSourceError(f"bigquery: {type(error).__name__}: {words}") from error
+
+
+def _credentials() -> Any:
+    """None, for the credentials that Google's libraries find; an emulator that their variable names takes none."""
+    if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
+        return None
+    from google.auth.credentials import AnonymousCredentials
+
+    return AnonymousCredentials()  # type: ignore[no-untyped-call, unused-ignore]
+
+
+def _read_options() -> dict[str, str] | None:
+    address = os.environ.get("BIGQUERY_STORAGE_EMULATOR_HOST")
+    return {"api_endpoint": address} if address else None
+
+
+def _parameter(name: str, value: Scalar) -> Any:
+    from google.cloud import bigquery
+
+    return bigquery.ScalarQueryParameter(name, _TYPES.get(type(value), "STRING"), value)

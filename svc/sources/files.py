@@ -1,0 +1,166 @@
+"""Opening the file that a csv or parquet source names, wherever it is, and trusting it no further than asked."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from svc.errors import DataSourceError, SourceTooLarge
+from svc.logs import redact_text
+from svc.recipe.paths import Location, classify, is_remote, resolve_local
+from svc.sources import http, objects
+
+if TYPE_CHECKING:
+    from svc.recipe.source_options import FileOptions
+    from svc.sources.base import SourceContext
+
+EXPANSION = 8
+"""A file from http(s) may expand to this many times SVC_MAX_DOWNLOAD_BYTES."""
+BEGINNING_BYTES = 256 * 1024
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """An open file that can seek. `where` names it in messages; `max_expanded` bounds what it may decompress to.
+
+    `whole` is False for the mere beginning of a file.
+    """
+
+    file: BinaryIO
+    where: str
+    size: int
+    max_expanded: int | None
+    whole: bool = True
+
+
+@contextmanager
+def open_file(options: FileOptions, context: SourceContext, *, beginning: bool = False) -> Iterator[DataFile]:
+    """Open the file of `options`, verified against its sha256 if one is given.
+
+    With `beginning`, http(s) files are fetched for their first bytes only and nothing is verified. Raises
+    DataSourceError.
+    """
+    location = classify(options.path)
+    where = shown(location, context)
+    with explained(where), _opened(location, options.sha256, context, beginning) as found:
+        yield found
+
+
+def shown(location: Location, context: SourceContext) -> str:
+    """The address without secrets, as messages may show it."""
+    if not is_remote(location):
+        return str(resolve_local(location, context.base_dir))
+    return redact_text(location.uri.partition("?")[0])
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Turn failures of the file system into a DataSourceError that names the file."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise DataSourceError(f"{where} does not exist") from None
+    except IsADirectoryError:
+        raise DataSourceError(f"{where} is a folder, not a file") from None
+    except PermissionError:
+        raise DataSourceError(f"{where} may not be read: permission denied") from None
+    except OSError as error:
+        reason = error.strerror or redact_text(str(error))
+        raise DataSourceError(f"{where} cannot be read: {reason[:300]}") from error
+
+
+@contextmanager
+def _opened(location: Location, sha256: str | None, context: SourceContext, beginning: bool) -> Iterator[DataFile]:
+    if location.is_http:
+        with _fetched(location, sha256, context, beginning) as found:
+            yield found
+    elif is_remote(location):
+        with _object(location, None if beginning else sha256, context) as found:
+            yield found
+    else:
+        path = resolve_local(location, context.base_dir)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
+        with path.open("rb") as file:
+            if sha256 is not None and not beginning:
+                _verify(_digest(file), sha256, str(path))
+            yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
+
+
+@contextmanager
+def _fetched(location: Location, sha256: str | None, context: SourceContext, beginning: bool) -> Iterator[DataFile]:
+    where = shown(location, context)
+    with tempfile.TemporaryFile() as file:
+        digest = http.download(location.uri, file, context, at_most=BEGINNING_BYTES if beginning else None)
+        if not beginning and sha256 is not None:
+            _verify(digest, sha256, where)
+        size = file.tell()
+        file.seek(0)
+        cap = context.settings.max_download_bytes * EXPANSION
+        yield DataFile(cast("BinaryIO", file), where, size, cap, whole=not beginning or size < BEGINNING_BYTES)
+
+
+@contextmanager
+def _object(location: Location, sha256: str | None, context: SourceContext) -> Iterator[DataFile]:
+    where = shown(location, context)
+    with objects.open_object(location, context.settings) as (remote, size):
+        if sha256 is None:
+            yield DataFile(remote, where, size, None)
+            return
+        with tempfile.TemporaryFile() as copy:  # verified and read are the same bytes
+            while chunk := remote.read(_CHUNK):
+                copy.write(chunk)
+            copy.seek(0)
+            _verify(_digest(cast("BinaryIO", copy)), sha256, where)
+            yield DataFile(cast("BinaryIO", copy), where, size, None)
+
+
+def _digest(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK):
+        digest.update(chunk)
+    file.seek(0)
+    return digest.hexdigest()
+
+
+def _verify(found: str, expected: str, where: str) -> None:
+    if found != expected:
+        raise DataSourceError(f"{where} is not the expected file: its sha256 is {found}, the recipe says {expected}")
+
+
+class CappedReader(io.RawIOBase):
+    """Reads a stream, whose owner closes it, up to the cap of `found`; then raises SourceTooLarge with its event."""
+
+    def __init__(self, stream: Any, found: DataFile, context: SourceContext) -> None:
+        self._stream = stream
+        self._found = found
+        self._context = context
+        self._read = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        count = int(self._stream.readinto(buffer) or 0)
+        self._read += count
+        cap = self._found.max_expanded
+        if cap is not None and self._read > cap:
+            refuse_expansion(self._found.where, self._read, cap, self._context)
+        return count
+
+
+def refuse_expansion(where: str, n_bytes: int, cap: int, context: SourceContext) -> None:
+    """Report and raise that a file expands to more than its cap."""
+    http.too_large(where, n_bytes, cap, context.purpose)
+    raise SourceTooLarge(
+        f"{where} expands to more than {cap} bytes, {EXPANSION} times SVC_MAX_DOWNLOAD_BYTES",
+        fields={"bytes_read": n_bytes, "cap": cap},
+    )

@@ -1,0 +1,74 @@
+"""Parquet files: only the needed columns, batch by batch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from svc.errors import DataSourceError
+from svc.recipe.source_options import ParquetOptions
+from svc.sources.files import DataFile, open_file, refuse_expansion
+from svc.sources.table import TableBuilder, require_columns
+
+if TYPE_CHECKING:
+    import pandas
+
+    from svc.sources.base import SourceContext
+
+_BATCH_ROWS = 512 * 1024
+
+
+class ParquetSource:
+    """One Parquet file, local or remote."""
+
+    type_name: ClassVar[str] = "parquet"
+    Config: ClassVar[type[ParquetOptions]] = ParquetOptions
+
+    def __init__(self, config: ParquetOptions, context: SourceContext) -> None:
+        self._config = config
+        self._context = context
+
+    def fetch(self) -> pandas.DataFrame:
+        """The wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks one of them."""
+        with open_file(self._config, self._context) as found:
+            try:
+                return self._read(found)
+            except pa.ArrowException as error:
+                raise DataSourceError(f"{found.where} is no readable Parquet file: {str(error)[:300]}") from error
+
+    def probe(self) -> list[str]:
+        """Reads the footer only. Over http(s), where files are fetched whole, the address is tried alone."""
+        with open_file(self._config, self._context, beginning=True) as found:
+            if not found.whole:
+                return [f"{found.where}: answers; columns and sha256 are checked when it is read"]
+            try:
+                file = pq.ParquetFile(found.file)
+            except (pa.ArrowException, OSError) as error:
+                raise DataSourceError(f"{found.where} is no readable Parquet file: {str(error)[:300]}") from error
+            columns = self._columns(file, found)
+            return [
+                f"{found.where}: readable, {file.metadata.num_rows} rows",
+                f"{found.where}: has the columns {', '.join(columns)}",
+            ]
+
+    def _columns(self, file: pq.ParquetFile, found: DataFile) -> list[str]:
+        there = list(file.schema_arrow.names)
+        wanted = list(dict.fromkeys(self._context.columns or there))
+        require_columns(wanted, there, found.where)
+        return wanted
+
+    def _read(self, found: DataFile) -> pandas.DataFrame:
+        file = pq.ParquetFile(found.file, pre_buffer=False)
+        columns = self._columns(file, found)
+        empty = pa.schema([file.schema_arrow.field(name) for name in columns]).empty_table()
+        builder = TableBuilder(self._context, found.where)
+        builder.add(empty)
+        expanded = 0
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+            expanded += batch.nbytes
+            if found.max_expanded is not None and expanded > found.max_expanded:
+                refuse_expansion(found.where, expanded, found.max_expanded, self._context)
+            builder.add(batch.select(columns))
+        return builder.finish()

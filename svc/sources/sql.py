@@ -1,0 +1,120 @@
+"""Rows of a SQL query, from PostgreSQL, MySQL/MariaDB or SQLite, in chunks and bounded memory.
+
+The session cannot write: the server itself refuses it. The address stands in a variable and nowhere else;
+messages of drivers are shown without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
+from svc.recipe.source_options import SqlOptions
+from svc.sources.rows import RowTyper
+from svc.sources.sql_dialects import Dialect, dialect_of
+from svc.sources.table import TableBuilder, require_columns
+
+if TYPE_CHECKING:
+    import pandas
+    from sqlalchemy import URL, Connection, CursorResult
+
+    from svc.sources.base import SourceContext
+
+_CHUNK_ROWS = 50_000
+
+
+class SqlSource:
+    """One query on one database."""
+
+    type_name: ClassVar[str] = "sql"
+    Config: ClassVar[type[SqlOptions]] = SqlOptions
+
+    def __init__(self, config: SqlOptions, context: SourceContext) -> None:
+        self._config = config
+        self._context = context
+
+    def fetch(self) -> pandas.DataFrame:
+        """All rows of the query. Raises DataSourceError; SourceTooLarge above SVC_MAX_SQL_ROWS."""
+        most = self._context.settings.max_sql_rows + 1
+        with self._session() as (connection, dialect), self._execute(connection, dialect, most) as result:
+            wanted = self._columns(result)
+            builder = TableBuilder(self._context, "the query's result")
+            typer = RowTyper(wanted, self._context.text_columns)
+            positions = [list(result.keys()).index(name) for name in wanted]
+            builder.add(typer.empty())
+            for rows in result.partitions(_CHUNK_ROWS):
+                builder.add(typer.batch(rows, positions))
+                if builder.n_rows > self._context.settings.max_sql_rows:
+                    self._refuse_rows()
+            return builder.finish()
+
+    def probe(self) -> list[str]:
+        """Connects, starts the query and looks at its first row."""
+        with self._session() as (connection, dialect), self._execute(connection, dialect, 1) as result:
+            columns = self._columns(result)
+            result.fetchmany(2)  # past the one row that MySQL was asked for, so that nothing is left on the wire
+            return [
+                f"database: reached, {dialect.shown}, session is read-only",
+                f"query: runs, has the columns {', '.join(columns)}",
+            ]
+
+    def _refuse_rows(self) -> None:
+        cap = self._context.settings.max_sql_rows
+        raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
+
+    def _columns(self, result: CursorResult[Any]) -> list[str]:
+        there = list(result.keys())
+        wanted = list(dict.fromkeys(self._context.columns or there))
+        require_columns(wanted, there, "the query's result")
+        return wanted
+
+    def _execute(self, connection: Connection, dialect: Dialect, max_rows: int) -> CursorResult[Any]:
+        from sqlalchemy import text
+
+        dialect.bound(connection, self._config.statement_timeout_seconds, max_rows)
+        streaming = connection.execution_options(stream_results=True, max_row_buffer=_CHUNK_ROWS)
+        return streaming.execute(text(self._config.query), dict(self._config.query_parameters))
+
+    def _url(self) -> URL:
+        from sqlalchemy import make_url
+
+        name = self._config.dsn_env
+        dsn = self._context.variables.get(name)
+        if not dsn:
+            raise RecipeError(f"dsn_env: {name} is not set; export it with the SQLAlchemy URL of the database")
+        try:
+            return make_url(dsn)
+        except Exception:
+            raise ConfigError(f"{name} holds no SQLAlchemy URL such as postgresql+psycopg://host/database") from None
+
+    @contextmanager
+    def _session(self) -> Iterator[tuple[Connection, Dialect]]:
+        """A connection of its own, closed at the end; whatever fails on it is a DataSourceError without secrets."""
+        from sqlalchemy import create_engine
+        from sqlalchemy.pool import NullPool
+
+        url = self._url()
+        dialect = dialect_of(url, self._config.dsn_env)
+        arguments = dialect.connect_arguments(self._config.connect_timeout_seconds)
+        try:
+            engine = create_engine(dialect.url, poolclass=NullPool, connect_args=arguments, hide_parameters=True)
+            with engine.connect() as connection:
+                yield connection, dialect
+        except SvcError:
+            raise
+        except ImportError:
+            raise ConfigError(f"{dialect.name} needs an extra: pip install 'svc[{dialect.extra}]'") from None
+        except Exception as error:
+            raise DataSourceError(f"{dialect.shown}: {_without_secrets(error, url)}") from None
+
+
+def _without_secrets(error: Exception, url: URL) -> str:
+    """The driver's own words, on one line, less the password and anything else that the URL's query holds."""
+    cause = getattr(error, "orig", None) or error
+    words = " ".join(str(cause).split())[:400] or type(cause).__name__
+    secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
+    for secret in filter(None, secrets):
+        words = words.replace(secret, "[REDACTED]")
+    return f"{type(cause).__name__}: {words}"

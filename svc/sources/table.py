@@ -1,0 +1,173 @@
+"""Arrow batches in, one small pandas frame out.
+
+Ids become int32 codes at once, so that memory holds each distinct id once, however many rows name it:
+4 bytes a row and id column, while a batch is text only as long as it is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from svc.errors import DataSourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import pandas
+
+    from svc.sources.base import SourceContext
+
+    Convert = Callable[[str, pa.ChunkedArray], pa.ChunkedArray]
+
+_TEXT = pa.large_string()
+_WAITING_BYTES = 64 << 20
+
+
+def require_columns(wanted: Iterable[str], there: Iterable[str], where: str, hint: str = "") -> None:
+    """Raise DataSourceError when a wanted column is missing, naming it, the place, and the columns that are there."""
+    present = list(there)
+    missing = [name for name in wanted if name not in present]
+    if not missing:
+        return
+    shown = ", ".join(present[:30]) + (", ..." if len(present) > 30 else "")
+    word = "columns" if len(missing) > 1 else "column"
+    raise DataSourceError(f"{where} has no {word} {', '.join(missing)}; it has {shown or 'none'}{hint}")
+
+
+class TableBuilder:
+    """Collects the batches of one source. All batches have the same columns; each adds to the progress."""
+
+    def __init__(self, context: SourceContext, where: str) -> None:
+        self._where = where
+        self._text_columns = context.text_columns
+        self._progress = context.progress
+        self._texts: dict[str, _TextColumn] = {}
+        self._others: dict[str, list[pa.Array | pa.ChunkedArray]] = {}
+        self._order: list[str] = []
+        self.n_rows = 0
+
+    def add(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Take the rows of `batch`. Raises DataSourceError for an id column that cannot be read as text."""
+        self._order = list(batch.schema.names)
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if name in self._text_columns:
+                self._texts.setdefault(name, _TextColumn()).add(as_text(column, name, self._where))
+            else:
+                self._others.setdefault(name, []).append(column)
+        self.n_rows += batch.num_rows
+        if self._progress is not None:
+            self._progress(batch.num_rows)
+
+    def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
+        """The frame, columns in the order of the batches. `convert` may retype a column that is no id."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {}
+        for name in self._order:
+            if name in self._texts:
+                columns[name] = self._texts.pop(name).finish(name, self._where)
+            else:
+                chunks = self._others.pop(name)
+                whole = self._joined(name, chunks)
+                columns[name] = _natural(convert(name, whole) if convert is not None else whole)
+        return pd.DataFrame(columns, copy=False)
+
+    def _joined(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
+        """All chunks as one column of the one type that holds them all."""
+        tables = [pa.table({name: chunk}) for chunk in chunks]
+        try:
+            return pa.concat_tables(tables, promote_options="permissive").column(name)
+        except (pa.ArrowTypeError, pa.ArrowInvalid):
+            kinds = sorted({str(chunk.type) for chunk in chunks})
+            raise DataSourceError(
+                f"{self._where}: the column {name} mixes {', '.join(kinds)}; give it one type"
+            ) from None
+
+
+def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
+    """An id column as text. Whole numbers, text, booleans, decimals and times say themselves; others are refused."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if pa.types.is_floating(kind) and column.null_count < len(column):
+        raise DataSourceError(
+            f"{where}: the id column {name} holds floating point numbers, where 1 would become 1.0; a blank turns "
+            "integers into floats in many tools: write the column as integers or text (csv: pin it in `dtype`)"
+        )
+    if pa.types.is_binary(kind) or pa.types.is_nested(kind) or pa.types.is_fixed_size_binary(kind):
+        raise DataSourceError(f"{where}: the id column {name} is of type {kind}; ids are text or whole numbers")
+    try:
+        return column.cast(_TEXT)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataSourceError(f"{where}: the id column {name} cannot be read as text: {error}") from None
+
+
+class _TextColumn:
+    """Codes of the rows seen so far, and the distinct texts in order of first appearance.
+
+    Rows wait as text until there are enough of them: one hash table for many rows is cheap, one for each batch is not.
+    """
+
+    def __init__(self) -> None:
+        self._known = pa.array([], _TEXT)
+        self._codes: list[np.ndarray[Any, np.dtype[np.int32]]] = []
+        self._waiting: list[pa.Array] = []
+        self._waiting_bytes = 0
+
+    def add(self, texts: pa.Array) -> None:
+        self._waiting.append(texts)
+        self._waiting_bytes += texts.nbytes
+        if self._waiting_bytes > _WAITING_BYTES:
+            self._encode()
+
+    def _encode(self) -> None:
+        encoded = pa.chunked_array(self._waiting, _TEXT).dictionary_encode()
+        self._waiting, self._waiting_bytes = [], 0
+        if encoded.num_chunks == 0:
+            return
+        dictionary = encoded.chunk(encoded.num_chunks - 1).dictionary
+        found = pc.index_in(dictionary, value_set=self._known)
+        is_new = pc.is_null(found)
+        fresh = dictionary.filter(is_new)
+        codes = np.append(found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32), np.int32(-1))
+        codes[:-1][is_new.to_numpy(zero_copy_only=False)] = np.arange(len(fresh)) + len(self._known)
+        self._known = pa.concat_arrays([self._known, fresh])
+        for chunk in encoded.chunks:
+            self._codes.append(codes[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+
+    def finish(self, name: str, where: str) -> pandas.Categorical:
+        self._encode()
+        import pandas as pd
+
+        codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
+        self._codes = []
+        try:
+            self._known.validate(full=True)
+        except pa.ArrowInvalid:
+            raise DataSourceError(f"{where}: the id column {name} holds text that is not UTF-8") from None
+        categories = pd.CategoricalDtype(pd.Index(self._known.to_pandas()))
+        return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
+
+
+def _natural(column: pa.ChunkedArray) -> Any:
+    import pandas as pd
+
+    if pa.types.is_dictionary(column.type):
+        column = pa.chunked_array([piece.dictionary_decode() for piece in column.chunks], type=column.type.value_type)
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
+        column = column.cast(pa.string()) if column.nbytes < 2**30 else column
+    if column.null_count and pa.types.is_integer(column.type) and column.type != pa.uint64():
+        return column.cast(pa.int64()).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    if column.null_count and pa.types.is_boolean(column.type):
+        return column.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
+    if pa.types.is_date(column.type):
+        return column.cast(pa.timestamp("s")).to_pandas()
+    return column.to_pandas()

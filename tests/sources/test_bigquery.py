@@ -1,0 +1,81 @@
+"""BigQuery through Google's own clients, against a server that speaks their REST and gRPC calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from svc.errors import DataSourceError, SourceTooLarge
+from svc.settings import Settings
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+
+COLUMNS = ("user_id", "item_id", "ts")
+OPTIONS: dict[str, Any] = {
+    "query": "select * from t where ts > @since",
+    "project": "test",
+    "query_parameters": {"since": 5},
+}
+
+
+def test_rows_come_over_the_storage_api(make: Any, bigquery: Any, records: list[Any]) -> None:
+    """Only the needed columns are asked for; parameters are named and typed; REST carries no rows."""
+    frame = make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
+    assert list(frame.columns) == list(COLUMNS)
+    assert len(frame) == 5000
+    assert frame["user_id"].cat.categories[:2].to_list() == ["0", "1"]
+    assert bigquery.selected.column_names == list(COLUMNS)
+    parameter = bigquery.jobs[0]["configuration"]["query"]["queryParameters"][0]
+    assert (parameter["name"], parameter["parameterType"]["type"]) == ("since", "INT64")
+    assert "rows from 0" in bigquery.calls
+    assert not records
+
+
+def test_a_cut_stream_is_resumed(make: Any, bigquery: Any) -> None:
+    """The client goes on at the row where the stream broke."""
+    bigquery.cut_once = True
+    frame = make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
+    assert frame["ts"].to_list() == list(range(5000))
+    assert "rows from 2000" in bigquery.calls
+
+
+def test_without_permission_rows_come_over_rest(make: Any, bigquery: Any, records: list[Any]) -> None:
+    """The same job's result is read, the query is not paid twice, and the fallback is logged."""
+    bigquery.deny_storage = True
+    frame = make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
+    assert frame["ts"].to_list() == list(range(5000))
+    assert frame["item_id"].cat.categories.to_list() == [f"i{k}" for k in range(7)]
+    assert bigquery.calls.count("query") == 1
+    assert [(r["event"], r["reason"]) for r in records] == [("bigquery_storage_fallback", "permission_denied")]
+
+
+def test_the_fallback_can_be_forbidden(make: Any, bigquery: Any) -> None:
+    """SVC_BQ_REQUIRE_STORAGE_API=1 turns it into an error that names the permission."""
+    bigquery.deny_storage = True
+    settings = Settings(bq_require_storage_api=True)
+    with pytest.raises(DataSourceError, match="readsessions"):
+        make("bigquery", columns=COLUMNS, settings=settings, **OPTIONS).fetch()
+
+
+def test_a_denied_query_is_an_error(make: Any, bigquery: Any) -> None:
+    """No fallback hides a query that may not run."""
+    bigquery.deny_query = True
+    with pytest.raises(DataSourceError, match="Access Denied"):
+        make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
+
+
+def test_probe_is_a_dry_run(make: Any, bigquery: Any) -> None:
+    """Nothing is read; a missing column is named."""
+    assert any("4096 bytes" in line for line in make("bigquery", columns=COLUMNS, **OPTIONS).probe())
+    assert bigquery.jobs[0]["configuration"]["dryRun"] is True
+    with pytest.raises(DataSourceError, match="no column absent"):
+        make("bigquery", columns=("absent",), **OPTIONS).probe()
+    assert set(bigquery.calls) == {"query"}
+
+
+def test_rows_are_capped(make: Any, bigquery: Any) -> None:
+    """The told number of rows refuses before any is read."""
+    with pytest.raises(SourceTooLarge, match="SVC_MAX_SQL_ROWS"):
+        make("bigquery", columns=COLUMNS, settings=Settings(max_sql_rows=4999), **OPTIONS).fetch()
+    assert "session" not in bigquery.calls

@@ -1,0 +1,64 @@
+"""Parquet files: ids as what they are, only the needed columns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from svc.errors import DataSourceError
+
+
+def write(folder: Path, **columns: Any) -> str:
+    pq.write_table(pa.table(columns), folder / "a.parquet", row_group_size=3)
+    return "a.parquet"
+
+
+def test_integer_ids_become_their_digits(make: Any, tmp_path: Path) -> None:
+    """1 is '1', never '1.0', also beside a null; dictionaries count as their values."""
+    items = pa.array(["b", "a", "b", None]).dictionary_encode()
+    frame = make("parquet", path=write(tmp_path, user_id=pa.array([1, None, 3, 1]), item_id=items)).fetch()
+    assert frame["user_id"].cat.categories.to_list() == ["1", "3"]
+    assert frame["user_id"].cat.codes.to_list() == [0, -1, 1, 0]
+    assert frame["item_id"].cat.categories.to_list() == ["b", "a"]
+
+
+def test_floating_point_ids_are_refused(make: Any, tmp_path: Path) -> None:
+    """A blank turned them into floats somewhere; the message says how to keep them whole."""
+    with pytest.raises(DataSourceError, match=r"user_id holds floating point.*integers or text"):
+        make("parquet", path=write(tmp_path, user_id=[1.0, 2.0])).fetch()
+
+
+def test_natural_types(make: Any, tmp_path: Path) -> None:
+    """Whole numbers with gaps stay whole, times are times, lists are arrays."""
+    times = pa.array([0, 1], pa.timestamp("ms"))
+    path = write(tmp_path, user_id=["u", "v"], year=pa.array([1999, None]), t=times, tags=[["a"], []])
+    frame = make("parquet", path=path).fetch()
+    assert str(frame["year"].dtype) == "Int64"
+    assert frame["t"][1] == pd.Timestamp("1970-01-01T00:00:00.001")
+    assert list(frame["tags"][0]) == ["a"]
+
+
+def test_columns_and_footers(make: Any, tmp_path: Path) -> None:
+    """Only wanted columns are read; a missing one and a file of another kind are named."""
+    path = write(tmp_path, x=[1], user_id=["u"], item_id=["i"])
+    source = make("parquet", path=path, columns=("item_id", "user_id"))
+    assert list(source.fetch().columns) == ["item_id", "user_id"]
+    assert any("1 rows" in line for line in source.probe())
+    with pytest.raises(DataSourceError, match="has no column absent; it has x, user_id, item_id"):
+        make("parquet", path=path, columns=("absent",)).probe()
+    (tmp_path / "b.parquet").write_text("no parquet at all")
+    with pytest.raises(DataSourceError, match="no readable Parquet file"):
+        make("parquet", path="b.parquet").fetch()
+
+
+def test_a_truncated_file_is_an_error(make: Any, tmp_path: Path) -> None:
+    """Half a file is no file."""
+    path = tmp_path / write(tmp_path, user_id=[str(k) for k in range(10_000)])
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(DataSourceError, match="no readable Parquet"):
+        make("parquet", path="a.parquet").fetch()
