@@ -1,0 +1,160 @@
+"""The bytes of an artifact file.
+
+Big-endian, in this order; `docs/artifact-format.md` shows the same table.
+
+magic `SVCMODEL`  8       header length  u32    header   JSON, UTF-8
+format version  u16       payload length u64    padding  zeros to a multiple of 64
+kid length      u16                             payload
+kid             UTF-8                           HMAC-SHA256 over every byte before it  32
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, BinaryIO, Final
+
+from svc.errors import HeaderInvalid, HeaderTooLarge, MagicMismatch, PayloadTooLarge, UnsupportedFormat
+
+MAGIC: Final = b"SVCMODEL"
+FORMAT_VERSION: Final = 1
+MAX_HEADER_BYTES: Final = 64 << 10
+MAX_KID_BYTES: Final = 64
+ALIGNMENT: Final = 64
+SIGNATURE_BYTES: Final = 32
+_START = struct.Struct(">8sHH")
+_LENGTHS = struct.Struct(">IQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What `write` wrote: the sha256 of the whole file, its size, and the payload's."""
+
+    sha256_hex: str
+    artifact_bytes: int
+    payload_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Parsed:
+    """Views into one artifact. Nothing of it may be believed before `keys.verify` has passed.
+
+    `signed` is every byte that the signature covers.
+    """
+
+    kid: str
+    header_json: memoryview
+    payload: memoryview
+    signed: memoryview
+    signature: bytes
+
+    @cached_property
+    def header(self) -> dict[str, Any]:
+        """The header. Raises HeaderInvalid when it is not a JSON object."""
+        try:
+            header = json.loads(bytes(self.header_json))
+        except (ValueError, RecursionError) as error:
+            raise HeaderInvalid(f"header JSON cannot be read: {type(error).__name__}") from None
+        if not isinstance(header, dict):
+            raise HeaderInvalid(f"header JSON is a {type(header).__name__}, not an object")
+        return header
+
+
+def write(
+    out: BinaryIO, *, kid: str, key: bytes, header: Mapping[str, Any], payload: Sequence[bytes | memoryview]
+) -> Written:
+    """Write an artifact to `out`, signed with `key` (32 bytes). `kid` and `format_version` are put into the header.
+
+    Raises HeaderTooLarge, and HeaderInvalid for values that JSON cannot say; then nothing has been written.
+    """
+    header_json = _header_json({**header, "kid": kid, "format_version": FORMAT_VERSION})
+    payload_bytes = sum(memoryview(piece).nbytes for piece in payload)
+    kid_bytes = kid.encode()
+    front = _START.pack(MAGIC, FORMAT_VERSION, len(kid_bytes)) + kid_bytes
+    front += _LENGTHS.pack(len(header_json), payload_bytes) + header_json
+    front += bytes(-len(front) % ALIGNMENT)
+    signature, digest = hmac.new(key, digestmod="sha256"), hashlib.sha256()
+    for piece in (front, *payload):
+        signature.update(piece)
+        digest.update(piece)
+        out.write(piece)
+    digest.update(signature.digest())
+    out.write(signature.digest())
+    return Written(digest.hexdigest(), len(front) + payload_bytes + SIGNATURE_BYTES, payload_bytes)
+
+
+def _header_json(header: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(header, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        encoded = text.encode()
+    except (TypeError, ValueError) as error:
+        raise HeaderInvalid(f"header cannot be written as JSON: {error}") from error
+    if len(encoded) > MAX_HEADER_BYTES:
+        raise HeaderTooLarge(f"header JSON too large: {len(encoded)} bytes, at most {MAX_HEADER_BYTES}")
+    return encoded
+
+
+def kid_of(buffer: memoryview) -> str:
+    """The kid that an artifact claims, for messages about it; bytes that are no text are escaped.
+
+    It proves nothing about who signed. Raises HeaderInvalid when the file is too short to hold one.
+    """
+    length = min(_START.unpack_from(buffer)[2], MAX_KID_BYTES) if len(buffer) >= _START.size else 0
+    kid = bytes(buffer[_START.size : _START.size + length])
+    if not kid or len(kid) < length:
+        raise HeaderInvalid(f"no kid can be read: the file has {len(buffer)} bytes and a kid of {length}")
+    return kid.decode("utf-8", "backslashreplace")
+
+
+def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
+    """Find the parts of an artifact by its magic, version and lengths; nothing else of it is looked at.
+
+    Raises MagicMismatch (also for a file that is cut off or has grown), UnsupportedFormat, HeaderTooLarge
+    and PayloadTooLarge.
+    """
+    if bytes(buffer[: len(MAGIC)]) != MAGIC:
+        raise MagicMismatch("magic bytes mismatch")
+    _need(buffer, _START.size)
+    _, version, kid_length = _START.unpack_from(buffer)
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat(f"unsupported format version: {version}, this build reads {FORMAT_VERSION}")
+    if not 1 <= kid_length <= MAX_KID_BYTES:
+        raise MagicMismatch(f"magic bytes mismatch: the kid's length is {kid_length}; the file is corrupt")
+    lengths_at = _START.size + kid_length
+    _need(buffer, lengths_at + _LENGTHS.size)
+    header_length, payload_length = _LENGTHS.unpack_from(buffer, lengths_at)
+    if header_length > MAX_HEADER_BYTES:
+        raise HeaderTooLarge(f"header JSON too large: {header_length} bytes, at most {MAX_HEADER_BYTES}")
+    if payload_length > max_payload_bytes:
+        raise PayloadTooLarge(
+            f"payload exceeds max bytes: {payload_length}, SVC_MAX_PAYLOAD_BYTES is {max_payload_bytes}"
+        )
+    return _cut(buffer, lengths_at + _LENGTHS.size, header_length, payload_length)
+
+
+def _cut(buffer: memoryview, header_at: int, header_length: int, payload_length: int) -> Parsed:
+    header_end = header_at + header_length
+    payload_at = header_end + -header_end % ALIGNMENT
+    signature_at = payload_at + payload_length
+    if len(buffer) != signature_at + SIGNATURE_BYTES:
+        raise MagicMismatch(
+            f"magic bytes mismatch: {len(buffer)} bytes where the lengths say {signature_at + SIGNATURE_BYTES}; "
+            "the file is truncated or corrupt"
+        )
+    return Parsed(
+        kid=kid_of(buffer),
+        header_json=buffer[header_at:header_end],
+        payload=buffer[payload_at:signature_at],
+        signed=buffer[:signature_at],
+        signature=bytes(buffer[signature_at:]),
+    )
+
+
+def _need(buffer: memoryview, size: int) -> None:
+    if len(buffer) < size:
+        raise MagicMismatch(f"magic bytes mismatch: only {len(buffer)} bytes; the file is truncated")

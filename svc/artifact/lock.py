@@ -1,0 +1,58 @@
+"""One training run at a time for one output, on this host."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
+
+from svc.artifact.store import local_path, scheme_of
+from svc.errors import ConfigError, LockContestedError
+from svc.settings import Settings
+
+
+def lock_path(uri: str, settings: Settings) -> Path:
+    """`<output.path>.lock`, or for a remote output a file of this host whose name follows from the URI.
+
+    Remote locks lie in `SVC_LOCK_DIR`, else in the user's cache folder.
+    """
+    if scheme_of(uri) in ("", "file"):
+        path = local_path(uri)
+        return path.with_name(path.name + ".lock")
+    folder = Path(settings.lock_dir) if settings.lock_dir else user_cache_path("svc") / "locks"
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "_", urlsplit(uri).path.rpartition("/")[2])[:64]
+    return folder / f"{readable}-{hashlib.sha256(uri.encode()).hexdigest()[:16]}.lock"
+
+
+@contextmanager
+def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterator[Path]:
+    """Hold the lock of `output_uri` inside the block. The lock ends with the process, however it ends.
+
+    Waits up to `timeout_s` seconds for it: 0 tries once, a negative number waits for ever. Raises
+    LockContestedError when another run holds it, ConfigError when the lock cannot be made at all.
+    """
+    path = lock_path(output_uri, settings)
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=timeout_s)
+    except Timeout:
+        raise LockContestedError(f"another run holds the lock {path}") from None
+    except (OSError, NotImplementedError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(
+            f"the lock {path} cannot be taken: {reason}; make its folder writable, or pass --no-lock"
+        ) from error
+    try:
+        yield path
+    finally:
+        # While it is still held: whoever waits for this file sees that it is gone, and takes a new one.
+        with suppress(OSError):
+            path.unlink()
+        lock.release()

@@ -1,0 +1,206 @@
+"""Where artifacts lie, whatever the scheme: read whole, ask for changes, publish so that no reader sees a part.
+
+A store is one artifact's name in a folder of objects. With `append_sha` the name belongs to a pointer: one
+line of text that names the artifact proper, `<stem>.<first 8 hex of its sha256>.svc`, in the same folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Literal, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from svc.artifact import keys as signing
+from svc.artifact import layout
+from svc.artifact.layout import Parsed, Written
+from svc.errors import ArtifactReadError, ConfigError
+from svc.logs import redact_text
+from svc.settings import Settings
+
+T = TypeVar("T")
+Versioning = Literal["append_sha", "always_overwrite"]
+MAX_POINTER_BYTES: Final = 1024
+OBJECT_SCHEMES: Final = frozenset({"s3", "gs", "az", "abfs", "abfss"})
+HTTP_SCHEMES: Final = frozenset({"http", "https"})
+_SUFFIX = ".svc"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blob:
+    """The bytes of one artifact in a private, page-aligned, read-only buffer, and the sha256 of exactly those.
+
+    `resolved` is where they lay, behind any pointer.
+    """
+
+    view: memoryview
+    sha256: str
+    resolved: str
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where a new artifact lies. `pointer` is set with `append_sha`."""
+
+    artifact: str
+    pointer: str | None
+    written: Written
+
+
+class Folder(Protocol):
+    """The objects of one folder, bucket prefix or web path. Every call may block; call it in a thread.
+
+    `read` and `marker` raise FileNotFoundError for a missing object and ArtifactReadError for anything else
+    that keeps them from answering; `put` raises ArtifactWriteError. Messages hold no secrets.
+    """
+
+    def uri_of(self, name: str) -> str:
+        """The full name, for people and logs."""
+        ...
+
+    def read(self, name: str, max_bytes: int) -> memoryview:
+        """The whole object in a private buffer. Raises PayloadTooLarge as soon as it is known to be larger."""
+        ...
+
+    def marker(self, name: str) -> str:
+        """A text that changes whenever the object does, from one cheap call."""
+        ...
+
+    def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
+        """Let `write` fill a new object and put it in place, whole, under the name that its result gives."""
+        ...
+
+
+class Store:
+    """One artifact's place. Reading is thread-safe; only one `publish` at a time keeps its order of versions."""
+
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder = folder
+        self._name = name
+
+    @property
+    def uri(self) -> str:
+        return self._folder.uri_of(self._name)
+
+    def read(self, max_bytes: int) -> Blob:
+        """The artifact, through its pointer if there is one.
+
+        Raises ArtifactReadError, also for a missing file, and PayloadTooLarge.
+        """
+        name, view = self._name, self._read(self._name, max_bytes)
+        target = _pointed_at(view, self._name)
+        if target is not None:
+            name, view = self._follow(target, max_bytes)
+        return Blob(view, hashlib.sha256(view).hexdigest(), self._folder.uri_of(name))
+
+    def _read(self, name: str, max_bytes: int) -> memoryview:
+        try:
+            return self._folder.read(name, max_bytes).toreadonly()
+        except FileNotFoundError:
+            raise ArtifactReadError(f"{self._folder.uri_of(name)} does not exist") from None
+
+    def _follow(self, target: str, max_bytes: int) -> tuple[str, memoryview]:
+        """The target of the pointer. One that vanished since is looked up once more: a retraining may be tidying up."""
+        try:
+            return target, self._read(target, max_bytes)
+        except ArtifactReadError as error:
+            newer = _pointed_at(self._read(self._name, max_bytes), self._name)
+            if newer is None or newer == target:
+                raise ArtifactReadError(f"{self.uri} points to an artifact that cannot be read: {error}") from error
+            return newer, self._read(newer, max_bytes)
+
+    def marker(self) -> str:
+        """What to compare between two polls; with a pointer, that of the pointer.
+
+        Raises FileNotFoundError when nothing is there, ArtifactReadError when the store does not tell.
+        """
+        return self._folder.marker(self._name)
+
+    def sidecar_exists(self) -> bool:
+        """Whether a `.sha256` file lies beside it. svc writes none: the artifact carries its own signature."""
+        try:
+            self._folder.marker(f"{self._name}.sha256")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def publish(self, write: Callable[[BinaryIO], Written], versioning: Versioning) -> Published:
+        """Put what `write` writes in place. With `append_sha` the artifact proper comes first, then the pointer.
+
+        Raises ArtifactWriteError; then readers still see what was there before.
+        """
+        if versioning == "always_overwrite":
+            written = self._folder.put(write, lambda _: self._name)
+            return Published(self.uri, None, written)
+        written = self._folder.put(write, lambda made: _target_name(self._name, made.sha256_hex))
+        target = _target_name(self._name, written.sha256_hex)
+        self._folder.put(lambda out: out.write(f"{target}\n".encode()), lambda _: self._name)
+        return Published(self._folder.uri_of(target), self.uri, written)
+
+
+def _target_name(name: str, sha256_hex: str) -> str:
+    return f"{name.removesuffix(_SUFFIX)}.{sha256_hex[:8]}{_SUFFIX}"
+
+
+def _pointed_at(view: memoryview, name: str) -> str | None:
+    """The target that a pointer names, or None when the bytes are no pointer.
+
+    Only a sibling of the pointer's own name counts, so that a pointer leads nowhere else.
+    """
+    if len(view) > MAX_POINTER_BYTES or bytes(view[: len(layout.MAGIC)]) == layout.MAGIC:
+        return None
+    pattern = re.escape(name.removesuffix(_SUFFIX)) + r"\.[0-9a-f]{8}" + re.escape(_SUFFIX)
+    text = bytes(view).decode("utf-8", "replace").removesuffix("\n")
+    return text if re.fullmatch(pattern, text) else None
+
+
+def scheme_of(uri: str) -> str:
+    """The scheme of a URI, in lower case, or "" for a local path."""
+    scheme, separator, _ = uri.partition("://")
+    return scheme.lower() if separator else ""
+
+
+def local_path(uri: str) -> Path:
+    """The path that a local path or a file:// URI means."""
+    return Path(unquote(urlsplit(uri).path)) if scheme_of(uri) == "file" else Path(uri)
+
+
+def open_store(uri: str, settings: Settings, *, label: str | None = None) -> Store:
+    """The store of the artifact at `uri`: a local path, or a file, s3, gs, az, abfs, abfss, http or https URI.
+
+    `label` is how log records name it. Nothing is opened yet. Raises ConfigError for any other scheme, or
+    when the extra that a scheme needs is not installed.
+    """
+    scheme = scheme_of(uri)
+    if scheme in ("", "file"):
+        from svc.artifact.store_local import LocalFolder
+
+        path = local_path(uri)
+        return Store(LocalFolder(path.parent, path.name), path.name)
+    name = (unquote(urlsplit(uri).path) if scheme in HTTP_SCHEMES else uri).rpartition("/")[2]
+    chained = scheme in OBJECT_SCHEMES and "::" in uri  # fsspec would open what stands behind it
+    if not name or chained or scheme not in OBJECT_SCHEMES | HTTP_SCHEMES:
+        raise ConfigError(
+            f"{redact_text(uri)} is no place for an artifact: give a path or a file, s3, gs, az, abfs or http(s) URI"
+        )
+    if scheme in HTTP_SCHEMES:
+        from svc.artifact.store_http import HttpFolder
+
+        return Store(HttpFolder(uri, settings, label or name), name)
+    from svc.artifact.store_fsspec import ObjectFolder
+
+    return Store(ObjectFolder(uri, settings, label or name), name)
+
+
+def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
+    """Read an artifact and check its lengths, caps and signature; its payload is not decoded.
+
+    Raises ArtifactError in one of its forms.
+    """
+    blob = open_store(uri, settings).read(settings.max_artifact_bytes)
+    parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
+    signing.verify(parsed, keys)
+    return blob, parsed

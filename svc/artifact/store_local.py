@@ -1,0 +1,137 @@
+"""Artifacts in a folder of this machine, or one mounted into it.
+
+A new file is written under a temporary name in the same folder, synced, and renamed over the old one. The
+writer holds a lock on its temporary file; one that nobody locks was left by a run that died, and the next
+writer removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from svc.artifact.buffer import private_buffer
+from svc.errors import ArtifactReadError, ArtifactWriteError, PayloadTooLarge
+
+T = TypeVar("T")
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
+
+
+class LocalFolder:
+    """Files of one folder. `base` names the temporary files, so that a run only cleans up after its own kind."""
+
+    def __init__(self, folder: Path, base: str) -> None:
+        self._folder = folder
+        self._base = base[:100]
+
+    def uri_of(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def read(self, name: str, max_bytes: int) -> memoryview:
+        path = self._folder / name
+        with _reading(path):
+            # O_NONBLOCK: opening a pipe that took the file's place must not wait for a writer.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb", buffering=0) as file:
+                return _read_all(file, path, max_bytes)
+
+    def marker(self, name: str) -> str:
+        path = self._folder / name
+        with _reading(path):
+            status = path.stat()
+        return f"{status.st_mtime_ns}:{status.st_size}:{status.st_ino}:{status.st_ctime_ns}"
+
+    def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._remove_leftovers()
+            return self._put(write, name_of)
+        except OSError as error:
+            raise ArtifactWriteError(
+                f"cannot write an artifact into {self._folder}: {error.strerror or error}"
+            ) from error
+
+    def _put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
+        temporary, descriptor = self._create()
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                result = write(file)
+                file.flush()
+                os.fsync(descriptor)
+                temporary.replace(self._folder / name_of(result))
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        self._sync_folder()
+        return result
+
+    def _create(self) -> tuple[Path, int]:
+        """A new empty file and its descriptor, locked by this process for as long as the descriptor is open."""
+        while True:
+            path = self._folder / f".{self._base}.{secrets.token_hex(8)}.tmp"
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with suppress(OSError):  # a file system without locks: then nobody cleans up here either
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return path, descriptor
+            os.close(descriptor)  # another writer took it for a leftover before it was locked
+
+    def _remove_leftovers(self) -> None:
+        pattern = re.compile(rf"\.{re.escape(self._base)}\.[0-9a-f]{{16}}\.tmp")
+        for path in self._folder.iterdir():
+            if pattern.fullmatch(path.name):
+                with suppress(OSError):
+                    _remove_if_unlocked(path)
+
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_if_unlocked(path: Path) -> None:
+    """Raises BlockingIOError while its writer lives."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _read_all(file: BinaryIO, path: Path, max_bytes: int) -> memoryview:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise ArtifactReadError(f"{path} is not a file")
+    if status.st_size > max_bytes:
+        raise PayloadTooLarge(
+            f"payload exceeds max bytes: {path} has {status.st_size}, SVC_MAX_ARTIFACT_BYTES is {max_bytes}"
+        )
+    buffer = private_buffer(status.st_size)
+    filled = 0
+    while filled < len(buffer) and (count := file.readinto(buffer[filled:])):  # type: ignore[attr-defined]
+        filled += count
+    if filled < len(buffer) or file.read(1):
+        raise ArtifactReadError(f"{path} changed its size while it was read")
+    return buffer
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what the system says about `path` into the two errors of a folder."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _MISSING:
+            raise FileNotFoundError(error.errno, "no such artifact", str(path)) from None
+        raise ArtifactReadError(f"{path} cannot be read: {error.strerror or error}") from error

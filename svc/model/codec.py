@@ -1,0 +1,247 @@
+"""A model as bytes and back, without ever letting the bytes choose what runs.
+
+The payload, big-endian, offsets from its own start:
+
+    buffer count u32 · zero u32 · pickle length u64 · count × (offset u64, length u64) · pickle · buffers
+
+Buffers start at multiples of 64, so arrays over them are aligned. The pickle (protocol 5) holds only plain
+values and calls; every array lies in a buffer of its own.
+
+Three gates stand before anything is built. The operations of the pickle are compared with those that
+`encode` uses: none of them sets state, makes instances, or jumps in the memo. Names are looked up in
+`ALLOWED`, whole and single. And what a name gives is not the class itself but a builder that can do one
+thing: make an instance from its state. numpy's own reconstruction functions are not among the names;
+an array is rebuilt by `array` here, from an element type that must be in `DTYPES`.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import math
+import pickle
+import pickletools
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import ArtifactError, ForbiddenClass, PayloadInvalid
+
+Bytes = bytes | memoryview
+
+ALIGNMENT: Final = 64
+MAX_PICKLE_BYTES: Final = 64 << 20
+MAX_BUFFERS: Final = 1 << 16
+MAX_DIMENSIONS: Final = 4
+_HEAD = struct.Struct(">IIQ")
+_ENTRY = struct.Struct(">QQ")
+
+DTYPES: Final = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"})
+
+ALLOWED: Final = frozenset(
+    {
+        ("svc.model.codec", "array"),
+        ("svc.model.codec", "scalar"),
+        ("svc.model.ids", "IdTable"),
+        ("svc.model.model", "Model"),
+        ("svc.model.history", "History"),
+        ("svc.model.features", "FeatureState"),
+        ("svc.model.features", "SideEncoder"),
+        ("svc.model.features", "TokenColumn"),
+        ("svc.model.features", "NumberColumn"),
+        ("svc.model.coldstart", "LeastSquares"),
+        ("svc.model.recommenders.factor_index", "FactorIndex"),
+        ("svc.model.recommenders.factors", "IALSScorer"),
+        ("svc.model.recommenders.factors", "SVDScorer"),
+        ("svc.model.recommenders.factors", "BPRScorer"),
+        ("svc.model.recommenders.neighbours", "NeighbourScorer"),
+        ("svc.model.recommenders.dense_weights", "DenseWeightsScorer"),
+        ("svc.model.recommenders.popularity", "PopularityScorer"),
+    }
+)
+
+_VALUE_OPERATIONS: Final = """
+    NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
+    SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS
+    EMPTY_DICT SETITEM SETITEMS EMPTY_SET ADDITEMS FROZENSET
+"""
+_FRAME_OPERATIONS: Final = (
+    "PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET STACK_GLOBAL REDUCE NEXT_BUFFER READONLY_BUFFER"
+)
+_OPERATIONS: Final = frozenset((_VALUE_OPERATIONS + _FRAME_OPERATIONS).split())
+_OBJECT_OPERATIONS: Final = frozenset(
+    ("GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
+)
+
+
+def array(buffer: Bytes, dtype: str, shape: tuple[int, ...], order: Literal["C", "F"]) -> NDArray[Any]:
+    """A read-only array over `buffer`, which it must fill exactly; `order` is "C" or "F"."""
+    if dtype not in DTYPES or order not in ("C", "F"):
+        raise PayloadInvalid(f"payload: no array may have the element type {dtype!r:.20} in order {order!r:.20}")
+    element = np.dtype(dtype)
+    sound = len(shape) <= MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
+    if not sound or math.prod(shape) * element.itemsize != len(buffer):
+        raise PayloadInvalid(f"payload: an array of shape {shape!r:.80} does not fill its {len(buffer)} bytes")
+    return np.ndarray(shape, element, memoryview(buffer).toreadonly(), order=order)
+
+
+def scalar(data: bytes, dtype: str) -> Any:
+    """One numpy number."""
+    return array(data, dtype, (), "C")[()]
+
+
+def _allowed(target: Any) -> bool:
+    return (getattr(target, "__module__", None), getattr(target, "__qualname__", None)) in ALLOWED
+
+
+class _Encoder(pickle.Pickler):
+    """Writes instances of allowed classes as `class(new arguments, state)`, and arrays as `array(...)`."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return _reduce_array(value)
+        if isinstance(value, np.generic):
+            dtype = _element_type(value.dtype)
+            return scalar, (np.asarray(value, dtype).tobytes(), dtype.str)
+        if _allowed(type(value)):
+            return _reduce_instance(value)
+        if _allowed(value):
+            return NotImplemented
+        named = value if isinstance(value, type) or callable(value) else type(value)
+        raise ForbiddenClass(f"payload: {named!r:.100} is not on the allow-list")
+
+
+def _element_type(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    little = dtype.newbyteorder("<")
+    if little.str not in DTYPES:
+        raise ForbiddenClass(f"payload: arrays of {dtype!s:.40} are not on the allow-list")
+    return little
+
+
+def _reduce_array(value: NDArray[Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    dtype = _element_type(value.dtype)
+    order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
+    laid_out = np.asarray(value, dtype=dtype, order=order)  # type: ignore[call-overload]
+    flat = laid_out.ravel(order="K").view(np.uint8) if laid_out.size else np.empty(0, np.uint8)
+    return array, (pickle.PickleBuffer(flat.data), dtype.str, value.shape, order)
+
+
+def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
+    maker, made_from, *rest = value.__reduce_ex__(5)
+    if maker is not copyreg.__newobj__:  # type: ignore[attr-defined]
+        raise ForbiddenClass(f"payload: {type(value).__qualname__} pickles itself in a way of its own")
+    return type(value), (tuple(made_from[1:]), rest[0] if rest else None)
+
+
+class _Builder:
+    """What the name of an allowed class gives while decoding: it makes instances and can do nothing else."""
+
+    __slots__ = ("_cls",)
+
+    def __init__(self, cls: type[Any]) -> None:
+        self._cls = cls
+
+    def __call__(self, arguments: tuple[Any, ...], state: Any) -> Any:
+        made = self._cls.__new__(self._cls, *arguments)
+        if state is None:
+            return made
+        if hasattr(made, "__setstate__"):
+            made.__setstate__(state)
+            return made
+        for part in state if isinstance(state, tuple) else (state,):
+            for name, value in (part or {}).items():
+                _set(made, name, value)
+        return made
+
+
+def _set(made: Any, name: str, value: Any) -> None:
+    if not name.isidentifier() or name.startswith("__"):
+        raise PayloadInvalid(f"payload: {name!r:.40} is no attribute of a model")
+    object.__setattr__(made, name, value)
+
+
+class _Decoder(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise ForbiddenClass(f"payload names {module:.60}.{name:.60}, which is not on the allow-list")
+        target = getattr(import_module(module), name)
+        return _Builder(target) if isinstance(target, type) else target
+
+
+def encode(value: object) -> list[Bytes]:
+    """The payload that `decode` turns back into `value`, as pieces to be written one after the other.
+
+    `value` may consist of instances of allowed classes, numpy arrays and numbers of the types in `DTYPES`,
+    None, bool, int, float, str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied:
+    do not change them before the pieces are written. Raises ForbiddenClass for anything else.
+    """
+    arrays: list[pickle.PickleBuffer] = []
+    out = io.BytesIO()
+    _Encoder(out, protocol=5, buffer_callback=arrays.append).dump(value)
+    pickled = out.getvalue()
+    _check_operations(pickled)
+    return _lay_out(pickled, [a.raw() for a in arrays])
+
+
+def _lay_out(pickled: bytes, buffers: Sequence[memoryview]) -> list[Bytes]:
+    if len(pickled) > MAX_PICKLE_BYTES or len(buffers) > MAX_BUFFERS:
+        raise PayloadInvalid(f"payload: {len(pickled)} bytes of plain values and {len(buffers)} arrays are too many")
+    position = _HEAD.size + _ENTRY.size * len(buffers) + len(pickled)
+    table = bytearray(_HEAD.pack(len(buffers), 0, len(pickled)))
+    body: list[Bytes] = []
+    for buffer in buffers:
+        padding = -position % ALIGNMENT
+        table += _ENTRY.pack(position + padding, buffer.nbytes)
+        body += [bytes(padding), buffer]
+        position += padding + buffer.nbytes
+    return [bytes(table), pickled, *body]
+
+
+def decode(payload: memoryview) -> Any:
+    """The object that `encode` was given. Its arrays are read-only views of `payload`: nothing is copied.
+
+    Call it only on bytes whose signature held. Raises ForbiddenClass or PayloadInvalid, and nothing else,
+    whatever the bytes are.
+    """
+    try:
+        pickled, buffers = _take_apart(payload.toreadonly())
+        _check_operations(pickled)
+        return _Decoder(io.BytesIO(pickled), buffers=buffers).load()
+    except ArtifactError:
+        raise
+    except Exception as error:
+        raise PayloadInvalid(f"payload cannot be decoded: {type(error).__name__}: {error!s:.120}") from error
+
+
+def _take_apart(payload: memoryview) -> tuple[memoryview, Iterator[memoryview]]:
+    count, zero, pickle_bytes = _HEAD.unpack_from(payload)
+    table_end = _HEAD.size + _ENTRY.size * count
+    if count > MAX_BUFFERS or zero or pickle_bytes > MAX_PICKLE_BYTES or table_end + pickle_bytes > len(payload):
+        raise PayloadInvalid("payload: its table of contents is broken")
+    entries = list(_ENTRY.iter_unpack(payload[_HEAD.size : table_end]))
+    end = table_end + pickle_bytes
+    for offset, length in entries:
+        if offset != end + -end % ALIGNMENT or length > len(payload) - offset:
+            raise PayloadInvalid("payload: a buffer does not lie where it must")
+        end = offset + length
+    if end != len(payload):
+        raise PayloadInvalid("payload: bytes are left over after the last buffer")
+    return payload[table_end : table_end + pickle_bytes], (payload[o : o + n] for o, n in entries)
+
+
+def _check_operations(pickled: Bytes) -> None:
+    """Refuse a pickle with any operation that `encode` does not use. Nothing is built here."""
+    end = 0
+    for operation, _argument, position in pickletools.genops(io.BytesIO(pickled)):
+        if operation.name in _OBJECT_OPERATIONS:
+            raise ForbiddenClass(f"payload builds an object with {operation.name}, which svc never writes")
+        if operation.name not in _OPERATIONS:
+            raise PayloadInvalid(f"payload: operation {operation.name} at byte {position} is not one that svc writes")
+        end = (position or 0) + 1
+    if end != len(pickled):
+        raise PayloadInvalid("payload: bytes follow the end of the pickle")

@@ -1,0 +1,133 @@
+"""Names of users or items, by row and back, in four flat arrays.
+
+A Python dict of a million ids costs over 100 MB and a second of loading; these arrays are views of the
+artifact's own bytes.
+
+symbol    dtype, shape      meaning
+blob      uint8 (b,)        UTF-8 of all ids, end to end, in row order
+offsets   uint32|int64 (n+1,)  id i is blob[offsets[i]:offsets[i+1]]
+hashes    uint64 (n,)       64-bit digests of the ids, ascending
+rows      int32 (n,)        row of the id whose digest stands at that place
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DIGEST_BYTES = 8
+_FEW = 8
+_UINT32_LIMIT = 1 << 32
+
+
+def _digest(data: bytes) -> int:
+    return int.from_bytes(blake2b(data, digest_size=_DIGEST_BYTES).digest(), "little")
+
+
+def _utf8(text: str) -> bytes | None:
+    """The bytes of an id, or None for text that no id can be: lone surrogates, as JSON may spell them."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class IdTable:
+    """An immutable list of distinct ids. Reading is thread-safe.
+
+    Two ids with one digest are told apart by their bytes, so no id is ever taken for another.
+    """
+
+    blob: NDArray[np.uint8]
+    offsets: NDArray[np.uint32] | NDArray[np.int64]
+    hashes: NDArray[np.uint64]
+    rows: NDArray[np.int32]
+
+    @classmethod
+    def from_ids(cls, ids: Sequence[str]) -> IdTable:
+        """The table of `ids`, whose order becomes the rows.
+
+        Raises ValueError for a repeated id or one that UTF-8 cannot hold (a lone surrogate).
+        """
+        encoded = [text.encode() for text in ids]
+        offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
+        np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
+        digests = np.fromiter(map(_digest, encoded), np.uint64, len(encoded))
+        order = np.argsort(digests, kind="stable")
+        table = cls(
+            blob=np.frombuffer(b"".join(encoded), dtype=np.uint8),
+            offsets=offsets.astype(np.uint32) if offsets[-1] < _UINT32_LIMIT else offsets,
+            hashes=digests[order],
+            rows=order.astype(np.int32),
+        )
+        table._refuse_repeats()
+        return table
+
+    def _refuse_repeats(self) -> None:
+        for place in np.flatnonzero(self.hashes[1:] == self.hashes[:-1]):
+            row = int(self.rows[place + 1])
+            if self.index(self.at(row)) != row:
+                raise ValueError(f"an id stands in two rows, the second is {row}")
+
+    def __len__(self) -> int:
+        return self.rows.size
+
+    def __repr__(self) -> str:
+        return f"IdTable({len(self)} ids, {self.blob.size} bytes)"
+
+    def index(self, id: str) -> int:
+        """The row of `id`, or -1."""
+        data = _utf8(id)
+        if data is None:
+            return -1
+        digest = _digest(data)
+        return self._row_of(data, digest, bisect_left(self.hashes.data, digest))
+
+    def indices(self, ids: Sequence[str]) -> NDArray[np.int32]:
+        """The rows of `ids`, (len(ids),) int32, with -1 for each unknown one."""
+        if len(ids) <= _FEW or not len(self):
+            return np.array([self.index(text) for text in ids], dtype=np.int32)
+        encoded = [_utf8(text) for text in ids]
+        digests = np.fromiter((0 if data is None else _digest(data) for data in encoded), np.uint64, len(encoded))
+        places = np.searchsorted(self.hashes, digests)
+        likely = self.rows[np.minimum(places, len(self) - 1)]
+        starts, ends = self.offsets[likely].tolist(), self.offsets[likely + 1].tolist()
+        blob = self.blob.data
+        found = likely.copy()
+        for number, data in enumerate(encoded):
+            if data is None:
+                found[number] = -1
+            elif data != bytes(blob[starts[number] : ends[number]]):
+                found[number] = self._row_of(data, int(digests[number]), int(places[number]))
+        return found
+
+    def _row_of(self, data: bytes, digest: int, place: int) -> int:
+        """The row of the id with these bytes, searched from the first `place` that may hold its digest."""
+        while place < self.hashes.size and self.hashes[place] == digest:
+            row = int(self.rows[place])
+            if self._bytes_at(row) == data:
+                return row
+            place += 1
+        return -1
+
+    def _bytes_at(self, row: int) -> bytes:
+        return self.blob[int(self.offsets[row]) : int(self.offsets[row + 1])].tobytes()
+
+    def at(self, row: int) -> str:
+        """The id of `row`. Raises IndexError outside 0..len-1."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is not within 0..{len(self) - 1}")
+        return self._bytes_at(row).decode()
+
+    def all(self) -> list[str]:
+        """Every id, in row order."""
+        data = self.blob.tobytes()
+        ends = self.offsets.tolist()
+        return [data[start:end].decode() for start, end in pairwise(ends)]

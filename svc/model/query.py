@@ -1,0 +1,45 @@
+"""What a ranking is asked for and what comes back, in rows and columns of the training matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Query:
+    """One ranking to make. Exactly one of `user`, `seeds`/`seed_features` or `user_features` leads it.
+
+    `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns,
+    (s,) int32, and `seed_features` encoded features of items never seen, (m, item dim) float64: together
+    they are the history of an imagined user. `user_features` is an encoded vector, (user dim,) float64: alone
+    a cold start, beside seeds a prior. `exclude` are item columns that must not come back, (e,) int32;
+    unless `include_seen`, the history of `user` must not either. `limit` is the most items to return.
+    """
+
+    limit: int
+    user: int = -1
+    seeds: NDArray[np.int32] = field(default_factory=lambda: NO_ITEMS)
+    seed_features: NDArray[np.float64] | None = None
+    user_features: NDArray[np.float64] | None = None
+    exclude: NDArray[np.int32] = field(default_factory=lambda: NO_ITEMS)
+    include_seen: bool = False
+
+
+class Ranking(NamedTuple):
+    """Item columns, (k,) int32, by falling score, and their scores, (k,) float64. Ties: lower column first."""
+
+    items: NDArray[np.int32]
+    scores: NDArray[np.float64]
+
+
+class Prepared(NamedTuple):
+    """A query, with the feature keys of the request that named no declared column."""
+
+    query: Query
+    ignored_features: tuple[str, ...]

@@ -1,0 +1,1 @@
+"""One scorer for each family of recommenders, over plain arrays."""

@@ -1,0 +1,81 @@
+"""Models whose score is the sum of dense weights of the items in the profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.history import History
+from svc.model.query import Query, Ranking
+from svc.model.recommenders.base import Side, left_out, profile
+from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, row_sums
+from svc.model.stored import Stored
+from svc.model.topk import best, reaching
+
+ROWS_AT_ONCE = 256
+CELLS_AT_ONCE = 1 << 20
+"""Weights that are copied at once, so that a long history costs time but little memory."""
+
+
+class DenseWeightsScorer(Stored):
+    """Item-to-item weights, (n, n) float32 by row.
+
+    Candidates come from a float32 product; what is returned is summed again in float64, in the order of the profile.
+    """
+
+    kind: ClassVar[str] = "dense_weights"
+    reads_values: ClassVar[bool] = True
+
+    _largest: NDArray[np.float64]
+
+    def __init__(self, weights: NDArray[np.float32]) -> None:
+        self.weights = weights
+
+    @property
+    def n_items(self) -> int:
+        return len(self.weights)
+
+    def ready(self) -> None:
+        largest = [max(row.max(), -row.min()) for row in self.weights]
+        self._largest = np.array(largest, dtype=np.float64)
+
+    def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
+        return None
+
+    def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        return [self._rank(query, history) for query in queries]
+
+    def _rank(self, query: Query, history: History) -> Ranking:
+        rows, values = profile(query, history)
+        if values is None:
+            values = np.ones(len(rows))
+        approximate = self._approximate(rows, values.astype(np.float32))
+        approximate[left_out(query, history)] = -np.inf
+        slack = (len(rows) + 8) * (UNIT_ROUNDOFF * 1.01 * float(np.abs(values) @ self._largest[rows]) + 1e-37)
+        items = reaching(approximate, query.limit, 2 * slack)
+        scores = self._exact(rows, values, items)
+        first = best(scores, query.limit)
+        return Ranking(items[first].astype(np.int32), scores[first])
+
+    def _approximate(self, rows: NDArray[np.int32], values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Σ value · weights[row] in float32, (n,)."""
+        total = np.zeros(self.n_items, dtype=np.float32)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            total += values[part] @ self.weights[rows[part]]
+        return total
+
+    def _exact(
+        self, rows: NDArray[np.int32], values: NDArray[np.float64], items: NDArray[np.intp]
+    ) -> NDArray[np.float64]:
+        """Σ value · weights[row, item] in float64 for each of `items`, (m,)."""
+        scores = np.empty(len(items))
+        step = max(1, CELLS_AT_ONCE // max(1, len(rows)))
+        for start in range(0, len(items), step):
+            part = slice(start, start + step)
+            cells = self.weights[rows, items[part, np.newaxis]].astype(np.float64)
+            scores[part] = row_sums(cells * values)
+        return scores

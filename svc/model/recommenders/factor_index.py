@@ -1,0 +1,127 @@
+"""Exact search for the items with the largest inner product with a vector."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.query import Ranking
+from svc.model.recommenders.factor_scan import NORM_STEP, Layout, bias_free_norms, row_sums, scan_many, scan_one
+from svc.model.stored import Stored
+
+BLOCK_ROWS = 4096
+ROWS_AT_ONCE = 256
+"""Vectors that are searched together at most."""
+MANY_FROM = 4
+"""Fewer vectors than this are searched faster one at a time."""
+SMALL_LIMIT = 32
+"""Queries up to this limit are searched apart from the others, which would make them scan more."""
+
+
+class FactorIndex(Stored):
+    """Item vectors, (n, K) float32 by falling norm, and the column, (n,) int32, at each position.
+
+    `ready` must be called before anything is looked up.
+    """
+
+    _layout: Layout
+
+    def __init__(self, factors: NDArray[np.float32], columns: NDArray[np.int32]) -> None:
+        self.factors = factors
+        self.columns = columns
+
+    @classmethod
+    def build(cls, factors: NDArray[np.float32]) -> FactorIndex:
+        """From item vectors in column order, (n, K)."""
+        order = np.argsort(-_row_norms(factors), kind="stable")
+        return cls(np.ascontiguousarray(factors[order], dtype=np.float32), order.astype(np.int32))
+
+    @property
+    def n_items(self) -> int:
+        return len(self.factors)
+
+    def ready(self, *, cosine: bool = False) -> None:
+        """Compute positions and norms; with `cosine` also what `search(cosine=True)` reads."""
+        n = self.n_items
+        positions = np.empty(n, dtype=np.int32)
+        positions[self.columns] = np.arange(n, dtype=np.int32)
+        self._layout = Layout(
+            factors=self.factors,
+            columns=self.columns,
+            positions=positions,
+            norms=[*_row_norms(self.factors[::NORM_STEP]).tolist(), 0.0],
+            nonzero=bisect_left(range(n), True, key=lambda position: not self.factors[position].any()),
+            inverse_norms=self._inverse_norms() if cosine else None,
+        )
+
+    def vectors(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
+        """Item vectors of the columns, (s, K)."""
+        return self.factors[self._layout.positions[columns]].astype(np.float64)
+
+    def search(
+        self,
+        vectors: NDArray[np.float64],
+        limits: Sequence[int],
+        banned: Sequence[NDArray[np.int32]],
+        *,
+        cosine: bool = False,
+    ) -> list[Ranking]:
+        """The best items of each row of `vectors`, (B, K), by inner product, without the columns that it bans.
+
+        With `cosine` the product is divided by the norm of the item vector without its last component, the bias;
+        that of a zero vector is 0. The bits of a ranking depend on its own vector, limit and bans, not on other rows.
+        """
+        zero = np.flatnonzero(~vectors.any(axis=1)).tolist()
+        groups: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for row, limit in enumerate(limits):
+            groups[0 if row in zero else 1 if limit <= SMALL_LIMIT else 2].append(row)
+        rankings = {row: self._first_columns(limits[row], banned[row]) for row in groups[0]}
+        for rows in (*_portions(groups[1]), *_portions(groups[2])):
+            if len(rows) < MANY_FROM:
+                found = [scan_one(self._layout, vectors[r], limits[r], banned[r], cosine=cosine) for r in rows]
+            else:
+                some_limits, some_banned = [limits[r] for r in rows], [banned[r] for r in rows]
+                found = scan_many(self._layout, vectors[rows], some_limits, some_banned, cosine=cosine)
+            rankings.update(zip(rows, found, strict=True))
+        return [rankings[row] for row in range(len(vectors))]
+
+    def _first_columns(self, limit: int, banned: NDArray[np.int32]) -> Ranking:
+        """The ranking of a zero vector, for which all items score 0."""
+        columns = np.arange(min(self.n_items, limit + len(banned)), dtype=np.int32)
+        columns = np.setdiff1d(columns, banned)[:limit]
+        return Ranking(columns, np.zeros(len(columns)))
+
+    def _inverse_norms(self) -> NDArray[np.float32]:
+        norms = np.concatenate([bias_free_norms(part.astype(np.float64)) for part in _blocks(self.factors)])
+        inverse: NDArray[np.float32] = np.divide(1.0, norms, out=np.zeros(len(norms)), where=norms > 0).astype(
+            np.float32
+        )
+        return inverse
+
+
+def gram(factors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """FᵀF in float64, (K, K)."""
+    total = np.zeros((factors.shape[1], factors.shape[1]))
+    for part in _blocks(factors):
+        exact = part.astype(np.float64)
+        total += exact.T @ exact
+    return total
+
+
+def _portions(rows: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        yield rows[start : start + ROWS_AT_ONCE]
+
+
+def _blocks(factors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    """Views of some rows each, so that work in float64 takes little memory; at least one."""
+    for start in range(0, max(1, len(factors)), BLOCK_ROWS):
+        yield factors[start : start + BLOCK_ROWS]
+
+
+def _row_norms(factors: NDArray[np.float32]) -> NDArray[np.float64]:
+    exact = (part.astype(np.float64) for part in _blocks(factors))
+    return np.concatenate([np.sqrt(row_sums(part * part)) for part in exact])

@@ -1,0 +1,33 @@
+"""What goes into the payload and what is computed again after loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+
+class Stored:
+    """Base of the payload's objects: attributes with a leading underscore are derived and stay out of it."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def parts(self) -> dict[str, int]:
+        """Bytes of each stored array, by the name of its attribute; those of stored objects as `outer.inner`."""
+        return {path: size for name, value in self.__getstate__().items() for path, size in _parts(name, value)}
+
+
+def _parts(path: str, value: object) -> Iterator[tuple[str, int]]:
+    if isinstance(value, np.ndarray):
+        yield path, value.nbytes
+    elif isinstance(value, Stored):
+        yield from ((f"{path}.{inner}", size) for inner, size in value.parts().items())
+    elif isinstance(value, tuple):
+        for place, element in enumerate(value):
+            yield from _parts(f"{path}.{place}", element)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _parts(f"{path}.{field.name}", getattr(value, field.name))

@@ -1,0 +1,77 @@
+"""Exact selection of the best entries, without sorting what cannot be among them.
+
+| symbol | meaning |
+|---|---|
+| n | entries of a row |
+| g | groups that a row is dealt into; entry j is in group j mod g |
+| bound | k-th largest of the group maxima, so never above the k-th largest entry |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PARTITION_BELOW = 2048
+"""Up to this many entries are partitioned directly; group maxima would not save anything."""
+
+
+def group_count(limit: int) -> int:
+    """Groups for finding the `limit` best: few enough to be cheap, many enough to give a sharp bound."""
+    return max(128, 1 << (4 * limit - 1).bit_length())
+
+
+def group_maxima(scores: NDArray[Any], groups: int) -> NDArray[Any]:
+    """Maxima of the groups of each row: (b, n) to (b, g), or (b, g + n mod g) with the odd tail as it stands.
+
+    Rows with no more than `groups` entries come back unchanged.
+    """
+    b, n = scores.shape
+    depth = n // groups
+    if depth <= 1:
+        return scores
+    maxima: NDArray[Any] = np.maximum.reduce(scores[:, : depth * groups].reshape(b, depth, groups), axis=1)
+    if n == depth * groups:
+        return maxima
+    return np.concatenate([maxima, scores[:, depth * groups :]], axis=1)
+
+
+def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
+    """Indices of the `limit` largest of `scores`, (n,), best first; ties: lower index first.
+
+    Entries of minus infinity never come back, so fewer than `limit` may. No entry may be NaN.
+    """
+    kept = reaching(scores, limit)
+    values = scores[kept]
+    if len(kept) > 4 * limit:
+        kept, values = _thinned(kept, values, limit)
+    return kept[np.lexsort((kept, -values))[:limit]]
+
+
+def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np.intp]:
+    """Indices, rising, of all entries that are not below the `limit`-th largest less `slack`, and few others.
+
+    Entries of minus infinity are left out.
+    """
+    maxima = scores
+    if len(scores) > PARTITION_BELOW:
+        maxima = group_maxima(scores[np.newaxis], group_count(limit))[0]
+    place = len(maxima) - limit
+    bound = float(np.partition(maxima, place)[place]) if place > 0 else -np.inf
+    if bound > -np.inf:
+        return np.flatnonzero(scores >= np.nextafter(scores.dtype.type(bound - slack), -np.inf))
+    return np.flatnonzero(scores > -np.inf)
+
+
+def _thinned(
+    kept: NDArray[np.intp], values: NDArray[np.float64], limit: int
+) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+    """The `limit` best of many: all above the `limit`-th value, then its ties from the lowest index on."""
+    place = len(values) - limit
+    last = np.partition(values, place)[place]
+    above = np.flatnonzero(values > last)
+    ties = np.flatnonzero(values == last)[: limit - len(above)]
+    chosen = np.concatenate([above, ties])
+    return kept[chosen], values[chosen]

@@ -1,0 +1,333 @@
+"""Artifacts under attack, through the server's own way of loading: none is served, and none is decoded unproven."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import hmac
+import io
+import os
+import pickle
+import struct
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pytest
+
+from svc.artifact import layout
+from svc.artifact.keys import parse_signing_keys
+from svc.artifact.store import Store
+from svc.errors import (
+    ArtifactError,
+    ArtifactReadError,
+    ForbiddenClass,
+    HeaderTooLarge,
+    MagicMismatch,
+    PayloadInvalid,
+    PayloadTooLarge,
+    SignatureMismatch,
+    UnknownKid,
+    UnsupportedFormat,
+)
+from svc.model import codec
+from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.serving import loader as loader_module
+from svc.serving.loader import Loader, LoadFailed
+from svc.settings import MIB, Settings
+from tests.serving.artifacts import factor_model, header, popularity_model
+
+KEYS = parse_signing_keys(f"k1:{'11' * 32},k2:{'22' * 32}")
+SETTINGS = Settings(max_payload_bytes=MIB * 64, max_artifact_bytes=MIB * 64)
+SPECIFIED = (
+    "magic bytes mismatch",
+    "unsupported format version",
+    "header JSON too large",
+    "payload exceeds max bytes",
+    "unknown kid: ",
+    "signature mismatch",
+)
+
+
+class Bytes:
+    """A store that answers with whatever it was given."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+    def uri_of(self, name: str) -> str:
+        return name
+
+    def read(self, name: str, max_bytes: int) -> memoryview:
+        return memoryview(self.content)
+
+    def marker(self, name: str) -> str:
+        return "1"
+
+    def put(self, write: Callable[[BinaryIO], Any], name_of: Callable[[Any], str]) -> Any:
+        raise AssertionError("nobody writes here")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> LoadedRecipe:
+    path = tmp_path_factory.mktemp("recipes") / "a.yaml"
+    path.write_text(
+        '{"name": "a", "source": {"type": "csv", "path": "none.csv"}, "output": {"path": "a.svc"},'
+        ' "schema": {"user_column": "u", "item_column": "i"}}'
+    )
+    return load_recipe(path, {}, settings=SETTINGS, for_serving=True)
+
+
+def signed(payload: list[Any], kid: str = "k1", **more: Any) -> bytes:
+    out = io.BytesIO()
+    key = KEYS.get(kid)
+    assert key is not None
+    layout.write(out, kid=kid, key=key, header=header(**more), payload=payload)
+    return out.getvalue()
+
+
+@functools.cache
+def small(best: int = 0, kid: str = "k1") -> bytes:
+    return signed(codec.encode(popularity_model(best)), kid)
+
+
+class Parts:
+    """Where the parts of an artifact begin and end."""
+
+    def __init__(self, data: bytes) -> None:
+        kid_length = struct.unpack_from(">H", data, 10)[0]
+        self.lengths = 12 + kid_length
+        self.header = self.lengths + 12
+        header_length, payload_length = struct.unpack_from(">IQ", data, self.lengths)
+        self.header_end = self.header + header_length
+        self.payload = self.header_end + -self.header_end % 64
+        self.signature = self.payload + payload_length
+
+    def boundaries(self) -> list[int]:
+        return [
+            0,
+            8,
+            10,
+            12,
+            self.lengths,
+            self.lengths + 4,
+            self.header,
+            self.header_end,
+            self.payload,
+            self.signature,
+        ]
+
+
+@pytest.fixture
+def refused(recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], ArtifactError]]:
+    """Load bytes that must be refused before anything of their payload is decoded; gives the refusal."""
+
+    def decoded(_: memoryview) -> None:
+        raise AssertionError("a payload was decoded although its signature does not hold")
+
+    monkeypatch.setattr(loader_module, "decode", decoded)
+    yield functools.partial(refusal, recipe)
+
+
+def refusal(recipe: LoadedRecipe, data: bytes) -> ArtifactError:
+    with pytest.raises(LoadFailed) as caught:
+        Loader(SETTINGS, KEYS, {}).load(recipe, Store(Bytes(data), "a.svc"))
+    return caught.value.error
+
+
+def test_the_artifacts_under_attack_load_when_left_alone(recipe: LoadedRecipe) -> None:
+    """What the other tests damage is valid before."""
+    for data in (small(), small(1), small(0, "k2")):
+        assert Loader(SETTINGS, KEYS, {}).load(recipe, Store(Bytes(data), "a.svc")) is not None
+
+
+def expected_at(place: int, parts: Parts) -> tuple[type[ArtifactError], ...]:
+    """What a changed byte at `place` may be refused as."""
+    if place < 8:
+        return (MagicMismatch,)
+    if place < 10:
+        return (UnsupportedFormat,)
+    if place < 12:
+        return (MagicMismatch, HeaderTooLarge, PayloadTooLarge)
+    if place < parts.lengths:
+        return (UnknownKid, SignatureMismatch)
+    if place < parts.header:  # a header shorter by less than its padding leaves all other parts in place
+        return (MagicMismatch, HeaderTooLarge, PayloadTooLarge, SignatureMismatch)
+    return (SignatureMismatch,)
+
+
+@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
+def test_every_byte_of_fixed_fields_header_and_signature(
+    refused: Callable[[bytes], ArtifactError], change: int
+) -> None:
+    """Any byte before the payload, and any of the signature, changed in one bit or all: refused with its own text."""
+    data, parts = small(), Parts(small())
+    for place in (*range(parts.payload), *range(parts.signature, len(data))):
+        bad = bytearray(data)
+        bad[place] ^= change
+        error = refused(bytes(bad))
+        assert isinstance(error, expected_at(place, parts)), (place, error)
+        assert error.message.startswith(SPECIFIED), (place, error)
+
+
+def test_sampled_bytes_of_the_payload(refused: Callable[[bytes], ArtifactError]) -> None:
+    """A changed byte anywhere in the payload is a signature mismatch."""
+    data, parts = small(), Parts(small())
+    for place in range(parts.payload, parts.signature, 7):
+        bad = bytearray(data)
+        bad[place] ^= 0x10
+        assert isinstance(refused(bytes(bad)), SignatureMismatch)
+
+
+@pytest.mark.parametrize(("field", "form"), [("version", ">H"), ("kid", ">H"), ("header", ">I"), ("payload", ">Q")])
+def test_every_length_field_with_telling_values(
+    refused: Callable[[bytes], ArtifactError], field: str, form: str
+) -> None:
+    """Zero, one, one less and more than the truth, the largest signed and unsigned values: refused, each at once."""
+    data, parts = small(), Parts(small())
+    place = {"version": 8, "kid": 10, "header": parts.lengths, "payload": parts.lengths + 4}[field]
+    truth = struct.unpack_from(form, data, place)[0]
+    most = (1 << 8 * struct.calcsize(form)) - 1
+    for lie in {0, 1, truth - 1, truth + 1, truth + 64, most, most - 1, most >> 1, (most >> 1) + 1} - {truth}:
+        bad = bytearray(data)
+        struct.pack_into(form, bad, place, lie)
+        assert refused(bytes(bad)).message.startswith(SPECIFIED), (field, lie)
+
+
+def test_truncation_at_every_boundary_and_extension(refused: Callable[[bytes], ArtifactError]) -> None:
+    """Cut at, before or after the end of any part, or made longer, a file is refused as corrupt or truncated."""
+    data = small()
+    for boundary in (*Parts(data).boundaries(), len(data)):
+        for end in {boundary - 1, boundary, boundary + 1} & set(range(len(data))):
+            assert isinstance(refused(data[:end]), MagicMismatch)
+    for more in (b"\0", bytes(64), data):
+        assert isinstance(refused(data + more), MagicMismatch)
+
+
+def test_parts_of_two_valid_artifacts_swapped(refused: Callable[[bytes], ArtifactError]) -> None:
+    """No part of one valid artifact fits into another, though both were signed with one key."""
+    one, other = small(0), small(1)
+    parts = Parts(one)
+    assert len(one) == len(other)
+    edges = [*parts.boundaries(), len(one)]
+    for start, end in pairwise(edges):
+        mixed = one[:start] + other[start:end] + one[end:]
+        if mixed not in (one, other):
+            assert isinstance(refused(mixed), SignatureMismatch)
+
+
+def test_the_kid_swapped_for_another_known_or_unknown_one(refused: Callable[[bytes], ArtifactError]) -> None:
+    """A kid names the key: another listed one does not verify, an unlisted one is not known."""
+    data = small()
+    assert isinstance(refused(data[:12] + b"k2" + data[14:]), SignatureMismatch)
+    error = refused(data[:12] + b"k9" + data[14:])
+    assert isinstance(error, UnknownKid)
+    assert error.message == "unknown kid: k9"
+    assert isinstance(refused(data[:12] + b"\xff\x00" + data[14:]), UnknownKid)
+
+
+def test_a_signature_of_another_algorithm_or_over_less(refused: Callable[[bytes], ArtifactError]) -> None:
+    """Only HMAC-SHA256 over every byte before it counts."""
+    data, key = small()[:-32], bytes.fromhex("11" * 32)
+    for forged in (
+        hmac.digest(key, data, "blake2s"),
+        hmac.digest(key, data[8:], "sha256"),
+        hmac.digest(key, data[: Parts(small()).payload], "sha256"),
+        hmac.digest(b"", data, "sha256"),
+        bytes(32),
+    ):
+        assert isinstance(refused(data + forged), SignatureMismatch)
+
+
+class Leaves:
+    """Pickles as a call that leaves a mark."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.mark}",)
+
+
+def around(pickled: bytes) -> list[bytes | memoryview]:
+    return codec._lay_out(pickled, [])
+
+
+def test_an_unsigned_payload_leaves_no_mark(recipe: LoadedRecipe, tmp_path: Path) -> None:
+    """A payload that would run a command is never even looked at when its signature is wrong."""
+    data = signed(around(pickle.dumps(Leaves(tmp_path / "mark"), protocol=5)))
+    error = refusal(recipe, data[:-1] + bytes([data[-1] ^ 1]))
+    assert isinstance(error, SignatureMismatch)
+    assert not (tmp_path / "mark").exists()
+
+
+def call_of(module: str, name: str) -> bytes:
+    """A pickle that calls `module.name` without arguments."""
+    texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
+    return b"\x80\x04" + texts + b"\x93)R."
+
+
+FORBIDDEN = {
+    "os.system": call_of("os", "system"),
+    "os.system, old style": b"cos\nsystem\n(S'true'\ntR.",
+    "eval": call_of("builtins", "eval"),
+    "partial": call_of("functools", "partial"),
+    "partial chain": pickle.dumps(functools.partial(functools.partial, print), protocol=5),
+    "numpy array": call_of("numpy._core.numeric", "_frombuffer"),
+    "numpy object array": pickle.dumps(np.array([os.system], dtype=object), protocol=5),
+    "numpy dtype": pickle.dumps(np.dtype("f8"), protocol=4),
+    "numpy load": call_of("numpy", "load"),
+    "path behind a class": call_of("svc.model.model", "Model.__init__"),
+    "path behind a package": call_of("svc.model", "model.Model"),
+    "neighbour of an allowed name": call_of("svc.model.codec", "decode"),
+}
+
+
+@pytest.mark.parametrize("forbidden", list(FORBIDDEN))
+def test_signed_payloads_that_name_forbidden_things(recipe: LoadedRecipe, forbidden: str) -> None:
+    """Even with a valid signature, only names of the allow-list pass."""
+    error = refusal(recipe, signed(around(FORBIDDEN[forbidden])))
+    assert isinstance(error, ForbiddenClass)
+    assert error.stage == "deserialize"
+
+
+@pytest.mark.parametrize("payload", [[], [b"x"], [b"\0" * 64], codec.encode({"not": "a model"}), codec.encode([1, 2])])
+def test_signed_payloads_that_hold_no_model(recipe: LoadedRecipe, payload: list[Any]) -> None:
+    """A valid signature over something else is a payload error, not a crash."""
+    assert isinstance(refusal(recipe, signed(payload)), PayloadInvalid)
+
+
+def test_a_store_that_fails_is_a_read_error(recipe: LoadedRecipe, tmp_path: Path) -> None:
+    """What never became bytes is reported as such."""
+
+    class Broken(Bytes):
+        def read(self, name: str, max_bytes: int) -> memoryview:
+            raise FileNotFoundError(name)
+
+    with pytest.raises(LoadFailed) as caught:
+        Loader(SETTINGS, KEYS, {}).load(recipe, Store(Broken(b""), "a.svc"))
+    assert isinstance(caught.value.error, ArtifactReadError)
+
+
+def resident_bytes() -> int:
+    gc.collect()
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_large_artifact_damaged_many_times_does_not_grow_the_process(
+    refused: Callable[[bytes], ArtifactError],
+) -> None:
+    """Sixty refused loads of an artifact of eleven megabytes leave memory where it was."""
+    data = signed(codec.encode(factor_model(2_000, 20_000, 128)))
+    assert len(data) > 10 * MIB
+    places = np.random.default_rng(3).integers(0, len(data), 60)
+    bad = bytearray(data)
+    refused(bytes(bad[:-1]))
+    before = resident_bytes()
+    for place in places.tolist():
+        bad[place] ^= 0x55
+        assert refused(bytes(bad)).message.startswith(SPECIFIED)
+        bad[place] ^= 0x55
+    assert resident_bytes() - before < 16 * MIB

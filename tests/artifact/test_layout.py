@@ -1,0 +1,185 @@
+"""The bytes of an artifact: what is written is read, and no damage gets past the signature."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import io
+import json
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.artifact import layout
+from svc.artifact.keys import SigningKeys, verify
+from svc.errors import ArtifactError, HeaderInvalid, HeaderTooLarge, MagicMismatch, PayloadTooLarge, UnsupportedFormat
+
+KID, KEY = "2026-a", bytes(range(32))
+KEYS = SigningKeys(((KID, KEY),))
+HEADER = {"recipe_name": "movies", "best_score": 0.25, "title": "Amélie"}
+PAYLOAD = [b"payload ", b"", memoryview(b"in pieces")]
+CAP = 1 << 20
+
+
+def made(**changes: object) -> bytes:
+    out = io.BytesIO()
+    arguments = {"kid": KID, "key": KEY, "header": HEADER, "payload": PAYLOAD, **changes}
+    layout.write(out, **arguments)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def parse(data: bytes) -> layout.Parsed:
+    return layout.parse(memoryview(data), max_payload_bytes=CAP)
+
+
+def test_what_is_written_is_read() -> None:
+    """Kid, header and payload come back, and the signature holds."""
+    parsed = parse(made())
+    verify(parsed, KEYS)
+    assert parsed.kid == KID
+    assert parsed.header == {**HEADER, "kid": KID, "format_version": 1}
+    assert bytes(parsed.payload) == b"payload in pieces"
+
+
+def test_the_bytes_are_those_of_the_specification() -> None:
+    """Every field lies where the format says, in big-endian order, and the signature covers all before it."""
+    data = made()
+    magic, version, kid_length = struct.unpack_from(">8sHH", data)
+    assert (magic, version, kid_length) == (b"SVCMODEL", 1, len(KID))
+    assert data[12 : 12 + kid_length] == KID.encode()
+    header_length, payload_length = struct.unpack_from(">IQ", data, 12 + kid_length)
+    header_at = 12 + kid_length + 12
+    assert json.loads(data[header_at : header_at + header_length])["recipe_name"] == "movies"
+    payload_at = -(-(header_at + header_length) // 64) * 64
+    assert not any(data[header_at + header_length : payload_at])
+    assert data[payload_at : payload_at + payload_length] == b"payload in pieces"
+    assert data[payload_at + payload_length :] == hmac.digest(KEY, data[:-32], "sha256")
+
+
+def test_what_was_written_is_told() -> None:
+    """The sha256 and the sizes are those of the file."""
+    out = io.BytesIO()
+    written = layout.write(out, kid=KID, key=KEY, header=HEADER, payload=PAYLOAD)
+    data = out.getvalue()
+    assert written == layout.Written(hashlib.sha256(data).hexdigest(), len(data), 17)
+
+
+@pytest.mark.parametrize("fill", range(70))
+def test_the_payload_is_aligned_whatever_the_header(fill: int) -> None:
+    """A payload starts at a multiple of 64 bytes, for every length of what precedes it."""
+    data = made(header={"fill": "x" * fill})
+    assert (len(data) - 32 - 17) % 64 == 0
+    assert bytes(parse(data).payload) == b"payload in pieces"
+
+
+def test_kid_and_format_version_in_the_header_are_those_of_the_file() -> None:
+    """A caller cannot make the header contradict the fixed fields."""
+    assert parse(made(header={"kid": "other", "format_version": 9})).header == {"kid": KID, "format_version": 1}
+
+
+@pytest.mark.parametrize("header", [{"x": float("nan")}, {"x": object()}, {"x": "\ud800"}])
+def test_a_header_that_json_cannot_say_is_refused_before_writing(header: dict[str, object]) -> None:
+    """NaN, foreign objects and half characters are errors, and the file stays empty."""
+    out = io.BytesIO()
+    with pytest.raises(HeaderInvalid):
+        layout.write(out, kid=KID, key=KEY, header=header, payload=PAYLOAD)
+    assert out.getvalue() == b""
+
+
+def test_a_header_over_64_kib_is_refused_on_both_sides() -> None:
+    """Neither is such a header written, nor is a file that claims one read."""
+    with pytest.raises(HeaderTooLarge, match="header JSON too large"):
+        made(header={"x": "y" * (64 << 10)})
+    data = bytearray(made())
+    struct.pack_into(">I", data, 12 + len(KID), (64 << 10) + 1)
+    with pytest.raises(HeaderTooLarge, match="header JSON too large"):
+        parse(bytes(data))
+
+
+def test_a_payload_over_the_cap_is_refused_by_its_length_alone() -> None:
+    """The cap holds before anything else of the payload is looked at."""
+    data = bytearray(made())
+    struct.pack_into(">Q", data, 12 + len(KID) + 4, CAP + 1)
+    with pytest.raises(PayloadTooLarge, match="payload exceeds max bytes"):
+        parse(bytes(data))
+    layout.parse(memoryview(made()), max_payload_bytes=17)
+    with pytest.raises(PayloadTooLarge):
+        layout.parse(memoryview(made()), max_payload_bytes=16)
+
+
+@pytest.mark.parametrize("version", [0, 2, 255, 256, 65535])
+def test_other_format_versions_are_refused(version: int) -> None:
+    """Every version but the one that this build writes is named in the refusal."""
+    data = bytearray(made())
+    struct.pack_into(">H", data, 8, version)
+    with pytest.raises(UnsupportedFormat, match=f"^unsupported format version: {version}"):
+        parse(bytes(data))
+
+
+def test_a_file_cut_anywhere_or_extended_is_refused() -> None:
+    """Every truncation, down to the empty file, and every extension is a magic mismatch that says why."""
+    data = made()
+    for size in range(len(data)):
+        with pytest.raises(MagicMismatch, match=r"^magic bytes mismatch"):
+            parse(data[:size])
+    for more in (b"\0", b"x" * 64, data):
+        with pytest.raises(MagicMismatch, match="corrupt"):
+            parse(data + more)
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"1", b"null", b'{"a":', b"\xff{}", b"[" * 60_000])
+def test_a_signed_header_that_is_no_object_is_refused(text: bytes) -> None:
+    """Even behind a valid signature a header must be a JSON object."""
+    front = struct.pack(">8sHH", b"SVCMODEL", 1, len(KID)) + KID.encode() + struct.pack(">IQ", len(text), 0) + text
+    front += bytes(-len(front) % 64)
+    parsed = parse(front + hmac.digest(KEY, front, "sha256"))
+    verify(parsed, KEYS)
+    with pytest.raises(HeaderInvalid):
+        _ = parsed.header
+
+
+@pytest.mark.parametrize(
+    ("data", "kid"),
+    [
+        (b"SVCMODEL\0\1\0\3abcrest", "abc"),
+        (b"NOTMAGIC\0\1\0\3abcrest", "abc"),
+        (b"SVCMODEL\0\1\0\3a\xffcrest", "a\\xffc"),
+        (b"SVCMODEL\0\1\xff\xff" + b"k" * 100, "k" * 64),
+    ],
+)
+def test_the_kid_is_named_whenever_the_file_can_hold_one(data: bytes, kid: str) -> None:
+    """The kid is told even of a file that is broken otherwise; bytes that are no text are escaped."""
+    assert layout.kid_of(memoryview(data)) == kid
+
+
+@pytest.mark.parametrize("data", [b"", b"SVCMODEL\0\1", b"SVCMODEL\0\1\0\0rest", b"SVCMODEL\0\1\0\5abc"])
+def test_a_file_too_short_for_a_kid_has_none_to_name(data: bytes) -> None:
+    """Without the bytes of a kid there is nothing to tell."""
+    with pytest.raises(HeaderInvalid, match="no kid"):
+        layout.kid_of(memoryview(data))
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda tail: b"SVCMODEL\0\1" + tail))
+@settings(max_examples=500, deadline=None)
+def test_arbitrary_bytes_are_refused_with_an_artifact_error(data: bytes) -> None:
+    """Whatever the bytes, parsing and verifying end in a refusal and nothing else."""
+    with contextlib.suppress(HeaderInvalid):
+        layout.kid_of(memoryview(data))
+    with pytest.raises(ArtifactError):
+        verify(parse(data), KEYS)
+
+
+@given(st.data())
+@settings(max_examples=300, deadline=None)
+def test_any_changed_byte_is_refused(data: st.DataObject) -> None:
+    """One or several bytes changed anywhere in a valid file make it invalid."""
+    good = made()
+    bad = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 3))):
+        bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))
+    expected = pytest.raises(ArtifactError) if bytes(bad) != good else contextlib.nullcontext()
+    with expected:
+        verify(parse(bytes(bad)), KEYS)

@@ -1,0 +1,140 @@
+"""The lock of a training run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from svc.artifact.lock import lock_path, run_lock
+from svc.errors import ConfigError, LockContestedError
+from svc.settings import Settings
+
+
+def test_the_lock_lies_beside_a_local_output(tmp_path: Path) -> None:
+    """A local output's lock is `<output.path>.lock`, there while it is held and gone afterwards."""
+    output = tmp_path / "made" / "m.svc"
+    with run_lock(str(output), timeout_s=0, settings=Settings()) as path:
+        assert path == tmp_path / "made" / "m.svc.lock"
+        assert path.exists()
+    assert list(output.parent.iterdir()) == []
+
+
+def test_a_second_run_is_refused_and_a_later_one_is_not(tmp_path: Path) -> None:
+    """While one run holds the lock another gets LockContestedError at once; afterwards the lock is free."""
+    output = str(tmp_path / "m.svc")
+    with (
+        run_lock(output, timeout_s=0, settings=Settings()),
+        pytest.raises(LockContestedError, match="another run holds"),
+        run_lock(output, timeout_s=0, settings=Settings()),
+    ):
+        pass
+    with run_lock(output, timeout_s=0, settings=Settings()):
+        pass
+
+
+def test_a_waiting_run_gets_the_lock_when_the_first_ends(tmp_path: Path) -> None:
+    """With a wait the second run goes on as soon as the first is done, and then nobody else can have the lock."""
+    output = str(tmp_path / "m.svc")
+    held, order = threading.Event(), []
+
+    def second() -> None:
+        held.wait()
+        with run_lock(output, timeout_s=-1, settings=Settings()) as path:
+            order.append("second")
+            with pytest.raises(LockContestedError), run_lock(output, timeout_s=0, settings=Settings()):
+                pass
+            assert path.exists()
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with run_lock(output, timeout_s=0, settings=Settings()):
+        held.set()
+        with pytest.raises(LockContestedError), run_lock(output, timeout_s=0.2, settings=Settings()):
+            pass
+        order.append("first")
+    thread.join()
+    assert order == ["first", "second"]
+
+
+def test_many_runs_never_overlap(tmp_path: Path) -> None:
+    """Processes that take, delete and take the lock again never hold it together."""
+    script = (
+        "import sys, os\n"
+        "from svc.artifact.lock import run_lock\n"
+        "from svc.settings import Settings\n"
+        "for _ in range(40):\n"
+        "    with run_lock(sys.argv[1], timeout_s=-1, settings=Settings()):\n"
+        "        os.close(os.open(sys.argv[1] + '.alone', os.O_CREAT | os.O_EXCL))\n"
+        "        os.unlink(sys.argv[1] + '.alone')\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "m.svc")]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
+    assert [(run.communicate()[1], run.returncode) for run in runs] == [(b"", 0)] * 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """The lock ends with its process: the file that is left holds nobody up."""
+    script = (
+        "import sys, os, signal\n"
+        "from svc.artifact.lock import run_lock\n"
+        "from svc.settings import Settings\n"
+        "with run_lock(sys.argv[1], timeout_s=0, settings=Settings()):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    output = str(tmp_path / "m.svc")
+    assert subprocess.run([sys.executable, "-c", script, output], check=False).returncode == -9
+    with run_lock(output, timeout_s=0, settings=Settings()):
+        pass
+
+
+def test_the_lock_ends_with_an_error_too(tmp_path: Path) -> None:
+    """A run that fails gives the lock back."""
+    output = str(tmp_path / "m.svc")
+    with pytest.raises(RuntimeError), run_lock(output, timeout_s=0, settings=Settings()):
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_remote_outputs_are_locked_on_this_host(tmp_path: Path) -> None:
+    """Each remote URI has one lock file of its own in `SVC_LOCK_DIR`; query and user-info do not show in its name."""
+    settings = Settings(lock_dir=str(tmp_path / "locks"))
+    uris = ["s3://bucket/a/m.svc", "s3://bucket/b/m.svc", "https://h/m.svc?sig=SECRET"]
+    paths = [lock_path(uri, settings) for uri in uris]
+    assert len(set(paths)) == 3
+    assert all(path.parent == tmp_path / "locks" and path.name.startswith("m.svc-") for path in paths)
+    assert not any("SECRET" in str(path) for path in paths)
+    with run_lock(uris[0], timeout_s=0, settings=settings), run_lock(uris[1], timeout_s=0, settings=settings):
+        pass
+
+
+def test_without_a_setting_remote_locks_lie_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The user's cache folder is always writable by the user."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert lock_path("gs://b/m.svc", Settings()).parent == tmp_path / "svc" / "locks"
+
+
+@pytest.mark.usefixtures("permissions")
+def test_an_unwritable_folder_is_a_configuration_error(tmp_path: Path) -> None:
+    """Where no lock can be made, the error names the place and the way out, with exit code 8."""
+    tmp_path.chmod(0o555)
+    try:
+        with (
+            pytest.raises(ConfigError, match="--no-lock") as caught,
+            run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()),
+        ):
+            pass
+    finally:
+        tmp_path.chmod(0o755)
+    assert caught.value.exit_code == 8
+
+
+def test_a_folder_in_the_locks_place_is_a_configuration_error(tmp_path: Path) -> None:
+    """What cannot be a lock file is reported as such, not waited for."""
+    (tmp_path / "m.svc.lock").mkdir()
+    with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=-1, settings=Settings()):
+        pass

@@ -1,0 +1,211 @@
+"""One conformance suite for every kind of place, through the real `open_store`."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import mmap
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+
+from svc.artifact import layout
+from svc.artifact.keys import development_keys
+from svc.artifact.layout import Written
+from svc.artifact.store import Published, Store, open_store, read_verified
+from svc.errors import ArtifactReadError, ArtifactWriteError, ConfigError, PayloadTooLarge
+from svc.settings import Settings
+
+CAP = 1 << 20
+NAME = "movies.svc"
+
+
+def publish(store: Store, content: bytes, versioning: str = "always_overwrite") -> Published:
+    def write(out: BinaryIO) -> Written:
+        out.write(content)
+        return Written(sha(content), len(content), 0)
+
+    return store.publish(write, versioning)  # type: ignore[arg-type]
+
+
+def sha(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def store(place) -> Store:  # type: ignore[no-untyped-def]
+    return open_store(place.uri(NAME), place.settings, label="movies")
+
+
+def test_what_is_published_is_read(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """Bytes, sha256 and place of what was published come back."""
+    uri = place.uri(NAME)
+    assert publish(store, b"SVCMODEL one") == Published(uri, None, Written(sha(b"SVCMODEL one"), 12, 0))
+    blob = store.read(CAP)
+    assert (bytes(blob.view), blob.sha256, blob.resolved) == (b"SVCMODEL one", sha(b"SVCMODEL one"), uri)
+
+
+def test_what_is_read_is_private_and_read_only(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """Overwriting the object after reading changes nothing that was read."""
+    publish(store, b"SVCMODEL" + bytes(10_000))
+    blob = store.read(CAP)
+    place.write(NAME, b"x" * 10_008)
+    assert bytes(blob.view[:9]) == b"SVCMODEL\0"
+    assert blob.view.readonly
+    assert isinstance(blob.view.obj, mmap.mmap)
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # the Azure client, about itself
+def test_large_artifacts_come_whole(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """More bytes than are fetched at once arrive in order."""
+    content = b"".join(n.to_bytes(4, "big") for n in range(9 << 20 >> 1))
+    publish(store, content)
+    assert store.read(len(content)).sha256 == sha(content)
+
+
+def test_append_sha_writes_the_artifact_and_a_pointer(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """The artifact lies under its sha, the pointer is one line that names it, and reading goes through it."""
+    published = publish(store, b"SVCMODEL one", "append_sha")
+    target = f"movies.{sha(b'SVCMODEL one')[:8]}.svc"
+    assert (published.artifact, published.pointer) == (place.uri(target), place.uri(NAME))
+    assert place.content(NAME) == f"{target}\n".encode()
+    assert store.read(CAP).resolved == place.uri(target)
+    publish(store, b"SVCMODEL two", "append_sha")
+    assert bytes(store.read(CAP).view) == b"SVCMODEL two"
+    assert place.content(target) == b"SVCMODEL one"
+
+
+def test_versioning_may_change(store: Store) -> None:
+    """A pointer may take an artifact's place, and an artifact a pointer's."""
+    for versioning, content in (("always_overwrite", b"SVCMODEL 1"), ("append_sha", b"SVCMODEL 2")) * 2:
+        publish(store, content, versioning)
+        assert bytes(store.read(CAP).view) == content
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "../movies.0123abcd.svc",
+        "/etc/passwd",
+        "other.0123abcd.svc",
+        "movies.0123ABCD.svc",
+        "movies.0123abcd.svc\n\n",
+        "movies.svc",
+    ],
+)
+def test_a_pointer_leads_only_to_its_siblings(store: Store, place, text: str) -> None:  # type: ignore[no-untyped-def]
+    """Text that names anything but `<stem>.<8 hex>.svc` is no pointer: it is read as the (broken) artifact it is."""
+    place.write(NAME, text.encode())
+    blob = store.read(CAP)
+    assert (bytes(blob.view), blob.resolved) == (text.encode(), place.uri(NAME))
+
+
+def test_a_pointer_to_a_missing_target_says_so(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """The message names the pointer and what it points to."""
+    place.write(NAME, b"movies.0123abcd.svc\n")
+    with pytest.raises(ArtifactReadError, match=r"movies\.svc points to .*movies\.0123abcd\.svc does not exist"):
+        store.read(CAP)
+
+
+def test_a_pointer_to_a_pointer_is_not_followed(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """One hop is all: a chain cannot lead anywhere."""
+    place.write(NAME, b"movies.0123abcd.svc\n")
+    place.write("movies.0123abcd.svc", b"movies.89abcdef.svc\n")
+    assert bytes(store.read(CAP).view) == b"movies.89abcdef.svc\n"
+
+
+def test_a_missing_artifact_is_an_error_that_names_it(store: Store) -> None:
+    """Reading says what is missing; the marker raises FileNotFoundError, so that callers need no text."""
+    with pytest.raises(ArtifactReadError, match=r"movies\.svc does not exist"):
+        store.read(CAP)
+    with pytest.raises(FileNotFoundError):
+        store.marker()
+
+
+def test_the_cap_is_on_the_file(store: Store) -> None:
+    """A file of exactly the cap is read; one byte more is refused before it is read."""
+    publish(store, b"x" * 100)
+    assert len(store.read(100).view) == 100
+    with pytest.raises(PayloadTooLarge, match=r"^payload exceeds max bytes.*SVC_MAX_ARTIFACT_BYTES"):
+        store.read(99)
+
+
+def test_markers_change_with_every_publication(store: Store) -> None:
+    """The same bytes written again still give another marker; without a write it stays."""
+    publish(store, b"same")
+    first = store.marker()
+    assert store.marker() == first
+    publish(store, b"same")
+    assert store.marker() != first
+
+
+def test_a_write_by_somebody_else_is_seen_at_once(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """Neither marker nor content come from a cache."""
+    publish(store, b"one")
+    first = store.marker()
+    place.write(NAME, b"two")
+    assert store.marker() != first
+    assert bytes(store.read(CAP).view) == b"two"
+
+
+def test_with_a_pointer_the_marker_is_the_pointers(store: Store) -> None:
+    """A new version changes the marker although the old artifact stays."""
+    publish(store, b"SVCMODEL one", "append_sha")
+    first = store.marker()
+    publish(store, b"SVCMODEL two", "append_sha")
+    assert store.marker() != first
+
+
+def test_a_sidecar_is_noticed(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """A `.sha256` object beside the artifact is seen; svc itself writes none."""
+    publish(store, b"x")
+    assert not store.sidecar_exists()
+    place.write(f"{NAME}.sha256", b"whatever")
+    assert store.sidecar_exists()
+
+
+def test_an_empty_object_is_read_as_such(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """No bytes are no error of the store."""
+    place.write(NAME, b"")
+    assert len(store.read(CAP).view) == 0
+
+
+def test_a_write_that_fails_leaves_what_was_there(store: Store, place) -> None:  # type: ignore[no-untyped-def]
+    """When the writer raises in the middle, the old artifact stays whole."""
+    publish(store, b"old")
+
+    def fails(out: BinaryIO) -> Written:
+        out.write(b"half of the new")
+        raise ArtifactWriteError("gave up")
+
+    with pytest.raises(ArtifactWriteError, match="gave up"):
+        store.publish(fails, "always_overwrite")
+    assert place.content(NAME) == b"old"
+
+
+def test_a_signed_artifact_is_read_and_verified_anywhere(place) -> None:  # type: ignore[no-untyped-def]
+    """What `svc inspect` does works on every kind of place."""
+    kid, key = development_keys().active
+    out = io.BytesIO()
+    layout.write(out, kid=kid, key=key, header={"recipe_name": "movies"}, payload=[b"payload"])
+    place.write(NAME, out.getvalue())
+    blob, parsed = read_verified(place.uri(NAME), development_keys(), place.settings)
+    assert blob.sha256 == sha(out.getvalue())
+    assert (parsed.header["recipe_name"], bytes(parsed.payload)) == ("movies", b"payload")
+
+
+def test_file_uris_are_paths(tmp_path: Path) -> None:
+    """A file:// URI, with its escapes, names the same artifact as the path."""
+    publish(open_store(str(tmp_path / "a b.svc"), Settings()), b"x")
+    assert bytes(open_store(f"file://{tmp_path}/a%20b.svc", Settings()).read(CAP).view) == b"x"
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["ftp://host/x.svc", "memory://x.svc", "github://u:r@/x.svc", "s3://bucket/", "s3://b/x.svc::file:///etc/passwd"],
+)
+def test_other_places_are_refused(uri: str) -> None:
+    """Whatever fsspec could open besides, alone or chained, is not among the places for artifacts."""
+    with pytest.raises(ConfigError, match="no place for an artifact"):
+        open_store(uri, Settings())

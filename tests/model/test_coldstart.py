@@ -1,0 +1,168 @@
+"""Users and items never seen stand where irspack's exact solver puts them."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+from irspack.recommenders import IALSRecommender
+
+from svc.errors import TrainingError
+from svc.model.coldstart import LeastSquares
+from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.training.export import export
+
+N_USERS, N_ITEMS, COMPONENTS = 80, 50, 6
+FORMS = list(product(["IALSPP", "ORIGINAL"], ["none", "log"], [(0.0, None), (0.5, None), (1.0, None), (0.5, 1.0)]))
+EXACT: list[dict[str, Any]] = [
+    {"solver_type": "CHOLESKY"},
+    {"solver_type": "CG", "prediction_time_max_cg_steps": 0},
+]
+
+
+def side(prefix: str) -> SideEncoder:
+    tokens = TokenColumn("tag", "multi_label", IdTable.from_ids([f"{prefix}{i}" for i in range(5)]))
+    return SideEncoder((tokens, NumberColumn("age", mean=0.0, deviation=1.0, low=-3.0, high=3.0)))
+
+
+def feature_rows(n: int, rng: np.random.Generator) -> np.ndarray:
+    """(n, 7): five tokens, a number, the constant."""
+    tokens = rng.random((n, 5)) < 0.4
+    return np.column_stack([tokens, rng.normal(size=n).clip(-3, 3), np.ones(n)]).astype(np.float32)
+
+
+def trained(**parameters: Any) -> IALSRecommender:
+    rng = np.random.default_rng(3)
+    matrix = sps.csr_matrix((rng.random((N_USERS, N_ITEMS)) < 0.15).astype(np.float64))
+    settings = {
+        "n_components": COMPONENTS,
+        "alpha0": 0.2,
+        "reg": 0.05,
+        "train_epochs": 4,
+        "n_threads": 1,
+        "random_seed": 1,
+        "user_features": sps.csr_matrix(feature_rows(N_USERS, rng)),
+        "item_features": sps.csr_matrix(feature_rows(N_ITEMS, rng)),
+        "lambda_user_feature": 5.0,
+        "lambda_item_feature": 5.0,
+    }
+    return IALSRecommender(matrix, **(settings | parameters)).learn()
+
+
+def exported(recommender: IALSRecommender) -> Model:
+    return export(
+        recommender,
+        "IALSRecommender",
+        user_ids=[f"u{i}" for i in range(N_USERS)],
+        item_ids=[f"i{i}" for i in range(N_ITEMS)],
+        X=recommender.X_train_all,
+        features=FeatureState(FEATURE_VERSION, side("u"), side("i")),
+    )
+
+
+def history(seeds: list[int]) -> sps.csr_matrix:
+    return sps.csr_matrix((np.ones(len(seeds)), ([0] * len(seeds), seeds)), shape=(1, N_ITEMS))
+
+
+@pytest.mark.parametrize("solver", EXACT, ids=["cholesky", "cg to the end"])
+@pytest.mark.parametrize(("loss", "scaling", "powers"), FORMS)
+def test_features_and_seeds_place_as_the_exact_solver_does(
+    loss: str, scaling: str, powers: tuple[float, float | None], solver: dict[str, Any]
+) -> None:
+    """Users by features, by seeds with features as prior, and items by features, for each form of the objective."""
+    recommender = trained(
+        loss_type=loss, confidence_scaling=scaling, epsilon=0.5, nu=powers[0], nu_star=powers[1], **solver
+    )
+    scorer = exported(recommender).scorer
+    placing: LeastSquares = scorer.placing  # type: ignore[attr-defined]
+    rows = feature_rows(4, np.random.default_rng(9))
+    users = recommender.compute_user_embedding_from_features(sps.csr_matrix(rows))
+    items = recommender.compute_item_embedding_from_features(sps.csr_matrix(rows))
+    for row, features in enumerate(rows.astype(np.float64)):
+        np.testing.assert_allclose(
+            placing.users_from_features(features[np.newaxis])[0], users[row], rtol=2e-3, atol=2e-5
+        )
+        np.testing.assert_allclose(
+            placing.items_from_features(features[np.newaxis])[0], items[row], rtol=2e-3, atol=2e-5
+        )
+        seeds = [row, row + 7, row + 20]
+        expected = recommender.compute_user_embedding(history(seeds), sps.csr_matrix(rows[[row]]))[0]
+        vectors = recommender.get_item_embedding()[seeds].astype(np.float64)
+        np.testing.assert_allclose(
+            placing.users_from_seeds(vectors[np.newaxis], features[np.newaxis])[0], expected, rtol=2e-3, atol=2e-5
+        )
+
+
+def test_more_seeds_than_components_solve_the_same_system() -> None:
+    """Both ways through the solve give the textbook answer to the last digits."""
+    recommender = trained(solver_type="CHOLESKY")
+    placing: LeastSquares = exported(recommender).scorer.placing  # type: ignore[attr-defined]
+    items = recommender.get_item_embedding().astype(np.float64)
+    features = feature_rows(1, np.random.default_rng(0))[0].astype(np.float64)
+    weights = recommender.trainer_as_ials.core_trainer.user_feature_weight.astype(np.float64)
+    for count in (0, 1, COMPONENTS - 1, COMPONENTS, 30):
+        z = items[:count]
+        r = placing.regularization(count, N_ITEMS)
+        left = 0.2 * items.T @ items + r * np.eye(COMPONENTS) + z.T @ z
+        expected = np.linalg.solve(left, r * features @ weights + z.sum(axis=0))
+        np.testing.assert_allclose(
+            placing.users_from_seeds(z[np.newaxis], features[np.newaxis])[0], expected, rtol=1e-9
+        )
+
+
+def test_features_with_an_empty_history_equal_the_map() -> None:
+    """The precomputed map and the general solve are the same function."""
+    placing: LeastSquares = exported(trained()).scorer.placing  # type: ignore[attr-defined]
+    features = feature_rows(1, np.random.default_rng(4))[0].astype(np.float64)
+    none = np.empty((1, 0, COMPONENTS))
+    np.testing.assert_allclose(
+        placing.users_from_features(features[np.newaxis])[0],
+        placing.users_from_seeds(none, features[np.newaxis])[0],
+        rtol=1e-10,
+    )
+
+
+def test_wide_feature_vectors_give_the_same_result_as_whole_products() -> None:
+    """Beyond some width only the places other than zero are read."""
+    rng = np.random.default_rng(6)
+    weights = rng.normal(size=(500, COMPONENTS)).astype(np.float32)
+    placing = LeastSquares(
+        alpha0=0.1,
+        reg=0.1,
+        nu=1.0,
+        confidence=1.0,
+        pull=1.0,
+        n_users=9,
+        n_items=9,
+        user_weights=weights,
+        item_weights=None,
+    )
+    v = rng.normal(size=(9, COMPONENTS))
+    placing.ready(v.T @ v, None)
+    features = np.where(rng.random(500) < 0.05, 1.0, 0.0)
+    r0 = 0.1 * 0.9
+    expected = np.linalg.solve(0.1 * v.T @ v + r0 * np.eye(COMPONENTS), r0 * features @ weights)
+    np.testing.assert_allclose(placing.users_from_features(features[np.newaxis])[0], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("nu", [0.5, 1.0])
+def test_no_weight_on_unobserved_items_cannot_place_by_features(nu: float) -> None:
+    """With alpha0 = 0 and nu > 0 an empty history has no minimum of its own; the export says so."""
+    with pytest.raises(TrainingError, match="alpha0"):
+        exported(trained(alpha0=0.0, nu=nu))
+
+
+def test_no_weight_on_unobserved_items_is_fine_when_regularization_stays() -> None:
+    """With nu = 0 the regularization does not depend on the history, and x is its prior."""
+    recommender = trained(alpha0=0.0, nu=0.0, solver_type="CHOLESKY")
+    placing: LeastSquares = exported(recommender).scorer.placing  # type: ignore[attr-defined]
+    features = feature_rows(1, np.random.default_rng(4))[0]
+    expected = recommender.compute_user_embedding_from_features(sps.csr_matrix(features[np.newaxis]))[0]
+    np.testing.assert_allclose(
+        placing.users_from_features(features[np.newaxis].astype(np.float64))[0], expected, rtol=1e-4, atol=1e-6
+    )

@@ -1,0 +1,139 @@
+"""Encoders give the same vector for the same values, refuse nonsense by column, and never fail otherwise."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from svc.errors import FeatureValueUnusable
+from svc.model.features import NumberColumn, SideEncoder, TokenColumn, token_text
+from svc.model.ids import IdTable
+
+
+def encoder() -> SideEncoder:
+    return SideEncoder(
+        (
+            TokenColumn("country", "categorical", IdTable.from_ids(["fr", "日本", "7"])),
+            TokenColumn("genres", "multi_label", IdTable.from_ids(["Action", "Drama"]), delimiter="|"),
+            NumberColumn("year", mean=2000.0, deviation=10.0, low=1980.0, high=2020.0),
+            NumberColumn("constant", mean=5.0, deviation=1e-9, low=5.0, high=5.0),
+        )
+    )
+
+
+def test_each_token_and_number_has_its_place_and_the_last_is_one() -> None:
+    """Columns follow each other; a column that does not vary takes no place."""
+    vector, ignored = encoder().encode({"country": "日本", "genres": "Drama|Action", "year": 2010, "constant": 5})
+    assert vector.tolist() == [0, 1, 0, 1, 1, 1.0, 1]
+    assert ignored == ()
+    assert encoder().dim == 7
+    assert encoder().columns == ("country", "genres", "year", "constant")
+
+
+def test_missing_null_and_unseen_values_give_no_signal() -> None:
+    """Only the constant is left, as for a value equal to the mean."""
+    only_constant = [0, 0, 0, 0, 0, 0, 1]
+    for features in (
+        {},
+        {"country": None, "genres": None, "year": None},
+        {"country": "atlantis", "genres": ["Musical"], "year": 2000},
+        {"country": " ", "genres": "||", "year": 2000.0},
+    ):
+        assert encoder().encode(features)[0].tolist() == only_constant
+
+
+def test_keys_that_name_no_column_are_reported() -> None:
+    """They come back in the order of the request and change nothing."""
+    vector, ignored = encoder().encode({"zeta": 1, "year": 2010, "alpha": {"x": 1}})
+    assert ignored == ("zeta", "alpha")
+    assert vector[5] == 1.0
+
+
+def test_numbers_are_clamped_to_the_training_range() -> None:
+    """A little outside counts as the nearest value that training saw."""
+    assert encoder().encode({"year": 1900})[0][5] == -2.0
+    assert encoder().encode({"year": 2400})[0][5] == 2.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2421, 1579, 10**400, "2010", True, [2010], {}])
+def test_a_number_that_cannot_be_standardized_is_refused(value: object) -> None:
+    """The error names the column, never the value."""
+    with pytest.raises(FeatureValueUnusable, match="'year'") as caught:
+        encoder().encode({"year": value})
+    assert "2421" not in caught.value.message
+
+
+def test_a_column_that_does_not_vary_still_refuses_what_is_no_number() -> None:
+    """Whether a value is usable does not depend on the luck of the training data."""
+    with pytest.raises(FeatureValueUnusable, match="'constant'"):
+        encoder().encode({"constant": "five"})
+    assert encoder().encode({"constant": 900})[0].sum() == 1
+
+
+@pytest.mark.parametrize(("column", "value"), [("country", ["fr"]), ("country", {"a": 1}), ("genres", [["Drama"]])])
+def test_a_token_of_a_wrong_kind_is_refused(column: str, value: object) -> None:
+    """Lists belong to multi-label columns, and hold scalars."""
+    with pytest.raises(FeatureValueUnusable, match=column):
+        encoder().encode({column: value})
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    """Python itself refuses to write it out."""
+    with pytest.raises(FeatureValueUnusable, match="country"):
+        encoder().encode({"country": 10**5000})
+
+
+def test_scalars_are_the_tokens_that_they_are_written_as() -> None:
+    """A whole number is its digits, however it came; blanks around text do not count."""
+    assert token_text(7) == token_text(7.0) == token_text(np.int32(7)) == token_text(" 7 ") == "7"
+    assert token_text(True) == "true"
+    assert token_text(0.5) == "0.5"
+    assert token_text(float("nan")) is None
+    assert token_text(None) is None
+    assert token_text("  ") is None
+
+
+def test_a_repeated_label_counts_once() -> None:
+    """A label is there or not."""
+    assert encoder().encode({"genres": ["Drama", "Drama", " Drama"]})[0].tolist() == [0, 0, 0, 0, 1, 0, 1]
+
+
+def test_a_fitted_column_standardizes_its_training_values() -> None:
+    """Values encoded one by one equal the column encoded at once; missing ones are the mean."""
+    values = np.array([1.0, 2.0, np.nan, 4.0, np.inf])
+    column = NumberColumn.fit("x", values)
+    expected = column.standardize(values)
+    one_by_one = [column.encode(value)[1][0] if math.isfinite(value) else 0.0 for value in values.tolist()]
+    assert expected.tolist() == one_by_one
+    assert abs(expected[[0, 1, 3]].mean()) < 1e-12
+
+
+@pytest.mark.parametrize("values", [[3.0, 3.0], [1e9, 1e9 + 1e-3], [math.nan], [], [1e308, -1e308]])
+def test_a_column_without_usable_variation_takes_no_place(values: list[float]) -> None:
+    """Constant up to rounding, without values, or beyond what a deviation can be computed of."""
+    assert NumberColumn.fit("x", np.array(values)).width == 0
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(["country", "genres", "year", "constant", "other", ""]), JSON))
+def test_any_json_is_encoded_or_refused_by_column(features: dict[str, object]) -> None:
+    """Whatever a client sends, the vector is finite or the refusal names a declared column."""
+    side = encoder()
+    try:
+        vector, ignored = side.encode(features)
+    except FeatureValueUnusable as error:
+        assert any(repr(name) in error.message for name in side.columns)
+    else:
+        assert np.isfinite(vector).all()
+        assert set(ignored) == set(features) - set(side.columns)

@@ -1,0 +1,107 @@
+"""Ids by row and back."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.model import ids as ids_module
+from svc.model.ids import IdTable
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+@given(st.lists(texts, unique=True, max_size=40), texts)
+def test_rows_and_ids_map_onto_each_other(ids: list[str], other: str) -> None:
+    """Any distinct texts, the empty one and non-ASCII ones among them, come back from their rows and give them."""
+    table = IdTable.from_ids(ids)
+    assert len(table) == len(ids)
+    assert table.all() == ids
+    assert [table.at(row) for row in range(len(ids))] == ids
+    assert table.indices(ids).tolist() == list(range(len(ids)))
+    assert table.index(other) == (ids.index(other) if other in ids else -1)
+
+
+def test_unknown_ids_are_minus_one() -> None:
+    """An id that was never trained on has no row, alone or among known ones; the order asked for is kept."""
+    table = IdTable.from_ids(["a", "b", "c"])
+    assert table.index("") == -1
+    found = table.indices(["c", "nobody", "a", "c"])
+    assert found.dtype == np.int32
+    assert found.tolist() == [2, -1, 0, 2]
+    assert table.indices([]).tolist() == []
+
+
+def test_an_empty_table_knows_nobody() -> None:
+    """Without ids every lookup misses and no row exists."""
+    table = IdTable.from_ids([])
+    assert (len(table), table.index("a"), table.indices(["a", "b"]).tolist()) == (0, -1, [-1, -1])
+    assert table.all() == []
+    with pytest.raises(IndexError):
+        table.at(0)
+
+
+def test_looks_are_not_identity() -> None:
+    """Composed and decomposed spellings, case and blanks are different ids: ids are bytes, never normalised."""
+    spellings = ["\u00e9", "e\u0301", "E", "e", " e", "e ", "1", "1.0", "01"]
+    table = IdTable.from_ids(spellings)
+    assert [table.index(text) for text in spellings] == list(range(len(spellings)))
+
+
+def test_a_lone_surrogate_is_unknown_but_cannot_be_stored() -> None:
+    """JSON can spell half a character: such an id is simply nobody's; making a table of it is an error."""
+    table = IdTable.from_ids(["a"])
+    assert table.index("\ud800") == -1
+    assert table.indices(["\ud800", "a"]).tolist() == [-1, 0]
+    with pytest.raises(ValueError, match="surrogates"):
+        IdTable.from_ids(["\ud800"])
+
+
+def test_repeated_ids_are_refused() -> None:
+    """One id cannot have two rows."""
+    with pytest.raises(ValueError, match="stands in two rows"):
+        IdTable.from_ids(["a", "b", "a"])
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+def test_rows_outside_the_table_are_errors(row: int) -> None:
+    """A negative row does not count from the end."""
+    with pytest.raises(IndexError):
+        IdTable.from_ids(["a", "b"]).at(row)
+
+
+def test_ids_with_one_digest_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When digests collide, the bytes decide: each id keeps its own row and strangers stay unknown."""
+    monkeypatch.setattr(ids_module, "_digest", lambda data: len(data) % 3)
+    ids = [f"id{n}" for n in range(60)]
+    random.Random(5).shuffle(ids)
+    table = IdTable.from_ids(ids)
+    assert table.indices(ids).tolist() == list(range(60))
+    assert [table.index(text) for text in ids] == list(range(60))
+    assert table.index("id99") == -1
+    with pytest.raises(ValueError, match="two rows"):
+        IdTable.from_ids([*ids, "id7"])
+
+
+def test_digests_do_not_depend_on_the_process() -> None:
+    """A table made elsewhere, under another hash seed, must find its ids: the digest of an id is a constant."""
+    assert IdTable.from_ids(["movie-1"]).hashes.tolist() == [10162577116074038705]
+
+
+def test_the_state_is_compact() -> None:
+    """An id costs its own bytes and sixteen more."""
+    table = IdTable.from_ids([f"{n:07d}" for n in range(10_000)])
+    total = table.blob.nbytes + table.offsets.nbytes + table.hashes.nbytes + table.rows.nbytes
+    assert total <= 10_000 * (7 + 16) + 8
+
+
+def test_many_ids_are_found_as_each_one_alone() -> None:
+    """A long list, with unknown ids and text that no id can be among it, gives the rows of the single look-ups."""
+    table = IdTable.from_ids([f"id {number} é" for number in range(500)])
+    asked = [f"id {number} é" for number in range(-20, 520)] + ["", "\ud800", "id 7"]
+    assert table.indices(asked).tolist() == [table.index(text) for text in asked]
+    assert IdTable.from_ids([]).indices(asked).tolist() == [-1] * len(asked)

@@ -1,0 +1,296 @@
+"""Requests become queries, with the errors that clients see; answers do not depend on their neighbours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.errors import (
+    FeaturesNotSupported,
+    FeatureStateMismatch,
+    FeatureValueUnusable,
+    PayloadInvalid,
+    UnknownSeedItems,
+    UnknownUser,
+)
+from svc.model import codec
+from svc.model.coldstart import LeastSquares
+from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model, payload_parts
+from svc.model.query import Query
+from svc.model.recommenders import factors as factors_module
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.dense_weights import DenseWeightsScorer
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
+from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.popularity import PopularityScorer
+
+N_USERS, N_ITEMS, COMPONENTS = 40, 3000, 8
+FAMILIES = ["ials", "svd", "bpr", "neighbours", "dense", "popularity"]
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(11)
+
+
+def factors(n: int, k: int = COMPONENTS) -> np.ndarray:
+    return rng().normal(size=(n, k)).astype(np.float32)
+
+
+def encoder() -> SideEncoder:
+    return SideEncoder(
+        (
+            TokenColumn("tag", "categorical", IdTable.from_ids(["a", "b"])),
+            NumberColumn("age", mean=40.0, deviation=10.0, low=10.0, high=90.0),
+        )
+    )
+
+
+def ials() -> IALSScorer:
+    placing = LeastSquares(
+        alpha0=0.1,
+        reg=0.01,
+        nu=0.5,
+        confidence=1.0,
+        pull=1.0,
+        n_users=N_USERS,
+        n_items=N_ITEMS,
+        user_weights=factors(4),
+        item_weights=factors(4),
+    )
+    return IALSScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS)), placing)
+
+
+def neighbours() -> NeighbourScorer:
+    per_row = 20
+    columns = np.sort(rng().integers(0, N_ITEMS, (N_ITEMS, per_row))).astype(np.int32).ravel()
+    weights = rng().random(N_ITEMS * per_row).astype(np.float32)
+    return NeighbourScorer(np.arange(N_ITEMS + 1, dtype=np.int64) * per_row, columns, weights)
+
+
+def scorer_of(family: str) -> Scorer:
+    if family == "ials":
+        return ials()
+    if family == "svd":
+        return SVDScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS)))
+    if family == "bpr":
+        return BPRScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS, COMPONENTS + 1)))
+    if family == "neighbours":
+        return neighbours()
+    if family == "dense":
+        return DenseWeightsScorer(rng().normal(size=(N_ITEMS, N_ITEMS)).astype(np.float32))
+    return PopularityScorer(np.round(rng().random(N_ITEMS) * 50))
+
+
+def history(*, values: bool) -> History:
+    generator = rng()
+    rows = [np.unique(generator.integers(0, N_ITEMS, generator.integers(1, 60))) for _ in range(N_USERS)]
+    offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+    columns = np.concatenate(rows).astype(np.int32)
+    return History(offsets, columns, generator.integers(1, 9, len(columns)).astype(np.float32) if values else None)
+
+
+def made(family: str, *, features: bool = False) -> Model:
+    model = Model(
+        user_ids=IdTable.from_ids([f"u{i}" for i in range(N_USERS)]),
+        item_ids=IdTable.from_ids([f"i{i}" for i in range(N_ITEMS)]),
+        history=history(values=family in ("neighbours", "dense")),
+        scorer=scorer_of(family),
+        features=FeatureState(FEATURE_VERSION, encoder(), encoder()) if features else None,
+    )
+    model.ready()
+    return model
+
+
+def queries(model: Model, n: int) -> list[Query]:
+    """A mixture of known users, seeds and, where the model has features, cold starts."""
+    generator = np.random.default_rng(n)
+    made_up = []
+    for number in range(n):
+        limit = int(generator.choice([1, 10, 25, 120]))
+        exclude = [f"i{i}" for i in generator.integers(0, N_ITEMS, 5)]
+        if number % 3 == 0:
+            seeds = [f"i{i}" for i in generator.integers(0, N_ITEMS, generator.integers(1, 12))]
+            features = {"tag": "a", "age": float(generator.integers(10, 90))} if model.features else None
+            prepared = model.prepare_related(
+                seed_items=seeds, item_features=None, user_features=features, limit=limit, exclude_items=exclude
+            )
+        elif number % 5 == 0 and model.features:
+            prepared = model.prepare_recommend(user_id=None, user_features={"tag": "b", "age": 33}, limit=limit)
+        else:
+            prepared = model.prepare_recommend(
+                user_id=f"u{generator.integers(N_USERS)}",
+                user_features=None,
+                limit=limit,
+                exclude_items=exclude,
+                include_seen=bool(number % 2),
+            )
+        made_up.append(prepared.query)
+    return made_up
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_answer_has_the_same_bits_alone_and_in_any_batch(family: str) -> None:
+    """Batches of 1 to 256 mixed queries, shuffled, against each query alone."""
+    model = made(family, features=family == "ials")
+    asked = queries(model, 256)
+    alone = [model.rank([query])[0] for query in asked]
+    order = rng().permutation(256)
+    for size in (2, 7, 8, 9, 64, 256):
+        for start in range(0, 256 if size > 8 else 32, size):
+            places = order[start : start + size]
+            for place, ranking in zip(places, model.rank([asked[p] for p in places]), strict=True):
+                assert ranking.items.tobytes() == alone[place].items.tobytes()
+                assert ranking.scores.tobytes() == alone[place].scores.tobytes()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_ranking_falls_and_leaves_out_what_it_must(family: str) -> None:
+    """Scores fall, ties by column; seen, excluded and seed items never come back; the limit is filled."""
+    model = made(family)
+    for query, ranking in zip(queries(model, 60), model.rank(queries(model, 60)), strict=True):
+        order = np.lexsort((ranking.items, -ranking.scores))
+        assert order.tolist() == list(range(query.limit))
+        left_out = {*query.exclude.tolist(), *query.seeds.tolist()}
+        if query.user >= 0 and not query.include_seen:
+            left_out |= set(model.history.items(query.user).tolist())
+        assert not left_out & set(ranking.items.tolist())
+        assert ranking.items.dtype == np.int32
+        assert ranking.scores.dtype == np.float64
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_decoded_payload_answers_with_the_same_bits(family: str) -> None:
+    """What the codec stores is all that answers depend on; derived state is not stored."""
+    model = made(family, features=family == "ials")
+    payload = b"".join(bytes(piece) for piece in codec.encode(model))
+    again = codec.decode(memoryview(payload))
+    again.ready()
+    again.rehearse()
+    for one, other in zip(model.rank(queries(model, 40)), again.rank(queries(again, 40)), strict=True):
+        assert one.items.tobytes() == other.items.tobytes()
+        assert one.scores.tobytes() == other.scores.tobytes()
+    assert sum(payload_parts(model).values()) <= len(payload) <= sum(payload_parts(model).values()) + 4096
+
+
+def test_an_unknown_user_needs_features() -> None:
+    """Without them 404, with them a cold start, on a model without features 400."""
+    plain, featured = made("ials"), made("ials", features=True)
+    with pytest.raises(UnknownUser):
+        featured.prepare_recommend(user_id="nobody", user_features=None, limit=3)
+    with pytest.raises(FeaturesNotSupported):
+        plain.prepare_recommend(user_id="nobody", user_features={}, limit=3)
+    prepared = featured.prepare_recommend(user_id="nobody", user_features={"tag": "a", "x": 1}, limit=3)
+    assert prepared.ignored_features == ("x",)
+    assert prepared.query.user_features.tolist() == [1, 0, 0, 1]
+    with pytest.raises(FeatureValueUnusable, match="age"):
+        featured.prepare_recommend(user_id=None, user_features={"age": "old"}, limit=3)
+
+
+def test_a_known_user_is_answered_from_its_history() -> None:
+    """Features beside a known id are not used, even where the model has none or they are nonsense."""
+    query = made("popularity").prepare_recommend(user_id="u3", user_features={"age": []}, limit=3).query
+    assert query.user == 3
+    assert query.user_features is None
+
+
+def related(model: Model, **given: Any) -> Query:
+    arguments = {"seed_items": [], "item_features": None, "user_features": None, "limit": 3, **given}
+    return model.prepare_related(**arguments).query
+
+
+def test_seeds_may_be_known_described_or_both() -> None:
+    """Unknown seeds are dropped, a described known item is a seed, a described unseen one joins by its features."""
+    model = made("ials", features=True)
+    assert related(model, seed_items=["i5", "nothing", "i5", "i2"]).seeds.tolist() == [2, 5]
+    mixed = related(model, seed_items=["i5"], item_features={"i2": {"tag": "a"}, "new": {"tag": "b"}})
+    assert mixed.seeds.tolist() == [2, 5]
+    assert mixed.seed_features.tolist() == [[0, 1, 0, 1]]
+    alone = related(model, item_features={"tag": "a", "age": 50})
+    assert alone.seed_features.tolist() == [[1, 0, 1, 1]]
+    assert not len(alone.seeds)
+    assert len(model.rank([mixed, alone])[1].items) == 3
+
+
+def test_seeds_that_nobody_knows_are_an_error() -> None:
+    """Also beside user features: they are a prior to seeds, not seeds."""
+    model = made("ials", features=True)
+    for user_features in (None, {"tag": "a"}):
+        with pytest.raises(UnknownSeedItems):
+            related(model, seed_items=["nothing"], user_features=user_features)
+
+
+@pytest.mark.parametrize("given", [{"item_features": {"tag": "a"}}, {"user_features": {"tag": "a"}}])
+def test_features_beside_seeds_need_a_model_with_features(given: dict[str, Any]) -> None:
+    """They are refused rather than silently ignored."""
+    with pytest.raises(FeaturesNotSupported):
+        related(made("svd"), seed_items=["i1"], **given)
+
+
+def test_the_prior_changes_the_answer() -> None:
+    """User features beside seeds shift the imagined user."""
+    model = made("ials", features=True)
+    asked = [
+        related(model, seed_items=["i1"], user_features=features) for features in (None, {"tag": "a"}, {"tag": "b"})
+    ]
+    assert len({ranking.scores.tobytes() for ranking in model.rank(asked)}) == 3
+
+
+def test_long_seed_lists_are_placed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few are worked on at once, the bits of the answers are the same."""
+    model = made("ials", features=True)
+    asked = [related(model, seed_items=[f"i{n + k}" for k in range(5)], user_features={"tag": "a"}) for n in range(20)]
+    whole = model.rank(asked)
+    monkeypatch.setattr(factors_module, "CELLS_AT_ONCE", 1)
+    for one, other in zip(whole, model.rank(asked), strict=True):
+        assert one.scores.tobytes() == other.scores.tobytes()
+
+
+HEADER = {"version": 1, "active": True, "user": {"dimension": 4, "columns": ["tag", "age"]}}
+HEADER["item"] = HEADER["user"]
+
+
+def test_a_header_that_agrees_with_the_payload_passes() -> None:
+    """With active features, with inactive ones, and without any."""
+    made("ials", features=True).check_features({"features": HEADER})
+    made("svd").check_features({})
+    made("svd").check_features({"features": {**HEADER, "active": False}})
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        None,
+        {**HEADER, "active": False},
+        {**HEADER, "user": {"dimension": 5, "columns": ["tag", "age"]}},
+        {**HEADER, "item": {"dimension": 4, "columns": ["age", "tag"]}},
+        {"version": 1, "active": True, "user": HEADER["user"]},
+    ],
+)
+def test_a_header_that_disagrees_is_refused(features: dict[str, Any] | None) -> None:
+    """Dimension, columns and presence of each side must match."""
+    with pytest.raises(FeatureStateMismatch, match="feature state check failed: "):
+        made("ials", features=True).check_features({"features": features})
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    """A payload whose ids and arrays disagree never serves."""
+    model = made("popularity")
+    model.item_ids = IdTable.from_ids(["just one"])
+    with pytest.raises(PayloadInvalid, match="3000 scored items"):
+        model.ready()
+
+
+def test_a_rehearsal_finds_scores_that_are_not_finite() -> None:
+    """NaN in the factors is found before the model is published."""
+    users = factors(N_USERS)
+    users[0, 0] = np.nan
+    model = made("svd")
+    model.scorer = SVDScorer(users, model.scorer.index)  # type: ignore[attr-defined]
+    with np.errstate(invalid="ignore"), pytest.raises(PayloadInvalid, match="finite"):
+        model.rehearse()

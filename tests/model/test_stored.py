@@ -1,0 +1,35 @@
+"""What is stored, and how many bytes it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from svc.model.ids import IdTable
+from svc.model.stored import Stored
+
+
+class Inner(Stored):
+    def __init__(self) -> None:
+        self.numbers = np.zeros(3)
+        self._derived = np.zeros(100)
+
+
+class Outer(Stored):
+    def __init__(self) -> None:
+        self.inner = Inner()
+        self.several = (Inner(),)
+        self.ids = IdTable.from_ids(["a"])
+        self.name = "x"
+
+
+def test_derived_attributes_stay_out() -> None:
+    """They are computed again after loading."""
+    assert set(Inner().__getstate__()) == {"numbers"}
+
+
+def test_parts_lists_every_array_by_its_path() -> None:
+    """Through stored objects, tuples and id tables; plain values are not counted."""
+    parts = Outer().parts()
+    assert parts["inner.numbers"] == parts["several.0.numbers"] == 24
+    assert parts["ids.blob"] == 1
+    assert not any("_derived" in path or path == "name" for path in parts)
