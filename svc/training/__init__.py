@@ -1,0 +1,1 @@
+"""From interactions to a signed artifact."""

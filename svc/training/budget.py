@@ -1,0 +1,90 @@
+"""One global trial budget, shared by every process of a study, and who may use it.
+
+The number of a trial, which the storage gives out once, decides all: `TrialPlan` says which algorithm it trains,
+and a trial is within the budget if fewer than `total` trials with lower numbers use it. So two processes that ask
+at the same moment need no other agreement; the one that came too late gives its trial back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from optuna.trial import FrozenTrial, TrialState
+
+ALGORITHM = "svc:algorithm"
+OWNER = "svc:owner"
+BEAT = "svc:beat"
+SPENT = "svc:spent"
+"""Attributes of a trial: what it trains, which process trains it, a counter that shows that process alive, and why a
+failed trial used its place all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPlan:
+    """How many trials each algorithm gets, in the order of the recipe. Every share is at least one."""
+
+    shares: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.shares.values())
+
+    def slot(self, number: int) -> tuple[str, int] | None:
+        """(algorithm, place among its trials) of trial `number`; None beyond the plan. Algorithms take turns."""
+        turns = [(place, name) for name, share in self.shares.items() for place in range(share)]
+        turns.sort(key=lambda turn: turn[0])
+        if number >= len(turns):
+            return None
+        place, name = turns[number]
+        return name, place
+
+    def most_wanting(self, trials: Iterable[FrozenTrial]) -> str:
+        """The algorithm that has the most of its share left: for trials that replace lost ones."""
+        used = dict.fromkeys(self.shares, 0)
+        for trial in trials:
+            name = trial.user_attrs.get(ALGORITHM)
+            if name in used and uses_budget(trial):
+                used[name] += 1
+        return max(self.shares, key=lambda name: self.shares[name] - used[name])
+
+
+def plan_trials(
+    algorithms: Sequence[str], n_trials: int, *, own: Mapping[str, int], fixed: Iterable[str] = ()
+) -> TrialPlan:
+    """Divide `n_trials` evenly among `algorithms`.
+
+    `own` gives single algorithms their number, 0 dropping them; the others divide what is left. Those in `fixed`
+    have nothing to tune: one training each, and what they leave goes to the others. A remainder goes to the first.
+    Where there are more algorithms than trials, the last ones get none.
+    """
+    shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
+    rest = [name for name in algorithms if name not in own]
+    left = max(0, n_trials - sum(shares.values()))
+    once = [name for name in rest if name in fixed][:left]
+    shares.update(dict.fromkeys(once, 1))
+    left -= len(once)
+    tuned = [name for name in rest if name not in fixed]
+    for place, name in enumerate(tuned):
+        shares[name] = left // len(tuned) + (place < left % len(tuned))
+    return TrialPlan({name: shares[name] for name in algorithms if shares.get(name, 0) > 0})
+
+
+def uses_budget(trial: FrozenTrial) -> bool:
+    """True for finished and running trials; not for those that a dead or late process left behind."""
+    if trial.state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING):
+        return True
+    return trial.state is TrialState.FAIL and bool(trial.user_attrs.get(SPENT))
+
+
+def is_within(trials: Iterable[FrozenTrial], number: int, total: int) -> bool:
+    """True if trial `number` is one of the first `total` that use the budget."""
+    return sum(1 for trial in trials if trial.number < number and uses_budget(trial)) < total
+
+
+def n_used(trials: Iterable[FrozenTrial]) -> int:
+    return sum(1 for trial in trials if uses_budget(trial))
+
+
+def n_finished(trials: Iterable[FrozenTrial]) -> int:
+    return sum(1 for trial in trials if uses_budget(trial) and trial.state.is_finished())

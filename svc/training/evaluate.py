@@ -1,0 +1,147 @@
+"""Score a trained recommender on held-out interactions, with irspack's own metrics.
+
+irspack's `Evaluator` spends most of its time sorting whole score rows, and far more where a similarity matrix
+has the wrong memory order. Here only what can be among the best is sorted; the metrics are computed by the same
+irspack code from the resulting rankings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from irspack.evaluation._core_evaluator import evaluate_list_vs_list
+from numpy.typing import NDArray
+from scipy import sparse
+
+METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
+_BLOCK_BYTES = 32 << 20
+_SCORE_DIGITS = 12
+
+Scores = NDArray[Any]
+Scorer = Callable[[int, int], Scores]
+"""(begin, end) to the scores of these rows of the training matrix, (end − begin, items), free to overwrite."""
+
+
+class Evaluation:
+    """Rankings of validation users, judged by what was held out.
+
+    `heldout` is (v, items), one row for each validation user, and row r of it belongs to row `offset + r` of the
+    training matrix. Users without held-out items count for nothing. Ties in scores go to the lower item.
+    """
+
+    def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int) -> None:
+        self.heldout = heldout
+        self.offset = offset
+        self.cutoff = cutoff
+
+    def sample(self, n_users: int, seed: int) -> Evaluation:
+        """At most `n_users` of the validation users; the same ones for the same seed."""
+        with_items = np.flatnonzero(np.diff(self.heldout.indptr))
+        if len(with_items) <= n_users:
+            return self
+        rows = np.random.default_rng([seed, 3]).permutation(with_items)[:n_users]
+        kept = np.zeros(self.heldout.shape[0], dtype=bool)
+        kept[rows] = True
+        return Evaluation(sparse.diags(kept.astype(np.float32)) @ self.heldout, offset=self.offset, cutoff=self.cutoff)
+
+    def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
+        """All METRICS at the cutoff. `seen` is the training matrix, whose items are not recommended again."""
+        self.heldout.eliminate_zeros()
+        indptr, indices = self.heldout.indptr, self.heldout.indices
+        judged = np.flatnonzero(np.diff(indptr))
+        rankings: list[list[int]] = []
+        for begin, end in _runs(judged, self._rows_per_block()):
+            rows = judged[(judged >= begin) & (judged < end)] - begin
+            scores = scorer(self.offset + begin, self.offset + end)
+            _mask(scores, seen[self.offset + begin : self.offset + end])
+            rankings += _best(scores[rows] if len(rows) < len(scores) else scores, self.cutoff)
+        truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in judged]
+        n_items = self.heldout.shape[1]
+        found = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
+        found["catalog_coverage"] = found["appeared_item"] / n_items
+        return {name: round(float(found[name]), _SCORE_DIGITS) for name in METRICS}
+
+    def _rows_per_block(self) -> int:
+        return int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.heldout.shape[1], 1)))))
+
+
+def scorer_of(recommender: Any) -> Scorer:
+    """The fastest exact way to score rows of `recommender`, a trained irspack object, several times over."""
+    trainer = getattr(recommender, "trainer", None)
+    if hasattr(trainer, "core_trainer"):
+        users, items = recommender.get_user_embedding(), recommender.get_item_embedding()
+        return lambda begin, end: users[begin:end] @ items.T
+    weights = getattr(recommender, "_W", None)
+    if weights is not None:
+        return _history_scorer(recommender.X_train_all, weights)
+    if hasattr(recommender, "score_"):
+        return lambda begin, end: np.repeat(recommender.score, end - begin, axis=0)
+    scorer: Scorer = recommender.get_score_block
+    return scorer
+
+
+def _history_scorer(history: sparse.csr_matrix, weights: Any) -> Scorer:
+    """Item weights in row order, whatever order training left them in: a history then reads whole rows."""
+    if not sparse.issparse(weights):
+        dense = np.ascontiguousarray(weights)
+        rows = history.astype(dense.dtype)
+        return lambda begin, end: np.asarray(rows[begin:end] @ dense)
+    by_row = weights.tocsr()
+    return lambda begin, end: (history[begin:end] @ by_row).toarray()
+
+
+def _runs(rows: NDArray[np.intp], size: int) -> list[tuple[int, int]]:
+    """Ranges of at most `size` rows that together hold all of `rows`."""
+    starts: list[tuple[int, int]] = []
+    at = 0
+    while at < len(rows):
+        begin = int(rows[at])
+        at = int(np.searchsorted(rows, begin + size))
+        starts.append((begin, int(rows[at - 1]) + 1))
+    return starts
+
+
+def _mask(scores: Scores, seen: sparse.csr_matrix) -> None:
+    rows = np.repeat(np.arange(seen.shape[0]), np.diff(seen.indptr))
+    scores[rows, seen.indices] = -np.inf
+
+
+def _best(scores: Scores, k: int) -> list[list[int]]:
+    """For each row the columns of its `k` best scores, best first; masked ones never; ties: lower column first.
+
+    Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that
+    reach it are looked into. Where many groups share that bound, as zeros of a sparse model do, only what is above
+    it is sorted and the rest filled up from the left.
+    """
+    b, n = scores.shape
+    groups = min(n, max(512, 8 * k))
+    depth = n // groups
+    head = scores[:, : depth * groups].reshape(b, depth, groups)
+    tail = np.pad(scores[:, depth * groups :], ((0, 0), (0, (depth + 1) * groups - n)), constant_values=-np.inf)
+    maxima = np.maximum(np.maximum.reduce(head, axis=1), tail)
+    place = max(groups - k, 0)
+    bound = np.partition(maxima, place, axis=1)[:, place]
+    wide = np.isneginf(bound) | (np.count_nonzero(maxima >= bound[:, np.newaxis], axis=1) > 2 * k)
+    floor = np.where(wide, np.nextafter(bound, np.inf, dtype=bound.dtype), bound)
+    rows, group = np.nonzero(maxima >= floor[:, np.newaxis])
+    values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
+    at, layer = np.nonzero(values >= floor[rows, np.newaxis])
+    rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
+    order = np.lexsort((columns, -values, rows))
+    ends = np.searchsorted(rows[order], np.arange(b + 1)).tolist()
+    ranked = columns[order].tolist()
+    best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
+    for row in np.flatnonzero(wide & (bound > -np.inf)).tolist():
+        best[row] += _first_equal(scores[row], bound[row], k - len(best[row]))
+    return best
+
+
+def _first_equal(row: Scores, value: Any, count: int) -> list[int]:
+    """The lowest `count` columns that hold `value`."""
+    found = np.flatnonzero(row[:1024] == value)
+    if len(found) < count:
+        found = np.flatnonzero(row == value)
+    return [int(column) for column in found[:count]]

@@ -1,0 +1,109 @@
+"""Train one recommender: with early stopping while searching, for a known number of epochs afterwards.
+
+irspack's `learn_with_optimizer` draws a progress bar on standard output, cannot be interrupted, and scores the best
+state a second time; so its few lines are written here anew, over the same irspack objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import sparse
+
+from svc.training.algorithms import Epochs
+from svc.training.evaluate import Evaluation, scorer_of
+
+EARLY_STOPPING_USERS = 20_000
+"""Epochs are compared on at most so many validation users; the score of a trial always comes from all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How trials are scored: `full` on all validation users, `quick` between epochs."""
+
+    full: Evaluation
+    quick: Evaluation
+    metric: str
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, metric: str, seed: int) -> Judge:
+        return cls(evaluation, evaluation.sample(EARLY_STOPPING_USERS, seed), metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """`metrics` of the best state, and `epochs` that led there (None for training without epochs)."""
+
+    metrics: dict[str, float]
+    epochs: int | None
+
+
+class Stop(Exception):
+    """Raised by a `check` to leave a training: its time is over or its score hopeless."""
+
+
+def fit(
+    recommender: Any,
+    epochs: Epochs | None,
+    judge: Judge,
+    *,
+    seen: sparse.csr_matrix,
+    check: Callable[[], None],
+    report: Callable[[int, float], None],
+) -> Fitted:
+    """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
+
+    Whatever these two raise ends the training.
+    """
+    check()
+    if epochs is None:
+        recommender.learn()
+        check()
+        return Fitted(judge.full.metrics(scorer_of(recommender), seen), None)
+    best, best_epoch = _fit_epochs(recommender, epochs, judge, seen=seen, check=check, report=report)
+    if judge.full is not judge.quick:
+        recommender.load_state()
+        best = judge.full.metrics(scorer_of(recommender), seen)
+    return Fitted(best, best_epoch)
+
+
+def _fit_epochs(
+    recommender: Any,
+    epochs: Epochs,
+    judge: Judge,
+    *,
+    seen: sparse.csr_matrix,
+    check: Callable[[], None],
+    report: Callable[[int, float], None],
+) -> tuple[dict[str, float], int]:
+    recommender.start_learning()
+    best: dict[str, float] = {}
+    best_epoch, without_gain = 0, 0
+    for epoch in range(1, epochs.most + 1):
+        check()
+        recommender.run_epoch()
+        if epoch % epochs.every:
+            continue
+        metrics = judge.quick.metrics(scorer_of(recommender), seen)
+        if not best or metrics[judge.metric] > best[judge.metric]:
+            best, best_epoch, without_gain = metrics, epoch, 0
+            if judge.full is not judge.quick:
+                recommender.save_state()
+        else:
+            without_gain += 1
+            if without_gain >= epochs.patience:
+                break
+        report(epoch, metrics[judge.metric])
+    return best, best_epoch
+
+
+def refit(recommender: Any, epochs: int | None) -> Any:
+    """Train `recommender` for good, `epochs` times where it has epochs, and return it."""
+    if epochs is None:
+        return recommender.learn()
+    recommender.start_learning()
+    for _ in range(epochs):
+        recommender.run_epoch()
+    return recommender

@@ -1,0 +1,126 @@
+"""The JSON header of an artifact: what was trained, how, on what, and how good it is."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+import svc
+from svc.model.features import FEATURE_VERSION
+from svc.recipe.algorithms import FEATURE_AWARE
+from svc.recipe.load import LoadedRecipe
+from svc.training.data import TrainingData
+from svc.training.trials import SearchResult
+
+_DIGITS = 10
+_MAX_RECIPE_BYTES = 32 << 10
+"""The header holds at most 64 KiB; a recipe may hold more, in its queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the header says beyond the recipe: the run, the data, and the search that chose the winner."""
+
+    run_id: str
+    trained_at: str
+    kid: str
+    data: TrainingData
+    n_interactions: int
+    n_heldout: int
+    algorithms: tuple[str, ...]
+    n_trials: int
+    result: SearchResult
+    cold_start: Mapping[str, Any]
+
+
+def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
+    """All fields, as plain JSON values."""
+    training, best = loaded.recipe.training, facts.result.best
+    found = {
+        "kid": facts.kid,
+        "format_version": 1,
+        "svc_version": svc.__version__,
+        "python_version": platform.python_version(),
+        "irspack_version": version("irspack"),
+        "sklearn_version": version("scikit-learn"),
+        "numpy_version": np.__version__,
+        "recipe": _recipe(loaded.unexpanded),
+        "recipe_name": loaded.recipe.name,
+        "recipe_hash": loaded.recipe_hash,
+        "run_id": facts.run_id,
+        "trained_at": facts.trained_at,
+        "best_class": best.algorithm,
+        "best_params": winning_params(facts.result),
+        "best_score": best.score,
+        "algorithms": list(facts.algorithms),
+        "metric": training.metric,
+        "cutoff": training.cutoff,
+        "tuning": _tuning(facts),
+        "evaluation": {**best.metrics, **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {})},
+        "data_stats": data_stats(facts),
+    }
+    if loaded.recipe.features is not None:
+        found["features"] = _features(facts)
+    return found
+
+
+def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe as parsed; where it is too long for a header, without the blocks that say where data comes from."""
+    if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
+        return dict(unexpanded)
+    return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
+
+
+def winning_params(result: SearchResult) -> dict[str, Any]:
+    """The winner's parameters, with the number of epochs that its validation chose."""
+    best = result.best
+    return dict(best.params) if best.epochs is None else {**best.params, "train_epochs": best.epochs}
+
+
+def data_stats(facts: Facts) -> dict[str, Any]:
+    interactions = facts.data.interactions
+    n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
+    return {
+        "n_rows": len(interactions),
+        "n_users": n_users,
+        "n_items": n_items,
+        "n_interactions": facts.n_interactions,
+        "density": round(facts.n_interactions / (n_users * n_items), _DIGITS),
+        "n_heldout_interactions": facts.n_heldout,
+        "drop_count": interactions.drop_count,
+    }
+
+
+def _tuning(facts: Facts) -> dict[str, Any]:
+    result = facts.result
+    return {
+        "n_trials": facts.n_trials,
+        "completed": result.count("complete"),
+        "pruned": result.count("pruned"),
+        "failed": result.count("failed"),
+        "seconds": round(result.seconds, 3),
+        "best_per_algorithm": {
+            name: {"score": trial.score, "params": trial.params, "seconds": trial.seconds}
+            for name, trial in result.best_per_algorithm.items()
+        },
+        "n_orphaned": result.n_orphaned,
+    }
+
+
+def _features(facts: Facts) -> dict[str, Any]:
+    """`active` says whether the winner can be asked with features: only feature-aware iALS can."""
+    sides = facts.data.sides
+    return {
+        "version": FEATURE_VERSION,
+        "active": facts.result.best.algorithm == FEATURE_AWARE,
+        **{
+            side: {"dimension": fitted.encoder.dim, "columns": list(fitted.encoder.columns)}
+            for side, fitted in sides.items()
+        },
+    }

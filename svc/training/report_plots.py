@@ -1,0 +1,102 @@
+"""The pictures of the report, as inline SVG drawn by matplotlib (extra `report`)."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.training.trials import TrialRecord
+
+_COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
+_INK = "#3d4650"
+
+
+def _figure(height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.8, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#c5ccd3")
+    axes.tick_params(colors=_INK, labelsize=9)
+    axes.grid(axis="y", color="#e6eaee", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _svg(figure: Any, label: str) -> str:
+    """The figure as one <svg> that scales with its column and says what it shows."""
+    import matplotlib as mpl
+
+    out = io.StringIO()
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'(<svg[^>]*?)\s+width="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?)\s+height="[^"]*"', r"\1", text, count=1)
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+
+
+def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
+    """Score of each trial by number, a colour an algorithm, and the best so far as a line."""
+    figure, axes = _figure(3.0)
+    complete = [trial for trial in trials if trial.score is not None]
+    names = list(dict.fromkeys(trial.algorithm for trial in complete))
+    for place, name in enumerate(names):
+        own = [trial for trial in complete if trial.algorithm == name]
+        axes.scatter(
+            [trial.number + 1 for trial in own],
+            [trial.score for trial in own],
+            s=30,
+            color=_COLOURS[place % len(_COLOURS)],
+            label=name.removesuffix("Recommender"),
+        )
+    best = np.maximum.accumulate([trial.score or 0.0 for trial in complete])
+    axes.step(
+        [trial.number + 1 for trial in complete], best, where="post", color=_INK, linewidth=1, label="best so far"
+    )
+    axes.set_xlabel("trial", color=_INK)
+    axes.set_ylabel(metric, color=_INK)
+    axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    return _svg(figure, "Score of each trial")
+
+
+def algorithms_plot(best: Sequence[TrialRecord], metric: str) -> str:
+    """Best score of each algorithm, side by side; TopPop, the baseline, as a dashed line too."""
+    figure, axes = _figure(0.9 + 0.42 * len(best))
+    ordered = list(reversed(best))
+    names = [trial.algorithm.removesuffix("Recommender") for trial in ordered]
+    scores = [trial.score or 0.0 for trial in ordered]
+    colours = ["#9aa5b1" if name == "TopPop" else _COLOURS[0] for name in names]
+    axes.barh(names, scores, color=colours, height=0.6)
+    for place, score in enumerate(scores):
+        axes.text(score, place, f" {score:.4f}", va="center", fontsize=9, color=_INK)
+    baseline = dict(zip(names, scores, strict=True)).get("TopPop")
+    if baseline is not None:
+        axes.axvline(baseline, color="#9aa5b1", linestyle="--", linewidth=1)
+    axes.set_xlim(0, max([*scores, 1e-9]) * 1.18)
+    axes.set_xlabel(metric, color=_INK)
+    axes.grid(visible=False, axis="y")
+    return _svg(figure, "Best score of each algorithm")
+
+
+def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> str:
+    """Interactions of each item and each user, by falling count, on logarithmic axes."""
+    figure, axes = _figure(2.6)
+    for counts, name, colour in ((item_counts, "items", _COLOURS[0]), (user_counts, "users", _COLOURS[1])):
+        falling = np.sort(counts)[::-1]
+        ranks = np.unique(np.geomspace(1, len(falling), 400).astype(np.int64))
+        axes.plot(ranks, falling[ranks - 1], color=colour, linewidth=1.8, label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rank", color=_INK)
+    axes.set_ylabel("interactions", color=_INK)
+    axes.legend(fontsize=9, frameon=False)
+    return _svg(figure, "The long tail of items and users")

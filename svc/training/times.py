@@ -1,0 +1,66 @@
+"""Any column that means time, as nanoseconds since 1970."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+BAD_TIME = np.iinfo(np.int64).min
+"""Stands for a missing, unreadable or out-of-range time."""
+
+_NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+
+
+def to_nanoseconds(column: pd.Series, unit: str | None) -> NDArray[np.int64]:
+    """(n,) nanoseconds since 1970, UTC; BAD_TIME where a value says no time.
+
+    Numbers count `unit` (s, ms, us or ns); dates and date-times are taken as they are, without a zone as UTC;
+    text is read as ISO 8601, or as a number when a unit is given.
+    """
+    if pd.api.types.is_numeric_dtype(column.dtype):
+        return _from_numbers(column, unit or "ns")
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return _from_categories(column, unit)
+    if unit is not None and not pd.api.types.is_datetime64_any_dtype(column.dtype):
+        numbers = pd.to_numeric(column, errors="coerce")
+        if numbers.notna().any():
+            return _from_numbers(numbers, unit)
+    return _from_dates(column)
+
+
+def _from_numbers(column: pd.Series, unit: str) -> NDArray[np.int64]:
+    scale = _NANOSECONDS[unit]
+    limit = (np.iinfo(np.int64).max - 1) // scale
+    if pd.api.types.is_integer_dtype(column.dtype) and not column.hasnans:
+        whole = column.to_numpy(dtype=np.int64)
+        usable = (whole <= limit) & (whole >= -limit)
+        return np.where(usable, np.where(usable, whole, 0) * scale, BAD_TIME)
+    values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+    usable = np.isfinite(values) & (np.abs(values) < float(limit))
+    return np.where(usable, (np.where(usable, values, 0.0) * scale).astype(np.int64), BAD_TIME)
+
+
+def _from_categories(column: pd.Series, unit: str | None) -> NDArray[np.int64]:
+    values = to_nanoseconds(pd.Series(column.cat.categories), unit)
+    codes = column.cat.codes.to_numpy()
+    if not len(values):
+        return np.full(len(codes), BAD_TIME)
+    return np.where(codes >= 0, values[codes], BAD_TIME)
+
+
+def _from_dates(column: pd.Series) -> NDArray[np.int64]:
+    dates = pd.to_datetime(column, utc=True, errors="coerce", format=None if _is_date(column) else "ISO8601")
+    values = dates.dt.as_unit("ns").astype("int64").to_numpy() if dates.notna().all() else _with_missing(dates)
+    return np.asarray(values, dtype=np.int64)
+
+
+def _is_date(column: pd.Series) -> bool:
+    return pd.api.types.is_datetime64_any_dtype(column.dtype) or "date" in str(column.dtype)
+
+
+def _with_missing(dates: pd.Series) -> NDArray[np.int64]:
+    known = dates.notna().to_numpy()
+    values = np.full(len(dates), BAD_TIME)
+    values[known] = dates[known].dt.as_unit("ns").astype("int64").to_numpy()
+    return values

@@ -1,0 +1,103 @@
+"""What a study says of its finished trials, in svc's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from optuna.trial import FrozenTrial, TrialState
+
+from svc.training import budget
+from svc.training.algorithms import Params
+from svc.training.fit import Fitted
+from svc.training.sampler import own_parameters
+
+METRICS = "svc:metrics"
+EPOCHS = "svc:train_epochs"
+SECONDS = "svc:seconds"
+REUSED = "svc:reused"
+"""Attributes of a finished trial; REUSED is the number of the equal trial whose value it took."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One finished trial. `score` and `metrics` are there if it is complete, `epochs` if it trained in epochs."""
+
+    number: int
+    algorithm: str
+    params: Params
+    state: str
+    score: float | None
+    metrics: dict[str, float]
+    epochs: int | None
+    seconds: float
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """`trials` are those of the whole study that used its budget; `seconds` and `n_orphaned` are this process's."""
+
+    trials: list[TrialRecord]
+    seconds: float
+    n_orphaned: int
+
+    @property
+    def completed(self) -> list[TrialRecord]:
+        return [trial for trial in self.trials if trial.is_complete]
+
+    def count(self, state: str) -> int:
+        return sum(1 for trial in self.trials if trial.state == state)
+
+    @property
+    def best(self) -> TrialRecord:
+        """The highest score; of equal ones the first. There must be a complete trial."""
+        return next(iter(_by_score(self.completed)))
+
+    @property
+    def best_per_algorithm(self) -> dict[str, TrialRecord]:
+        found: dict[str, TrialRecord] = {}
+        for trial in _by_score(self.completed):
+            found.setdefault(trial.algorithm, trial)
+        return found
+
+
+def _by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
+    return sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number))
+
+
+def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
+    """What to store with a complete trial."""
+    return {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
+
+
+def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
+    """Those of `trials` that are finished and used the budget."""
+    return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
+
+
+def twin(trials: list[FrozenTrial], algorithm: str, params: Params) -> FrozenTrial | None:
+    """A finished trial that tried the same, if there is one."""
+    for trial in trials:
+        if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED):
+            continue
+        if trial.user_attrs.get(budget.ALGORITHM) == algorithm and own_parameters(algorithm, trial.params) == params:
+            return trial
+    return None
+
+
+def _record(trial: FrozenTrial) -> TrialRecord:
+    attrs = trial.user_attrs
+    algorithm = str(attrs.get(budget.ALGORITHM, ""))
+    return TrialRecord(
+        number=trial.number,
+        algorithm=algorithm,
+        params=own_parameters(algorithm, trial.params),
+        state={TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}.get(trial.state, "failed"),
+        score=trial.value if trial.state is TrialState.COMPLETE else None,
+        metrics=dict(attrs.get(METRICS) or {}),
+        epochs=attrs.get(EPOCHS),
+        seconds=float(attrs.get(SECONDS) or 0.0),
+    )

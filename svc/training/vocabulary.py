@@ -1,0 +1,59 @@
+"""Which tokens of a column are frequent enough to become features, counted in bounded memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import FeatureDimensionExceeded
+
+_BUCKETS = 1 << 21
+
+Tokenize = Callable[[object], list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """`tokens` are sorted. `distinct` counts all tokens seen; where there are very many it is a lower bound."""
+
+    tokens: list[str]
+    distinct: int
+
+
+def count_tokens(
+    values: Sequence[object], weights: NDArray[np.int64], tokenize: Tokenize, *, min_frequency: int, limit: int
+) -> Vocabulary:
+    """Tokens that occur in at least `min_frequency` rows. `weights[j]` is the number of rows that hold `values[j]`.
+
+    Two passes: the first adds counts in a fixed number of buckets, which is never less than a token's own count;
+    the second counts exactly, but only tokens whose bucket reaches `min_frequency`. Raises
+    FeatureDimensionExceeded as soon as more than `limit` tokens are known to qualify.
+    """
+    buckets = np.zeros(_BUCKETS, dtype=np.int64)
+    for value, weight in zip(values, weights.tolist(), strict=True):
+        for token in tokenize(value):
+            buckets[_bucket(token)] += weight
+    counts: dict[str, int] = {}
+    n_frequent = 0
+    for value, weight in zip(values, weights.tolist(), strict=True):
+        for token in tokenize(value):
+            if buckets[_bucket(token)] < min_frequency:
+                continue
+            before = counts.get(token, 0)
+            counts[token] = before + weight
+            n_frequent += before < min_frequency <= before + weight
+        if n_frequent > limit:
+            raise FeatureDimensionExceeded(
+                f"more than {limit} distinct values occur at least {min_frequency} times: raise min_frequency, "
+                "or SVC_MAX_FEATURE_DIM"
+            )
+    tokens = sorted(token for token, count in counts.items() if count >= min_frequency)
+    return Vocabulary(tokens, max(int(np.count_nonzero(buckets)), len(counts)))
+
+
+def _bucket(token: str) -> int:
+    return zlib.crc32(token.encode()) % _BUCKETS

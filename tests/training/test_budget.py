@@ -1,0 +1,68 @@
+"""One budget for all processes: how it is divided and who may use it."""
+
+from __future__ import annotations
+
+import pytest
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from svc.training import budget
+from svc.training.budget import TrialPlan, plan_trials
+
+
+def trial(number: int, state: TrialState, **attrs: object) -> FrozenTrial:
+    found = create_trial(
+        state=state,
+        value=1.0 if state is TrialState.COMPLETE else None,
+        user_attrs={f"svc:{name}": value for name, value in attrs.items()},
+    )
+    found.number = number
+    return found
+
+
+def test_the_budget_is_divided_evenly_and_what_needs_no_tuning_costs_one() -> None:
+    """What TopPop leaves goes to the others; a remainder goes to the first ones."""
+    plan = plan_trials(["A", "Pop", "B", "C"], 12, own={}, fixed=["Pop"])
+    assert plan.shares == {"A": 4, "Pop": 1, "B": 4, "C": 3}
+    assert plan.total == 12
+
+
+def test_own_numbers_come_first_and_zero_drops() -> None:
+    """`per_algorithm_trials` is taken as it stands; the others share the rest."""
+    assert plan_trials(["A", "B", "C"], 10, own={"A": 7, "C": 0}).shares == {"A": 7, "B": 3}
+
+
+def test_more_algorithms_than_trials_leaves_the_last_out() -> None:
+    """The global budget is never exceeded."""
+    assert plan_trials(["A", "B", "C"], 2, own={}).shares == {"A": 1, "B": 1}
+
+
+def test_algorithms_take_turns() -> None:
+    """A search that is cut short has tried each of them."""
+    plan = TrialPlan({"A": 2, "B": 3})
+    assert [plan.slot(number) for number in range(6)] == [("A", 0), ("B", 0), ("A", 1), ("B", 1), ("B", 2), None]
+
+
+def test_lost_trials_do_not_use_the_budget() -> None:
+    """Of failed trials only those count that were really tried."""
+    trials = [
+        trial(0, TrialState.COMPLETE, algorithm="A"),
+        trial(1, TrialState.FAIL, algorithm="B"),
+        trial(2, TrialState.FAIL, algorithm="B", spent="ValueError"),
+        trial(3, TrialState.RUNNING, algorithm="A"),
+    ]
+    assert budget.n_used(trials) == 3
+    assert budget.n_finished(trials) == 2
+    assert budget.is_within(trials, 3, 3)
+    assert not budget.is_within(trials, 3, 2)
+
+
+def test_a_replacement_goes_to_the_algorithm_that_lost_most() -> None:
+    """After a crash the shares are filled up again."""
+    plan = TrialPlan({"A": 1, "B": 2})
+    assert plan.most_wanting([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
+
+
+@pytest.mark.parametrize("n_trials", [1, 7, 40])
+def test_every_plan_adds_up(n_trials: int) -> None:
+    """Whatever the numbers, the shares sum to the budget."""
+    assert plan_trials(["A", "B", "C", "D", "E", "Pop"], n_trials, own={}, fixed=["Pop"]).total == n_trials

@@ -1,0 +1,194 @@
+"""Every exported model scores as irspack does, and holds nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+from irspack.recommenders import (
+    CosineKNNRecommender,
+    DenseSLIMRecommender,
+    IALSRecommender,
+    RP3betaRecommender,
+    TopPopRecommender,
+    TruncatedSVDRecommender,
+)
+
+from svc.errors import TrainingError
+from svc.model.model import Model, payload_parts
+from svc.model.query import Query, Ranking
+from svc.training.export import export
+
+N_USERS, N_ITEMS = 90, 60
+
+RECOMMENDERS: dict[str, tuple[type, dict[str, Any]]] = {
+    "IALSRecommender": (IALSRecommender, {"n_components": 8, "alpha0": 0.1, "train_epochs": 3, "n_threads": 1}),
+    "CosineKNNRecommender": (CosineKNNRecommender, {"top_k": 20, "normalize": True, "shrinkage": 2.0, "n_threads": 1}),
+    "RP3betaRecommender": (RP3betaRecommender, {"top_k": 15, "beta": 0.3, "n_threads": 1}),
+    "DenseSLIMRecommender": (DenseSLIMRecommender, {"reg": 20.0}),
+    "TruncatedSVDRecommender": (TruncatedSVDRecommender, {"n_components": 7}),
+    "TopPopRecommender": (TopPopRecommender, {}),
+}
+
+
+def interactions(*, counts: bool, seed: int = 0) -> sps.csr_matrix:
+    rng = np.random.default_rng(seed)
+    popularity = 1 / np.arange(1, N_ITEMS + 1) ** 0.6
+    dense = rng.random((N_USERS, N_ITEMS)) < 0.4 * popularity
+    dense[:, 0] |= ~dense.any(axis=1)
+    values = rng.integers(1, 6, dense.shape) if counts else np.ones(dense.shape)
+    return sps.csr_matrix((dense * values).astype(np.float64))
+
+
+def ids(prefix: str, n: int) -> list[str]:
+    return [f"{prefix}{i}" for i in range(n)]
+
+
+def trained(name: str, matrix: sps.csr_matrix) -> Any:
+    make, parameters = RECOMMENDERS[name]
+    return make(matrix, **parameters).learn()
+
+
+def exported(name: str, recommender: Any, matrix: sps.csr_matrix) -> Model:
+    return export(recommender, name, user_ids=ids("u", N_USERS), item_ids=ids("i", N_ITEMS), X=matrix, features=None)
+
+
+def scores_by_column(ranking: Ranking) -> np.ndarray:
+    scores = np.full(N_ITEMS, -np.inf)
+    scores[ranking.items] = ranking.scores
+    return scores
+
+
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("name", RECOMMENDERS)
+def test_known_users_score_as_in_irspack(name: str, counts: bool) -> None:
+    """For every user and every unseen item the score is that of `get_score_remove_seen`."""
+    matrix = interactions(counts=counts)
+    recommender = trained(name, matrix)
+    model = exported(name, recommender, matrix)
+    expected = np.asarray(recommender.get_score_remove_seen(np.arange(N_USERS)))
+    rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
+    found = np.array([scores_by_column(ranking) for ranking in rankings])
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in RECOMMENDERS if name != "IALSRecommender"])
+def test_seeds_score_as_a_new_history_in_irspack(name: str) -> None:
+    """Seed items are scored as `get_score_cold_user` scores a user with just these items."""
+    matrix = interactions(counts=True)
+    recommender = trained(name, matrix)
+    model = exported(name, recommender, matrix)
+    rng = np.random.default_rng(5)
+    for size in (1, 2, 7):
+        seeds = np.sort(rng.choice(N_ITEMS, size, replace=False)).astype(np.int32)
+        history = sps.csr_matrix((np.ones(size), (np.zeros(size, dtype=int), seeds)), shape=(1, N_ITEMS))
+        expected = np.asarray(recommender.get_score_cold_user(history))[0]
+        expected[seeds] = -np.inf
+        (ranking,) = model.rank([Query(limit=N_ITEMS, seeds=seeds)])
+        np.testing.assert_allclose(scores_by_column(ranking), expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("loss_type", ["IALSPP", "ORIGINAL"])
+@pytest.mark.parametrize("confidence_scaling", ["none", "log"])
+@pytest.mark.parametrize(("nu", "nu_star"), [(0.0, None), (0.5, None), (1.0, None), (0.5, 1.0)])
+@pytest.mark.parametrize(
+    "solver", [{"solver_type": "CHOLESKY"}, {"solver_type": "CG", "prediction_time_max_cg_steps": 0}]
+)
+def test_ials_seeds_are_the_exact_solution(
+    loss_type: str, confidence_scaling: str, nu: float, nu_star: float | None, solver: dict[str, Any]
+) -> None:
+    """For each form of the objective, seeds are placed where irspack's exact solvers put a user with this history."""
+    matrix = interactions(counts=False)
+    recommender = IALSRecommender(
+        matrix,
+        n_components=8,
+        alpha0=0.2,
+        reg=0.05,
+        nu=nu,
+        nu_star=nu_star,
+        loss_type=loss_type,
+        confidence_scaling=confidence_scaling,
+        epsilon=0.5,
+        train_epochs=3,
+        n_threads=1,
+        **solver,
+    ).learn()
+    model = exported("IALSRecommender", recommender, matrix)
+    for seeds in ([3], [1, 4, 9], list(range(0, 40, 3))):
+        history = sps.csr_matrix((np.ones(len(seeds)), ([0] * len(seeds), seeds)), shape=(1, N_ITEMS))
+        expected = np.asarray(recommender.get_score_cold_user(history))[0]
+        expected[seeds] = -np.inf
+        (ranking,) = model.rank([Query(limit=N_ITEMS, seeds=np.array(seeds, dtype=np.int32))])
+        np.testing.assert_allclose(scores_by_column(ranking), expected, rtol=1e-4, atol=5e-6)
+
+
+def test_values_are_kept_only_where_they_matter() -> None:
+    """Counts stay beside the history of a neighbour model; ones, and the counts of a factor model, do not."""
+    plain, counted = interactions(counts=False), interactions(counts=True)
+    knn = "CosineKNNRecommender"
+    assert exported(knn, trained(knn, plain), plain).history.weights is None
+    assert exported(knn, trained(knn, counted), counted).history.weights is not None
+    svd = "TruncatedSVDRecommender"
+    assert exported(svd, trained(svd, counted), counted).history.weights is None
+
+
+def test_stored_zeros_are_not_seen_items() -> None:
+    """An explicit zero in the matrix is no interaction, as in irspack."""
+    matrix = interactions(counts=False)
+    recommender = trained("TopPopRecommender", matrix)
+    column = int(matrix[0].indices[0])
+    matrix[0, column] = 0.0
+    assert matrix[0].nnz
+    model = exported("TopPopRecommender", recommender, matrix)
+    (ranking,) = model.rank([Query(limit=N_ITEMS, user=0)])
+    assert column in ranking.items
+
+
+def test_an_unknown_class_is_refused() -> None:
+    """The error names what can be served."""
+    with pytest.raises(TrainingError, match="TopPopRecommender"):
+        exported("SLIMRecommender", object(), interactions(counts=False))
+
+
+def test_factors_that_are_not_finite_are_refused() -> None:
+    """A search that ended in infinities gives no artifact."""
+    matrix = interactions(counts=False)
+    recommender = trained("TruncatedSVDRecommender", matrix)
+    recommender.z_[0, 0] = np.inf
+    with pytest.raises(TrainingError, match="user vectors"):
+        exported("TruncatedSVDRecommender", recommender, matrix)
+
+
+def test_parts_of_a_payload_are_what_serving_needs() -> None:
+    """A factor model holds both matrices once, the order of the index, the history and the ids; nothing else."""
+    matrix = interactions(counts=False)
+    parts = payload_parts(exported("IALSRecommender", trained("IALSRecommender", matrix), matrix))
+    assert parts["scorer.users"] == N_USERS * 8 * 4
+    assert parts["scorer.index.factors"] == N_ITEMS * 8 * 4
+    assert parts["scorer.index.columns"] == N_ITEMS * 4
+    assert parts["history.columns"] == matrix.nnz * 4
+    assert {name.split(".")[0] for name in parts} <= {"scorer", "history", "user_ids", "item_ids"}
+
+
+def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
+    """Known users get irspack's score, user·item + item bias; seeds the cosine with their mean direction."""
+    pytest.importorskip("lightfm")
+    from irspack.recommenders.bpr import BPRFMRecommender
+
+    matrix = interactions(counts=False)
+    recommender = BPRFMRecommender(matrix, n_components=6, train_epochs=3, n_threads=1).learn()
+    model = exported("BPRFMRecommender", recommender, matrix)
+    expected = recommender.get_score_remove_seen(np.arange(N_USERS))
+    rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
+    found = np.array([scores_by_column(ranking) for ranking in rankings])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+    items = recommender.get_item_embedding().astype(np.float64)
+    items /= np.linalg.norm(items, axis=1, keepdims=True)
+    mean = items[3] + items[8]
+    cosines = items @ (mean / np.linalg.norm(mean))
+    cosines[[3, 8]] = -np.inf
+    (related,) = model.rank([Query(limit=N_ITEMS, seeds=np.array([3, 8], dtype=np.int32))])
+    np.testing.assert_allclose(scores_by_column(related), cosines, rtol=1e-6, atol=1e-7)

@@ -1,0 +1,214 @@
+"""The search over a study: budget, duplicates, deadlines, interrupts, several processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from svc.training import budget
+from svc.training.budget import TrialPlan
+from svc.training.fit import Fitted
+from svc.training.progress import NullProgress
+from svc.training.pruner import AlgorithmMedianPruner
+from svc.training.sampler import AlgorithmSampler
+from svc.training.search import Hopeless, Limits, Search
+from svc.training.storage import StudyStorage, locate, open_storage
+
+KNN, POP, SLIM = "CosineKNNRecommender", "TopPopRecommender", "DenseSLIMRecommender"
+SPACES: dict[str, dict[str, Any]] = {
+    KNN: {"top_k": IntDistribution(1, 50), "feature_weighting": CategoricalDistribution(("NONE", "BM_25"))},
+    POP: {},
+    SLIM: {"reg": FloatDistribution(1.0, 1e4, log=True)},
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Optuna's own lines stay out of the way."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    yield
+
+
+class Peak:
+    """A score with a maximum, and a record of what was trained."""
+
+    metric = "ndcg"
+
+    def __init__(self, act: Callable[[str, dict, Callable[[], None]], None] = lambda *_: None) -> None:
+        self.trained: list[tuple[str, dict]] = []
+        self.act = act
+
+    def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
+        self.trained.append((algorithm, params))
+        self.act(algorithm, params, check)
+        score = 0.1 if algorithm == POP else 1.0 / (1.0 + abs(params.get("top_k", 30) - 17))
+        return Fitted({"ndcg": score}, None)
+
+
+def make(
+    plan: dict[str, int],
+    objective: Any,
+    *,
+    storage: StudyStorage | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    seed: int = 1,
+) -> Search:
+    storage = storage or open_storage(locate("", Path()))
+    shares = TrialPlan(plan)
+    sampler = AlgorithmSampler(shares, SPACES, seed)
+    study = optuna.create_study(
+        study_name="svc_small_r",
+        storage=storage.backend,
+        sampler=sampler,
+        pruner=AlgorithmMedianPruner(),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    return Search(study, storage, sampler, shares, objective, limits, NullProgress())
+
+
+def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
+    """Every share is used, by turns; the best of all is the highest score."""
+    objective = Peak()
+    result = make({KNN: 12, POP: 1}, objective).run()
+    assert len(result.trials) == 13
+    assert [name for name, _ in objective.trained[:3]] == [KNN, POP, KNN]
+    assert result.best.score == max(trial.score or 0 for trial in result.trials)
+    assert set(result.best_per_algorithm) == {KNN, POP}
+
+
+def test_the_same_seed_gives_the_same_search() -> None:
+    """Parameters do not depend on clocks, hashes or earlier searches; another seed tries others."""
+    runs = [Peak(), Peak(), Peak()]
+    for objective, seed in zip(runs, (1, 1, 2), strict=True):
+        make({KNN: 8, SLIM: 4}, objective, seed=seed).run()
+    assert runs[0].trained == runs[1].trained
+    assert runs[0].trained != runs[2].trained
+
+
+def test_nothing_is_trained_twice() -> None:
+    """A space of four settings costs four trainings, whatever its share; recorded values fill the rest."""
+    objective = Peak()
+    search = make({KNN: 9}, objective)
+    search.sampler._spaces = {KNN: {"top_k": IntDistribution(1, 4)}}
+    result = search.run()
+    assert len(result.completed) == 9
+    assert sorted(params["top_k"] for _, params in objective.trained) == [1, 2, 3, 4]
+
+
+def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
+    """Its error is logged, its place in the budget is used."""
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        if algorithm == SLIM:
+            raise MemoryError("too large")
+
+    result = make({KNN: 2, SLIM: 2}, Peak(act)).run()
+    assert (len(result.completed), result.count("failed")) == (2, 2)
+    assert [record["error"] for record in log if record["event"] == "trial_failed"] == ["MemoryError: too large"] * 2
+
+
+def test_hopeless_parameters_are_pruned() -> None:
+    """What cannot be trained on this data is no failure."""
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        if params.get("top_k", 0) > 25:
+            raise Hopeless("ridge")
+
+    result = make({KNN: 8}, Peak(act)).run()
+    assert result.count("pruned") > 0
+    assert len(result.trials) == 8
+
+
+def test_a_trial_over_its_time_is_left_behind(log: list[dict]) -> None:
+    """It counts as orphaned and as used, and its thread ends at the next epoch."""
+    ended = threading.Event()
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        if algorithm != SLIM:
+            return
+        try:
+            while True:
+                ended.wait(0.01)
+                check()
+        finally:
+            ended.set()
+
+    result = make({KNN: 3, SLIM: 1}, Peak(act), limits=Limits(per_trial_timeout_s=0.3)).run()
+    assert result.n_orphaned == 1
+    assert (len(result.completed), result.count("failed")) == (3, 1)
+    assert ended.wait(10)
+    assert any(record["event"] == "trial_timed_out" for record in log)
+
+
+def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None:
+    """The first complete trial is waited for; after it nothing new begins."""
+    gate = threading.Event()
+    objective = Peak(lambda *_: gate.wait(0.5) and None)
+    result = make({KNN: 50}, objective, limits=Limits(timeout_s=0.01)).run()
+    assert len(result.completed) == 1
+
+
+def test_several_trials_run_at_once() -> None:
+    """With parallelism 3 three trials meet at a barrier that fewer could not pass."""
+    barrier = threading.Barrier(3, timeout=20)
+    result = make({KNN: 6}, Peak(lambda *_: barrier.wait() and None), limits=Limits(parallelism=3)).run()
+    assert len(result.completed) == 6
+
+
+def test_an_interrupt_gives_running_trials_back(tmp_path: Path) -> None:
+    """A resumed search finds the finished ones, and the lost one's place is free again."""
+
+    class Impatient(NullProgress):
+        def trial(self, done: int, total: int, best_score: float | None, algorithm: str | None) -> None:
+            if done == 2:
+                raise KeyboardInterrupt
+
+    storage = open_storage(locate("s.db", tmp_path))
+    search = make({KNN: 5}, Peak(), storage=storage)
+    search.progress = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    again = Peak()
+    result = make({KNN: 5}, again, storage=open_storage(locate("s.db", tmp_path))).run()
+    assert len(result.completed) == 5
+    assert len(again.trained) == 3
+
+
+def test_what_a_dead_process_left_running_is_tried_again(tmp_path: Path) -> None:
+    """Its trial is found by its owner's pid at once, without waiting for a heartbeat to go stale."""
+    storage = open_storage(locate("s.db", tmp_path))
+    lost = make({KNN: 4}, Peak(), storage=storage)
+    trial = lost.study.ask()
+    trial.set_user_attr(budget.ALGORITHM, KNN)
+    trial.set_user_attr(budget.OWNER, lost._identity.rpartition("|")[0] + "|1")
+    result = make({KNN: 4}, Peak(), storage=open_storage(locate("s.db", tmp_path))).run()
+    assert len(result.completed) == 4
+    assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
+
+
+def test_pruning_compares_trials_of_one_algorithm_only() -> None:
+    """Below the median of its like after the warm-up: pruned; a better one, or another algorithm, is not."""
+    sampler = AlgorithmSampler(TrialPlan({KNN: 20, SLIM: 1}), SPACES, 1)
+    study = optuna.create_study(direction="maximize", pruner=AlgorithmMedianPruner(n_startup=2, n_warmup=1))
+
+    def run(algorithm: str, scores: list[float]) -> bool:
+        trial = study.ask()
+        trial.set_user_attr(budget.ALGORITHM, algorithm)
+        for epoch, score in enumerate(scores, start=1):
+            trial.report(score, epoch)
+        pruned = trial.should_prune()
+        study.tell(trial, scores[-1])
+        return pruned
+
+    assert not any([run(KNN, [0.5, 0.6]), run(KNN, [0.4, 0.5]), run(KNN, [0.5, 0.7])])
+    assert run(KNN, [0.1, 0.2])
+    assert not run(KNN, [0.9])
+    assert not run(SLIM, [0.01, 0.02])
+    assert sampler.slot(study, 1) == (SLIM, 0)
