@@ -1,0 +1,1 @@
+"""From signed artifacts to answers over HTTP."""

@@ -1,0 +1,247 @@
+"""One lane a model: requests that wait together are scored together, in one worker-thread call.
+
+Nothing waits on a timer. Alone, a request goes straight through; under load, batches form by themselves
+while the thread is busy with the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from svc.errors import RecipeUnavailable
+from svc.model.query import Query, Ranking
+from svc.settings import Settings
+
+MAX_BATCH = 256
+INLINE_S = 200e-6
+"""A query that costs less is scored on the event loop when it is alone: a thread's hop costs the loop about as much."""
+INLINE_LIMIT = 32
+_STEP = 1.05
+BULK_SLICE = 64
+SCORING_NICENESS = 10
+
+_thread = threading.local()
+Outcome = list[Ranking] | Exception
+
+
+class Ranker(Protocol):
+    """What a lane needs of a model. `rank` is pure, thread-safe, and answers in the order asked."""
+
+    def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
+
+
+def scoring_limiter(settings: Settings) -> trio.CapacityLimiter:
+    """The places of all scoring threads of a process: one core is left to the event loop."""
+    cores = len(os.sched_getaffinity(0))
+    return trio.CapacityLimiter(settings.scoring_threads or max(1, cores - 1))
+
+
+def be_nice() -> None:
+    """Lower the priority of this worker thread, so that the event loop is scheduled before it."""
+    if not getattr(_thread, "nice", False):
+        _thread.nice = True
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SCORING_NICENESS)
+
+
+class _Ticket:
+    """The queries of one caller, and their answers as they come."""
+
+    __slots__ = ("answers", "done", "error", "queries", "taken")
+
+    def __init__(self, queries: Sequence[Query]) -> None:
+        self.queries = queries
+        self.taken = 0
+        self.answers: list[Ranking] = []
+        self.error: Exception | None = None
+        self.done = trio.Event()
+
+    def take(self, most: int) -> Sequence[Query]:
+        """The next queries, at most `most`, that have not been scored."""
+        part = self.queries[self.taken : self.taken + most]
+        self.taken += len(part)
+        return part
+
+    def give(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Exception):
+            self.error = outcome
+            self.done.set()
+            return
+        self.answers += outcome
+        if len(self.answers) == len(self.queries):
+            self.done.set()
+
+
+class Lane:
+    """The queue in front of one model. `run()` scores; `rank()` is what requests call.
+
+    Single queries go before batches, and a batch is scored in slices: a request for one user never waits
+    for 256 of another client.
+    """
+
+    def __init__(self, model: Ranker, limiter: trio.CapacityLimiter) -> None:
+        self._model = model
+        self._limiter = limiter
+        self._singles: deque[_Ticket] = deque()
+        self._bulk: deque[_Ticket] = deque()
+        self._wake = trio.Event()
+        self._closing = False
+        self._cost_s = INLINE_S
+
+    async def rank(self, queries: Sequence[Query]) -> list[Ranking]:
+        """Rankings in the order of `queries`. Raises what the model raised for them.
+
+        Cancelling drops what has not begun; what a thread has begun ends unheard. Works on a closed lane
+        too, for a request that began before a swap: it is then scored by itself.
+        """
+        if self._closing:
+            return await trio.to_thread.run_sync(
+                _rank_nicely, self._model, queries, limiter=self._limiter, abandon_on_cancel=True
+            )
+        ticket = _Ticket(queries)
+        queue = self._singles if len(queries) == 1 else self._bulk
+        queue.append(ticket)
+        self._wake.set()
+        try:
+            await ticket.done.wait()
+        except trio.Cancelled:
+            if ticket in queue:
+                queue.remove(ticket)
+            raise
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.answers
+
+    def close(self) -> None:
+        """Let `run()` return once nothing waits."""
+        self._closing = True
+        self._wake.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Score until closed. A model that raises fails the queries concerned; the lane goes on.
+
+        Cancelling waits for the call that a thread has begun: the thread is never abandoned.
+        """
+        task_status.started()
+        try:
+            while True:
+                parts = self._take()
+                if self._is_cheap(parts):
+                    self._score_here(parts[0])
+                elif parts:
+                    await self._score(parts)
+                elif self._closing:
+                    return
+                else:
+                    self._wake = trio.Event()
+                    await self._wake.wait()
+        finally:
+            self._closing = True
+            _turn_away([*self._singles, *self._bulk])
+            self._singles.clear()
+            self._bulk.clear()
+
+    def _take(self) -> list[tuple[_Ticket, Sequence[Query]]]:
+        """Singles first, then one slice of the batches, each batch in turn."""
+        parts: list[tuple[_Ticket, Sequence[Query]]] = []
+        while self._singles and len(parts) < MAX_BATCH:
+            ticket = self._singles.popleft()
+            parts.append((ticket, ticket.take(1)))
+        room = min(BULK_SLICE, MAX_BATCH - len(parts))
+        while self._bulk and room:
+            ticket = self._bulk.popleft()
+            part = ticket.take(room)
+            parts.append((ticket, part))
+            room -= len(part)
+            if ticket.taken < len(ticket.queries):
+                self._bulk.append(ticket)
+        return parts
+
+    def _is_cheap(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> bool:
+        """True for one usual query to a model that answers such queries at once."""
+        if len(parts) != 1 or len(parts[0][1]) != 1 or self._cost_s >= INLINE_S:
+            return False
+        query = parts[0][1][0]
+        return query.user >= 0 and query.limit <= INLINE_LIMIT
+
+    def _score_here(self, part: tuple[_Ticket, Sequence[Query]]) -> None:
+        outcomes, seconds = _rank_apart(self._model, [part[1]])
+        self._learn(seconds)
+        part[0].give(outcomes[0])
+
+    def _learn(self, seconds: float) -> None:
+        """Step towards the median cost of one query, which a slow one now and then does not move."""
+        self._cost_s *= _STEP if seconds > self._cost_s else 1 / _STEP
+
+    async def _score(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
+        questions = [part for _, part in parts]
+        try:
+            outcomes, seconds = await trio.to_thread.run_sync(
+                _rank_apart_nicely, self._model, questions, limiter=self._limiter, abandon_on_cancel=False
+            )
+        except trio.Cancelled:
+            _turn_away([ticket for ticket, _ in parts])
+            raise
+        if len(parts) == len(questions[0]) == 1:
+            self._learn(seconds)
+        for (ticket, _), outcome in zip(parts, outcomes, strict=True):
+            ticket.give(outcome)
+            if isinstance(outcome, Exception) and ticket in self._bulk:
+                self._bulk.remove(ticket)
+
+
+def _turn_away(tickets: list[_Ticket]) -> None:
+    """Nobody scores any more: whoever still waits is told so."""
+    for ticket in tickets:
+        ticket.give(RecipeUnavailable("the server is stopping"))
+
+
+def _rank_nicely(model: Ranker, queries: Sequence[Query]) -> list[Ranking]:
+    be_nice()
+    return model.rank(queries)
+
+
+def _rank_apart_nicely(model: Ranker, questions: list[Sequence[Query]]) -> tuple[list[Outcome], float]:
+    be_nice()
+    return _rank_apart(model, questions)
+
+
+def _rank_apart(model: Ranker, questions: list[Sequence[Query]]) -> tuple[list[Outcome], float]:
+    """An outcome for each caller, and the processor seconds that they took."""
+    started = time.thread_time()
+    outcomes = _outcomes(model, questions)
+    return outcomes, time.thread_time() - started
+
+
+def _outcomes(model: Ranker, questions: list[Sequence[Query]]) -> list[Outcome]:
+    """Rank all callers' queries as one; if that fails, each caller's by themselves, so that only the culprit fails."""
+    try:
+        return _deal(model.rank([query for part in questions for query in part]), questions)
+    except Exception as error:
+        if len(questions) == 1:
+            return [error]
+    outcomes: list[Outcome] = []
+    for part in questions:
+        try:
+            outcomes += _deal(model.rank(part), [part])
+        except Exception as error:
+            outcomes.append(error)
+    return outcomes
+
+
+def _deal(rankings: list[Ranking], questions: list[Sequence[Query]]) -> list[Outcome]:
+    """Hand each caller its own share of `rankings`, which must be one a query."""
+    if len(rankings) != sum(map(len, questions)):
+        raise RuntimeError(f"the model answered {len(rankings)} of {sum(map(len, questions))} queries")
+    shares: list[Outcome] = []
+    start = 0
+    for part in questions:
+        shares.append(rankings[start : start + len(part)])
+        start += len(part)
+    return shares

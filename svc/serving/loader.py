@@ -1,0 +1,123 @@
+"""From an artifact's bytes to a model that can answer: the one way, at start and on every swap.
+
+read → caps → parse → HMAC → version checks → decode → derived state → item metadata → one rehearsal. Nothing of the
+header or the payload is looked at before their signature holds. All of it blocks and computes: call it from a
+worker thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from svc import events, logs
+from svc.artifact.keys import SigningKeys, is_development, verify
+from svc.artifact.layout import Parsed, kid_of, parse
+from svc.artifact.store import Blob, Store
+from svc.errors import ArtifactError, PayloadInvalid
+from svc.model.codec import decode
+from svc.model.model import Model
+from svc.model.skew import check_feature_version, check_version_skew, running_irspack_version
+from svc.recipe.load import LoadedRecipe
+from svc.serving.fragments import ItemFragments
+from svc.serving.lanes import be_nice
+from svc.serving.metadata import load_metadata
+from svc.settings import Settings
+
+UNKNOWN_KID = "<unknown>"
+_SKEW_EVENTS = {"allowed": events.IRSPACK_VERSION_SKEW_ALLOWED, "unknown": events.IRSPACK_VERSION_UNKNOWN}
+
+
+class LoadFailed(Exception):
+    """Loading ended with `error`. `kid` is what the artifact names, `sha256` of its bytes if they were read."""
+
+    def __init__(self, error: ArtifactError, kid: str, sha256: str | None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.kid = kid
+        self.sha256 = sha256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A model that has answered a rehearsal, ready to be published. `seconds` is what loading took."""
+
+    model: Model
+    fragments: ItemFragments
+    header: Mapping[str, Any]
+    sha256: str
+    kid: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """What every load of one process shares. Thread-safe."""
+
+    settings: Settings
+    keys: SigningKeys
+    variables: Mapping[str, str]
+
+    def load(self, recipe: LoadedRecipe, store: Store, *, known_sha256: str | None = None) -> Loaded | None:
+        """The model in `store`, or None when its bytes are those of `known_sha256`. Raises `LoadFailed`."""
+        be_nice()
+        began = time.perf_counter()
+        try:
+            blob = store.read(self.settings.max_artifact_bytes)
+        except ArtifactError as error:
+            raise LoadFailed(error, UNKNOWN_KID, None) from error
+        if blob.sha256 == known_sha256:
+            return None
+        try:
+            parsed = parse(blob.view, max_payload_bytes=self.settings.max_payload_bytes)
+            model, fragments = self._open(recipe, parsed)
+        except ArtifactError as error:
+            raise LoadFailed(error, _kid(recipe.recipe.name, blob), blob.sha256) from error
+        seconds = time.perf_counter() - began
+        return Loaded(model, fragments, parsed.header, blob.sha256, parsed.kid, seconds)
+
+    def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments]:
+        verify(parsed, self.keys)
+        name, header = recipe.recipe.name, parsed.header
+        self._check_versions(name, header)
+        if is_development(parsed.kid, self.keys):
+            logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)
+        model = decode(parsed.payload)
+        if not isinstance(model, Model):
+            raise PayloadInvalid(f"payload: holds {type(model).__name__}, not a model")
+        model.check_features(header)
+        model.ready()
+        metadata = load_metadata(recipe, self.settings, model.item_ids, self.variables)
+        fragments = ItemFragments.build(model.item_ids, metadata)
+        model.rehearse()
+        _compare_recipes(recipe, header)
+        return model, fragments
+
+    def _check_versions(self, name: str, header: Mapping[str, Any]) -> None:
+        skew = check_version_skew(header, running_irspack_version(), allow=self.settings.allow_version_skew)
+        event = _SKEW_EVENTS.get(skew.outcome)
+        if event is not None:
+            logs.emit(event, name=name, artifact_version=skew.artifact_version, running_version=skew.running_version)
+        check_feature_version(header)
+
+
+def _kid(name: str, blob: Blob) -> str:
+    """The kid that the bytes name, whatever else is wrong with them."""
+    try:
+        return kid_of(blob.view)
+    except ArtifactError as error:
+        logs.emit(events.KID_EXTRACTION_FAILED, name=name, error=error.message)
+        return UNKNOWN_KID
+
+
+def _compare_recipes(recipe: LoadedRecipe, header: Mapping[str, Any]) -> None:
+    trained_with = header.get("recipe_hash")
+    if trained_with is not None and trained_with != recipe.recipe_hash:
+        logs.emit(
+            events.ARTIFACT_RECIPE_HASH_MISMATCH,
+            name=recipe.recipe.name,
+            artifact_recipe_hash=trained_with,
+            current_recipe_hash=recipe.recipe_hash,
+        )

@@ -1,0 +1,168 @@
+"""What the server knows about each recipe, and the health documents made from it. No I/O.
+
+One immutable `Snapshot` holds everything; a change builds the next one and swaps one reference, so a
+reader on any thread sees the state before or after a change, never half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from svc.model.model import Model
+    from svc.serving.fragments import ItemFragments
+    from svc.serving.lanes import Lane
+
+SHOWN_ERROR_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A published model with all that an answer needs. A request keeps the one that it began with.
+
+    `model_version` is `sha256:<hex of the artifact file>`; `loaded_at` is Unix time in seconds.
+    """
+
+    name: str
+    model: Model
+    fragments: ItemFragments
+    header: Mapping[str, Any]
+    model_version: str
+    kid: str
+    lane: Lane
+    loaded_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is wrong with a recipe now, by the part that failed; each part clears its own.
+
+    `load`: the artifact could not be loaded. `stat`: the store did not tell about the artifact.
+    `recipe`: the recipe file stopped parsing.
+    """
+
+    load: str | None = None
+    stat: str | None = None
+    recipe: str | None = None
+
+    def first(self) -> str | None:
+        return self.load or self.stat or self.recipe
+
+
+NO_FAULTS = Faults()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recipe. Without `served` it is a stub. `file` is the name of the recipe file."""
+
+    name: str
+    file: str
+    served: Served | None = None
+    faults: Faults = NO_FAULTS
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no model; None while one is served."""
+        return None if self.served else self.faults.first() or "not loaded yet"
+
+    @property
+    def last_load_error(self) -> str | None:
+        """What is wrong while an earlier model serves; None for a stub."""
+        return self.faults.first() if self.served else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Recipes by name and, for each recipe file that is skipped, file name to error."""
+
+    entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    skipped: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Registry:
+    """The current snapshot. Only the task that watches writes; anyone reads."""
+
+    def __init__(self) -> None:
+        self._now = Snapshot()
+
+    def get(self, name: str) -> Entry | None:
+        return self._now.entries.get(name)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, by name."""
+        return tuple(self._now.entries.values())
+
+    def skipped(self) -> dict[str, str]:
+        """Error by stem of each skipped recipe file."""
+        return {_stem(file): error for file, error in self._now.skipped.items()}
+
+    def skipped_files(self) -> Mapping[str, str]:
+        """Error by file name of each skipped recipe file."""
+        return self._now.skipped
+
+    def put(self, entry: Entry) -> None:
+        """Add or replace the entry of this name."""
+        entries = {**self._now.entries, entry.name: entry}
+        self._now = replace(self._now, entries=MappingProxyType(dict(sorted(entries.items()))))
+
+    def remove(self, name: str) -> None:
+        entries = {key: entry for key, entry in self._now.entries.items() if key != name}
+        self._now = replace(self._now, entries=MappingProxyType(entries))
+
+    def skip(self, errors: Mapping[str, str]) -> None:
+        """Replace the skipped files: file name to error."""
+        self._now = replace(self._now, skipped=MappingProxyType(dict(sorted(errors.items()))))
+
+    def ready(self) -> bool:
+        """True once a recipe is loaded, or when none is declared."""
+        entries = self._now.entries
+        return not entries or any(entry.served for entry in entries.values())
+
+    def health(self) -> tuple[dict[str, Any], int]:
+        """The count-based document and its HTTP status: 503 while a valid recipe has no model."""
+        now = self._now
+        loaded = sum(entry.served is not None for entry in now.entries.values())
+        degraded = loaded < len(now.entries)
+        document: dict[str, Any] = {"status": _status(degraded), "total": len(now.entries), "loaded": loaded}
+        if now.skipped:
+            document["skipped"] = len(now.skipped)
+        return document, 503 if degraded else 200
+
+    def details(self) -> tuple[dict[str, Any], int]:
+        """The document of each recipe and its HTTP status: 503 while any has a current error.
+
+        Skipped files are shown and do not count as errors.
+        """
+        now = self._now
+        recipes = {name: _details(entry) for name, entry in now.entries.items()}
+        degraded = any(entry.faults.first() or not entry.served for entry in now.entries.values())
+        for file, error in now.skipped.items():
+            key = file if _stem(file) in now.entries else _stem(file)
+            recipes[key] = {"loaded": False, "skipped": True, "error": _shown(error)}
+        return {"status": _status(degraded), "recipes": recipes}, 503 if degraded else 200
+
+
+def _details(entry: Entry) -> dict[str, Any]:
+    document: dict[str, Any] = {"loaded": entry.served is not None}
+    if entry.served:
+        document["best_class"] = entry.served.header.get("best_class")
+    for key, error in (("error", entry.error), ("last_load_error", entry.last_load_error)):
+        if error:
+            document[key] = _shown(error)
+    return document
+
+
+def _status(degraded: bool) -> str:
+    return "degraded" if degraded else "ok"
+
+
+def _shown(error: str) -> str:
+    return error[:SHOWN_ERROR_CHARACTERS]
+
+
+def _stem(file: str) -> str:
+    return file.removesuffix(".yaml")

@@ -1,0 +1,144 @@
+"""Everything but the four verbs: health, recipes, metrics and the OpenAPI document, in quart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from pydantic_core import to_json
+from quart import Response, request
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+from werkzeug.routing import BaseConverter
+
+from svc.errors import (
+    MethodNotAllowed,
+    NotFound,
+    PayloadTooLargeForRequest,
+    RecipeNotFound,
+    RecipeUnavailable,
+    ValidationFailed,
+)
+from svc.serving.openapi import document
+from svc.serving.registry import Entry
+from svc.serving.state import ServerState
+
+FAILURE = "svc.failure"
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# What a description tells of an artifact; everything else of its header stays inside.
+DESCRIBED = (
+    "algorithms",
+    "metric",
+    "cutoff",
+    "best_class",
+    "best_params",
+    "best_score",
+    "trained_at",
+    "recipe_hash",
+    "data_stats",
+    "evaluation",
+    "features",
+)
+
+
+class RecipeName(BaseConverter):
+    """The part of a path that can be a recipe's name."""
+
+    regex = "[A-Za-z0-9_-]{1,64}"
+
+
+def build_routes(state: ServerState) -> QuartTrio:
+    """The quart application. It leaves the exception of a failed request in the scope, under FAILURE."""
+    app = QuartTrio("svc", static_folder=None)
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    app.url_map.converters["recipe_name"] = RecipeName
+    app.register_error_handler(Exception, _keep)
+    _health(app, state)
+    _recipes(app, state)
+    if state.metrics.enabled:
+        limiter = trio.CapacityLimiter(1)
+
+        @app.get("/v1/metrics")
+        async def metrics() -> Response:
+            text = await trio.to_thread.run_sync(state.metrics.render, limiter=limiter, abandon_on_cancel=True)
+            return Response(text, content_type=METRICS_TYPE)
+
+    if not state.settings.is_closed:
+
+        @app.get("/v1/openapi.json")
+        async def openapi() -> Response:
+            return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.metrics.enabled))
+
+    return app
+
+
+def _health(app: QuartTrio, state: ServerState) -> None:
+    @app.get("/v1/health")
+    async def health() -> Response:
+        return _json(*state.registry.health())
+
+    @app.get("/v1/health/live")
+    async def live() -> Response:
+        return _json({"status": "ok"})
+
+    @app.get("/v1/health/ready")
+    async def ready() -> Response:
+        if state.draining:
+            return _json({"status": "draining"}, 503)
+        return _json({"status": "ok"}) if state.registry.ready() else _json({"status": "loading"}, 503)
+
+    @app.get("/v1/health/details")
+    async def details() -> Response:
+        return _json(*state.registry.details())
+
+
+def _recipes(app: QuartTrio, state: ServerState) -> None:
+    @app.get("/v1/recipes")
+    async def recipes() -> Response:
+        return _json({"recipes": [_summary(entry) for entry in state.registry.entries()]})
+
+    @app.get("/v1/recipes/<recipe_name:name>")
+    async def recipe(name: str) -> Response:
+        entry = state.registry.get(name)
+        if entry is None:
+            raise RecipeNotFound("no recipe of this name is served here")
+        if entry.served is None:
+            raise RecipeUnavailable("the recipe has no model now; /v1/health/details says why")
+        header = entry.served.header
+        described = {key: header[key] for key in DESCRIBED if key in header}
+        return _json({**_summary(entry), **described})
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    summary: dict[str, Any] = {"name": entry.name, "loaded": entry.served is not None}
+    if entry.served:
+        summary["model_version"] = entry.served.model_version
+        summary["best_class"] = entry.served.header.get("best_class")
+    return summary
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(to_json(body), status=status, content_type="application/json")
+
+
+async def _keep(error: Exception) -> Response:
+    """Leave the error to the gate, which answers every error in one way."""
+    request.scope[FAILURE] = _translated(error)  # type: ignore[literal-required]
+    return Response(b"", status=500)
+
+
+def _translated(error: Exception) -> Exception:
+    """The ApiError for what quart itself raises."""
+    if not isinstance(error, HTTPException):
+        return error
+    match error.code:
+        case 404:
+            return NotFound("nothing is served at this path")
+        case 405:
+            allowed = sorted(getattr(error, "valid_methods", None) or ())
+            return MethodNotAllowed(f"this endpoint takes {', '.join(allowed)}", fields={"allow": allowed})
+        case 413:
+            return PayloadTooLargeForRequest("the body is larger than this endpoint takes")
+        case code if code is not None and code < 500:
+            return ValidationFailed("the request is not valid")
+    return error

@@ -1,0 +1,43 @@
+"""SIGTERM and SIGINT: the first one begins the drain, a second one ends the process at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import trio
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(slots=True)
+class Stop:
+    """Set once by the first signal. `reason` is then the signal's name, `since` the time on trio's clock."""
+
+    event: trio.Event = field(default_factory=trio.Event)
+    reason: str = ""
+    since: float = 0.0
+
+    def set(self, reason: str) -> None:
+        if not self.event.is_set():
+            self.reason, self.since = reason, trio.current_time()
+            self.event.set()
+
+
+async def listen(
+    stop: Stop, end_at_once: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Turn signals into `stop`, then into `end_at_once()`. Started once the handlers are in place."""
+    with trio.open_signal_receiver(*SIGNALS) as arriving:
+        task_status.started()
+        async for number in arriving:
+            if stop.event.is_set():
+                end_at_once()
+            stop.set(signal.Signals(number).name)
+
+
+def exit_now() -> None:
+    """End the process without unwinding: threads that hang and clients that wait are let go."""
+    os._exit(0)

@@ -1,0 +1,93 @@
+"""Real signed artifacts without training: models built by hand, written through the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from svc.artifact import layout
+from svc.artifact.keys import parse_signing_keys
+from svc.artifact.store import open_store
+from svc.model.codec import encode
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import SVDScorer
+from svc.model.recommenders.popularity import PopularityScorer
+from svc.model.skew import running_irspack_version
+from svc.settings import Settings
+
+SIGNING_KEYS = "k1:" + "11" * 32
+OTHER_KEYS = "k2:" + "22" * 32
+
+
+def ids(prefix: str, count: int) -> IdTable:
+    return IdTable.from_ids([f"{prefix}{number}" for number in range(count)])
+
+
+def history(n_users: int, n_items: int, seen: int = 2) -> History:
+    """Every user has seen the `seen` items that begin at their own number, modulo the number of items."""
+    starts = np.arange(n_users)[:, np.newaxis] % (n_items - seen)
+    columns = (starts + np.arange(seen)).astype(np.int32).ravel()
+    return History(np.arange(0, n_users * seen + 1, seen, dtype=np.int64), columns)
+
+
+def popularity_model(best: int = 0, n_users: int = 4, n_items: int = 6) -> Model:
+    """Recommends `i<best>` to whoever has not seen it."""
+    scores = np.arange(n_items, 0, -1, dtype=np.float64)
+    scores[best] = n_items + 1
+    return Model(
+        user_ids=ids("u", n_users),
+        item_ids=ids("i", n_items),
+        history=history(n_users, n_items),
+        scorer=PopularityScorer(scores),
+        features=None,
+    )
+
+
+def factor_model(n_users: int, n_items: int, components: int, seed: int = 0) -> Model:
+    """Random factors: the size of a real model without its training."""
+    random = np.random.default_rng(seed)
+    users = random.standard_normal((n_users, components), dtype=np.float32)
+    items = random.standard_normal((n_items, components), dtype=np.float32)
+    return Model(
+        user_ids=ids("u", n_users),
+        item_ids=ids("i", n_items),
+        history=history(n_users, n_items, seen=20),
+        scorer=SVDScorer(users, FactorIndex.build(items)),
+        features=None,
+    )
+
+
+def header(**more: Any) -> dict[str, Any]:
+    """What a header must hold to be served."""
+    return {
+        "irspack_version": running_irspack_version(),
+        "best_class": "TopPopRecommender",
+        "algorithms": ["TopPopRecommender"],
+        "metric": "ndcg",
+        "cutoff": 20,
+        "trained_at": "2026-01-01T00:00:00+00:00",
+        **more,
+    }
+
+
+def write_artifact(
+    path: Path,
+    model: Model,
+    *,
+    versioning: Any = "always_overwrite",
+    keys: str = SIGNING_KEYS,
+    head: Mapping[str, Any] | None = None,
+) -> str:
+    """Publish `model` at `path` and give its sha256."""
+    kid, key = parse_signing_keys(keys).active
+    payload = encode(model)
+    write = partial(layout.write, kid=kid, key=key, header=head or header(), payload=payload)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return open_store(str(path), Settings()).publish(write, versioning).written.sha256_hex
