@@ -1,0 +1,108 @@
+"""`svc bench URL`: how many requests a running server can take, and how long they take."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from svc.cli.http import ServerUnreachable, base_url
+from svc.cli.options import ClientKey, ServerUrl
+from svc.errors import UsageError
+
+if TYPE_CHECKING:
+    from svc.cli.load import Measured
+
+NAME = "bench"
+HELP = "Drive a running server with known users and show throughput, latency percentiles and errors."
+EPILOG = """
+[bold]Examples[/bold]
+  svc bench http://127.0.0.1:8080 --recipe books --users data/readers.csv
+  svc bench http://127.0.0.1:8080 --recipe books --users ids.txt --connections 64
+
+The server shares the machine with this command: on 2 cores it gets one.
+
+[bold]Exit codes[/bold]  0 every answer was 200   1 there were errors, or no server   2 bad usage
+"""
+SEED = 1
+
+
+def command(
+    url: ServerUrl,
+    recipe: Annotated[str, typer.Option("--recipe", help="Name of the recipe to ask.", show_default=False)],
+    users: Annotated[
+        Path, typer.Option("--users", help="User ids: a CSV with --column, or one a line.", show_default=False)
+    ],
+    column: Annotated[str, typer.Option("--column", help="Column of a CSV that holds the ids.")] = "user_id",
+    connections: Annotated[
+        int, typer.Option("--connections", min=1, max=1000, help="Requests under way at once.")
+    ] = 16,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3600, help="How long to measure.")] = 10.0,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Items to ask for.")] = 10,
+    client_key: ClientKey = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> int:
+    import json
+
+    import trio
+
+    from svc.cli.load import Target, drive
+
+    bodies = [json.dumps({"user_id": user, "limit": limit}).encode() for user in _shuffled_ids(users, column)]
+    headers = (f"X-API-Key: {client_key}",) if client_key else ()
+    target = Target(base_url(url), f"/v1/recipes/{recipe}:recommend", headers)
+
+    async def measure() -> Measured:
+        return await drive(target, bodies, connections=connections, seconds=seconds)
+
+    try:
+        figures = _figures(trio.run(measure))
+    except OSError as error:
+        raise ServerUnreachable(f"{url} does not answer: {error}") from None
+    typer.echo(json.dumps(figures) if as_json else "\n".join(f"{name:<16} {value}" for name, value in figures.items()))
+    return 0 if figures["requests"] and not figures["errors"] else 1
+
+
+def _shuffled_ids(path: Path, column: str) -> list[str]:
+    """The distinct ids of the file, in an order that has nothing to do with the file's."""
+    ids = sorted(set(_ids(path, column)))
+    if not ids:
+        raise UsageError(f"--users: {path} holds no user ids")
+    random.Random(SEED).shuffle(ids)
+    return ids
+
+
+def _ids(path: Path, column: str) -> list[str]:
+    import csv
+
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            if path.suffix != ".csv":
+                return [line.strip() for line in file if line.strip()]
+            rows = csv.DictReader(file)
+            if column not in (rows.fieldnames or ()):
+                raise UsageError(
+                    f"--column: {path} has no column {column!r}; it has {', '.join(rows.fieldnames or ())}"
+                )
+            return [row[column] for row in rows if row[column]]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--users: {path} cannot be read: {error}") from None
+
+
+def _figures(measured: Measured) -> dict[str, Any]:
+    """What is printed; latencies in milliseconds."""
+    answered = sum(measured.statuses.values())
+    errors = {str(status): n for status, n in sorted(measured.statuses.items()) if status != 200}
+    if measured.broken:
+        errors["broken connections"] = measured.broken
+    percentiles = {f"p{percent:g}_ms": round(measured.percentile_s(percent) * 1e3, 3) for percent in (50, 90, 99, 99.9)}
+    return {
+        "requests": answered,
+        "seconds": round(measured.seconds, 3),
+        "requests_per_s": round(answered / measured.seconds, 1),
+        **percentiles,
+        "max_ms": round(max(measured.latencies_s, default=0.0) * 1e3, 3),
+        "errors": errors,
+    }

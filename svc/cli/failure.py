@@ -1,0 +1,68 @@
+"""How an error reaches the user: one line for people on a terminal, one JSON line otherwise. Never a traceback
+unless SVC_LOG_LEVEL=debug asks for it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+from typer.exceptions import TyperException
+
+from svc.errors import ConfigError, SvcError
+from svc.settings import Settings
+
+
+def usage_text(error: TyperException) -> str:
+    """What was wrong with the command line, and where its help is."""
+    text = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}. See: {context.command_path if context else 'svc'} --help"
+
+
+def report(error: SvcError, *, command: str) -> int:
+    """Say what went wrong and return the exit code."""
+    fields = {"code": error.code, "exit_code": error.exit_code, **error.fields}
+    return _write(error.message, fields, error, command)
+
+
+def report_unexpected(error: Exception, *, command: str) -> int:
+    """An error that svc does not raise on purpose: exit code 1 and the way to its traceback."""
+    text = f"unexpected {type(error).__name__}: {error}"
+    if not _debugging():
+        text += " (SVC_LOG_LEVEL=debug shows the traceback)"
+    return _write(text, {"code": SvcError.code, "exit_code": SvcError.exit_code}, error, command)
+
+
+def _write(text: str, fields: dict[str, object], error: Exception, command: str) -> int:
+    from svc import events, logs
+
+    settings = _settings()
+    if _debugging():
+        fields["traceback"] = "".join(traceback.format_exception(error))
+    if logs.wants_console(settings):
+        _print_line(logs.redact_text(" ".join(text.split())))
+        if "traceback" in fields:
+            sys.stderr.write(logs.redact_text(str(fields["traceback"])))
+    else:
+        logs.configure(settings)
+        logs.emit(events.COMMAND_ERROR, command=command, error=text, **fields)
+    return int(str(fields["exit_code"]))
+
+
+def _print_line(text: str) -> None:
+    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    typer.echo(typer.style("error: ", fg="red", bold=True) + text, err=True, color=colour)
+
+
+def _settings() -> Settings:
+    """The settings that say how to write; the defaults if the environment itself is what cannot be read."""
+    try:
+        return Settings.from_env()
+    except ConfigError:
+        return Settings()
+
+
+def _debugging() -> bool:
+    return os.environ.get("SVC_LOG_LEVEL") == "debug"

@@ -1,0 +1,44 @@
+"""Requests of commands to a running server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import urlsplit
+
+from svc.errors import SvcError, UsageError
+
+TIMEOUT_S = 10.0
+
+
+class ServerUnreachable(SvcError):
+    """Nothing at the URL answers as an svc server does, or it refuses the key."""
+
+    code = "server_unreachable"
+
+
+def base_url(url: str) -> str:
+    """`url` without a trailing slash; anything but http(s) with a host is a `UsageError`."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"URL: {url!r} is not the address of a server, such as http://127.0.0.1:8080")
+    return url.rstrip("/")
+
+
+def get_json(url: str, path: str, key: str | None, *, accept: Collection[int] = (200,)) -> dict[str, Any]:
+    """GET `path` and return its JSON object. Another status than `accept` is a `ServerUnreachable`."""
+    import httpx
+
+    headers = {"X-API-Key": key} if key else {}
+    try:
+        answer = httpx.get(base_url(url) + path, headers=headers, timeout=TIMEOUT_S)
+        body = answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ServerUnreachable(f"{url} does not answer: {error}") from None
+    except ValueError:
+        raise ServerUnreachable(f"{url}{path} answers {answer.status_code}, not JSON: is it svc?") from None
+    if answer.status_code == 401:
+        raise ServerUnreachable(f"{url} asks for an API key: set SVC_CLIENT_KEY or give --client-key")
+    if answer.status_code not in accept or not isinstance(body, dict):
+        raise ServerUnreachable(f"{url}{path} answers {answer.status_code}: is it an svc server?")
+    return body

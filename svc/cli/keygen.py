@@ -1,0 +1,60 @@
+"""`svc keygen`: make a signing key or an API key."""
+
+from __future__ import annotations
+
+import secrets
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from svc.errors import UsageError
+
+NAME = "keygen"
+HELP = "Make a signing key or an API key. The plaintext is shown once and cannot be recovered."
+EPILOG = """
+[bold]Examples[/bold]
+  svc keygen --kid 2026-01                   a signing key, for SVC_SIGNING_KEYS
+  svc keygen --type api --kid shop           an API key: plaintext for the client, env_entry for the server
+  export $(svc keygen --kid dev1 | sed -n 's/^env_entry=//p')
+
+[bold]Exit codes[/bold]  0 success   2 bad usage
+"""
+
+
+class KeyType(StrEnum):
+    signing = "signing"
+    api = "api"
+
+
+def command(
+    kid: Annotated[str, typer.Option("--kid", help="Key id: 1 to 64 letters, digits, '_', '.' or '-'.")],
+    key_type: Annotated[KeyType, typer.Option("--type", help="What the key is for.")] = KeyType.signing,
+) -> None:
+    from svc.artifact.keys import KID
+
+    if not KID.fullmatch(kid):
+        raise UsageError(f"--kid: {kid!r} is not a key id: use 1 to 64 letters, digits, '_', '.' or '-'")
+    lines = _signing_lines(kid) if key_type is KeyType.signing else _api_lines(kid)
+    for name, value in lines.items():
+        typer.echo(f"{name}={value}")
+
+
+def _signing_lines(kid: str) -> dict[str, str]:
+    from svc.artifact.keys import fingerprint
+
+    key = secrets.token_bytes(32)
+    return {
+        "kid": kid,
+        "plaintext": key.hex(),
+        "fingerprint": fingerprint(key),
+        "env_entry": f"SVC_SIGNING_KEYS={kid}:{key.hex()}",
+    }
+
+
+def _api_lines(kid: str) -> dict[str, str]:
+    from svc.serving.auth import hash_api_key, new_api_key
+
+    plaintext = new_api_key()
+    digest = hash_api_key(plaintext)
+    return {"kid": kid, "plaintext": plaintext, "hash": digest, "env_entry": f"SVC_API_KEYS={kid}:{digest}"}

@@ -1,0 +1,108 @@
+"""The `svc` command: its commands, and what becomes of their errors.
+
+Every way to end has one exit code: 0, an `SvcError.exit_code`, 1 for an error that svc does not know,
+2 for wrong usage, 130 and 143 after SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+from typer.exceptions import TyperException
+
+from svc import __version__
+from svc.cli import bench, demo, failure, inspect, keygen, schema, serve, status, train, validate
+from svc.errors import SvcError, UsageError
+
+INTERRUPTED = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP})
+COMMANDS = (keygen, validate, train, inspect, serve, status, bench, schema, demo)
+EPILOG = """
+[bold]See it work[/bold]
+  svc demo                        data, keys, training and a server in one go
+
+[bold]With your own data[/bold]
+  svc keygen --kid 2026-01        a signing key: export its env_entry line
+  svc validate recipe.yaml        check the recipe and its sources
+  svc train recipe.yaml           write the signed artifact
+  svc serve --recipes recipes/    answer over HTTP and follow new artifacts
+
+[bold]Exit codes[/bold]
+  0 success          3 data source    6 lock held, with --fail-on-busy
+  1 unexpected       4 training       8 configuration
+  2 usage, recipe    5 artifact       130, 143 interrupted by SIGINT, SIGTERM
+"""
+
+app = typer.Typer(
+    name="svc",
+    help="Turn a YAML recipe into a recommendation API: train one signed file, serve it over HTTP.",
+    epilog=EPILOG,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"svc {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(UsageError.exit_code)
+
+
+def _ending_on_signals(command: Callable[..., int | None]) -> Callable[..., int | None]:
+    """`command`, with the exit code of the signal that interrupted it."""
+
+    @wraps(command)
+    def guarded(*args: Any, **options: Any) -> int | None:
+        try:
+            return command(*args, **options)
+        except KeyboardInterrupt as interrupt:
+            return getattr(interrupt, "exit_code", 130)
+
+    return guarded
+
+
+for module in COMMANDS:
+    app.command(module.NAME, help=module.HELP, epilog=module.EPILOG)(_ending_on_signals(module.command))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line, without the program's name, and return its exit code."""
+    name = next((argument for argument in arguments if not argument.startswith("-")), "")
+    try:
+        result = app(args=list(arguments), prog_name="svc", standalone_mode=False)
+    except TyperException as error:
+        return failure.report(UsageError(failure.usage_text(error)), command=name)
+    except SvcError as error:
+        return failure.report(error, command=name)
+    except Exception as error:
+        return failure.report_unexpected(error, command=name)
+    return result if isinstance(result, int) else 0
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    code = run(sys.argv[1:])
+    if code in INTERRUPTED:
+        # The command has cleaned up. A trial that is deep in C++ must not hold the end up, nor complain at it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

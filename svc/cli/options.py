@@ -1,0 +1,45 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from svc.recipe.load import LoadedRecipe
+    from svc.settings import Settings
+
+RecipeFile = Annotated[Path, typer.Argument(metavar="RECIPE", help="The recipe, a YAML file.", show_default=False)]
+EnvVar = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env-var",
+        metavar="KEY=VALUE",
+        help="A variable for ${...} in the recipe; KEY starts with SVC_RECIPE_. Repeatable.",
+        show_default=False,
+    ),
+]
+ServerUrl = Annotated[
+    str, typer.Argument(metavar="URL", help="Address of a running server, such as http://127.0.0.1:8080.")
+]
+ClientKey = Annotated[
+    str | None,
+    typer.Option(
+        "--client-key", envvar="SVC_CLIENT_KEY", help="API key (plaintext) to send as X-API-Key.", show_default=False
+    ),
+]
+
+
+def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> tuple[LoadedRecipe, dict[str, str]]:
+    """The checked recipe, and the variables that it was expanded with."""
+    import os
+
+    from svc.recipe.load import load_recipe
+    from svc.recipe.variables import recipe_variables
+    from svc.sources.base import check_spec
+
+    variables = recipe_variables(os.environ, extra or ())
+    return load_recipe(recipe_file, variables, settings=settings, check_source=check_spec), variables

@@ -1,0 +1,68 @@
+"""`svc serve`: answer over HTTP from the artifacts of a folder of recipes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from svc.cli.options import EnvVar
+from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
+from svc.errors import ConfigError, UsageError
+
+NAME = "serve"
+HELP = "Serve recommendations over HTTP, one model for each recipe of a folder; changed artifacts are swapped in."
+EPILOG = """
+[bold]Examples[/bold]
+  svc serve --recipes recipes/
+  SVC_API_KEYS=... svc serve --recipes recipes/ --host 0.0.0.0 --port 8000
+
+[bold]Exit codes[/bold]
+  0 ended by SIGTERM or SIGINT   2 bad usage   8 configuration, such as a port in use or no signing keys
+"""
+
+
+def command(
+    recipes: Annotated[
+        Path, typer.Option("--recipes", help="Folder whose *.yaml files are served.", show_default=False)
+    ],
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to bind.", show_default="SVC_HOST, else 127.0.0.1")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="Port; 0: any free one.", show_default="SVC_PORT, else 8080"),
+    ] = None,
+    env_var: EnvVar = None,
+    insecure_no_auth: Annotated[
+        bool,
+        typer.Option("--insecure-no-auth", help="Bind any address without API keys. Needs SVC_ENV=development."),
+    ] = False,
+    dev_allow_unsigned: DevAllowUnsigned = False,
+    confirmed: Confirmed = False,
+) -> int:
+    import os
+
+    from svc import logs
+    from svc.settings import Settings
+
+    settings = Settings.from_env()
+    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
+    if insecure_no_auth and not settings.is_development:
+        raise ConfigError("--insecure-no-auth needs SVC_ENV=development, dev or test; elsewhere set SVC_API_KEYS")
+    if not recipes.is_dir():
+        raise UsageError(f"--recipes: {recipes} is not a folder")
+    logs.configure(settings)
+
+    from svc.recipe.variables import recipe_variables
+    from svc.serving.run import ServeOptions, serve
+
+    options = ServeOptions(
+        recipes_dir=recipes,
+        host=settings.host if host is None else host,
+        port=settings.port if port is None else port,
+        insecure_no_auth=insecure_no_auth,
+        dev_allow_unsigned=unsigned,
+    )
+    return serve(options, settings, recipe_variables(os.environ, env_var or ()))

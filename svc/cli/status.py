@@ -1,0 +1,63 @@
+"""`svc status URL`: the health of a running server, as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from svc.cli.options import ClientKey, ServerUrl
+from svc.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+NAME = "status"
+HELP = "Show the health of a running server: one row a recipe, with its model and its load errors."
+EPILOG = """
+[bold]Examples[/bold]
+  svc status http://127.0.0.1:8080
+  SVC_CLIENT_KEY=... svc status https://recommendations.example.org --json
+
+[bold]Exit codes[/bold]  0 ok   1 the server does not answer, or refuses the key   5 degraded
+"""
+
+
+def command(
+    url: ServerUrl,
+    client_key: ClientKey = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the health document as it is.")] = False,
+) -> int:
+    from svc.cli.http import get_json
+
+    details = get_json(url, "/v1/health/details", client_key, accept=(200, 503))
+    if as_json:
+        import json
+
+        typer.echo(json.dumps(details, indent=2, ensure_ascii=False))
+    else:
+        from rich.console import Console
+
+        Console().print(_table(url, details))
+    return 0 if details["status"] == "ok" else ArtifactError.exit_code
+
+
+def _table(url: str, details: dict[str, Any]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=f"{url}: {details['status']}", title_justify="left")
+    for heading in ("recipe", "state", "algorithm", "error"):
+        table.add_column(heading, overflow="fold")
+    for name, entry in sorted(details["recipes"].items()):
+        error = entry.get("error") or entry.get("last_load_error") or ""
+        table.add_row(name, _state(entry), entry.get("best_class") or "", escape(error))
+    return table
+
+
+def _state(entry: dict[str, Any]) -> str:
+    if entry.get("skipped"):
+        return "skipped"
+    if not entry["loaded"]:
+        return "not loaded"
+    return "loaded, last reload failed" if entry.get("last_load_error") else "loaded"

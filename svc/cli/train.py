@@ -1,0 +1,127 @@
+"""`svc train`: from a recipe to a signed artifact."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from svc.cli.options import EnvVar, RecipeFile, load
+from svc.cli.signals import interrupts
+from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
+from svc.errors import SvcError, UsageError
+
+if TYPE_CHECKING:
+    from svc.settings import Settings
+
+NAME = "train"
+HELP = "Train the recipe's model and write one signed artifact."
+EPILOG = """
+[bold]Examples[/bold]
+  svc train recipes/movies.yaml
+  svc train recipes/movies.yaml --env-var SVC_RECIPE_DAY=2026-01-31
+  svc train recipes/movies.yaml --run-id nightly --lock-timeout 600
+
+[bold]Exit codes[/bold]
+  0 success, or another run holds the lock    5 artifact not written
+  2 bad recipe or usage                       6 lock held: --fail-on-busy, --lock-timeout
+  3 data source                               8 configuration
+  4 training                                  130, 143 interrupted
+"""
+RUN_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def command(
+    recipe_file: RecipeFile,
+    no_lock: Annotated[
+        bool, typer.Option("--no-lock", help="Take no lock. Safe only if something else prevents two writers.")
+    ] = False,
+    fail_on_busy: Annotated[
+        bool, typer.Option("--fail-on-busy", help="If another run holds the lock, exit 6 instead of 0.")
+    ] = False,
+    lock_timeout: Annotated[
+        float, typer.Option("--lock-timeout", help="Seconds to wait for the lock; 0 does not wait, -1 waits forever.")
+    ] = 0.0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No output for each trial.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log the parameters of each trial.")] = False,
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            "--run-id",
+            help="Id of the run; the same id resumes its search in training.storage_path.",
+            show_default="12 random hex characters",
+        ),
+    ] = None,
+    env_var: EnvVar = None,
+    search_only: Annotated[
+        bool,
+        typer.Option("--search-only", help="Join a shared search and end when its budget is used, without a refit."),
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write an HTML report of the run here (extra: report).")
+    ] = None,
+    dev_allow_unsigned: DevAllowUnsigned = False,
+    confirmed: Confirmed = False,
+) -> int:
+    from svc.settings import Settings
+
+    settings = Settings.from_env()
+    if lock_timeout < 0 and lock_timeout != -1:
+        raise UsageError(f"--lock-timeout: {lock_timeout:g} is neither -1 nor zero or more seconds")
+    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
+    options: dict[str, Any] = {
+        "run_id": _run_id(run_id),
+        "no_lock": no_lock,
+        "fail_on_busy": fail_on_busy,
+        "lock_timeout": lock_timeout,
+        "quiet": quiet,
+        "verbose": verbose,
+        "dev_unsigned": unsigned,
+        "search_only": search_only,
+        "report": report,
+    }
+    with interrupts():
+        return _train(recipe_file, env_var or [], options, settings)
+
+
+def _run_id(given: str | None) -> str:
+    if given is None:
+        return secrets.token_hex(6)
+    if not RUN_ID.fullmatch(given):
+        raise UsageError(f"--run-id: {given!r} is not a run id: use 1 to 64 letters, digits, '_', '.' or '-'")
+    return given
+
+
+def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> int:
+    from svc.cli.progress import progress_for
+
+    with progress_for(settings) as progress:
+        try:
+            loaded, variables = load(recipe_file, env_var, settings)
+        except SvcError as error:
+            return _report_unusable_recipe(recipe_file, str(options["run_id"]), error)
+        from svc.training.run import TrainOptions, train
+
+        return train(loaded, TrainOptions(variables=variables, **options), settings, progress).exit_code
+
+
+def _report_unusable_recipe(recipe_file: Path, run_id: str, error: SvcError) -> int:
+    """A recipe that cannot be loaded ends like any failed run: with `train_error` as the last line."""
+    from datetime import UTC, datetime
+
+    from svc import events, logs
+
+    logs.emit(
+        events.TRAIN_ERROR,
+        error=error.message,
+        code=error.code,
+        name=recipe_file.stem,
+        run_id=run_id,
+        exit_code=error.exit_code,
+        trained_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        **error.fields,
+    )
+    return error.exit_code

@@ -1,0 +1,45 @@
+"""`svc validate`: check a recipe, its sources and its search storage before training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from svc.cli.options import EnvVar, RecipeFile, load
+
+if TYPE_CHECKING:
+    from svc.training.validate import Check
+
+NAME = "validate"
+HELP = "Check a recipe and probe its sources, without reading them whole; one line a check."
+EPILOG = """
+[bold]Examples[/bold]
+  svc validate recipes/movies.yaml
+  svc validate recipes/movies.yaml --env-var SVC_RECIPE_DAY=2026-01-31
+
+[bold]Exit codes[/bold]  0 all checks hold   2 bad recipe or usage   3 data source   8 configuration
+"""
+
+
+def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
+    from svc.cli.progress import progress_for
+    from svc.settings import Settings
+
+    settings = Settings.from_env()
+    with progress_for(settings):
+        loaded, variables = load(recipe_file, env_var, settings)
+        typer.echo(_line("ok", "recipe", f"{recipe_file} is {loaded.recipe.name}, hash {loaded.recipe_hash}"))
+        for warning in loaded.warnings:
+            typer.echo(_line("note", "recipe", str(warning)))
+        from svc.training.validate import validate
+
+        failed: Check | None = None
+        for check in validate(loaded, settings, variables):
+            typer.echo(_line("ok" if check.ok else "FAILED", check.name, check.detail))
+            failed = failed or (None if check.ok else check)
+    return failed.exit_code if failed else 0
+
+
+def _line(result: str, name: str, detail: str) -> str:
+    return f"{result:<7} {name}: {detail}"

@@ -1,0 +1,52 @@
+"""`svc keygen` prints exactly the lines that scripts read."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import pytest
+
+from svc.cli.main import run
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
+    assert run(["keygen", *arguments]) == 0
+    return dict(line.split("=", 1) for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_signing_key_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """Four lines: the kid, the key in hex, its fingerprint, and the entry for SVC_SIGNING_KEYS."""
+    lines = printed(capsys, "--kid", "2026-01")
+    assert list(lines) == ["kid", "plaintext", "fingerprint", "env_entry"]
+    assert lines["kid"] == "2026-01"
+    assert re.fullmatch("[0-9a-f]{64}", lines["plaintext"])
+    assert lines["fingerprint"] == hashlib.sha256(bytes.fromhex(lines["plaintext"])).hexdigest()[:8]
+    assert lines["env_entry"] == f"SVC_SIGNING_KEYS=2026-01:{lines['plaintext']}"
+
+
+def test_an_api_key_comes_with_the_hash_for_the_server(capsys: pytest.CaptureFixture[str]) -> None:
+    """The client gets the plaintext; the server's list holds an scrypt digest behind the prefix sha256."""
+    lines = printed(capsys, "--type", "api", "--kid", "shop")
+    assert list(lines) == ["kid", "plaintext", "hash", "env_entry"]
+    assert re.fullmatch("[A-Za-z0-9_-]{43}", lines["plaintext"])
+    digest = hashlib.scrypt(lines["plaintext"].encode(), salt=b"svc.api-key.v1", n=1024, r=8, p=1, dklen=32)
+    assert lines["hash"] == f"sha256:{digest.hex()}"
+    assert lines["env_entry"] == f"SVC_API_KEYS=shop:{lines['hash']}"
+
+
+def test_entries_are_read_back_by_the_programs_that_use_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed can be exported as it is."""
+    from svc.artifact.keys import parse_signing_keys
+    from svc.serving.auth import parse_api_keys
+
+    signing = printed(capsys, "--kid", "a")
+    kid, key = parse_signing_keys(signing["env_entry"].partition("=")[2]).active
+    assert (kid, key.hex()) == ("a", signing["plaintext"])
+    api = printed(capsys, "--kid", "b", "--type", "api")
+    assert list(parse_api_keys(api["env_entry"].partition("=")[2])) == ["b"]
+
+
+def test_every_key_is_new(capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys are random, never derived from the kid."""
+    assert printed(capsys, "--kid", "a")["plaintext"] != printed(capsys, "--kid", "a")["plaintext"]

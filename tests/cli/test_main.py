@@ -1,0 +1,164 @@
+"""The command line as a whole: help, version, and what becomes of errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from svc import __version__
+from svc.cli import main
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No setting of the machine reaches these tests; standard error counts as a pipe."""
+    for name in ("SVC_LOG_FORMAT", "SVC_LOG_LEVEL", "SVC_ENV", "SVC_SIGNING_KEYS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def last_error(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    return dict(json.loads(capsys.readouterr().err.splitlines()[-1]))
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """`svc --version` says what is installed."""
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"svc {__version__}\n"
+
+
+def test_no_command_shows_the_help_and_counts_as_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script that forgets the command fails."""
+    assert main.run([]) == 2
+    assert "Usage: svc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [module.NAME for module in main.COMMANDS])
+def test_every_command_teaches_by_example_and_lists_its_exit_codes(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`svc <command> --help` is enough to get started."""
+    assert main.run([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert f"svc {command}" in shown
+    assert "Example" in shown
+    assert "Exit codes" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["trane"],
+        ["train"],
+        ["train", "--no-such-flag", "r.yaml"],
+        ["train", "r.yaml", "--lock-timeout", "soon"],
+        ["train", "r.yaml", "--lock-timeout", "-2"],
+        ["train", "r.yaml", "--run-id", "a b"],
+        ["keygen", "--kid", "a:b"],
+        ["keygen", "--kid", "x" * 65],
+        ["keygen", "--kid", "a", "--type", "ssh"],
+        ["serve", "--recipes", "no-such-folder"],
+        ["serve", "--recipes", ".", "--port", "65536"],
+        ["status", "localhost:8080"],
+        ["bench", "http://127.0.0.1", "--recipe", "a", "--users", "no-such-file"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_json_line_and_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nobody watches, the last line says what was wrong as a record."""
+    assert main.run(arguments) == 2
+    shown = last_error(capsys)
+    assert (shown["event"], shown["code"], shown["exit_code"]) == ("command_error", "usage_error", 2)
+
+
+def test_people_get_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a terminal the same error is one readable line that says where to look."""
+    monkeypatch.setenv("SVC_LOG_FORMAT", "console")
+    assert main.run(["train"]) == 2
+    assert capsys.readouterr().err == "error: Missing argument 'RECIPE'. See: svc train --help\n"
+
+
+def test_an_unreadable_environment_is_a_configuration_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The variable is named, whichever command runs."""
+    monkeypatch.setenv("SVC_PORT", "eighty")
+    assert main.run(["serve", "--recipes", "."]) == 8
+    assert "SVC_PORT" in str(last_error(capsys)["error"])
+
+
+def test_an_unexpected_error_is_one_line_with_the_way_to_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback meets a user who did not ask for it; SVC_LOG_LEVEL=debug asks."""
+
+    def explode() -> dict[str, object]:
+        raise ZeroDivisionError("inside")
+
+    monkeypatch.setattr("svc.recipe.json_schema.json_schema", explode)
+    assert main.run(["schema"]) == 1
+    shown = last_error(capsys)
+    assert "ZeroDivisionError: inside" in str(shown["error"])
+    assert "SVC_LOG_LEVEL=debug" in str(shown["error"])
+    assert "traceback" not in shown
+
+    monkeypatch.setenv("SVC_LOG_LEVEL", "debug")
+    assert main.run(["schema"]) == 1
+    assert "in explode" in str(last_error(capsys)["traceback"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "env"),
+    [
+        (["--dev-allow-unsigned"], "development"),
+        (["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"], ""),
+        (["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"], "production"),
+        (["--i-understand-this-loads-arbitrary-code"], "development"),
+    ],
+)
+@pytest.mark.parametrize("command", [["train", "r.yaml"], ["inspect", "a.svc"], ["serve", "--recipes", "."]])
+def test_unsigned_mode_needs_both_flags_and_a_development_environment(
+    command: list[str],
+    arguments: list[str],
+    env: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Misuse ends with 8 before anything is read, and names what is missing."""
+    monkeypatch.setenv("SVC_ENV", env)
+    assert main.run([*command, *arguments]) == 8
+    assert "--dev-allow-unsigned" in str(last_error(capsys)["error"])
+
+
+def test_inspect_without_keys_is_a_configuration_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """An artifact is never shown as trusted without a key to trust."""
+    assert main.run(["inspect", "a.svc"]) == 8
+    assert "SVC_SIGNING_KEYS" in str(last_error(capsys)["error"])
+
+
+def test_serving_without_auth_needs_a_development_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    """An open server in production is a mistake."""
+    assert main.run(["serve", "--recipes", ".", "--insecure-no-auth"]) == 8
+    assert "SVC_ENV" in str(last_error(capsys)["error"])
+
+
+def run_process(**environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "svc"], env=os.environ | environment, capture_output=True, text=True, check=False
+    )
+    return done.stdout + done.stderr
+
+
+def test_the_shell_completes_commands() -> None:
+    """What `svc --install-completion` sets up answers with the commands that fit."""
+    assert run_process(_SVC_COMPLETE="complete_bash", COMP_WORDS="svc tra", COMP_CWORD="1").split() == ["train"]
+
+
+def test_no_color_means_no_colours() -> None:
+    """Not even where colours are forced."""
+    assert "\x1b" in run_process(FORCE_COLOR="1", TERM="xterm", NO_COLOR="")
+    assert "\x1b[3" not in run_process(FORCE_COLOR="1", TERM="xterm", NO_COLOR="1")

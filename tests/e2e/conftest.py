@@ -1,0 +1,211 @@
+"""Real processes of svc: commands that end, a server that stays, and a small shop for both."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+SIGNING_KEYS = "test:" + "5a" * 32
+STARTED_WITHIN_S = 60
+RECIPE = """\
+name: shop
+source: {type: csv, path: sales.csv}
+schema: {user_column: user_id, item_column: item_id, time_column: ts, time_unit: s}
+item_metadata:
+  source: {type: csv, path: items.csv}
+  id_column: item_id
+  fields: [title]
+training:
+  algorithms: [CosineKNN, TopPop]
+  cutoff: 5
+  n_trials: 4
+  split: {scheme: time_user, heldout_ratio: 0.25}
+output: {path: artifacts/shop.svc, versioning: always_overwrite}
+"""
+
+
+@dataclass
+class Ended:
+    """A command that ended: its exit code, output, and the records that it logged."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Standard error, all of which must be JSON lines."""
+        return [json.loads(line) for line in self.err.splitlines()]
+
+    def record(self, event: str) -> dict[str, Any]:
+        return next(record for record in self.records if record["event"] == event)
+
+
+@dataclass
+class Shop:
+    """A folder with data and a recipe, and the environment in which svc runs there."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def recipe(self) -> Path:
+        return self.folder / "shop.yaml"
+
+    @property
+    def artifact(self) -> Path:
+        return self.folder / "artifacts" / "shop.svc"
+
+    def give(self, artifact: bytes) -> bytes:
+        """Put a trained artifact in place, and return it."""
+        self.artifact.parent.mkdir(exist_ok=True)
+        self.artifact.write_bytes(artifact)
+        return artifact
+
+    def edit(self, old: str, new: str) -> None:
+        """Change the recipe; `old` must be there."""
+        text = self.recipe.read_text()
+        assert old in text
+        self.recipe.write_text(text.replace(old, new))
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "svc", *arguments],
+            cwd=self.folder,
+            env=self.environment | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def svc(self, *arguments: str, **environment: str) -> Ended:
+        """Run one command to its end."""
+        process = self.start(*arguments, **environment)
+        out, err = process.communicate(timeout=150)
+        return Ended(process.returncode, out, err)
+
+    def train(self, *arguments: str, **environment: str) -> Ended:
+        return self.svc("train", str(self.recipe), *arguments, **environment)
+
+
+class Server:
+    """`svc serve` on a free port. Its log is read as it comes, so that nothing waits on a full pipe."""
+
+    def __init__(self, shop: Shop, *arguments: str, **environment: str) -> None:
+        self.process = shop.start("serve", "--recipes", str(shop.folder), "--port", "0", *arguments, **environment)
+        self.records: list[dict[str, Any]] = []
+        self._news: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        started = self.wait_for("serve_started")
+        self.url = f"http://{started['host']}:{started['port']}"
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            record = json.loads(line)
+            self.records.append(record)
+            self._news.put(record)
+        self._news.put(None)
+
+    def wait_for(self, event: str) -> dict[str, Any]:
+        """The next record of `event` that nobody has waited for yet."""
+        while True:
+            record = self._news.get(timeout=STARTED_WITHIN_S)
+            assert record is not None, f"the server ended before {event}: {self.records[-3:]}"
+            if record["event"] == event:
+                return record
+
+    def ask(self, path: str, body: dict[str, Any] | None = None, key: str | None = None) -> tuple[int, dict[str, Any]]:
+        """GET, or POST with a body. Returns status and JSON."""
+        headers = {"Content-Type": "application/json"} | ({"X-API-Key": key} if key else {})
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=data, headers=headers)
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout=30)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(timeout=30)
+        self._reader.join(timeout=30)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def write_sales(path: Path, *, users: int = 120, items: int = 40, each: int = 10, seed: int = 1) -> None:
+    """Sales with taste: users and items fall into four groups, and most sales stay within a group."""
+    rng = random.Random(seed)
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user_id", "item_id", "ts"])
+        for user in range(users):
+            own = [item for item in range(items) if item % 4 == user % 4]
+            bought = rng.sample(own, min(each - 2, len(own))) + rng.sample(range(items), 2)
+            for sale, item in enumerate(dict.fromkeys(bought)):
+                writer.writerow([f"u{user}", f"i{item}", 1_700_000_000 + 1000 * sale + user])
+
+
+def make_shop(folder: Path) -> Shop:
+    write_sales(folder / "sales.csv")
+    with (folder / "items.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["item_id", "title"], *([f"i{n}", f"Thing {n}"] for n in range(40))])
+    (folder / "shop.yaml").write_text(RECIPE)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
+    environment |= {"SVC_SIGNING_KEYS": SIGNING_KEYS, "PYTHONPATH": str(ROOT), "SVC_WATCH_INTERVAL": "1"}
+    return Shop(folder, environment)
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """A shop of 120 users and 40 items, with a signing key and without an artifact."""
+    return make_shop(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What training the shop gives, for tests that are about something else."""
+    shop = make_shop(tmp_path_factory.mktemp("trained"))
+    trained = shop.train()
+    assert trained.code == 0, trained.err
+    return shop.artifact.read_bytes()
+
+
+@pytest.fixture
+def serve(shop: Shop) -> Iterator[Callable[..., Server]]:
+    """Start servers of the shop; all of them are gone at the end."""
+    servers: list[Server] = []
+
+    def start(*arguments: str, **environment: str) -> Server:
+        servers.append(Server(shop, *arguments, **environment))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

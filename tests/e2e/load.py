@@ -1,0 +1,88 @@
+"""A steady load from threads over keep-alive connections, with every answer judged."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+Judge = Callable[[int, dict[str, Any]], str | None]
+
+
+@dataclass
+class Tally:
+    """What came back. `failures` holds a text for each request that was not answered as it should be.
+
+    `seconds` are those of each request that was.
+    """
+
+    answered: int = 0
+    seconds: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    refused: int = 0
+
+
+class Load:
+    """As a context manager: clients ask again and again until the block ends.
+
+    `judge` gets status and body, and says what is wrong with them. A connection that cannot be opened counts as
+    refused, not as failed: nobody accepted it.
+    """
+
+    def __init__(self, url: str, requests: Sequence[tuple[str, dict[str, Any]]], *, clients: int, judge: Judge) -> None:
+        self._address = urlsplit(url)
+        self._requests = [(path, json.dumps(body)) for path, body in requests]
+        self._judge = judge
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
+        self.tally = Tally()
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _run(self, number: int) -> None:
+        path, body = self._requests[number % len(self._requests)]
+        while not self._over.is_set() and (connection := self._connect()) is not None:
+            with closing(connection):
+                self._ask(connection, path, body)
+
+    def _ask(self, connection: http.client.HTTPConnection, path: str, body: str) -> None:
+        """Ask over one connection until the block ends, the server closes it, or something is wrong."""
+        wrong = None
+        while not self._over.is_set() and wrong is None and connection.sock is not None:
+            began = time.perf_counter()
+            try:
+                connection.request("POST", path, body, {"content-type": "application/json"})
+                answer = connection.getresponse()
+                wrong = self._judge(answer.status, json.loads(answer.read()))
+            except (OSError, http.client.HTTPException) as error:
+                wrong = f"{type(error).__name__}: {error}"
+            with self._lock:
+                self.tally.answered += wrong is None
+                self.tally.failures += [wrong] if wrong else []
+                self.tally.seconds += [] if wrong else [time.perf_counter() - began]
+
+    def _connect(self) -> http.client.HTTPConnection | None:
+        """None when the server does not accept any more: the client's work is then over."""
+        connection = http.client.HTTPConnection(self._address.hostname or "", self._address.port, timeout=30)
+        try:
+            connection.connect()
+        except OSError:
+            with self._lock:
+                self.tally.refused += 1
+            return None
+        return connection

@@ -1,0 +1,150 @@
+"""A real `svc serve` process for tests: started on a free port, watched through its log, ended in the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.serving.artifacts import SIGNING_KEYS
+
+DEADLINE_S = 60.0
+FAST = {"SVC_WATCH_INTERVAL": "1", "SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_METRICS_ENABLED": "1"}
+
+
+def write_recipe(folder: Path, name: str, output: str | Path, *, file: str | None = None, **more: Any) -> Path:
+    """A recipe that serves the artifact at `output`; its data source is never read here. JSON is YAML."""
+    recipe = {
+        "name": name,
+        "source": {"type": "csv", "path": "none.csv"},
+        "schema": {"user_column": "user_id", "item_column": "item_id"},
+        "training": {"algorithms": ["TopPopRecommender"]},
+        "output": {"path": str(output), "versioning": "always_overwrite"},
+        **more,
+    }
+    path = folder / (file or f"{name}.yaml")
+    path.write_text(json.dumps(recipe), encoding="utf-8")
+    return path
+
+
+class Server:
+    """Use as a context manager. Whatever happens within, the process is gone afterwards.
+
+    The block begins with the event `ready`; only after `serve_started` is there anybody to ask.
+    """
+
+    def __init__(
+        self,
+        recipes: Path,
+        *,
+        args: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        ready: str = "serve_started",
+    ) -> None:
+        self._recipes = recipes
+        self._ready = ready
+        self._args = args
+        self._env = {**os.environ, **FAST, **(env or {})}
+        self.records: list[dict[str, Any]] = []
+        self.lines: list[str] = []
+
+    def __enter__(self) -> Server:
+        command = [sys.executable, "-m", "svc", "serve", "--recipes", str(self._recipes), "--port", "0", *self._args]
+        self.process = subprocess.Popen(command, env=self._env, stderr=subprocess.PIPE, text=True)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        started = self.wait_for(self._ready)
+        self.url = f"http://{started['host']}:{started['port']}" if "port" in started else ""
+        self.client = httpx.Client(base_url=self.url, timeout=30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.client.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            if line.startswith("{"):
+                self.records.append(json.loads(line))
+
+    def said(self, event: str, **fields: Any) -> list[dict[str, Any]]:
+        """The records of `event` so far that carry these fields."""
+        return [
+            record for record in list(self.records) if record["event"] == event and fields.items() <= record.items()
+        ]
+
+    def wait_for(self, event: str, *, times: int = 1, **fields: Any) -> dict[str, Any]:
+        """The `times`-th record of `event` with these fields, as soon as it is there."""
+        until(lambda: len(self.said(event, **fields)) >= times or self.process.poll() is not None, self.log)
+        found = self.said(event, **fields)
+        assert len(found) >= times, f"no {event} {fields} in:\n{self.log()}"
+        return found[times - 1]
+
+    def log(self) -> str:
+        return "".join(self.lines)
+
+    def get(self, path: str) -> httpx.Response:
+        return self.client.get(path)
+
+    def recommend(self, name: str, user: str = "u3", **more: Any) -> httpx.Response:
+        return self.client.post(f"/v1/recipes/{name}:recommend", json={"user_id": user, "limit": 1, **more})
+
+    def health(self) -> tuple[int, dict[str, Any]]:
+        answer = self.get("/v1/health")
+        return answer.status_code, answer.json()
+
+    def details(self) -> tuple[int, dict[str, Any]]:
+        answer = self.get("/v1/health/details")
+        return answer.status_code, answer.json()
+
+    def recipe(self, name: str) -> dict[str, Any]:
+        """The recipe's part of the details; empty when there is none."""
+        return dict(self.details()[1]["recipes"].get(name, {}))
+
+    def metric(self, series: str) -> float:
+        """The value of one series, such as `svc_swap_total{result="ok"}`; 0 when it has not been seen."""
+        for line in self.get("/v1/metrics").text.splitlines():
+            if line.startswith(series + " "):
+                return float(line.rpartition(" ")[2])
+        return 0.0
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send the signal and give the exit code."""
+        self.send(number)
+        code = self.process.wait(DEADLINE_S)
+        self._reader.join()
+        return code
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process now."""
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text(encoding="ascii").split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def until(
+    condition: Callable[[], bool], explain: Callable[[], str] = lambda: "", deadline_s: float = DEADLINE_S
+) -> None:
+    """Return once `condition` holds; fail with what `explain` gives when it does not in time."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"not in {deadline_s} s: {explain()}"
+        time.sleep(0.02)

@@ -1,0 +1,253 @@
+"""Bad input through the real program: the exit code of its kind, one clear last line, never a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from svc.artifact.lock import run_lock
+from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Ended, Server, Shop
+
+
+def assert_failed(ended: Ended, code: int, *words: str, event: str = "train_error") -> None:
+    """The last line is the failure's record, with the exit code and what the user needs to know."""
+    assert ended.code == code, ended.err
+    assert "Traceback" not in ended.err
+    last = ended.records[-1]
+    assert (last["event"], last["exit_code"]) == (event, code)
+    assert [word for word in words if word not in last["error"]] == []
+
+
+def test_no_recipe(shop: Shop) -> None:
+    """The file that is missing is named."""
+    shop.recipe.unlink()
+    assert_failed(shop.train(), 2, "shop.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "- a\n- list\n", "{", "\x00"])
+def test_a_recipe_that_is_none(shop: Shop, text: str) -> None:
+    """An empty or broken file is a bad recipe."""
+    shop.recipe.write_text(text)
+    assert_failed(shop.train(), 2, "shop.yaml")
+
+
+def test_a_misspelt_key(shop: Shop) -> None:
+    """The key, its place and the nearest valid one are named."""
+    shop.edit("n_trials", "n_trails")
+    assert_failed(shop.train(), 2, "n_trails", "n_trials")
+
+
+def test_a_missing_source(shop: Shop) -> None:
+    """A file that is not there is a failed data source."""
+    (shop.folder / "sales.csv").unlink()
+    assert_failed(shop.train(), 3, "sales.csv")
+
+
+def test_an_empty_csv(shop: Shop) -> None:
+    """Not even a header."""
+    (shop.folder / "sales.csv").write_text("")
+    assert_failed(shop.train(), 3, "sales.csv")
+
+
+def test_a_csv_without_header(shop: Shop) -> None:
+    """Data in the first line is not taken for column names silently."""
+    path = shop.folder / "sales.csv"
+    path.write_text(path.read_text().partition("\n")[2])
+    assert_failed(shop.train(), 3, "user_id")
+
+
+def test_a_missing_column(shop: Shop) -> None:
+    """The column that is missing and those that are there are named."""
+    shop.edit("item_column: item_id, time", "item_column: product, time")
+    assert_failed(shop.train(), 3, "product", "item_id")
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_hardly_any_rows(shop: Shop, rows: int) -> None:
+    """No rows or one cannot be learned from: a failed training, not a defect."""
+    path = shop.folder / "sales.csv"
+    path.write_text("\n".join(path.read_text().splitlines()[: 1 + rows]) + "\n")
+    ended = shop.train()
+    assert_failed(ended, 4)
+    assert ended.records[-1]["code"] != "internal_error"
+
+
+def test_one_user(shop: Shop) -> None:
+    """One user is served like any other if the search can score anything; else the training fails clearly."""
+    path = shop.folder / "sales.csv"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], *(line for line in lines if line.startswith("u7,"))]) + "\n")
+    ended = shop.train()
+    assert ended.code in (0, 4), ended.err
+    assert ended.records[-1].get("code") != "internal_error"
+
+
+def test_blanks_in_ids_are_dropped_and_counted(shop: Shop) -> None:
+    """Rows without an id are left out, and the events say how many."""
+    path = shop.folder / "sales.csv"
+    path.write_text(path.read_text() + ",i1,1700000000\nu1,,1700000000\n")
+    trained = shop.train()
+    assert trained.code == 0, trained.err
+    assert trained.record("data_cleansed")["drop_count"] == 2
+    assert trained.record("train_done")["n_users"] == 120
+
+
+def test_integer_ids_in_one_table_and_text_in_the_other(shop: Shop) -> None:
+    """Ids are text in every table, so 7 in one file is "7" in the other and metadata is found."""
+    for name in ("sales.csv", "items.csv"):
+        path = shop.folder / name
+        path.write_text(path.read_text().replace("i", "").replace("tem_d", "item_id").replace("user_d", "user_id"))
+    sales = (shop.folder / "items.csv").read_text().replace("Thng", "Thing").replace("ttle", "title")
+    (shop.folder / "items.csv").write_text(sales)
+    assert shop.train().code == 0
+
+
+def test_no_signing_keys(shop: Shop) -> None:
+    """Known before any data is read."""
+    ended = shop.train(SVC_SIGNING_KEYS="")
+    assert_failed(ended, 8, "SVC_SIGNING_KEYS")
+    assert "fetching_data" not in {record["event"] for record in ended.records}
+
+
+def test_an_unwritable_output_folder(shop: Shop) -> None:
+    """A folder that cannot be made is a configuration error, known before any data is read."""
+    (shop.folder / "artifacts").write_text("a file where a folder should be")
+    ended = shop.train()
+    assert_failed(ended, 8)
+    assert "fetching_data" not in {record["event"] for record in ended.records}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 16 KiB."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a small tmpfs needs root")
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a small tmpfs is not permitted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk(shop: Shop, small_disk: Path) -> None:
+    """The artifact cannot be written: exit code 5, the reason, and no leftovers that keep the disk full."""
+    shop.edit("path: artifacts/shop.svc", f"path: {small_disk}/shop.svc")
+    with (small_disk / "fill").open("wb") as file, contextlib.suppress(OSError):
+        file.write(bytes(12 << 10))
+    assert_failed(shop.train(), 5, "space")
+    assert {path.name for path in small_disk.iterdir()} - {"fill", "shop.svc.lock"} == set()
+
+
+def test_kill_9_during_the_write(shop: Shop, artifact: bytes) -> None:
+    """Whenever the kill comes, the artifact in place is whole, and the next run cleans up."""
+    shop.give(artifact)
+    process = shop.start("train", str(shop.recipe), "--quiet")
+    before = set(shop.artifact.parent.iterdir())
+    while process.poll() is None and set(shop.artifact.parent.iterdir()) <= before:
+        pass
+    process.kill()
+    process.communicate()
+    assert shop.svc("inspect", str(shop.artifact)).code == 0
+    assert shop.train().code == 0
+    assert {path.name for path in shop.artifact.parent.iterdir()} <= {"shop.svc", "shop.svc.lock"}
+
+
+def test_two_trainings_at_once(shop: Shop) -> None:
+    """The second one skips with 0, or ends with 6 when asked to fail or to wait no longer."""
+    shop.artifact.parent.mkdir()
+    with run_lock(str(shop.artifact), timeout_s=0, settings=Settings()):
+        skipped = shop.train()
+        assert (skipped.code, skipped.records[-1]["event"]) == (0, "recipe_lock_contended_skipping")
+        busy = shop.train("--fail-on-busy")
+        assert_failed(busy, 6)
+        assert busy.records[-1]["code"] == "lock_contested"
+        assert_failed(shop.train("--lock-timeout", "0.1"), 6)
+        assert shop.train("--no-lock").code == 0
+    assert shop.train("--fail-on-busy").code == 0
+
+
+def test_a_port_in_use(shop: Shop) -> None:
+    """One line that names the port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = shop.svc("serve", "--recipes", str(shop.folder), "--port", port)
+    assert_failed(ended, 8, port, event="command_error")
+
+
+def test_serving_without_keys(shop: Shop) -> None:
+    """A server that could verify nothing does not start."""
+    ended = shop.svc("serve", "--recipes", str(shop.folder), "--port", "0", SVC_SIGNING_KEYS="")
+    assert_failed(ended, 8, "SVC_SIGNING_KEYS", event="command_error")
+
+
+def test_an_artifact_is_inspected_only_with_its_key(shop: Shop, artifact: bytes) -> None:
+    """An unknown kid, a wrong key, a cut and a changed byte are each told apart, with exit code 5."""
+    whole = shop.give(artifact)
+    path = str(shop.artifact)
+    cases: list[tuple[bytes, dict[str, str], str]] = [
+        (whole, {"SVC_SIGNING_KEYS": "other:" + "5a" * 32}, "unknown kid: test"),
+        (whole, {"SVC_SIGNING_KEYS": "test:" + "00" * 32}, "signature mismatch"),
+        (whole[:-1] + bytes([whole[-1] ^ 1]), {}, "signature mismatch"),
+        (whole[: len(whole) // 2], {}, "magic bytes mismatch"),
+        (b"not an artifact at all", {}, "magic bytes mismatch"),
+        (b"", {}, "magic bytes mismatch"),
+    ]
+    for data, environment, text in cases:
+        shop.artifact.write_bytes(data)
+        assert_failed(shop.svc("inspect", path, **environment), 5, text, event="command_error")
+    assert_failed(shop.svc("inspect", path + ".not-there"), 5, event="command_error")
+
+
+def test_a_truncated_artifact_is_a_stub_until_a_good_one_comes(
+    shop: Shop, serve: Callable[..., Server], artifact: bytes
+) -> None:
+    """The process runs, says what is wrong, answers 503, and heals without a restart."""
+    whole = shop.give(artifact)
+    shop.artifact.write_bytes(whole[:100])
+    server = serve()
+    assert server.ask("/v1/health")[0] == 503
+    assert server.ask("/v1/recipes/shop:recommend", {"user_id": "u1"})[1]["code"] == "RECIPE_UNAVAILABLE"
+    status, details = server.ask("/v1/health/details")
+    assert (status, details["recipes"]["shop"]["loaded"]) == (503, False)
+    assert shop.svc("status", server.url).code == 5
+    shop.artifact.write_bytes(whole)
+    server.wait_for("artifact_loaded")
+    assert server.ask("/v1/recipes/shop:recommend", {"user_id": "u1"})[0] == 200
+
+
+def test_validate_prints_a_line_a_check(shop: Shop) -> None:
+    """A good recipe has only `ok` lines; a missing column is found without a training."""
+    good = shop.svc("validate", str(shop.recipe))
+    assert good.code == 0, good.err
+    assert all(line.startswith("ok") for line in good.out.splitlines())
+    shop.edit("user_column: user_id", "user_column: reader")
+    bad = shop.svc("validate", str(shop.recipe))
+    assert bad.code == 3
+    assert any(line.startswith("FAILED") and "reader" in line for line in bad.out.splitlines())
+
+
+def test_output_that_nobody_reads_is_no_error(shop: Shop) -> None:
+    """`svc schema | head -1` ends quietly."""
+    process = shop.start("schema")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    err = process.stderr.read()
+    process.stderr.close()
+    process.wait(timeout=30)
+    assert err == ""

@@ -1,0 +1,77 @@
+"""Whatever clients invent, the server does not keep it: names, keys and addresses leave its memory flat."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from svc.serving.auth import hash_api_key, new_api_key
+from tests.e2e.server import Server, write_recipe
+from tests.serving.artifacts import popularity_model, write_artifact
+
+DISTINCT = 10_000
+WELL_FORMED = 500
+ALLOWED_GROWTH_BYTES = 4 << 20
+
+
+def _served(tmp_path: Path) -> Path:
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    write_artifact(tmp_path / "shop.svc", popularity_model())
+    write_recipe(recipes, "shop", tmp_path / "shop.svc")
+    return recipes
+
+
+def _resident(server: Server) -> int:
+    text = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(text.split("VmRSS:")[1].split()[0]) * 1024
+
+
+def _names(server: Server, count: int) -> Iterator[int]:
+    for _ in range(count):
+        name = secrets.token_hex(16)
+        yield server.client.post(f"/v1/recipes/{name}:recommend", json={"user_id": name}).status_code
+
+
+def _keys(server: Server, count: int) -> Iterator[int]:
+    """Most are refused by their form; some cost a digest."""
+    for number in range(count):
+        key = new_api_key() if number % (DISTINCT // WELL_FORMED) == 0 else secrets.token_hex(40)
+        yield server.client.get("/v1/recipes", headers={"X-API-Key": key}).status_code
+
+
+def _clients(server: Server, count: int) -> Iterator[int]:
+    """Every request from another address of the loopback network."""
+    address = urlsplit(server.url)
+    for number in range(count):
+        source = f"127.{number // 250 % 250 + 1}.{number % 250 + 1}.9"
+        with socket.create_connection((address.hostname, address.port), source_address=(source, 0)) as client:
+            client.sendall(b"GET /v1/recipes HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            answer = b""
+            while part := client.recv(65536):
+                answer += part
+        yield int(answer.split()[1])
+
+
+def test_unknown_names_and_clients_leave_memory_flat(tmp_path: Path) -> None:
+    """10,000 distinct unknown recipe names and 10,000 distinct client addresses, on a server without keys."""
+    with Server(_served(tmp_path), env={"SVC_LOG_LEVEL": "info"}) as server:
+        for visit, status in ((_names, 404), (_clients, 200)):
+            assert set(visit(server, 2000)) == {status}
+            before = _resident(server)
+            assert set(visit(server, DISTINCT)) == {status}
+            assert _resident(server) - before < ALLOWED_GROWTH_BYTES
+        assert len(server.client.get("/v1/metrics").text) < 50_000
+
+
+def test_wrong_keys_leave_memory_flat(tmp_path: Path) -> None:
+    """10,000 distinct wrong keys, well-formed and not."""
+    keys = f"test:{hash_api_key(new_api_key())}"
+    with Server(_served(tmp_path), env={"SVC_API_KEYS": keys}) as server:
+        assert set(_keys(server, 1000)) == {401}
+        before = _resident(server)
+        assert set(_keys(server, DISTINCT)) == {401}
+        assert _resident(server) - before < ALLOWED_GROWTH_BYTES

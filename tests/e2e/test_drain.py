@@ -1,0 +1,194 @@
+"""SIGTERM and SIGINT through the real program: who still gets an answer, and how the process ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.e2e.load import Load
+from tests.e2e.server import Server, write_recipe
+from tests.serving.artifacts import popularity_model, write_artifact
+
+# step of the specification's shutdown | test, without its `test_`
+TABLE = """
+no new connections                | no_new_connection_is_accepted_while_draining
+watcher stopped, stats discarded  | a_hung_store_does_not_hold_up_the_end
+in-flight requests finish         | a_request_in_flight_is_answered_and_idle_connections_hold_nothing_up
+in-flight requests, any moment    | signals_at_any_moment_under_load_leave_nobody_unanswered
+the window ends, the rest closes  | the_window_ends_the_drain
+a client that reads nothing       | an_answer_that_nobody_reads_does_not_outlive_the_window
+serve_shutdown, exit code 0       | a_request_in_flight_is_answered_and_idle_connections_hold_nothing_up
+second signal                     | a_second_signal_ends_at_once
+signal before the first answer    | a_signal_during_the_start_ends_it
+"""
+BODY = json.dumps({"user_id": "u3", "limit": 1}).encode()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    write_recipe(folder, "a", tmp_path / "a.svc")
+    write_artifact(tmp_path / "a.svc", popularity_model(0))
+    return folder
+
+
+def test_every_step_names_a_test_that_exists() -> None:
+    """The table cannot promise what nobody drives."""
+    assert {"test_" + row.split("|")[1].strip() for row in TABLE.strip().splitlines()} <= globals().keys()
+
+
+@contextmanager
+def connection(server: Server) -> Iterator[socket.socket]:
+    address = urlsplit(server.url)
+    with socket.create_connection((address.hostname, address.port), timeout=30) as client:
+        yield client
+
+
+def begin(client: socket.socket) -> None:
+    """Send all of a request but the second half of its body."""
+    head = [
+        "POST /v1/recipes/a:recommend HTTP/1.1",
+        "host: localhost",
+        "content-type: application/json",
+        f"content-length: {len(BODY)}",
+    ]
+    client.sendall("\r\n".join([*head, "", ""]).encode() + BODY[:5])
+
+
+def read_all(client: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    received = b""
+    while part := client.recv(65536):
+        received += part
+    return received
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_in_flight_is_answered_and_idle_connections_hold_nothing_up(
+    home: Path, number: signal.Signals
+) -> None:
+    """The half-sent request gets its answer; the idle connection is closed at once; the process ends with 0."""
+    with Server(home) as server, connection(server) as busy, connection(server) as idle:
+        server.get("/v1/health")  # leaves a keep-alive connection of another client idle
+        begin(busy)
+        server.get("/v1/health")  # the server has read what was sent before
+        server.send(number)
+        assert server.wait_for("serve_draining")["signal"] == number.name
+        assert read_all(idle) == b""
+        busy.sendall(BODY[5:])
+        answer = read_all(busy)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert b'"item_id":"i0"' in answer
+        assert server.process.wait(20) == 0
+        assert server.wait_for("serve_shutdown")["drain_seconds"] < 20
+
+
+def test_no_new_connection_is_accepted_while_draining(home: Path) -> None:
+    """Once idle connections are closed the port is, too, while a request in flight goes on."""
+    with Server(home) as server, connection(server) as busy, connection(server) as idle:
+        begin(busy)
+        server.get("/v1/health")
+        server.send(signal.SIGTERM)
+        assert read_all(idle) == b""
+        with pytest.raises(OSError), connection(server):
+            pass
+        busy.sendall(BODY[5:])
+        assert read_all(busy).startswith(b"HTTP/1.1 200")
+
+
+def test_the_window_ends_the_drain(home: Path) -> None:
+    """A client that never finishes its request gets SVC_DRAIN_SECONDS, no more."""
+    with Server(home, env={"SVC_DRAIN_SECONDS": "1"}) as server, connection(server) as busy:
+        begin(busy)
+        server.get("/v1/health")
+        assert server.stop() == 0
+        assert 1 <= server.said("serve_shutdown")[0]["drain_seconds"] < 10
+
+
+def test_a_second_signal_ends_at_once(home: Path) -> None:
+    """Whatever is in flight: the operator has decided."""
+    with Server(home) as server, connection(server) as busy:
+        begin(busy)
+        server.get("/v1/health")
+        server.send(signal.SIGTERM)
+        server.wait_for("serve_draining")
+        began = time.monotonic()
+        server.send(signal.SIGTERM)
+        server.process.wait(20)
+        assert time.monotonic() - began < 20  # the drain would take 30
+
+
+def test_a_hung_store_does_not_hold_up_the_end(home: Path) -> None:
+    """A look at a store that never answers is left behind."""
+    with Server(home) as server:
+        fifo = home.parent / "pipe.svc"
+        os.mkfifo(fifo)
+        write_recipe(home, "hung", fifo)
+        server.wait_for("recipe_discovered", name="hung")
+        assert server.stop() == 0
+        assert server.said("serve_shutdown")[0]["drain_seconds"] < 20
+
+
+@pytest.mark.parametrize("moment", range(int(os.environ.get("SIGNALS_UNDER_LOAD", "5"))))
+def test_signals_at_any_moment_under_load_leave_nobody_unanswered(home: Path, moment: int) -> None:
+    """Every request that the server accepted gets its answer; the process ends with 0.
+
+    SIGNALS_UNDER_LOAD in the environment says how many moments are tried.
+    """
+
+    def judge(status: int, _body: dict[str, Any]) -> str | None:
+        return None if status == 200 else f"status {status}"
+
+    requests = [("/v1/recipes/a:recommend", {"user_id": "u3", "limit": 1})]
+    with Server(home) as server:
+        with Load(server.url, requests, clients=8, judge=judge) as load:
+            time.sleep(random.Random(moment).uniform(0.2, 0.6))
+            assert server.stop() == 0
+        assert load.tally.failures == []
+        assert load.tally.answered > 0
+
+
+def test_after_a_kill_the_next_start_is_as_before(home: Path) -> None:
+    """Nothing of the server's state lives outside recipes and artifacts."""
+    with Server(home) as server:
+        before = server.recommend("a").json()
+        server.process.kill()
+        server.process.wait()
+    with Server(home) as server:
+        after = server.recommend("a").json()
+    assert (before["items"], before["model_version"]) == (after["items"], after["model_version"])
+
+
+def test_a_signal_during_the_start_ends_it(home: Path) -> None:
+    """While one artifact is still waited for, SIGINT ends the process, with 0 and without ever accepting."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        write_recipe(home, "hung", f"http://127.0.0.1:{silent.getsockname()[1]}/m.svc")
+        env = {"SVC_HTTP_ALLOW_PRIVATE": "1", "SVC_WATCH_INTERVAL": "30"}
+        with Server(home, env=env, ready="artifact_loaded") as server:
+            assert server.stop(signal.SIGINT) == 0
+            assert not server.said("serve_started")
+            assert server.said("serve_shutdown")
+
+
+def test_an_answer_that_nobody_reads_does_not_outlive_the_window(home: Path) -> None:
+    """A client asks for megabytes and reads nothing: the drain ends without it."""
+    write_artifact(home.parent / "a.svc", popularity_model(0, n_items=2000))
+    body = json.dumps({"requests": [{"user_id": "u3", "limit": 1000}] * 256}).encode()
+    head = ["POST /v1/recipes/a:batch-recommend HTTP/1.1", "host: localhost", f"content-length: {len(body)}"]
+    with Server(home, env={"SVC_DRAIN_SECONDS": "1"}) as server, connection(server) as deaf:
+        deaf.sendall("\r\n".join([*head, "", ""]).encode() + body)
+        assert deaf.recv(1) == b"H"  # the answer is on its way, and more of it than buffers hold
+        assert server.stop() == 0
+        assert server.said("serve_shutdown")[0]["drain_seconds"] < 10

@@ -1,0 +1,192 @@
+"""Clients that are slow, greedy or malformed: they lose their connection, and others do not notice."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.e2e.server import Server, write_recipe
+from tests.serving.artifacts import popularity_model, write_artifact
+
+PATIENCE_S = 20
+ENV = {"SVC_KEEP_ALIVE_SECONDS": "2", "SVC_CLIENT_TIMEOUT_SECONDS": "2", "SVC_MAX_BODY_BYTES": "64MiB"}
+HEAD = b"POST /v1/recipes/shop:recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+GOOD = b'{"user_id":"u1"}'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("hostile")
+    recipes = folder / "recipes"
+    recipes.mkdir()
+    write_artifact(folder / "shop.svc", popularity_model(n_items=2000))
+    write_recipe(recipes, "shop", folder / "shop.svc")
+    with Server(recipes, env=ENV) as running:
+        yield running
+
+
+def connect(server: Server) -> socket.socket:
+    address = urlsplit(server.url)
+    client = socket.create_connection((address.hostname, address.port))
+    client.settimeout(PATIENCE_S)
+    return client
+
+
+def everything(client: socket.socket) -> bytes:
+    """All bytes until the server closes."""
+    found = b""
+    try:
+        while part := client.recv(1 << 16):
+            found += part
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def healthy(server: Server) -> None:
+    assert server.client.post("/v1/recipes/shop:recommend", json={"user_id": "u1"}).status_code == 200
+
+
+@pytest.mark.parametrize("start", [b"", b"POST /v1/rec", HEAD], ids=["nothing", "half a line", "half a header"])
+def test_a_header_that_never_ends_is_cut_off(server: Server, start: bytes) -> None:
+    """A connection whose header trickles ends after SVC_KEEP_ALIVE_SECONDS."""
+    with connect(server) as client:
+        client.sendall(start)
+        begun = time.monotonic()
+        stop = threading.Event()
+
+        def trickle() -> None:
+            while start and not stop.wait(0.2):
+                try:
+                    client.send(b"x")
+                except OSError:
+                    return
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        everything(client)
+        stop.set()
+        thread.join()
+        assert time.monotonic() - begun < PATIENCE_S / 2
+    healthy(server)
+
+
+def test_a_body_that_never_ends_is_answered_408(server: Server) -> None:
+    """A body that is not whole in time is refused, and the connection ends."""
+    with connect(server) as client:
+        client.sendall(HEAD + b"Content-Length: 100\r\n\r\n{")
+        answer = everything(client)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"REQUEST_TIMEOUT" in answer
+    healthy(server)
+
+
+def test_a_client_that_does_not_read_loses_its_connection(server: Server) -> None:
+    """Pipelined requests whose answers nobody reads end in a closed connection, not in a stuck one."""
+    body = json.dumps({"requests": [{"user_id": "u1", "limit": 1000}] * 256}).encode()
+    request = HEAD.replace(b":recommend", b":batch-recommend") + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    address = urlsplit(server.url)
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect((address.hostname, address.port))
+        client.sendall(request)
+        deadline = time.monotonic() + 2 * PATIENCE_S
+        while held(client):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+            healthy(server)
+
+
+def held(client: socket.socket) -> bool:
+    """True while the server's side of the connection exists. The kernel drops it without telling the client."""
+    ours = f":{client.getsockname()[1]:04X}"
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[2].endswith(ours) and row[3] != "06" for row in rows)
+
+
+def test_a_body_that_is_too_large_gets_its_answer(server: Server) -> None:
+    """A client that sends all of a refused body still reads the 413, by length and by count."""
+    size = (64 << 20) + 1
+    with connect(server) as client:
+        client.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % size)
+        client.sendall(bytes(size))
+        by_length = everything(client)
+    with connect(server) as client:
+        client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        for _ in range(65):
+            client.sendall(b"100000\r\n" + bytes(1 << 20) + b"\r\n")
+        client.sendall(b"0\r\n\r\n")
+        by_count = everything(client)
+    for answer in (by_length, by_count):
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert b"PAYLOAD_TOO_LARGE" in answer
+    healthy(server)
+
+
+def test_a_large_body_costs_at_most_twice_its_size(server: Server) -> None:
+    """A body just below the cap, refused for what it says, costs little while it is held."""
+    size = 60 << 20
+    status = Path(f"/proc/{server.process.pid}/status")
+
+    def kib(name: str) -> int:
+        return int(status.read_text().split(f"{name}:")[1].split()[0])
+
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # the peak begins anew
+    before = kib("VmRSS")
+    body = b'{"user_id":"' + b"x" * (size - 14) + b'"}'
+    assert server.client.post("/v1/recipes/shop:recommend", content=body).status_code == 422
+    assert (kib("VmHWM") - before) * 1024 < 2 * size
+    healthy(server)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "statuses"),
+    [
+        (HEAD + b"Content-Length: 16\r\nContent-Length: 17\r\n\r\n" + GOOD, {400}),
+        (HEAD + b"Content-Length: -1\r\n\r\n", {400}),
+        (HEAD + b"Content-Length: 1e3\r\n\r\n", {400}),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", {400}),
+        (HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n", {400, 501}),
+        (HEAD + b"X-Big: " + b"x" * 100_000 + b"\r\n\r\n", {400, 431}),
+        (b"GET / HTTP/9.9\r\n\r\n", {400, 505}),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
+    ],
+    ids=["two lengths", "negative", "float", "bad chunk", "gzip chunked", "huge header", "version", "tls"],
+)
+def test_malformed_requests_are_refused(server: Server, request_bytes: bytes, statuses: set[int]) -> None:
+    """Framing tricks end in a client error or a closed connection, never in a guess."""
+    with connect(server) as client:
+        client.sendall(request_bytes)
+        answer = everything(client)
+    assert not answer or int(answer.split()[1]) in statuses
+    healthy(server)
+
+
+def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
+    """Many requests in one packet: each has its own id, in its place."""
+    requests = b"".join(
+        HEAD
+        + b"X-Request-ID: r%d\r\nContent-Length: 16\r\n%b\r\n" % (i, b"Connection: close\r\n" if i == 19 else b"")
+        + GOOD
+        for i in range(20)
+    )
+    with connect(server) as client:
+        client.sendall(requests)
+        answer = everything(client)
+    found = [part.split(b'"')[1] for part in answer.split(b'{"request_id":')[1:]]
+    assert found == [b"r%d" % i for i in range(20)]
+
+
+def test_chunked_bodies_are_read(server: Server) -> None:
+    """A body in one-byte chunks is the body."""
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in GOOD)
+    with connect(server) as client:
+        client.sendall(HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
+        assert everything(client).startswith(b"HTTP/1.1 200")

@@ -1,0 +1,50 @@
+"""schemathesis reads the OpenAPI document of a running server and tries to find where it lies."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from svc.serving.auth import hash_api_key
+from tests.e2e.server import Server, write_recipe
+from tests.serving.api import encoder, model
+from tests.serving.artifacts import header, write_artifact
+
+KEY = "A" * 43
+EXAMPLES = 25
+# 400 is a valid request whose feature values this model cannot use: no schema can know them.
+CONFIG = """
+[checks.positive_data_acceptance]
+expected-statuses = ["2xx", "400", "401", "403", "404"]
+"""
+
+
+@pytest.mark.timeout(600)
+def test_the_server_keeps_to_its_document(tmp_path: Path) -> None:
+    """All checks over all operations, a bounded number of seeded examples: no failure."""
+    side = {"dimension": encoder().dim, "columns": list(encoder().columns)}
+    features = {"version": 1, "active": True, "user": side, "item": side}
+    artifact = tmp_path / "artifacts" / "movies.svc"
+    write_artifact(artifact, model(), head=header(features=features, best_class="IALSRecommender"))
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    write_recipe(recipes, "movies", artifact)
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(CONFIG)
+    with Server(recipes, env={"SVC_API_KEYS": f"test:{hash_api_key(KEY)}"}) as server:
+        found = subprocess.run(
+            [
+                *(str(Path(sys.executable).with_name("schemathesis")), "--config-file", str(config)),
+                *("run", f"{server.url}/v1/openapi.json", "--header", f"X-API-Key: {KEY}", "--checks", "all"),
+                *("--max-examples", str(EXAMPLES), "--seed", "7", "--generation-database", "none", "--no-color"),
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 0, found.stdout[-6000:]
+    assert not server.said("request_failed")

@@ -1,0 +1,309 @@
+"""Every transition of a recipe's entry on the server, driven through the real program: files, signals and HTTP.
+
+`TABLE` has a row for each row of the specification's state tables, and names the test that drives it, without
+its `test_`.
+"""
+# ruff: noqa: E501 (the table is one line a row)
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.server import Server, until, write_recipe
+from tests.serving.artifacts import OTHER_KEYS, popularity_model, write_artifact
+
+# state, trigger, condition, next state, test
+TABLE = """
+(absent)     |startup load             |loads and verifies    |loaded            |startup_loads_a_good_artifact
+(absent)     |startup load             |fails                 |stub              |startup_makes_a_stub_of_a_bad_artifact
+(absent)     |new .yaml on a poll      |artifact loads        |loaded            |a_new_recipe_file_is_served
+(absent)     |new .yaml on a poll      |artifact fails        |stub              |a_new_recipe_file_without_artifact_is_a_stub
+(absent)     |broken .yaml, startup    |any                   |skipped           |an_unparseable_file_is_skipped
+(absent)     |broken .yaml, poll       |any                   |skipped           |an_unparseable_file_is_skipped
+loaded       |new marker and sha256    |loads                 |new model         |a_changed_artifact_is_swapped_in
+loaded       |new marker               |same bytes            |loaded, same model|identical_content_swaps_nothing
+loaded       |new marker and sha256    |reload fails          |old model         |a_bad_artifact_leaves_the_old_model
+loaded, error|new artifact             |loads                 |cleared           |a_bad_artifact_leaves_the_old_model
+loaded, error|stat succeeds again      |stat-side failure     |cleared           |a_vanished_artifact_clears_when_it_is_back
+loaded, error|bytes as in memory       |rollback              |cleared           |a_rollback_clears_the_error
+loaded, error|nothing changes          |load failure on disk  |unchanged         |a_load_error_stays_while_the_artifact_does
+loaded, error|nothing changes          |recipe stopped parsing|unchanged         |a_recipe_that_stops_parsing_keeps_its_model
+stub         |retrain                  |good artifact         |loaded            |a_stub_loads_when_an_artifact_comes
+any          |recipe file removed      |poll                  |removed           |a_removed_file_is_forgotten
+health       |every recipe loaded      |                      |ok, 200           |startup_loads_a_good_artifact
+health       |reload failed            |old model serves      |ok, 200           |a_bad_artifact_leaves_the_old_model
+health       |a valid recipe is a stub |                      |degraded, 503     |startup_makes_a_stub_of_a_bad_artifact
+details      |no current error         |                      |ok, 200           |startup_loads_a_good_artifact
+details      |kept old model with error|                      |degraded, 503     |a_bad_artifact_leaves_the_old_model
+"""
+
+
+def test_every_row_names_a_test_that_exists() -> None:
+    """The table cannot promise what nobody drives."""
+    named = {"test_" + row.split("|")[-1].strip() for row in TABLE.strip().splitlines()}
+    assert named <= globals().keys()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder of recipes with one, `a`, whose artifact recommends `i0`."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    write_recipe(folder, "a", tmp_path / "a.svc")
+    write_artifact(tmp_path / "a.svc", popularity_model(0))
+    return folder
+
+
+def first_item(server: Server, name: str = "a") -> str:
+    answer = server.recommend(name)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["items"][0]["item_id"])
+
+
+def poll_twice(server: Server) -> None:
+    """Return once two more whole ticks are over."""
+    ticks = "svc_watcher_tick_seconds_count"
+    before = server.metric(ticks)
+    until(lambda: server.metric(ticks) >= before + 2)
+
+
+def test_startup_loads_a_good_artifact(home: Path) -> None:
+    """It is served, and both documents are well."""
+    with Server(home) as server:
+        assert first_item(server) == "i0"
+        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
+        assert server.details() == (
+            200,
+            {"status": "ok", "recipes": {"a": {"loaded": True, "best_class": "TopPopRecommender"}}},
+        )
+        assert server.get("/v1/health/ready").status_code == 200
+        assert server.metric('svc_model_loaded{recipe="a"}') == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "event", "error"),
+    [
+        ("missing", "initial_artifact_read_failed", "artifact not found"),
+        ("truncated", "initial_artifact_parse_failed", "magic bytes mismatch"),
+        ("foreign", "initial_artifact_hmac_failed", "unknown kid: k2"),
+        ("flipped", "initial_artifact_hmac_failed", "signature mismatch"),
+    ],
+)
+def test_startup_makes_a_stub_of_a_bad_artifact(home: Path, damage: str, event: str, error: str) -> None:
+    """The process runs, health says 503, the verbs answer 503, and the event names the stage."""
+    file = home.parent / "a.svc"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    if damage == "missing":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(data[:100])
+    elif damage == "foreign":
+        write_artifact(file, popularity_model(0), keys=OTHER_KEYS)
+    else:
+        file.write_bytes(data)
+    with Server(home) as server:
+        assert [record["name"] for record in server.said(event)] == ["a"]
+        assert server.said("recipe_not_loaded_at_startup", name="a")
+        assert server.health() == (503, {"status": "degraded", "total": 1, "loaded": 0})
+        status, document = server.details()
+        assert (status, document["status"]) == (503, "degraded")
+        assert document["recipes"]["a"]["loaded"] is False
+        assert document["recipes"]["a"]["error"].startswith(error)
+        answer = server.recommend("a")
+        assert (answer.status_code, answer.json()["code"]) == (503, "RECIPE_UNAVAILABLE")
+        assert server.get("/v1/health/ready").status_code == 503
+        assert server.get("/v1/health/live").status_code == 200
+
+
+def test_a_new_recipe_file_is_served(home: Path) -> None:
+    """Seen on a poll, loaded without a restart."""
+    write_artifact(home.parent / "b.svc", popularity_model(1))
+    with Server(home) as server:
+        assert server.recommend("b").json()["code"] == "RECIPE_NOT_FOUND"
+        write_recipe(home, "b", "../b.svc")
+        server.wait_for("recipe_discovered", name="b", file="b.yaml")
+        server.wait_for("artifact_loaded", name="b")
+        assert first_item(server, "b") == "i1"
+
+
+def test_a_new_recipe_file_without_artifact_is_a_stub(home: Path) -> None:
+    """It counts as a recipe at once, and health says so."""
+    with Server(home) as server:
+        write_recipe(home, "b", "../b.svc")
+        server.wait_for("artifact_disappeared", name="b")
+        assert server.health() == (503, {"status": "degraded", "total": 2, "loaded": 1})
+        assert server.recipe("b") == {"loaded": False, "error": "artifact not found"}
+
+
+def test_an_unparseable_file_is_skipped(home: Path) -> None:
+    """At the start as on a poll: counted apart, shown in details, degrading nothing."""
+    (home / "broken.yaml").write_text("name: [", encoding="utf-8")
+    with Server(home) as server:
+        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 1})
+        (home / "later.yaml").write_text("name: 7", encoding="utf-8")
+        server.wait_for("recipe_load_error_skipped", name="later")
+        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 2})
+        status, document = server.details()
+        assert (status, document["status"]) == (200, "ok")
+        assert document["recipes"]["broken"]["skipped"] is True
+        assert "broken.yaml" in document["recipes"]["broken"]["error"]
+        (home / "broken.yaml").unlink()
+        write_recipe(home, "later", "../a.svc")
+        server.wait_for("artifact_loaded", name="later")
+        assert server.health() == (200, {"status": "ok", "total": 2, "loaded": 2})
+
+
+def test_a_changed_artifact_is_swapped_in(home: Path) -> None:
+    """The new bytes answer, under their own version."""
+    with Server(home) as server:
+        sha256 = write_artifact(home.parent / "a.svc", popularity_model(1))
+        server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
+        assert first_item(server) == "i1"
+        assert server.recommend("a").json()["model_version"] == f"sha256:{sha256}"
+        assert server.metric('svc_swap_total{result="ok"}') == 1
+
+
+def test_identical_content_swaps_nothing(home: Path) -> None:
+    """Another file with the same bytes: read once, left alone."""
+    with Server(home) as server:
+        write_artifact(home.parent / "a.svc", popularity_model(0))
+        poll_twice(server)
+        assert len(server.said("artifact_loaded")) == 1
+        assert server.metric('svc_swap_total{result="ok"}') == 0
+
+
+def test_a_bad_artifact_leaves_the_old_model(home: Path) -> None:
+    """Requests are answered, health stays 200, details say what is wrong until a good artifact comes."""
+    file = home.parent / "a.svc"
+    with Server(home) as server:
+        file.write_bytes(b"NOTMODEL" + file.read_bytes()[8:])
+        failed = server.wait_for("artifact_load_failed", name="a")
+        assert (failed["kid"], failed["error"]) == ("k1", "magic bytes mismatch")
+        assert first_item(server) == "i0"
+        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
+        status, document = server.details()
+        assert (status, document["status"]) == (503, "degraded")
+        assert document["recipes"]["a"]["last_load_error"] == "magic bytes mismatch"
+        assert server.metric('svc_swap_total{result="error"}') == 1
+        assert server.metric('svc_artifact_load_failures_total{reason="magic",recipe="a"}') == 1
+        write_artifact(file, popularity_model(1))
+        cleared = server.wait_for("artifact_load_error_cleared", name="a")
+        assert (cleared["reason"], cleared["previous_error"]) == ("artifact_loaded", "magic bytes mismatch")
+        assert first_item(server) == "i1"
+        assert server.details()[0] == 200
+
+
+def test_a_vanished_artifact_clears_when_it_is_back(home: Path) -> None:
+    """A stat-side failure: said once, shown while it lasts, over with the marker."""
+    file = home.parent / "a.svc"
+    with Server(home) as server:
+        file.rename(home.parent / "away")
+        server.wait_for("artifact_disappeared", name="a")
+        assert server.recipe("a")["last_load_error"] == "artifact not found"
+        assert first_item(server) == "i0"
+        poll_twice(server)
+        assert len(server.said("artifact_disappeared")) == 1
+        (home.parent / "away").rename(file)
+        assert server.wait_for("artifact_load_error_cleared")["reason"] == "marker_restored"
+        assert server.details()[0] == 200
+        assert len(server.said("artifact_loaded")) == 1
+
+
+def test_a_rollback_clears_the_error(home: Path) -> None:
+    """The bytes in memory are back on disk: nothing to swap, nothing wrong."""
+    file = home.parent / "a.svc"
+    good = file.read_bytes()
+    with Server(home) as server:
+        file.write_bytes(good[:200])
+        server.wait_for("artifact_load_failed", name="a")
+        file.write_bytes(good)
+        assert server.wait_for("artifact_load_error_cleared")["reason"] == "bytes_unchanged"
+        assert server.details()[0] == 200
+        assert len(server.said("artifact_loaded")) == 1
+
+
+def test_a_load_error_stays_while_the_artifact_does(home: Path) -> None:
+    """Neither forgotten nor tried again: only other bytes can help."""
+    file = home.parent / "a.svc"
+    with Server(home) as server:
+        file.write_bytes(file.read_bytes()[:200])
+        server.wait_for("artifact_load_failed", name="a")
+        poll_twice(server)
+        assert server.recipe("a")["last_load_error"].startswith("magic bytes mismatch")
+        assert len(server.said("artifact_load_failed")) == 1
+
+
+def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
+    """Served as before, with the error, until the file parses again."""
+    with Server(home) as server:
+        good = (home / "a.yaml").read_text(encoding="utf-8")
+        (home / "a.yaml").write_text("name: [", encoding="utf-8")
+        server.wait_for("recipe_load_error_skipped", name="a")
+        poll_twice(server)
+        assert first_item(server) == "i0"
+        assert "a.yaml" in server.recipe("a")["last_load_error"]
+        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
+        (home / "a.yaml").write_text(good, encoding="utf-8")
+        server.wait_for("artifact_load_error_cleared", name="a")
+        assert server.details()[0] == 200
+
+
+def test_a_stub_loads_when_an_artifact_comes(home: Path) -> None:
+    """No restart is needed after the first training."""
+    (home.parent / "a.svc").unlink()
+    with Server(home) as server:
+        assert server.health()[0] == 503
+        write_artifact(home.parent / "a.svc", popularity_model(1), versioning="append_sha")
+        server.wait_for("artifact_loaded", name="a")
+        assert first_item(server) == "i1"
+        assert server.health()[0] == 200
+
+
+def test_a_removed_file_is_forgotten(home: Path) -> None:
+    """Its name is unknown from then on, also to the metrics."""
+    with Server(home) as server:
+        (home / "a.yaml").unlink()
+        server.wait_for("recipe_removed", name="a")
+        answer = server.recommend("a")
+        assert (answer.status_code, answer.json()["code"]) == (404, "RECIPE_NOT_FOUND")
+        assert server.health() == (200, {"status": "ok", "total": 0, "loaded": 0})
+        assert 'svc_model_loaded{recipe="a"}' not in server.get("/v1/metrics").text
+
+
+def test_a_new_output_path_and_new_metadata_take_effect(home: Path) -> None:
+    """A served recipe file that changes is read again on the next poll."""
+    write_artifact(home.parent / "other.svc", popularity_model(1))
+    (home / "titles.csv").write_text("item_id,title\ni1,One\n", encoding="utf-8")
+    metadata: dict[str, Any] = {
+        "source": {"type": "csv", "path": "titles.csv"},
+        "id_column": "item_id",
+        "fields": ["title"],
+    }
+    with Server(home) as server:
+        write_recipe(home, "a", "../other.svc")
+        server.wait_for("artifact_loaded", times=2)
+        assert first_item(server) == "i1"
+        write_recipe(home, "a", "../other.svc", item_metadata=metadata)
+        server.wait_for("artifact_loaded", times=3)
+        assert server.recommend("a").json()["items"][0]["title"] == "One"
+
+
+def test_files_that_are_no_recipes_or_must_not_be(home: Path, tmp_path: Path) -> None:
+    """`.yml` and folders are ignored; a link out of the folder, a bad scheme and a name taken twice are skipped."""
+    (home / "x.yml").write_text("name: x", encoding="utf-8")
+    (home / "sub").mkdir()
+    write_recipe(home / "sub", "y", "y.svc")
+    outside = write_recipe(tmp_path, "outside", "o.svc")
+    (home / "link.yaml").symlink_to(outside)
+    write_recipe(home, "evil", "ftp://host/m.svc")
+    write_recipe(home, "a", "../other.svc", file="second.yaml")
+    with Server(home) as server:
+        assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 3})
+        assert {one["name"] for one in server.said("recipe_security_violation_skipped")} == {"link", "evil"}
+        assert server.said("recipe_duplicate_name")[0]["file"] == "second.yaml"
+        assert json.dumps(server.details()[1]).count('"skipped"') == 3

@@ -1,0 +1,186 @@
+"""The whole thread through the real program: recipe, signed artifact, recommendations, a swap, an orderly end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Server, Shop
+
+
+def test_from_recipe_to_recommendations(shop: Shop, serve: Callable[..., Server]) -> None:
+    """Train, inspect, serve, and ask every verb; answers carry titles."""
+    trained = shop.train("--run-id", "first")
+    assert trained.code == 0, trained.err
+    names = [record["event"] for record in trained.records]
+    order = (
+        "training_started fetching_data data_fetched data_cleansed splitting_data split_done search_started"
+        " search_done training_final_model final_model_trained artifact_written train_done"
+    )
+    assert " ".join(name for name in names if name in order.split()) == order
+    done = trained.record("train_done")
+    assert (done["name"], done["run_id"], done["kid"], done["n_users"]) == ("shop", "first", "test", 120)
+
+    inspected = shop.svc("inspect", str(shop.artifact), "--json")
+    header = json.loads(inspected.out)
+    assert header["best_class"] == done["best_class"]
+    assert header["recipe_hash"] == done["recipe_hash"]
+
+    server = serve()
+    status, answer = server.ask("/v1/recipes/shop:recommend", {"user_id": "u1", "limit": 3})
+    assert status == 200
+    assert answer["model_version"] == header["model_version"]
+    assert len(answer["items"]) == 3
+    assert all(item["title"] == f"Thing {item['item_id'][1:]}" for item in answer["items"])
+
+    status, related = server.ask("/v1/recipes/shop:recommend-related", {"seed_items": ["i4"], "limit": 3})
+    assert status == 200
+    assert "i4" not in {item["item_id"] for item in related["items"]}
+
+    batch = {"requests": [{"user_id": "u1", "limit": 3}, {"user_id": "nobody"}]}
+    status, results = server.ask("/v1/recipes/shop:batch-recommend", batch)
+    assert status == 200
+    assert [(result["status"], result.get("code")) for result in results["results"]] == [
+        ("ok", None),
+        ("error", "UNKNOWN_USER"),
+    ]
+    assert [item["item_id"] for item in results["results"][0]["items"]] == [i["item_id"] for i in answer["items"]]
+    status, _ = server.ask("/v1/recipes/shop:batch-recommend-related", {"requests": [{"seed_items": ["i1"]}]})
+    assert status == 200
+
+    assert server.ask("/v1/health") == (200, {"status": "ok", "total": 1, "loaded": 1})
+    assert server.ask("/v1/recipes/nothing:recommend", {"user_id": "u1"})[1]["code"] == "RECIPE_NOT_FOUND"
+    assert server.stop() == 0
+    assert server.wait_for("serve_shutdown")["drain_seconds"] < 30
+
+
+def test_a_client_needs_a_key_once_keys_are_configured(
+    shop: Shop, serve: Callable[..., Server], artifact: bytes
+) -> None:
+    """What keygen prints works for server and client as it is."""
+    shop.give(artifact)
+    lines = dict(line.split("=", 1) for line in shop.svc("keygen", "--type", "api", "--kid", "c").out.splitlines())
+    server = serve(SVC_API_KEYS=lines["env_entry"].partition("=")[2])
+    path, body = "/v1/recipes/shop:recommend", {"user_id": "u1"}
+    assert server.ask(path, body)[1]["code"] == "MISSING_API_KEY"
+    assert server.ask(path, body, key="x" * 43)[1]["code"] == "INVALID_API_KEY"
+    assert server.ask(path, body, key=lines["plaintext"])[0] == 200
+    assert server.ask("/v1/health")[0] == 200
+    shown = shop.svc("status", server.url, SVC_CLIENT_KEY=lines["plaintext"])
+    assert (shown.code, "shop" in shown.out) == (0, True)
+    assert shop.svc("status", server.url).code == 1
+    bench = ["bench", server.url, "--recipe", "shop", "--users", "sales.csv", "--seconds", "0.5", "--json"]
+    measured = shop.svc(*bench, SVC_CLIENT_KEY=lines["plaintext"])
+    assert measured.code == 0, measured.out + measured.err
+    figures = json.loads(measured.out)
+    assert figures["requests"] > 10
+    assert 0 < figures["p50_ms"] <= figures["p99_ms"] <= figures["max_ms"]
+    assert shop.svc(*bench).code == 1
+
+
+def test_retraining_swaps_the_model_without_a_failed_request(
+    shop: Shop, serve: Callable[..., Server], artifact: bytes
+) -> None:
+    """Under a steady load every answer is 200, and afterwards they come from the new model."""
+    shop.give(artifact)
+    server = serve()
+    body = {"user_id": "u1", "limit": 3}
+    before = server.ask("/v1/recipes/shop:recommend", body)[1]["model_version"]
+    stop, statuses, versions = threading.Event(), [], []
+
+    def load() -> None:
+        while not stop.is_set():
+            status, answer = server.ask("/v1/recipes/shop:recommend", body)
+            statuses.append(status)
+            versions.append(answer.get("model_version"))
+
+    clients = [threading.Thread(target=load) for _ in range(4)]
+    for client in clients:
+        client.start()
+    shop.edit("n_trials: 4", "n_trials: 5")
+    retrained = shop.train()
+    loaded = server.wait_for("artifact_loaded")
+    while loaded["model_version"] == before:
+        loaded = server.wait_for("artifact_loaded")
+    after = server.ask("/v1/recipes/shop:recommend", body)[1]["model_version"]
+    stop.set()
+    for client in clients:
+        client.join()
+    assert retrained.code == 0
+    assert after == loaded["model_version"] != before
+    assert set(statuses) == {200}
+    assert len(statuses) > 50
+    assert set(versions) == {before, after}
+
+
+def test_the_same_recipe_data_and_seed_give_the_same_model(shop: Shop, serve: Callable[..., Server]) -> None:
+    """Fresh processes with other hash seeds agree on parameters, score and recommendations."""
+    shop.edit("[CosineKNN, TopPop]", "[IALS, CosineKNN, RP3beta]")
+    shop.edit("n_trials: 4", "n_trials: 6")
+    seen = []
+    for seed in ("1", "2"):
+        trained = shop.train("--run-id", f"r{seed}", PYTHONHASHSEED=seed)
+        assert trained.code == 0, trained.err
+        header = json.loads(shop.svc("inspect", str(shop.artifact), "--json").out)
+        server = serve(PYTHONHASHSEED=seed)
+        requests = {"requests": [{"user_id": f"u{n}"} for n in range(120)]}
+        answers = server.ask("/v1/recipes/shop:batch-recommend", requests)[1]["results"]
+        seen.append((header["best_class"], header["best_params"], header["best_score"], answers))
+    assert seen[0] == seen[1]
+
+
+def test_sigterm_lets_requests_in_flight_finish(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
+    """Every request that was sent gets its answer; idle connections do not hold the end up; the exit code is 0."""
+    shop.give(artifact)
+    server = serve()
+    host, port = server.url.removeprefix("http://").split(":")
+    body = json.dumps({"requests": [{"user_id": f"u{n % 120}", "limit": 40} for n in range(256)]}).encode()
+    request = (
+        f"POST /v1/recipes/shop:batch-recommend HTTP/1.1\r\nHost: {host}:{port}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    ).encode() + body
+    idle = socket.create_connection((host, int(port)))
+    busy = [socket.create_connection((host, int(port)), timeout=30) for _ in range(8)]
+    for connection in busy:
+        connection.sendall(request)
+    first = busy[0].recv(15)  # the server is answering: all eight are in its hands
+    server.process.send_signal(signal.SIGTERM)
+    answers = [first + _read_all(busy[0]), *(_read_all(connection) for connection in busy[1:])]
+    assert server.process.wait(timeout=15) == 0
+    idle.close()
+    assert all(answer.startswith(b"HTTP/1.1 200") for answer in answers)
+    assert all(b'"results"' in answer for answer in answers)
+
+
+def _read_all(connection: socket.socket) -> bytes:
+    with connection:
+        parts = []
+        while part := connection.recv(65536):
+            parts.append(part)
+        return b"".join(parts)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_training_says_so_and_writes_nothing(shop: Shop, number: signal.Signals, code: int) -> None:
+    """The exit code names the signal; no artifact and no leftovers stay."""
+    shop.edit("n_trials: 4", "n_trials: 100000")
+    process = shop.start("train", str(shop.recipe), "--quiet")
+    assert process.stderr is not None
+    records: list[dict[str, Any]] = []
+    for line in process.stderr:
+        records.append(json.loads(line))
+        if records[-1]["event"] == "search_started":
+            process.send_signal(number)
+    process.stderr.close()
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) == code
+    assert (records[-1]["event"], records[-1]["exit_code"]) == ("train_interrupted", code)
+    assert [path for path in shop.folder.rglob("*") if ".svc" in path.suffixes and path.suffix != ".lock"] == []

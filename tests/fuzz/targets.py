@@ -1,0 +1,51 @@
+"""What the fuzzer feeds: any bytes must end in svc's own errors, never in another exception or a crash."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+from svc.artifact import layout
+from svc.artifact.keys import development_keys, verify
+from svc.errors import ArtifactError, RecipeError
+from svc.model import codec
+from svc.recipe.load import load_recipe
+from svc.settings import Settings
+
+CAP = 1 << 20
+SETTINGS = Settings()
+KEYS = development_keys()
+
+
+def artifact(data: bytes) -> None:
+    """The first byte chooses how deep the rest is put: a whole file, a payload, or the pickle within one."""
+    rest = memoryview(data)[1:]
+    with suppress(ArtifactError):
+        depth = data[0] % 3 if data else 0
+        if depth == 0:
+            read(rest)
+        elif depth == 1:
+            codec.decode(rest)
+        else:
+            codec.decode(memoryview(b"".join(codec._lay_out(bytes(rest), [memoryview(bytes(64))]))))
+
+
+def read(file: memoryview) -> None:
+    with suppress(ArtifactError):
+        layout.kid_of(file)
+    parsed = layout.parse(file, max_payload_bytes=CAP)
+    with suppress(ArtifactError):
+        verify(parsed, KEYS)
+    parsed.header.get("kid")
+
+
+def recipe(data: bytes) -> None:
+    """The bytes are a recipe file."""
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as file, suppress(RecipeError):
+        file.write(data)
+        file.flush()
+        load_recipe(Path(file.name), {}, settings=SETTINGS)
+
+
+TARGETS = {"artifact": artifact, "recipe": recipe}
