@@ -1,0 +1,28 @@
+"""`python -m benchmarks NAME... [options]`: runs the named benchmarks, or lists them."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+SHARED = {"__init__", "__main__", "common", "http_servers"}
+
+
+def names() -> list[str]:
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.py") if path.stem not in SHARED)
+
+
+def main() -> None:
+    wanted = [argument for argument in sys.argv[1:] if argument in names()]
+    options = [argument for argument in sys.argv[1:] if argument not in wanted]
+    if not wanted:
+        print("usage: python -m benchmarks NAME... [options]\nbenchmarks: " + ", ".join(names()))
+        sys.exit(2 if options else 0)
+    for name in wanted:
+        sys.argv = [name, *options]
+        runpy.run_module(f"benchmarks.{name}", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

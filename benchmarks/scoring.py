@@ -1,0 +1,242 @@
+"""How fast are rankings without HTTP, one thread each? Against irspack's own calls, implicit, and plain numpy.
+
+    python -m benchmarks.scoring            # shapes (a) and (b), half a minute
+    python -m benchmarks.scoring --full     # also (c), a million items; several minutes and 4 GiB
+    python -m benchmarks.scoring --csv ratings.csv user_id item_id      # your own data instead
+
+Times are microseconds a user, medians of interleaved rounds. `numpy` is the matrix product and `argpartition`, the
+least that a full scan costs. implicit is compared where it is installed; it gets the same vectors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sps
+from fastprogress import fastprogress
+from irspack.recommenders import (
+    CosineKNNRecommender,
+    DenseSLIMRecommender,
+    IALSRecommender,
+    RP3betaRecommender,
+    TopPopRecommender,
+)
+
+from benchmarks.common import SHAPES, Shape, csv_interactions, ids, interactions, origin, side_by_side
+from svc.model.model import Model, payload_parts
+from svc.model.query import Query
+from svc.model.threads import limit_blas_threads
+from svc.training.export import export
+
+LIMIT = 10
+BATCHES = (1, 16, 64, 256)
+N_FEATURES = 30
+MANY_ITEMS = 200_000
+"""From here on fewer rounds are run, and item-to-item weights are left out: they would take an hour to train."""
+COLD_SHAPES = (Shape("1,000 items", 5_000, 1_000, 100_000, 64), Shape("50,000 items", 20_000, 50_000, 500_000, 64))
+
+
+def train(shape: Shape, matrix: sps.csr_matrix, **features: Any) -> Any:
+    return IALSRecommender(
+        matrix, n_components=shape.components, alpha0=0.05, reg=0.002, train_epochs=4, n_threads=1, **features
+    ).learn()
+
+
+def exported(name: str, recommender: Any, matrix: sps.csr_matrix) -> Model:
+    users, items = matrix.shape
+    return export(recommender, name, user_ids=ids("u", users), item_ids=ids("i", items), X=matrix, features=None)
+
+
+def top_of(scores: np.ndarray) -> np.ndarray:
+    """The LIMIT best columns of each row, by falling score."""
+    kept = np.argpartition(scores, -LIMIT, axis=1)[:, -LIMIT:]
+    order = np.argsort(-np.take_along_axis(scores, kept, axis=1), axis=1)
+    return np.take_along_axis(kept, order, axis=1)
+
+
+def numpy_call(recommender: Any, matrix: sps.csr_matrix) -> Callable[[np.ndarray], np.ndarray]:
+    users, items = recommender.get_user_embedding().copy(), recommender.get_item_embedding().copy()
+
+    def call(chosen: np.ndarray) -> np.ndarray:
+        scores = users[chosen] @ items.T
+        scores[matrix[chosen].nonzero()] = -np.inf
+        return top_of(scores)
+
+    return call
+
+
+def implicit_call(recommender: Any, matrix: sps.csr_matrix) -> Callable[[np.ndarray], np.ndarray] | None:
+    try:
+        from implicit.cpu.als import AlternatingLeastSquares
+    except ImportError:
+        return None
+    model = AlternatingLeastSquares(factors=recommender.n_components, num_threads=1)
+    model.user_factors = recommender.get_user_embedding().copy()
+    model.item_factors = recommender.get_item_embedding().copy()
+    seen = matrix.astype(np.float32)
+
+    def call(chosen: np.ndarray) -> np.ndarray:
+        if len(chosen) == 1:
+            return model.recommend(int(chosen[0]), seen[chosen[0]], N=LIMIT)[0][np.newaxis]
+        return model.recommend(chosen, seen[chosen], N=LIMIT)[0]
+
+    return call
+
+
+def known_users(shape: Shape, matrix: sps.csr_matrix, rounds: int) -> None:
+    """Random known users, their history left out."""
+    recommender = train(shape, matrix)
+    model = exported("IALSRecommender", recommender, matrix)
+    calls = {
+        "svc": lambda chosen: model.rank([Query(limit=LIMIT, user=user) for user in chosen.tolist()]),
+        "irspack": lambda chosen: top_of(recommender.get_score_remove_seen(chosen)),
+        "numpy": numpy_call(recommender, matrix),
+    }
+    implicit = implicit_call(recommender, matrix)
+    if implicit is not None:
+        calls["implicit"] = implicit
+    size = f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} interactions, {shape.components} components"
+    print(f"\nknown users, iALS, shape ({shape.name}): {size}")
+    print("users  " + "".join(f"{name:>12}" for name in calls) + "   svc against each other")
+    for size in BATCHES:
+        batches = np.random.default_rng(size).integers(0, shape.n_users, (rounds + 1, size))
+        times = side_by_side({name: _on(batches, call) for name, call in calls.items()}, rounds)
+        print(_row(str(size), times, size))
+    if implicit is not None:
+        chosen = np.arange(200)
+        ours = [ranking.items.tolist() for ranking in calls["svc"](chosen)]
+        same = sum(a == b for a, b in zip(ours, implicit(chosen).tolist(), strict=True))
+        print(f"same items in the same order as implicit: {same} of {len(chosen)} users")
+    _memory(model, matrix.shape[0])
+
+
+def _on(batches: np.ndarray, call: Callable[[np.ndarray], Any]) -> Callable[[int], Any]:
+    return lambda number: call(batches[number])
+
+
+def _row(label: str, times: dict[str, float], users: int) -> str:
+    mine = times["svc"]
+    figures = "".join(f"{seconds / users * 1e6:12.1f}" for seconds in times.values())
+    ratios = ", ".join(f"{name} {seconds / mine:.1f}×" for name, seconds in times.items() if name != "svc")
+    return f"{label:<7}{figures}   {ratios}"
+
+
+def _memory(model: Model, n_users: int) -> None:
+    queries = [Query(limit=LIMIT, user=user % n_users) for user in range(256)]
+    tracemalloc.start()
+    model.rank(queries)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    parts = payload_parts(model)
+    print(f"most memory of a batch of 256: {peak / 2**20:.1f} MiB; payload {sum(parts.values()) / 2**20:.1f} MiB:")
+    print("  " + ", ".join(f"{name} {size:,}" for name, size in parts.items()))
+
+
+def item_weights(shape: Shape, matrix: sps.csr_matrix, rounds: int) -> None:
+    """Models that add up item weights, beside irspack's `get_score_remove_seen` alone, without its top-k."""
+    makers: list[tuple[type, dict[str, Any]]] = [
+        (CosineKNNRecommender, {"top_k": 100, "n_threads": 1}),
+        (RP3betaRecommender, {"top_k": 100, "n_threads": 1}),
+        (TopPopRecommender, {}),
+    ]
+    if shape.n_items < 5_000:
+        makers.append((DenseSLIMRecommender, {"reg": 50.0}))
+    print(f"\nother families, one known user, shape ({shape.name})")
+    for maker, parameters in makers:
+        recommender = maker(matrix, **parameters).learn()
+        model = exported(maker.__name__, recommender, matrix)
+        batches = np.random.default_rng(1).integers(0, shape.n_users, (rounds + 1, 1))
+        times = side_by_side(
+            {
+                "svc": lambda i, m=model, b=batches: m.rank([Query(limit=LIMIT, user=int(b[i, 0]))]),
+                "irspack": lambda i, r=recommender, b=batches: r.get_score_remove_seen(b[i]),
+            },
+            rounds,
+        )
+        print(_row(f"{maker.__name__:<22}", times, 1))
+
+
+def cold_starts(shape: Shape, rounds: int) -> None:
+    """Features alone and seeds, beside a warm request and irspack's own calls."""
+    rng = np.random.default_rng(4)
+    matrix = interactions(shape)
+    rows = {side: _feature_rows(n, rng) for side, n in (("user", shape.n_users), ("item", shape.n_items))}
+    recommender = train(
+        shape,
+        matrix,
+        user_features=sps.csr_matrix(rows["user"]),
+        item_features=sps.csr_matrix(rows["item"]),
+        lambda_user_feature=10.0,
+        lambda_item_feature=10.0,
+    )
+    model = exported("IALSRecommender", recommender, matrix)
+    print(f"\ncold starts, {shape.name}, {shape.components} components, {N_FEATURES} feature places; µs a user")
+    print("users      warm  features  5 seeds   features/warm  seeds/warm   irspack: features  5 seeds")
+    for size in (1, 256):
+        users = rng.integers(0, shape.n_users, (rounds + 1, size))
+        seeds = matrix.indices[rng.integers(0, matrix.nnz, (rounds + 1, size, 5))].astype(np.int32)
+        features = rows["user"].astype(np.float64)
+        times = side_by_side(
+            {
+                "warm": _ranked(model, [[Query(limit=LIMIT, user=int(u)) for u in row] for row in users]),
+                "features": _ranked(
+                    model, [[Query(limit=LIMIT, user_features=features[u]) for u in row] for row in users]
+                ),
+                "seeds": _ranked(model, [[Query(limit=LIMIT, seeds=s) for s in row] for row in seeds]),
+                "irspack features": lambda i, u=users: recommender.get_score_cold_user_from_features(
+                    sps.csr_matrix(rows["user"][u[i]])
+                ),
+                "irspack seeds": lambda i, s=seeds: recommender.get_score_cold_user(_histories(s[i], shape.n_items)),
+            },
+            rounds,
+        )
+        warm, cold, seeded, theirs, theirs_seeded = (seconds / size * 1e6 for seconds in times.values())
+        print(
+            f"{size:<7}{warm:8.1f}{cold:10.1f}{seeded:9.1f}{cold / warm:16.2f}{seeded / warm:12.2f}"
+            f"{theirs:20.1f}{theirs_seeded:9.1f}"
+        )
+
+
+def _ranked(model: Model, batches: list[list[Query]]) -> Callable[[int], Any]:
+    return lambda number: model.rank(batches[number])
+
+
+def _feature_rows(n: int, rng: np.random.Generator) -> np.ndarray:
+    return np.column_stack([rng.random((n, N_FEATURES - 1)) < 0.15, np.ones(n)]).astype(np.float32)
+
+
+def _histories(seeds: np.ndarray, n_items: int) -> sps.csr_matrix:
+    users, size = seeds.shape
+    return sps.csr_matrix(
+        (np.ones(seeds.size), (np.repeat(np.arange(users), size), seeds.ravel())), shape=(users, n_items)
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="more rounds, and shape (c)")
+    parser.add_argument("--csv", nargs=3, metavar=("FILE", "USER_COLUMN", "ITEM_COLUMN"), help="data of your own")
+    options = parser.parse_args()
+    rounds, shapes = (200, "abc") if options.full else (40, "ab")
+    limit_blas_threads(1)
+    fastprogress.NO_BAR = True
+    print("\n".join(origin()))
+    if options.csv:
+        data = [csv_interactions(*options.csv)]
+    else:
+        data = [(SHAPES[name], interactions(SHAPES[name])) for name in shapes]
+    for shape, matrix in data:
+        known_users(shape, matrix, rounds if shape.n_items < MANY_ITEMS else 20)
+    for shape, matrix in data:
+        if shape.n_items < MANY_ITEMS:
+            item_weights(shape, matrix, rounds)
+    for shape in COLD_SHAPES:
+        cold_starts(shape, rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What does a swap cost those who ask meanwhile, and how fast is a new artifact served?
+
+    python -m benchmarks swap            # 30,000 users × 41,000 items, 128 components, 5 swaps
+    python -m benchmarks swap --full     # 20 swaps, and the load time of a 650 MB artifact
+
+Sixteen clients ask for recommendations without pause, first while nothing changes, then while the model is swapped
+again and again. Then: `load` is the time from reading to publishing, `floor` a bare read of the file into memory
+plus one sha256 of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import origin
+from tests.e2e.load import Load
+from tests.e2e.server import Server, write_recipe
+from tests.serving.artifacts import factor_model, write_artifact
+
+CLIENTS = 16
+STEADY_S = 10.0
+ENV = {"SVC_MAX_PAYLOAD_BYTES": "2GiB"}
+
+
+def percentile(seconds: list[float], share: float) -> float:
+    """Milliseconds."""
+    return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * share))] * 1000
+
+
+def report(what: str, load: Load) -> None:
+    taken = load.tally.seconds
+    print(
+        f"{what:14} {load.tally.answered:7} answered, {len(load.tally.failures)} failed, "
+        f"p50 {percentile(taken, 0.5):6.1f} ms, p99 {percentile(taken, 0.99):6.1f} ms",
+        flush=True,
+    )
+
+
+def judge(status: int, _body: dict[str, Any]) -> str | None:
+    return None if status == 200 else f"status {status}"
+
+
+def prepare(folder: Path, n_users: int, n_items: int) -> Path:
+    """Two artifacts, the first of them in place, and a folder with the recipe."""
+    recipes = folder / "recipes"
+    recipes.mkdir()
+    write_recipe(recipes, "a", folder / "a.svc")
+    for seed in (0, 1):
+        write_artifact(folder / f"{seed}.svc", factor_model(n_users, n_items, 128, seed=seed))
+    os.link(folder / "0.svc", folder / "a.svc")
+    return recipes
+
+
+def put(folder: Path, number: int) -> None:
+    os.link(folder / f"{number % 2}.svc", folder / "next")
+    (folder / "next").rename(folder / "a.svc")
+
+
+def under_load(swaps: int) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        requests = [("/v1/recipes/a:recommend", {"user_id": f"u{number}"}) for number in range(CLIENTS)]
+        with Server(prepare(folder, 30_000, 41_000), env=ENV) as server:
+            with Load(server.url, requests, clients=CLIENTS, judge=judge) as steady:
+                time.sleep(STEADY_S)
+            report("steady", steady)
+            with Load(server.url, requests, clients=CLIENTS, judge=judge) as swapping:
+                waits = []
+                for number in range(1, swaps + 1):
+                    began = time.perf_counter()
+                    put(folder, number)
+                    server.wait_for("artifact_loaded", times=number + 1)
+                    waits.append(time.perf_counter() - began)
+            report(f"{swaps} swaps", swapping)
+            loads = [record["seconds"] for record in server.said("artifact_loaded")[1:]]
+            print(
+                f"file to answer {min(waits):.2f} to {max(waits):.2f} s, loading {min(loads)} to {max(loads)} s of it"
+            )
+
+
+def loading(n_users: int, n_items: int) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        recipes = prepare(folder, n_users, n_items)
+        floors = []
+        for _ in range(3):
+            began = time.perf_counter()
+            hashlib.sha256((folder / "a.svc").read_bytes()).digest()
+            floors.append(time.perf_counter() - began)
+        with Server(recipes, env=ENV) as server:
+            for number in range(1, 4):
+                put(folder, number)
+                server.wait_for("artifact_loaded", times=number + 1)
+            loads = sorted(record["seconds"] for record in server.said("artifact_loaded"))
+        size = (folder / "a.svc").stat().st_size
+        floor, load = sorted(floors)[1], loads[len(loads) // 2]
+        print(f"{size / 1e6:.0f} MB: load {load:.2f} s, floor {floor:.2f} s, {load / floor:.1f} times")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="20 swaps, and a 650 MB artifact")
+    full = parser.parse_args().full
+    print("\n".join(origin()))
+    under_load(20 if full else 5)
+    loading(50_000, 50_000)
+    if full:
+        loading(700_000, 450_000)
+
+
+if __name__ == "__main__":
+    main()
