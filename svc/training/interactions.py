@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import MinDataViolation, TimeUnitRequired
+from svc.training.order import stable_order
 from svc.training.times import BAD_TIME, to_nanoseconds
 
 Dedup = Literal["keep_last", "keep_first", "none"]
@@ -157,7 +158,7 @@ def _times(frame: pd.DataFrame, schema: _Schema) -> Times:
 def _distinct_pairs(users: Codes, items: Codes, times: Times | None, dedup: Dedup, n_items: int) -> NDArray[np.int64]:
     """Rows to keep, ascending: of each (user, item) the first or last, by time where there is one, else by place."""
     pairs = users.astype(np.int64) * max(n_items, 1) + items
-    order = np.argsort(pairs, kind="stable") if times is None else np.lexsort((times, pairs))
+    order = stable_order([pairs] if times is None else [pairs, times])
     ordered = pairs[order]
     edge = np.ones(len(ordered), dtype=bool)
     if dedup == "keep_first":

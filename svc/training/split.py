@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.training.interactions import Interactions
+from svc.training.order import stable_order
 
 Scheme = Literal["random", "time_user", "time_global"]
 _SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must still hold out 29
@@ -84,7 +85,7 @@ def _distinct(interactions: Interactions) -> _Pairs:
     n_items = len(interactions.item_ids)
     keys = interactions.users.astype(np.int64) * n_items + interactions.items
     times = interactions.times
-    order = np.argsort(keys, kind="stable") if times is None else np.lexsort((times, keys))
+    order = stable_order([keys] if times is None else [keys, times])
     ordered = keys[order]
     last = np.ones(len(ordered), dtype=bool)
     last[:-1] = ordered[1:] != ordered[:-1]
@@ -116,11 +117,11 @@ def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tupl
     if plan.scheme == "time_global":
         return _after_cutoff(pairs, chosen, plan.heldout_ratio)
     if plan.scheme == "random":
-        within = np.random.default_rng([plan.seed, 2]).random(len(pairs.users))
-        order = np.lexsort((within, pairs.users))
+        within = np.random.default_rng([plan.seed, 2]).permutation(len(pairs.users))
+        order = stable_order([pairs.users, within])
     else:
         assert pairs.times is not None, "time schemes come with times"
-        order = np.lexsort((pairs.place, pairs.times, pairs.users))
+        order = stable_order([pairs.users, pairs.times, pairs.place])
     held = np.zeros(len(pairs.users), dtype=bool)
     held[order] = _last_of_each(pairs.users, len(chosen), plan.heldout_ratio)
     held &= chosen[pairs.users]

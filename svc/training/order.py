@@ -1,0 +1,48 @@
+"""Sorting many rows by whole numbers, several times faster than `numpy.lexsort`.
+
+numpy sorts plain 64-bit words with vector instructions, but sorts positions (argsort, lexsort) one comparison at a
+time. So each pass packs a key and the row's position into one word, sorts the words, and reads the positions back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_WORD_BITS = 63
+
+
+def stable_order(keys: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
+    """(n,) positions that sort by the first of `keys`, then the second, ...; ties keep their order.
+
+    Each key is (n,) whole numbers. The result is that of `numpy.lexsort(keys[::-1])`.
+    """
+    order: NDArray[np.int64] | None = None
+    for key in reversed(keys):
+        found = _order_by(key if order is None else key[order])
+        order = found if order is None else order[found]
+    assert order is not None, "there is at least one key"
+    return order
+
+
+def _order_by(key: NDArray[np.integer]) -> NDArray[np.int64]:
+    n = len(key)
+    if n == 0:
+        return np.empty(0, dtype=np.int64)
+    low, high = int(key.min()), int(key.max())
+    position_bits = (n - 1).bit_length()
+    if (high - low).bit_length() > _WORD_BITS:
+        return np.argsort(key, kind="stable")
+    words = key.astype(np.int64) - low
+    step = max(int(np.gcd.reduce(words)), 1)  # nanoseconds that came from seconds share 10^9
+    if ((high - low) // step).bit_length() + position_bits > _WORD_BITS:
+        return np.argsort(key, kind="stable")
+    if step > 1:
+        words //= step
+    words <<= position_bits
+    words |= np.arange(n, dtype=np.int64)
+    words.sort()
+    words &= (1 << position_bits) - 1
+    return words
