@@ -12,7 +12,7 @@ from svc.errors import FeaturesNotSupported, FeatureStateMismatch, PayloadInvali
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
 from svc.model.ids import IdTable
-from svc.model.query import Prepared, Query, Ranking
+from svc.model.query import Encoded, Prepared, Query, Ranking
 from svc.model.recommenders.base import Scorer, Side
 from svc.model.stored import Stored
 
@@ -74,7 +74,7 @@ class Model(Stored):
                 if side == "user":
                     queries.append(Query(limit=1, user_features=vector))
                 else:
-                    queries.append(Query(limit=1, seed_features=vector[np.newaxis]))
+                    queries.append(Query(limit=1, seed_features=(Encoded.of(vector),)))
         for ranking in self.rank(queries):
             if not len(ranking.scores) or not np.isfinite(ranking.scores).all():
                 raise PayloadInvalid("payload: the model gives scores that are not finite numbers")
@@ -144,7 +144,7 @@ class Model(Stored):
         for item, features in described.items():
             if item is None or self.item_ids.index(item) < 0:
                 vector, others = self._encode("item", features)
-                unseen.append(vector)
+                unseen.append(Encoded.of(vector))
                 ignored |= dict.fromkeys(others)
         prior = None
         if user_features is not None:
@@ -157,7 +157,7 @@ class Model(Stored):
         query = Query(
             limit=limit,
             seeds=known,
-            seed_features=np.array(unseen) if unseen else None,
+            seed_features=tuple(unseen),
             user_features=prior,
             exclude=self._columns(exclude_items),
         )

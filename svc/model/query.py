@@ -11,21 +11,42 @@ from numpy.typing import NDArray
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
+class Encoded(NamedTuple):
+    """An encoded feature vector without its zeros: a batch of requests may describe thousands of items.
+
+    `places`, (z,), are those of the `values`, (z,), among `dim`.
+    """
+
+    places: NDArray[np.intp]
+    values: NDArray[np.float64]
+    dim: int
+
+    @classmethod
+    def of(cls, vector: NDArray[np.float64]) -> Encoded:
+        places = np.flatnonzero(vector)
+        return cls(places, vector[places], len(vector))
+
+    def dense(self) -> NDArray[np.float64]:
+        vector = np.zeros(self.dim)
+        vector[self.places] = self.values
+        return vector
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Query:
     """One ranking to make. Exactly one of `user`, `seeds`/`seed_features` or `user_features` leads it.
 
     `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns,
-    (s,) int32, and `seed_features` encoded features of items never seen, (m, item dim) float64: together
-    they are the history of an imagined user. `user_features` is an encoded vector, (user dim,) float64: alone
-    a cold start, beside seeds a prior. `exclude` are item columns that must not come back, (e,) int32;
-    unless `include_seen`, the history of `user` must not either. `limit` is the most items to return.
+    (s,) int32, and `seed_features` describe items never seen: together they are the history of an imagined
+    user. `user_features` is an encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior.
+    `exclude` are item columns that must not come back, (e,) int32; unless `include_seen`, the history of `user`
+    must not either. `limit` is the most items to return.
     """
 
     limit: int
     user: int = -1
     seeds: NDArray[np.int32] = field(default_factory=lambda: NO_ITEMS)
-    seed_features: NDArray[np.float64] | None = None
+    seed_features: tuple[Encoded, ...] = ()
     user_features: NDArray[np.float64] | None = None
     exclude: NDArray[np.int32] = field(default_factory=lambda: NO_ITEMS)
     include_seen: bool = False

@@ -90,24 +90,25 @@ class IALSScorer(FactorScorer):
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
         """Item vectors of queries with as many seeds each, (B, S, K)."""
-        if all(query.seed_features is None for query in queries):
+        if not any(query.seed_features for query in queries):
             columns = np.array([query.seeds for query in queries], dtype=np.int32)
             return self.index.vectors(columns)
         return np.array([self._described(query) for query in queries])
 
     def _described(self, query: Query) -> Matrix:
         known = self.index.vectors(query.seeds)
-        if query.seed_features is None:
+        if not query.seed_features:
             return known
-        return np.concatenate([known, self.placing.items_from_features(query.seed_features)])
+        described = np.array([encoded.dense() for encoded in query.seed_features])
+        return np.concatenate([known, self.placing.items_from_features(described)])
 
 
 def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool], list[int]]:
     """Places of the queries by their number of seeds and whether they have features of the user."""
     groups: dict[tuple[int, bool], list[int]] = {}
     for place, query in enumerate(queries):
-        unseen = 0 if query.seed_features is None else len(query.seed_features)
-        groups.setdefault((len(query.seeds) + unseen, query.user_features is not None), []).append(place)
+        n_seeds = len(query.seeds) + len(query.seed_features)
+        groups.setdefault((n_seeds, query.user_features is not None), []).append(place)
     return groups
 
 
