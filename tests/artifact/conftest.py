@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import pytest
 
 from svc.settings import Settings
+from tests.privileges import permissions_hold
 
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # read when gcsfs is imported
 
@@ -36,17 +37,10 @@ class Place(Protocol):
 
 
 @pytest.fixture
-def permissions(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Skips where the system lets this process ignore permissions, as it does for root."""
-    closed = tmp_path_factory.mktemp("closed")
-    closed.chmod(0o555)
-    try:
-        (closed / "probe").touch()
-    except PermissionError:
-        return
-    finally:
-        closed.chmod(0o755)
-    pytest.skip("this user may ignore permissions")
+def permissions() -> Iterator[None]:
+    """Files' permissions hold in the test, also for root."""
+    with permissions_hold():
+        yield
 
 
 class LocalPlace:

@@ -39,7 +39,8 @@ def write_recipe(folder: Path, name: str, output: str | Path, *, file: str | Non
 class Server:
     """Use as a context manager. Whatever happens within, the process is gone afterwards.
 
-    The block begins with the event `ready`; only after `serve_started` is there anybody to ask.
+    The block begins with the event `ready`; only after `serve_started` is there anybody to ask. `prefix` is a
+    command that runs the server in its own place, such as one that takes privileges away.
     """
 
     def __init__(
@@ -49,16 +50,19 @@ class Server:
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         ready: str = "serve_started",
+        prefix: Sequence[str] = (),
     ) -> None:
         self._recipes = recipes
         self._ready = ready
         self._args = args
+        self._prefix = prefix
         self._env = {**os.environ, **FAST, **(env or {})}
         self.records: list[dict[str, Any]] = []
         self.lines: list[str] = []
 
     def __enter__(self) -> Server:
-        command = [sys.executable, "-m", "svc", "serve", "--recipes", str(self._recipes), "--port", "0", *self._args]
+        serve = [sys.executable, "-m", "svc", "serve", "--recipes", str(self._recipes), "--port", "0"]
+        command = [*self._prefix, *serve, *self._args]
         self.process = subprocess.Popen(command, env=self._env, stderr=subprocess.PIPE, text=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
