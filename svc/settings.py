@@ -191,6 +191,12 @@ class Settings:
         "1 lets http(s) fetches reach private, loopback and link-local addresses.",
     )
     metrics_enabled: bool = _var("SVC_METRICS_ENABLED", False, _flag, "1 enables `/v1/metrics` (extra `metrics`).")
+    console: bool | None = _var(
+        "SVC_CONSOLE",
+        None,
+        _flag,
+        "1 serves the console at `/`, 0 does not; unset: it is there unless SVC_ENV closes it.",
+    )
     allowed_hosts: tuple[str, ...] | None = _var(
         "SVC_ALLOWED_HOSTS",
         None,
@@ -238,8 +244,12 @@ class Settings:
 
     @property
     def is_closed(self) -> bool:
-        """True where the OpenAPI document is off."""
+        """True where the OpenAPI document is off, and the console unless it is asked for."""
         return self.env in CLOSED_ENVS
+
+    @property
+    def has_console(self) -> bool:
+        return not self.is_closed if self.console is None else self.console
 
 
 def variables() -> list[tuple[str, Any, Variable]]:

@@ -113,10 +113,53 @@ class RecipeList(_Answer):
     recipes: list[RecipeSummary]
 
 
+class TextColumn(_Answer):
+    """A feature that is one of some texts, or several of them. `values` are the first that training kept."""
+
+    name: str
+    kind: Literal["categorical", "multi_label"]
+    n_values: Annotated[int, Field(description="How many values training kept; others say nothing.")]
+    values: list[str]
+
+
+class NumericalColumn(_Answer):
+    """A feature that is a number, with the range and the mean of the training data."""
+
+    name: str
+    kind: Literal["numerical"]
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+
+
+class FeatureColumns(_Answer):
+    """What `user_features` and `item_features` may say, by side."""
+
+    user: list[TextColumn | NumericalColumn]
+    item: list[TextColumn | NumericalColumn]
+
+
+class ItemDescription(BaseModel):
+    """One item, with the metadata fields that the recipe declares."""
+
+    model_config = ConfigDict(extra="allow")
+
+    item_id: str
+
+
+class FoundItems(_Answer):
+    """An item of exactly the searched id first, then others in training order."""
+
+    recipe: str
+    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+    items: list[ItemDescription]
+    more: Annotated[bool, Field(description="True when the search ended before the last item.")]
+
+
 class Recipe(BaseModel):
     """What the served model was built from, out of the artifact's header."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=_without_null)
 
     name: str
     loaded: bool
@@ -124,6 +167,9 @@ class Recipe(BaseModel):
     algorithms: list[str]
     metric: str
     cutoff: int
+    feature_columns: Annotated[
+        FeatureColumns | None, Field(description="Only for a model that was trained with features.")
+    ] = None
 
 
 class ErrorItem(_Answer):
@@ -151,6 +197,7 @@ ANSWERS: tuple[type[BaseModel], ...] = (
     HealthDetails,
     RecipeList,
     Recipe,
+    FoundItems,
     Error,
 )
 DETAILS = {

@@ -16,6 +16,7 @@ from svc.model.ids import IdTable
 from svc.model.query import Ranking
 
 _PIECES = 2
+_SCORE = b',"score":'
 
 
 class MetadataRows(Protocol):
@@ -45,9 +46,21 @@ class ItemFragments:
         narrow = len(blob) <= np.iinfo(np.uint32).max
         return cls(bytes(blob), (offsets.astype(np.uint32) if narrow else offsets).data)
 
+    def __len__(self) -> int:
+        return len(self._offsets) // _PIECES
+
     @property
     def nbytes(self) -> int:
         return len(self._blob) + self._offsets.nbytes
+
+    def described(self, column: int) -> bytes:
+        """The JSON object of one item: its id and its metadata, without a score."""
+        first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
+        return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]
+
+    def text(self, start: int, stop: int) -> str:
+        """All that the items of columns start..stop-1 say, as JSON text to search in."""
+        return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
 
     def items(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
         """The JSON array of a ranking."""
@@ -71,12 +84,12 @@ class ItemFragments:
 def _pieces(item_ids: IdTable, metadata: MetadataRows | None) -> Iterator[bytes]:
     if metadata is None or not metadata.fields:
         for item_id in item_ids.all():
-            yield b',{"item_id":%b,"score":' % to_json(item_id)
+            yield b',{"item_id":%b%b' % (to_json(item_id), _SCORE)
             yield b"}"
         return
     missing = (None,) * len(metadata.fields)
     for item_id, row in zip(item_ids.all(), metadata.rows, strict=True):
-        yield b',{"item_id":%b,"score":' % to_json(item_id)
+        yield b',{"item_id":%b%b' % (to_json(item_id), _SCORE)
         values = dict(zip(metadata.fields, missing if row is None else row, strict=True))
         yield b"," + to_json(values, inf_nan_mode="null", fallback=_plain)[1:]
 

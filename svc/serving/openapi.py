@@ -13,7 +13,7 @@ from pydantic.json_schema import models_json_schema
 from svc import errors
 from svc.errors import ApiError
 from svc.serving import answers
-from svc.serving.schemas import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest
+from svc.serving.schemas import ItemSearch, RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest
 
 Document = dict[str, Any]
 Errors = Sequence[type[ApiError]]
@@ -119,10 +119,18 @@ def _guarded_paths(*, has_metrics: bool) -> Document:
     details = _operation("health_details", "The state of each recipe.", "HealthDetails", KEYED)
     details["responses"]["503"] = _answered("HealthDetails", "A recipe has a current load error.")
     described = _operation("describe_recipe", "What the served model was built from.", "Recipe", [*KEYED, *RECIPE])
+    found = _operation(
+        "find_items",
+        "Items by id or metadata, a few at a time: for people who choose seeds.",
+        "FoundItems",
+        [*KEYED, *RECIPE, errors.ValidationFailed],
+    )
+    found["parameters"] = _query_parameters(ItemSearch)
     paths: Document = {
         "/v1/health/details": {"get": details},
         "/v1/recipes": {"get": _operation("list_recipes", "All recipes.", "RecipeList", KEYED)},
         "/v1/recipes/{name}": {"get": described, "parameters": [NAME]},
+        "/v1/recipes/{name}/items": {"get": found, "parameters": [NAME]},
     }
     if has_metrics:
         metrics = _operation("metrics", "Metrics in the Prometheus text format.", "Status", KEYED)
@@ -140,6 +148,14 @@ def _operation(name: str, summary: str, answer: str, failures: Errors) -> Docume
     if errors.MissingApiKey in failures:
         operation["security"] = [{"ApiKey": []}]
     return operation
+
+
+def _query_parameters(model: type[BaseModel]) -> list[Document]:
+    fields = model.model_json_schema()["properties"]
+    return [
+        {"name": name, "in": "query", "required": False, "description": schema.pop("description"), "schema": schema}
+        for name, schema in fields.items()
+    ]
 
 
 def _answered(schema: str, description: str) -> Document:

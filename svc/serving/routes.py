@@ -19,8 +19,10 @@ from svc.errors import (
     RecipeUnavailable,
     ValidationFailed,
 )
+from svc.serving.catalogue import feature_columns, find_items
 from svc.serving.openapi import document
-from svc.serving.registry import Entry
+from svc.serving.registry import Entry, Served
+from svc.serving.schemas import ItemSearch, parse_query
 from svc.serving.state import ServerState
 
 FAILURE = "svc.failure"
@@ -93,20 +95,41 @@ def _health(app: QuartTrio, state: ServerState) -> None:
 
 
 def _recipes(app: QuartTrio, state: ServerState) -> None:
+    limiter = trio.CapacityLimiter(1)
+
     @app.get("/v1/recipes")
     async def recipes() -> Response:
         return _json({"recipes": [_summary(entry) for entry in state.registry.entries()]})
 
     @app.get("/v1/recipes/<recipe_name:name>")
     async def recipe(name: str) -> Response:
-        entry = state.registry.get(name)
-        if entry is None:
-            raise RecipeNotFound("no recipe of this name is served here")
-        if entry.served is None:
-            raise RecipeUnavailable("the recipe has no model now; /v1/health/details says why")
-        header = entry.served.header
-        described = {key: header[key] for key in DESCRIBED if key in header}
+        entry, served = _entry(state, name)
+        described = {key: served.header[key] for key in DESCRIBED if key in served.header}
+        columns = await trio.to_thread.run_sync(
+            feature_columns, served.model, state.settings.metadata_field_deny, limiter=limiter, abandon_on_cancel=True
+        )
+        if columns is not None:
+            described["feature_columns"] = columns
         return _json({**_summary(entry), **described})
+
+    @app.get("/v1/recipes/<recipe_name:name>/items")
+    async def items(name: str) -> Response:
+        _, served = _entry(state, name)
+        asked = parse_query(ItemSearch, request.args.to_dict())
+        found, more = await trio.to_thread.run_sync(
+            find_items, served, asked.q, asked.limit, limiter=limiter, abandon_on_cancel=True
+        )
+        return _json({"recipe": name, "model_version": served.model_version, "items": found, "more": more})
+
+
+def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
+    """A recipe and its model of now. Raises RecipeNotFound or RecipeUnavailable."""
+    entry = state.registry.get(name)
+    if entry is None:
+        raise RecipeNotFound("no recipe of this name is served here")
+    if entry.served is None:
+        raise RecipeUnavailable("the recipe has no model now; /v1/health/details says why")
+    return entry, entry.served
 
 
 def _summary(entry: Entry) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeVar, cast
 
@@ -30,6 +31,7 @@ MAX_LIMIT = 1000
 MAX_EXCLUDED = 1000
 MAX_SEEDS = 100
 MAX_BATCH = 256
+MAX_FOUND = 20
 MAX_FEATURES = 64
 MAX_FEATURE_ITEMS = 100
 MAX_TEXT_CHARACTERS = 8192
@@ -201,6 +203,25 @@ class RelatedRequest(Request):
 AnyRequest = RecommendRequest | RelatedRequest
 
 
+def _digits(value: object) -> object:
+    """A query string has only text: plain decimal digits are a number, everything else stays what it is."""
+    return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value) else value
+
+
+class ItemSearch(BaseModel):
+    """Items of the served model by id or metadata."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    q: Annotated[
+        str,
+        Field(max_length=MAX_ID_CHARACTERS, description="Words that an item's id or metadata must all contain."),
+    ] = ""
+    limit: Annotated[int, Field(ge=1, le=MAX_FOUND, description="Most items to return."), BeforeValidator(_digits)] = (
+        MAX_FOUND
+    )
+
+
 def _by_itself(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
     """Let an invalid element fail alone."""
     try:
@@ -270,10 +291,18 @@ def parse(schema: type[AnyBody], body: bytes) -> AnyBody:
     return parsed
 
 
-def failed(error: ValidationError, what: str) -> ValidationFailed:
+def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody:
+    """The validated parameters of a query string; others are left alone. Raises ValidationFailed."""
+    try:
+        return schema.model_validate(parameters)
+    except ValidationError as error:
+        raise failed(error, "query", "query") from None
+
+
+def failed(error: ValidationError, what: str, where: str = "body") -> ValidationFailed:
     """The errors of `error` without any value of the request; names that the client chose are cut."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
-    errors = [{"loc": ["body", *map(_shown, item["loc"])], "msg": item["msg"], "type": item["type"]} for item in found]
+    errors = [{"loc": [where, *map(_shown, item["loc"])], "msg": item["msg"], "type": item["type"]} for item in found]
     first = errors[0]
     place = ".".join(str(part) for part in first["loc"][1:])
     return ValidationFailed(f"{what}: {place + ': ' if place else ''}{first['msg']}", errors=errors)

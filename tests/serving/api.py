@@ -98,7 +98,9 @@ class Client:
         path: str,
         body: bytes | Iterable[bytes] = b"",
         headers: Mapping[str, str] | None = None,
+        *,
         client: str = "127.0.0.1",
+        query: str = "",
     ) -> Answer:
         parts = [body] if isinstance(body, bytes) else list(body)
         given = {**self.headers, **({"content-length": str(len(body))} if body and isinstance(body, bytes) else {})}
@@ -109,7 +111,7 @@ class Client:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "root_path": "",
             "headers": [(k.lower().encode(), v.encode()) for k, v in {**given, **(headers or {})}.items()],
             "client": (client, 50000),

@@ -305,6 +305,7 @@ async def test_keys_guard_everything_but_health() -> None:
     keys = parse_api_keys(f"old:{hash_api_key(other)},new:{hash_api_key(key)}")
     async with serving(keys=keys) as (client, _):
         guarded = ["/v1/recipes", "/v1/recipes/movies", "/v1/recipes/none", "/v1/health/details", "/v1/metrics"]
+        guarded.append("/v1/recipes/movies/items")
         for path in guarded:
             assert (await client.get(path)).json["code"] == "MISSING_API_KEY"
             assert (await client.get(path, headers={"x-api-key": new_api_key()})).json["code"] == "INVALID_API_KEY"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ from typing import Any
 from svc import __version__
 from svc.errors import ApiError
 from svc.serving.openapi import document
+from svc.serving.schemas import ItemSearch, RecommendRequest, RelatedRequest
 
-ERRORS_PAGE = Path(__file__).parents[2] / "docs" / "reference" / "errors.md"
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+ERRORS_PAGE = REFERENCE / "errors.md"
+API_PAGE = REFERENCE / "api.md"
 
 
 def api_errors() -> dict[str, int]:
@@ -51,6 +55,40 @@ def test_every_reference_leads_somewhere() -> None:
     whole = document(__version__, has_keys=True, has_metrics=True)
     known = {f"#/components/schemas/{name}" for name in whole["components"]["schemas"]}
     assert set(references(whole)) <= known
+
+
+def test_the_page_lists_every_operation() -> None:
+    """docs/reference/api.md has exactly the document's operations, and says which ask for a key."""
+    paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
+    expected = {
+        (method.upper(), path): "yes" if "security" in path_item[method] else "no"
+        for path, path_item in paths.items()
+        for method in path_item.keys() & {"get", "post"}
+    }
+    rows = re.findall(r"^\| (GET|POST) \| `(/v1/[^`]+)` \| (yes|no) \|", API_PAGE.read_text("utf-8"), re.MULTILINE)
+    assert {(method, path): key for method, path, key in rows} == expected
+
+
+def bounds(schema: dict[str, Any]) -> set[str]:
+    """The numbers that limit a value: of its text, its length or its size."""
+    kinds = [schema, *schema.get("anyOf", [])]
+    names = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties")
+    return {str(kind[name]) for kind in kinds for name in names if kind.get(name)}
+
+
+def test_the_page_lists_every_field_with_its_bounds() -> None:
+    """Each field of a request stands in a table row, with its limits; those of features in their part."""
+    page = API_PAGE.read_text("utf-8")
+    features = page.partition("## Features")[2].partition("##")[0]
+    rows: dict[str, str] = defaultdict(str)
+    for names, meaning in re.findall(r"^\| (`[a-z_`, ]+`) \|(.*)\|$", page, re.MULTILINE):
+        for name in re.findall(r"`([a-z_]+)`", names):
+            rows[name] += meaning
+    for model in (RecommendRequest, RelatedRequest, ItemSearch):
+        for name, schema in model.model_json_schema()["properties"].items():
+            assert name in rows
+            told = rows[name] + (features if name.endswith("_features") else "")
+            assert bounds(schema) <= set(re.findall(r"\d+", told)), name
 
 
 def test_without_keys_nothing_asks_for_one() -> None:
