@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from svc.artifact.lock import run_lock
-from svc.settings import Settings
-
 if TYPE_CHECKING:
     from tests.e2e.conftest import Ended, Server, Shop
 
@@ -165,20 +162,6 @@ def test_kill_9_during_the_write(shop: Shop, artifact: bytes) -> None:
     assert shop.svc("inspect", str(shop.artifact)).code == 0
     assert shop.train().code == 0
     assert {path.name for path in shop.artifact.parent.iterdir()} <= {"shop.svc", "shop.svc.lock"}
-
-
-def test_two_trainings_at_once(shop: Shop) -> None:
-    """The second one skips with 0, or ends with 6 when asked to fail or to wait no longer."""
-    shop.artifact.parent.mkdir()
-    with run_lock(str(shop.artifact), timeout_s=0, settings=Settings()):
-        skipped = shop.train()
-        assert (skipped.code, skipped.records[-1]["event"]) == (0, "recipe_lock_contended_skipping")
-        busy = shop.train("--fail-on-busy")
-        assert_failed(busy, 6)
-        assert busy.records[-1]["code"] == "lock_contested"
-        assert_failed(shop.train("--lock-timeout", "0.1"), 6)
-        assert shop.train("--no-lock").code == 0
-    assert shop.train("--fail-on-busy").code == 0
 
 
 def test_a_port_in_use(shop: Shop) -> None:

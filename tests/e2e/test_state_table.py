@@ -1,7 +1,7 @@
 """Every transition of a recipe's entry on the server, driven through the real program: files, signals and HTTP.
 
 `TABLE` has a row for each row of the specification's state tables, and names the test that drives it, without
-its `test_`.
+its `test_`. The training run lock has its table in `test_run_lock.py`, the shutdown in `test_drain.py`.
 """
 # ruff: noqa: E501 (the table is one line a row)
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.server import Server, until, write_recipe
+from tests.e2e.tables import missing_tests
 from tests.serving.artifacts import OTHER_KEYS, popularity_model, write_artifact
 
 # state, trigger, condition, next state, test
@@ -44,8 +45,7 @@ details      |kept old model with error|                      |degraded, 503    
 
 def test_every_row_names_a_test_that_exists() -> None:
     """The table cannot promise what nobody drives."""
-    named = {"test_" + row.split("|")[-1].strip() for row in TABLE.strip().splitlines()}
-    assert named <= globals().keys()
+    assert not missing_tests(TABLE, globals())
 
 
 @pytest.fixture
