@@ -1,0 +1,242 @@
+"""The files under docs/deploy are accepted by what reads them: Helm, Kubernetes, Compose, hadolint, systemd."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from svc import __version__
+from svc.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+DEPLOY = ROOT / "docs" / "deploy"
+CHART = DEPLOY / "helm" / "svc"
+DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
+KUBERNETES = "1.31"
+CHANGED_VALUES: dict[str, Any] = {
+    "existingClaim": "files",
+    "image": {"tag": "test"},
+    "nodeSelector": {"disk": "fast"},
+    "tolerations": [{"key": "batch", "operator": "Exists"}],
+    "recipes": {"Films_1.yaml": "name: Films_1\n"},
+    "train": {"schedules": [{"recipe": "books", "schedule": "@daily"}, {"recipe": "Films_1", "schedule": "0 4 * * *"}]},
+}
+
+
+def documents(text: str) -> Iterator[dict[str, Any]]:
+    return (document for document in yaml.safe_load_all(text) if document)
+
+
+def rendered(values: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """What `helm template shop` gives, by kind and name."""
+    helm = pytest.importorskip("helm_python", reason="Helm's library has no wheel here", exc_type=ImportError)
+    with helm.Chart.load(str(CHART)) as chart:
+        files = chart.render(values, name="shop", namespace="test")
+    found = [d for path, text in files.items() if path.endswith(".yaml") for d in documents(text)]
+    return {(document["kind"], document["metadata"]["name"]): document for document in found}
+
+
+def check_resource(document: dict[str, Any]) -> None:
+    import kubernetes_validate
+
+    kubernetes_validate.validate(document, KUBERNETES, strict=True)
+
+
+def containers(document: dict[str, Any]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each container of a workload with the specification of its pod."""
+    specification = document.get("spec", {})
+    template = specification.get("jobTemplate", document).get("spec", {}).get("template")
+    return [(template["spec"], container) for container in template["spec"]["containers"]] if template else []
+
+
+def check_hardened(pod: dict[str, Any], container: dict[str, Any]) -> None:
+    """Not root, nothing to write but /tmp and what is mounted for it, no privileges."""
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    security = container["securityContext"]
+    assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
+    assert "/tmp" in [mount["mountPath"] for mount in container["volumeMounts"]]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("path", sorted((DEPLOY / "kubernetes").glob("*.yaml")), ids=lambda path: path.name)
+def test_kubernetes_manifests_hold_to_the_schemas(path: Path) -> None:
+    """Strictly: a misspelled key is an error."""
+    for document in documents(path.read_text()):
+        check_resource(document)
+        for pod, container in containers(document):
+            check_hardened(pod, container)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("values", [{}, CHANGED_VALUES], ids=["defaults", "changed"])
+def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
+    """Helm itself renders it, with the defaults and with every branch taken."""
+    resources = rendered(values)
+    kinds = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "CronJob"}
+    assert {kind for kind, _ in resources} == kinds
+    for document in resources.values():
+        check_resource(document)
+        for pod, container in containers(document):
+            check_hardened(pod, container)
+            assert container["image"].endswith(":test" if values else f":{__version__}")
+            assert ("/srv/svc" in str(container["volumeMounts"])) == bool(values)
+            assert ("nodeSelector" in pod, "tolerations" in pod) == (bool(values), bool(values))
+    assert (("CronJob", "shop-train-films-1") in resources) == bool(values)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"serve": {"replicas": 0}}, "replicas"),
+        ({"serve": {"env": {"SVC_API_KEYS": "in plain sight"}}}, "SVC_API_KEYS"),
+        ({"recipes": {"books.yml": "name: books"}}, "books.yml"),
+        ({"trian": {}}, "trian"),
+        ({"train": {"schedules": [{"recipe": "films", "schedule": "@daily"}]}}, "films.yaml"),
+    ],
+)
+def test_the_chart_refuses_values_that_cannot_work(values: dict[str, Any], text: str) -> None:
+    """The schema and the templates say so before anything reaches a cluster."""
+    helm = pytest.importorskip("helm_python", exc_type=ImportError)
+    with pytest.raises(helm.HelmError, match=text):
+        rendered(values)
+
+
+@pytest.mark.integration
+def test_the_chart_is_linted_and_carries_the_version() -> None:
+    """`helm lint`: no error and no warning; the image's tag follows the release."""
+    helm = pytest.importorskip("helm_python", exc_type=ImportError)
+    found = helm.lint(str(CHART))
+    assert (found["errors"], [m for m in found["messages"] if m["severity"] > 1]) == ([], [])
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == __version__
+
+
+def test_grace_periods_are_longer_than_the_drain() -> None:
+    """Nobody kills a server that still answers: the drain and five seconds more, wherever it runs."""
+    grace = round(Settings().drain_s) + 5
+    assert f"TimeoutStopSec={grace}" in (DEPLOY / "systemd" / "svc-serve.service").read_text()
+    assert f"stop_grace_period: {grace}s" in (DEPLOY / "docker" / "compose.yaml").read_text()
+    assert f"terminationGracePeriodSeconds: {grace}" in (DEPLOY / "kubernetes" / "serve.yaml").read_text()
+    assert f"drainSeconds: {grace - 5}" in (CHART / "values.yaml").read_text()
+
+
+@pytest.mark.integration
+def test_the_compose_file_holds_to_the_specification() -> None:
+    """Read by a parser of the Compose specification, which refuses keys that it lacks."""
+    from compose_spec import PyCompose
+
+    path = DEPLOY / "docker" / "compose.yaml"
+    assert sorted(PyCompose.from_yaml(path.read_text()).service_names()) == ["serve", "train"]
+    with pytest.raises(ValueError, match="readonly"):
+        PyCompose.from_yaml(path.read_text().replace("read_only:", "readonly:"))
+    for service in yaml.safe_load(path.read_text())["services"].values():
+        assert service["read_only"] is True
+        assert (path.parent / service["build"]["context"]).resolve() == ROOT
+        assert (ROOT / service["build"]["dockerfile"]).is_file()
+
+
+@pytest.mark.integration
+def test_the_dockerfile_is_linted() -> None:
+    """hadolint finds nothing, not even a matter of style."""
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, DOCKERFILE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def dockerfile_steps(text: str) -> list[tuple[str, str]]:
+    """(instruction, rest) of every line."""
+    return [(line.split()[0], line.partition(" ")[2]) for line in text.replace("\\\n", "").splitlines() if line.strip()]
+
+
+@pytest.mark.integration
+def test_the_steps_of_the_dockerfile_work(tmp_path: Path) -> None:
+    """COPY and RUN of the first stage, in a scratch folder; then what the image starts, from what they made.
+
+    Dependencies are those of the tests' environment; SVC_TEST_DOCKERFILE=full installs them as the image does.
+    """
+    steps = dockerfile_steps(DOCKERFILE.read_text())
+    first_stage = steps[: [step for step, _ in steps].index("FROM", 1)]
+    for instruction, rest in first_stage:
+        if instruction == "COPY":
+            *sources, target = shlex.split(rest)
+            copy_into(tmp_path / target, sources)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SVC_", "PYTHON"))}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    full = os.environ.get("SVC_TEST_DOCKERFILE") == "full"
+    if not full:
+        environment["PYTHONPATH"] = sysconfig.get_path("purelib")
+    for instruction, rest in first_stage:
+        if instruction == "RUN":
+            command = rest.replace("/opt/svc", f"{tmp_path}/opt")
+            command = command if full else command.replace("pip install", "pip install --no-deps")
+            subprocess.run(["sh", "-ec", command], cwd=tmp_path, env=environment, check=True, timeout=150)
+    program = next(rest for instruction, rest in steps if instruction == "ENTRYPOINT")
+    started = [f"{tmp_path}/opt/bin/{yaml.safe_load(program)[0]}", "--version"]
+    shown = subprocess.run(started, cwd="/", env=environment, capture_output=True, text=True, check=True).stdout
+    assert shown == f"svc {__version__}\n"
+
+
+def copy_into(target: Path, names: list[str]) -> None:
+    for name in names:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, target)
+
+
+def test_the_build_context_has_what_the_dockerfile_copies() -> None:
+    """The ignore file lets through each path of the first stage, and nothing else."""
+    steps = dockerfile_steps(DOCKERFILE.read_text())
+    copied = {name for step, rest in steps if step == "COPY" and "--from" not in rest for name in rest.split()[:-1]}
+    ignore = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().split()
+    assert {line[1:] for line in ignore if line.startswith("!")} == copied
+    assert ignore[0] == "*"
+
+
+def test_the_image_is_not_root_and_knows_its_health() -> None:
+    """Its last user is a number that Kubernetes can check, and its health check compiles."""
+    steps = dict(dockerfile_steps(DOCKERFILE.read_text()))
+    assert int(steps["USER"]) > 0
+    command = yaml.safe_load(steps["HEALTHCHECK"].partition("CMD ")[2])
+    assert command[:2] == ["python", "-c"]
+    compile(command[2], "HEALTHCHECK", "exec")
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    """As `systemd-analyze verify` sees them, with a program that exists here."""
+    units = []
+    for path in (DEPLOY / "systemd").iterdir():
+        unit = tmp_path / path.name.replace("@", "@books")
+        unit.write_text(path.read_text().replace("/opt/svc/bin/svc", "/bin/true"))
+        units.append(str(unit))
+    command = ["systemd-analyze", "verify", "--man=no", *units]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if any(Path(unit).name in line for unit in units)]
+    assert (done.returncode, complaints) == (0, [])
+
+
+def test_units_call_the_program_as_it_is() -> None:
+    """Each ExecStart is a command line that svc understands."""
+    from typer.main import get_command
+
+    from svc.cli.main import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for path in (DEPLOY / "systemd").glob("*.service"):
+        found = re.search(r"^ExecStart=/opt/svc/bin/svc (\w+) (.*)$", path.read_text(), re.MULTILINE)
+        assert found, path
+        flags = {flag for p in commands[found[1]].params for flag in p.opts}
+        assert {word for word in found[2].split() if word.startswith("--")} <= flags
