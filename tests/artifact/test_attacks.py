@@ -9,8 +9,9 @@ import io
 import os
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -93,6 +94,15 @@ def small(best: int = 0, kid: str = "k1") -> bytes:
     return signed(codec.encode(popularity_model(best)), kid)
 
 
+@functools.cache
+def large(seed: int = 0) -> bytes:
+    """Two megabytes; all of them have the same size."""
+    return signed(codec.encode(factor_model(1_000, 6_000, 64, seed)))
+
+
+SIZES = {"small": small, "large": large}
+
+
 class Parts:
     """Where the parts of an artifact begin and end."""
 
@@ -139,7 +149,7 @@ def refusal(recipe: LoadedRecipe, data: bytes) -> ArtifactError:
 
 def test_the_artifacts_under_attack_load_when_left_alone(recipe: LoadedRecipe) -> None:
     """What the other tests damage is valid before."""
-    for data in (small(), small(1), small(0, "k2")):
+    for data in (small(), small(1), small(0, "k2"), large(), large(1)):
         assert Loader(SETTINGS, KEYS, {}).load(recipe, Store(Bytes(data), "a.svc")) is not None
 
 
@@ -158,12 +168,13 @@ def expected_at(place: int, parts: Parts) -> tuple[type[ArtifactError], ...]:
     return (SignatureMismatch,)
 
 
-@pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
+@pytest.mark.parametrize(("size", "change"), [("small", 0x01), ("small", 0x80), ("small", 0xFF), ("large", 0x10)])
 def test_every_byte_of_fixed_fields_header_and_signature(
-    refused: Callable[[bytes], ArtifactError], change: int
+    refused: Callable[[bytes], ArtifactError], size: str, change: int
 ) -> None:
     """Any byte before the payload, and any of the signature, changed in one bit or all: refused with its own text."""
-    data, parts = small(), Parts(small())
+    data = SIZES[size]()
+    parts = Parts(data)
     for place in (*range(parts.payload), *range(parts.signature, len(data))):
         bad = bytearray(data)
         bad[place] ^= change
@@ -172,48 +183,58 @@ def test_every_byte_of_fixed_fields_header_and_signature(
         assert error.message.startswith(SPECIFIED), (place, error)
 
 
-def test_sampled_bytes_of_the_payload(refused: Callable[[bytes], ArtifactError]) -> None:
+@pytest.mark.parametrize(("size", "step"), [("small", 7), ("large", 20_011)])
+def test_sampled_bytes_of_the_payload(refused: Callable[[bytes], ArtifactError], size: str, step: int) -> None:
     """A changed byte anywhere in the payload is a signature mismatch."""
-    data, parts = small(), Parts(small())
-    for place in range(parts.payload, parts.signature, 7):
+    data = SIZES[size]()
+    parts = Parts(data)
+    for place in range(parts.payload, parts.signature, step):
         bad = bytearray(data)
         bad[place] ^= 0x10
         assert isinstance(refused(bytes(bad)), SignatureMismatch)
 
 
+@pytest.mark.parametrize("size", list(SIZES))
 @pytest.mark.parametrize(("field", "form"), [("version", ">H"), ("kid", ">H"), ("header", ">I"), ("payload", ">Q")])
 def test_every_length_field_with_telling_values(
-    refused: Callable[[bytes], ArtifactError], field: str, form: str
+    refused: Callable[[bytes], ArtifactError], field: str, form: str, size: str
 ) -> None:
-    """Zero, one, one less and more than the truth, the largest signed and unsigned values: refused, each at once."""
-    data, parts = small(), Parts(small())
+    """Zero, one, minus one, one less and more than the truth, the caps, the largest values: refused, each at once."""
+    data = SIZES[size]()
+    parts = Parts(data)
     place = {"version": 8, "kid": 10, "header": parts.lengths, "payload": parts.lengths + 4}[field]
     truth = struct.unpack_from(form, data, place)[0]
     most = (1 << 8 * struct.calcsize(form)) - 1
-    for lie in {0, 1, truth - 1, truth + 1, truth + 64, most, most - 1, most >> 1, (most >> 1) + 1} - {truth}:
+    caps = {layout.MAX_KID_BYTES, layout.MAX_HEADER_BYTES, SETTINGS.max_payload_bytes}
+    lies = {0, 1, truth - 1, truth + 1, truth + 64, most, most - 1, most >> 1, (most >> 1) + 1} | caps
+    for lie in {lie for lie in lies if lie <= most} - {truth}:
         bad = bytearray(data)
         struct.pack_into(form, bad, place, lie)
         assert refused(bytes(bad)).message.startswith(SPECIFIED), (field, lie)
 
 
-def test_truncation_at_every_boundary_and_extension(refused: Callable[[bytes], ArtifactError]) -> None:
+@pytest.mark.parametrize("size", list(SIZES))
+def test_truncation_at_every_boundary_and_extension(refused: Callable[[bytes], ArtifactError], size: str) -> None:
     """Cut at, before or after the end of any part, or made longer, a file is refused as corrupt or truncated."""
-    data = small()
+    data = SIZES[size]()
     for boundary in (*Parts(data).boundaries(), len(data)):
-        for end in {boundary - 1, boundary, boundary + 1} & set(range(len(data))):
-            assert isinstance(refused(data[:end]), MagicMismatch)
+        for end in (boundary - 1, boundary, boundary + 1):
+            if 0 <= end < len(data):
+                assert isinstance(refused(data[:end]), MagicMismatch)
     for more in (b"\0", bytes(64), data):
         assert isinstance(refused(data + more), MagicMismatch)
 
 
-def test_parts_of_two_valid_artifacts_swapped(refused: Callable[[bytes], ArtifactError]) -> None:
-    """No part of one valid artifact fits into another, though both were signed with one key."""
-    one, other = small(0), small(1)
+@pytest.mark.parametrize("size", list(SIZES))
+def test_parts_of_two_valid_artifacts_swapped(refused: Callable[[bytes], ArtifactError], size: str) -> None:
+    """No part of one valid artifact, and no set of its parts, fits into another, though one key signed both."""
+    one, other = SIZES[size](0), SIZES[size](1)
     parts = Parts(one)
     assert len(one) == len(other)
-    edges = [*parts.boundaries(), len(one)]
-    for start, end in pairwise(edges):
-        mixed = one[:start] + other[start:end] + one[end:]
+    edges = [parts.lengths, parts.header, parts.header_end, parts.payload, parts.payload + 16, parts.signature]
+    for choice in product((one, other), repeat=len(edges) + 1):
+        cuts = zip(choice, pairwise([0, *edges, len(one)]), strict=True)
+        mixed = b"".join(source[start:end] for source, (start, end) in cuts)
         if mixed not in (one, other):
             assert isinstance(refused(mixed), SignatureMismatch)
 
@@ -263,6 +284,14 @@ def test_an_unsigned_payload_leaves_no_mark(recipe: LoadedRecipe, tmp_path: Path
     assert not (tmp_path / "mark").exists()
 
 
+@pytest.mark.parametrize("protocol", range(6))
+def test_a_signed_payload_leaves_no_mark_either(recipe: LoadedRecipe, tmp_path: Path, protocol: int) -> None:
+    """Whoever holds a key can make a server load a model, and nothing but a model."""
+    error = refusal(recipe, signed(around(pickle.dumps(Leaves(tmp_path / "mark"), protocol))))
+    assert isinstance(error, ForbiddenClass)
+    assert not (tmp_path / "mark").exists()
+
+
 def call_of(module: str, name: str) -> bytes:
     """A pickle that calls `module.name` without arguments."""
     texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
@@ -291,6 +320,19 @@ def test_signed_payloads_that_name_forbidden_things(recipe: LoadedRecipe, forbid
     error = refusal(recipe, signed(around(FORBIDDEN[forbidden])))
     assert isinstance(error, ForbiddenClass)
     assert error.stage == "deserialize"
+
+
+def test_forbidden_payloads_do_not_grow_the_process(recipe: LoadedRecipe) -> None:
+    """A thousand refusals later, memory and modules are what they were."""
+    files = [signed(around(pickled)) for pickled in FORBIDDEN.values()]
+    for data in files:
+        refusal(recipe, data)
+    before, modules = resident_bytes(), set(sys.modules)
+    for _ in range(1000 // len(files)):
+        for data in files:
+            refusal(recipe, data)
+    assert resident_bytes() - before < 4 * MIB
+    assert set(sys.modules) == modules
 
 
 @pytest.mark.parametrize("payload", [[], [b"x"], [b"\0" * 64], codec.encode({"not": "a model"}), codec.encode([1, 2])])
