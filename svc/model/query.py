@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -32,8 +31,7 @@ class Encoded(NamedTuple):
         return vector
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Query:
+class Query(NamedTuple):
     """One ranking to make. Exactly one of `user`, `seeds`/`seed_features` or `user_features` leads it.
 
     `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns,
@@ -45,10 +43,10 @@ class Query:
 
     limit: int
     user: int = -1
-    seeds: NDArray[np.int32] = field(default_factory=lambda: NO_ITEMS)
+    seeds: NDArray[np.int32] = NO_ITEMS
     seed_features: tuple[Encoded, ...] = ()
     user_features: NDArray[np.float64] | None = None
-    exclude: NDArray[np.int32] = field(default_factory=lambda: NO_ITEMS)
+    exclude: NDArray[np.int32] = NO_ITEMS
     include_seen: bool = False
 
 

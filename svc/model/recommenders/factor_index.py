@@ -15,7 +15,7 @@ from svc.model.stored import Stored
 BLOCK_ROWS = 4096
 ROWS_AT_ONCE = 256
 """Vectors that are searched together at most."""
-MANY_FROM = 4
+MANY_FROM = 8
 """Fewer vectors than this are searched faster one at a time."""
 SMALL_LIMIT = 32
 """Queries up to this limit are searched apart from the others, which would make them scan more."""
@@ -74,6 +74,8 @@ class FactorIndex(Stored):
         With `cosine` the product is divided by the norm of the item vector without its last component, the bias;
         that of a zero vector is 0. The bits of a ranking depend on its own vector, limit and bans, not on other rows.
         """
+        if len(vectors) == 1:
+            return [self._search_one(vectors[0], limits[0], banned[0], cosine=cosine)]
         zero = np.flatnonzero(~vectors.any(axis=1)).tolist()
         groups: tuple[list[int], list[int], list[int]] = ([], [], [])
         for row, limit in enumerate(limits):
@@ -87,6 +89,13 @@ class FactorIndex(Stored):
                 found = scan_many(self._layout, vectors[rows], some_limits, some_banned, cosine=cosine)
             rankings.update(zip(rows, found, strict=True))
         return [rankings[row] for row in range(len(vectors))]
+
+    def _search_one(
+        self, vector: NDArray[np.float64], limit: int, banned: NDArray[np.int32], *, cosine: bool
+    ) -> Ranking:
+        if not vector.any():
+            return self._first_columns(limit, banned)
+        return scan_one(self._layout, vector, limit, banned, cosine=cosine)
 
     def _first_columns(self, limit: int, banned: NDArray[np.int32]) -> Ranking:
         """The ranking of a zero vector, for which all items score 0."""

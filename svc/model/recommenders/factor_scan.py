@@ -23,7 +23,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,12 +88,19 @@ class Layout:
             scores *= self.inverse_norms[start:stop]
         return scores
 
+    def scores_of_one(self, vector: Scores, start: int, stop: int, *, cosine: bool) -> Scores:
+        """Approximate scores of the positions start..stop for one vector, (stop − start,)."""
+        scores: Scores = np.dot(self.factors[start:stop], vector)
+        if cosine and self.inverse_norms is not None:
+            scores *= self.inverse_norms[start:stop]
+        return scores
+
     def exact(self, vectors: NDArray[np.float64], positions: Positions, *, cosine: bool) -> NDArray[np.float64]:
         """Exact scores of m positions, (m,), each for its own row of `vectors`, (m, K) or (1, K)."""
-        factors = self.factors[positions].astype(np.float64)
+        factors = self.factors.take(positions, axis=0)
         scores = row_sums(vectors * factors)
         if cosine:
-            norms = bias_free_norms(factors)
+            norms = bias_free_norms(factors.astype(np.float64))
             np.divide(scores, norms, out=scores, where=norms > 0)
         return scores
 
@@ -104,26 +111,50 @@ def scan_one(
     """The best items of one vector, (K,), that is not zero, without the columns in `banned`."""
     length = math.sqrt(vector @ vector)
     slack = _slack(len(vector), length if cosine else length * layout.norms[0])
-    approximate = vector.astype(np.float32)[np.newaxis]
-    avoided = layout.positions[banned]
-    positions, values = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
-    bound, start, end, size = -math.inf, 0, layout.nonzero, _first_block(limit)
-    while start < end:
-        stop = min(start + size, end)
-        scores = layout.scores(approximate, start, stop, cosine=cosine)[0]
-        scores[avoided[(avoided >= start) & (avoided < stop)] - start] = -np.inf
-        bound = max(bound, _kth(group_maxima(scores[np.newaxis], group_count(limit))[0], limit))
-        kept = (scores >= _floor(bound, slack)).nonzero()[0]
-        positions, values = np.concatenate([positions, kept + start]), np.concatenate([values, scores[kept]])
-        bound = max(bound, _kth(values, limit))
-        if not cosine and bound > slack:
-            end = min(end, layout.end_of_norms((bound - slack) / length * (1 - 1e-9)))
-        start, size = stop, 2 * size
-    floor = _floor(bound, slack)
-    positions = positions[values >= floor]
-    if floor <= 0:
-        positions = np.concatenate([positions, _zero_items(layout, limit, avoided)])
+    lone = _Lone(layout, vector.astype(np.float32), limit, layout.positions[banned], slack, cosine)
+    if layout.nonzero <= _first_block(limit):
+        positions, _, bound = lone.block(0, layout.nonzero, -math.inf)
+    else:
+        positions, bound = lone.blocks(length)
+    if _floor(bound, slack) <= 0:
+        positions = np.concatenate([positions, _zero_items(layout, limit, lone.avoided)])
     return _ranked(layout, vector, limit, positions, cosine=cosine)
+
+
+class _Lone(NamedTuple):
+    """The scan of one vector. A small index takes some ten microseconds, so every array operation counts here."""
+
+    layout: Layout
+    approximate: Scores
+    limit: int
+    avoided: NDArray[np.int32]
+    slack: float
+    cosine: bool
+
+    def block(self, start: int, stop: int, bound: float) -> tuple[Positions, Scores, float]:
+        """Candidates of the positions start..stop, counted from start, their scores, and the bound that they reach."""
+        scores = self.layout.scores_of_one(self.approximate, start, stop, cosine=self.cosine)
+        avoided = self.avoided
+        if stop - start < len(self.layout.columns):
+            avoided = avoided[(avoided >= start) & (avoided < stop)] - start
+        scores[avoided] = -np.inf
+        bound = max(bound, _bound_of_groups(scores, self.limit))
+        kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
+        return kept, scores[kept], bound
+
+    def blocks(self, length: float) -> tuple[Positions, float]:
+        """Candidates of the whole index, and the bound. `length` is the norm of the vector."""
+        positions, values = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
+        bound, start, end, size = -math.inf, 0, self.layout.nonzero, _first_block(self.limit)
+        while start < end:
+            stop = min(start + size, end)
+            kept, scores, bound = self.block(start, stop, bound)
+            positions, values = np.concatenate([positions, kept + start]), np.concatenate([values, scores])
+            bound = max(bound, _kth(values, self.limit))
+            if not self.cosine and bound > self.slack:
+                end = min(end, self.layout.end_of_norms((bound - self.slack) / length * (1 - 1e-9)))
+            start, size = stop, 2 * size
+        return positions[values >= _floor(bound, self.slack)], bound
 
 
 def _ranked(layout: Layout, vector: NDArray[np.float64], limit: int, positions: Positions, *, cosine: bool) -> Ranking:
@@ -269,6 +300,17 @@ def _zero_items(layout: Layout, limit: int, avoided: NDArray[np.int32]) -> Posit
 
 def _first_block(limit: int) -> int:
     return max(FIRST_BLOCK, FIRST_BLOCK_PER_ITEM * limit)
+
+
+def _bound_of_groups(scores: Scores, limit: int) -> float:
+    """A value that `limit` scores reach: that many groups have a maximum so large. The odd tail is left out."""
+    groups = group_count(limit)
+    depth = len(scores) // groups
+    if depth <= 1:
+        return _kth(scores, limit)
+    maxima: Scores = np.maximum.reduce(scores[: depth * groups].reshape(depth, groups), axis=0)
+    maxima.partition(groups - limit)
+    return float(maxima[groups - limit])
 
 
 def _kth(values: Scores, k: int) -> float:

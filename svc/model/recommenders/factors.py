@@ -42,6 +42,9 @@ class FactorScorer(Stored, ABC):
         return None
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        if len(queries) == 1 and queries[0].user >= 0:
+            vectors = self.users[queries[0].user].astype(np.float64)[np.newaxis]
+            return self.index.search(vectors, [queries[0].limit], [left_out(queries[0], history)])
         users = np.array([query.user for query in queries], dtype=np.intp)
         known = np.flatnonzero(users >= 0)
         vectors = np.empty((len(queries), self.users.shape[1]))
