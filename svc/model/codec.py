@@ -45,7 +45,6 @@ DTYPES: Final = frozenset({"|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8
 ALLOWED: Final = frozenset(
     {
         ("svc.model.codec", "array"),
-        ("svc.model.codec", "scalar"),
         ("svc.model.ids", "IdTable"),
         ("svc.model.model", "Model"),
         ("svc.model.history", "History"),
@@ -90,11 +89,6 @@ def array(buffer: Bytes, dtype: str, shape: tuple[int, ...], order: Literal["C",
     return np.ndarray(shape, element, memoryview(buffer).toreadonly(), order=order)
 
 
-def scalar(data: bytes, dtype: str) -> Any:
-    """One numpy number."""
-    return array(data, dtype, (), "C")[()]
-
-
 def _allowed(target: Any) -> bool:
     return (getattr(target, "__module__", None), getattr(target, "__qualname__", None)) in ALLOWED
 
@@ -105,9 +99,6 @@ class _Encoder(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
             return _reduce_array(value)
-        if isinstance(value, np.generic):
-            dtype = _element_type(value.dtype)
-            return scalar, (np.asarray(value, dtype).tobytes(), dtype.str)
         if _allowed(type(value)):
             return _reduce_instance(value)
         if _allowed(value):
@@ -176,9 +167,9 @@ class _Decoder(pickle.Unpickler):
 def encode(value: object) -> list[Bytes]:
     """The payload that `decode` turns back into `value`, as pieces to be written one after the other.
 
-    `value` may consist of instances of allowed classes, numpy arrays and numbers of the types in `DTYPES`,
-    None, bool, int, float, str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied:
-    do not change them before the pieces are written. Raises ForbiddenClass for anything else.
+    `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int,
+    float, str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied: do not change them
+    before the pieces are written. Raises ForbiddenClass for anything else.
     """
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()

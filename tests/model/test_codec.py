@@ -73,7 +73,7 @@ def test_column_order_is_kept() -> None:
 
 
 def test_plain_values_and_tables_come_back() -> None:
-    """Numbers, texts, containers, numpy scalars and id tables survive with their types."""
+    """Numbers, texts, containers and id tables survive with their types."""
     table = IdTable.from_ids(["a", "ß", ""])
     value = {
         "n": 1,
@@ -81,14 +81,12 @@ def test_plain_values_and_tables_come_back() -> None:
         "x": -1.5,
         "t": (True, None, b"raw"),
         "s": frozenset({"k"}),
-        "f": np.float32(0.1),
         "ids": table,
     }
     back = codec.decode(joined(value))
     ids = back.pop("ids")
     value.pop("ids")
     assert back == value
-    assert type(back["f"]) is np.float32
     assert ids.all() == ["a", "ß", ""]
     assert ids.index("ß") == 1
 
@@ -115,6 +113,7 @@ def test_one_array_is_stored_once() -> None:
         np.array(["text"]),
         np.datetime64("2026-01-01"),
         np.str_("text"),
+        np.float64(1.0),
         1 + 2j,
         object(),
     ],

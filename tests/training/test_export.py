@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sps
 from irspack.recommenders import (
@@ -17,9 +19,14 @@ from irspack.recommenders import (
 )
 
 from svc.errors import TrainingError
+from svc.model import codec
+from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.model.model import Model, payload_parts
 from svc.model.query import Query, Ranking
+from svc.recipe.schema import FeatureSide
+from svc.settings import Settings
 from svc.training.export import export
+from svc.training.features import fit_side
 
 N_USERS, N_ITEMS = 90, 60
 
@@ -192,3 +199,52 @@ def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
     cosines[[3, 8]] = -np.inf
     (related,) = model.rank([Query(limit=N_ITEMS, seeds=np.array([3, 8], dtype=np.int32))])
     np.testing.assert_allclose(scores_by_column(related), cosines, rtol=1e-6, atol=1e-7)
+
+
+def with_features(matrix: sps.csr_matrix) -> Model:
+    """Feature-aware iALS with every kind of column."""
+    kinds = {"tag": "categorical", "tags": "multi_label", "year": "numerical"}
+    columns = [{"name": name, "kind": kind} for name, kind in kinds.items()]
+    declared = FeatureSide.model_validate(
+        {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "columns": columns}
+    )
+    fitted = []
+    for prefix, count in (("u", N_USERS), ("i", N_ITEMS)):
+        numbers = np.arange(count)
+        texts = pd.Categorical([f"t{number % 3}" for number in numbers])
+        table = pd.DataFrame({"id": pd.Categorical(ids(prefix, count)), "tag": texts, "tags": texts, "year": numbers})
+        fitted.append(fit_side(table, declared, "user", ids(prefix, count), Settings()))
+    features = {"user_features": fitted[0].matrix, "item_features": fitted[1].matrix}
+    weights = {"alpha0": 0.1, "lambda_user_feature": 0.1, "lambda_item_feature": 0.1}
+    recommender = IALSRecommender(matrix, n_components=8, train_epochs=2, n_threads=1, **features, **weights).learn()
+    state = FeatureState(FEATURE_VERSION, fitted[0].encoder, fitted[1].encoder)
+    users, items = ids("u", N_USERS), ids("i", N_ITEMS)
+    return export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=matrix, features=state)
+
+
+def of_bpr(matrix: sps.csr_matrix) -> Model:
+    """What `export` reads of a BPRFMRecommender, whose package not every machine has."""
+    rng = np.random.default_rng(2)
+    machine = SimpleNamespace(
+        user_embeddings=rng.normal(size=(N_USERS, 6)),
+        item_embeddings=rng.normal(size=(N_ITEMS, 6)),
+        item_biases=rng.normal(size=N_ITEMS),
+    )
+    return exported("BPRFMRecommender", SimpleNamespace(fm=machine), matrix)
+
+
+def test_the_allow_list_is_what_exported_models_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all seven families every allowed name is used, and no payload names anything else."""
+    named: set[tuple[str, str]] = set()
+    find_class = codec._Decoder.find_class
+
+    def noting(self: codec._Decoder, module: str, name: str) -> Any:
+        named.add((module, name))
+        return find_class(self, module, name)
+
+    monkeypatch.setattr(codec._Decoder, "find_class", noting)
+    matrix = interactions(counts=True)
+    models = [exported(name, trained(name, matrix), matrix) for name in RECOMMENDERS]
+    for model in (*models, of_bpr(matrix), with_features(matrix)):
+        codec.decode(memoryview(b"".join(codec.encode(model))))
+    assert named == codec.ALLOWED
