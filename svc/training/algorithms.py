@@ -42,11 +42,15 @@ class Algorithm:
 
     @property
     def irspack_class(self) -> Any:
-        """The class to train; for BPRFMRecommender one whose random numbers are seeded."""
+        """The class to train: irspack's, or svc's variant of it where that leaves something to wish for."""
         if self.name == "BPRFMRecommender":
             from svc.training.bprfm import SeededBPRFMRecommender
 
             return SeededBPRFMRecommender
+        if self.name == "DenseSLIMRecommender":
+            from svc.training.dense_slim import UnlockedDenseSLIMRecommender
+
+            return UnlockedDenseSLIMRecommender
         from irspack import recommenders
 
         return getattr(recommenders, self.name)

@@ -12,13 +12,14 @@ from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
 from svc.training.algorithms import ALGORITHMS, Params
+from svc.training.aside import aside
 from svc.training.features import SideName
 from svc.training.fit import Fitted, Judge, fit, refit
 from svc.training.search import Hopeless
 from svc.training.trials import TrialRecord
 
 Matrices = Mapping[SideName, sparse.csr_matrix]
-_DENSE_COPIES = 3
+_DENSE_COPIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def refit_winner(builder: Builder, winner: TrialRecord, matrix: sparse.csr_matri
     name = winner.algorithm
     recommender = builder.build(name, matrix, winner.params, features)
     try:
-        return refit(recommender, winner.epochs)
+        return aside(lambda: refit(recommender, winner.epochs))
     except failures(name) as error:
         raise FeatureRidgeFailed(
             f"the final training of {name} failed: the system for its feature weights is singular in floating point "
