@@ -6,6 +6,7 @@ What was found is shown as the file has it, so that the value of a variable neve
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
 
@@ -80,11 +81,18 @@ def shown(value: Any) -> str:
     return f"the text {text!r}" if isinstance(value, str) else text
 
 
+def _look_alikes(text: object) -> str:
+    """Names the first letters that are not ASCII: some look the same and are others."""
+    foreign = dict.fromkeys(letter for letter in text if ord(letter) > 0x7F) if isinstance(text, str) else {}
+    names = [unicodedata.name(letter, f"U+{ord(letter):04X}") for letter in list(foreign)[:3]]
+    return f" (with {', '.join(names)})" if names else ""
+
+
 def _line(item: ErrorDetails, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
     loc, kind = item["loc"], item["type"]
     where = show(loc)
     if kind == "extra_forbidden":
-        return f"{where}: unknown key; {_unknown_key(str(loc[-1]), _model_at(model, loc[:-1]))}"
+        return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), _model_at(model, loc[:-1]))}"
     if kind == "missing":
         return f"{where}: is missing"
     value = value_at(tree, loc)
@@ -92,7 +100,8 @@ def _line(item: ErrorDetails, tree: Any, model: type[BaseModel], show: Callable[
     if kind == "value_error":
         reason = str(item["ctx"]["error"])
         return f"{where}: {reason}" if isinstance(value, Mapping) or loc == () else f"{where}: {found}, which {reason}"
-    return f"{where}: {_wanted(item, value)}; {found}".removeprefix(": ")
+    foreign = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
+    return f"{where}: {_wanted(item, value)}; {found}{foreign}".removeprefix(": ")
 
 
 def _wanted(item: ErrorDetails, value: Any) -> str:

@@ -7,6 +7,7 @@ thread. A file is parsed again only when its bytes changed.
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -63,11 +64,14 @@ class RecipeFolder:
         """What each recipe file holds now, by file name in order. Raises OSError when the folder cannot be listed."""
         home = self._folder.resolve(strict=True)
         files = sorted(path for path in self._folder.iterdir() if path.name.endswith(".yaml"))
-        seen = {path.name: found for path in files if (found := self._look(path, home)) is not None}
+        seen = {_text(path.name): found for path in files if (found := self._look(path, home)) is not None}
         self._seen = seen
         return {name: found.outcome for name, found in seen.items()}
 
     def _look(self, path: Path, home: Path) -> _Seen | None:
+        name = _text(path.name)
+        if name != path.name:
+            return _Seen((name, ""), Refused(f"{name}: the file's name is not UTF-8; rename it", "parse"))
         try:
             target = path.resolve(strict=True)
             if not target.is_relative_to(home):
@@ -95,6 +99,11 @@ class RecipeFolder:
             return Refused(error.message, "parse")
         except OSError as error:
             return Refused(f"{path.name}: cannot be read: {_reason(error)}", "parse")
+
+
+def _text(name: str) -> str:
+    """A file name that any log and any JSON document can hold: bytes that are no UTF-8 are escaped."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
 def _reason(error: OSError | RuntimeError) -> str:

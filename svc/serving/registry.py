@@ -161,7 +161,8 @@ def _status(degraded: bool) -> str:
 
 
 def _shown(error: str) -> str:
-    return error[:SHOWN_ERROR_CHARACTERS]
+    """As much as is exposed. What a path or variable of other bytes than UTF-8 left in it is escaped."""
+    return error.encode("utf-8", "backslashreplace").decode()[:SHOWN_ERROR_CHARACTERS]
 
 
 def _stem(file: str) -> str:

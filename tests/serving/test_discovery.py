@@ -51,6 +51,15 @@ def test_refusals_say_why(tmp_path: Path) -> None:
     }
 
 
+def test_a_name_that_is_no_text_is_refused_and_can_be_shown(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are escaped, so that no log and no document fails over them."""
+    (tmp_path / os.fsdecode(b"\xff.yaml")).write_text("one")
+    ((name, refused),) = RecipeFolder(tmp_path, parse).scan().items()
+    assert name == "\\xff.yaml"
+    assert isinstance(refused, Refused)
+    assert refused.error == "\\xff.yaml: the file's name is not UTF-8; rename it"
+
+
 def test_a_link_may_stay_in_the_folder_but_not_leave_it(tmp_path: Path) -> None:
     """Mounted configuration uses links within the folder; a link out of it is a security violation."""
     home = tmp_path / "recipes"

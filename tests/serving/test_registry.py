@@ -91,6 +91,12 @@ def test_errors_are_shown_at_most_200_characters_long() -> None:
     assert [len(shown["a"]["last_load_error"]), len(shown["b"]["error"]), len(shown["c"]["error"])] == [200] * 3
 
 
+def test_errors_that_are_no_text_are_shown_escaped() -> None:
+    """A path of other bytes than UTF-8 in an error must not break the document."""
+    document, _ = registry(stub("b", "/data/\udcff.svc cannot be read")).details()
+    assert document["recipes"]["b"]["error"] == "/data/\\udcff.svc cannot be read"
+
+
 def test_a_reader_keeps_the_entry_that_it_took() -> None:
     """Publishing replaces a reference; what a request holds does not change under it."""
     one = registry(loaded("a"))
