@@ -134,7 +134,7 @@ class Settings:
         "SVC_CLIENT_TIMEOUT_SECONDS",
         30.0,
         _number,
-        "Seconds a client may take to send a body, or leave an answer unread.",
+        "Seconds a client may take to send a body or to read an answer; each MiB gives one more.",
         low=1,
         high=600,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -35,8 +34,6 @@ class Front:
             await self._http(Call(scope, receive, send))
         elif scope["type"] == "lifespan":
             await self._behind(scope, receive, send)
-        else:
-            await send({"type": "websocket.close"})
 
     async def _http(self, call: Call) -> None:
         try:
@@ -45,8 +42,7 @@ class Front:
             return
         except Exception as error:
             reply = error_reply(call, error)
-        with contextlib.suppress(trio.BusyResourceError):  # the client left: hypercorn's reader is closing under us
-            await self._gate.reply(call, reply)
+        await self._gate.reply(call, reply)
 
     async def _answer(self, call: Call) -> Reply:
         path: str = call.scope["path"]
@@ -71,8 +67,9 @@ class Front:
             raise scope[FAILURE]
         headers = dict(sent[0]["headers"])
         body = b"".join(message.get("body", b"") for message in sent[1:])
-        allow = [(b"allow", headers[b"allow"])] if b"allow" in headers else []
-        return Reply(sent[0]["status"], body, allow, headers.get(b"content-type", b"application/json"))
+        headers.pop(b"content-length", None)  # the gate says it
+        content_type = headers.pop(b"content-type", b"application/json")
+        return Reply(sent[0]["status"], body, list(headers.items()), content_type)
 
 
 def _no_body() -> Receive:

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import hypercorn.trio
 import trio
 from hypercorn.config import Config
 
@@ -23,7 +22,7 @@ from svc.errors import ConfigError
 from svc.metrics import Metrics
 from svc.model.threads import limit_blas_threads
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.serving import bind, signals
+from svc.serving import bind, connections, signals
 from svc.serving.app import build_app
 from svc.serving.auth import HASHING_THREADS, Authenticator, parse_api_keys
 from svc.serving.discovery import RecipeFolder
@@ -89,14 +88,7 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
     try:
         return trio.run(_live, options, state, loader, listener)
     except BaseExceptionGroup as group:
-        raise _single(group) from None
-
-
-def _single(error: BaseException) -> BaseException:
-    """The one error that a group of nurseries is about, or the group when it is about several."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+        raise connections.single(group) from None
 
 
 def _tune_process() -> None:
@@ -193,20 +185,20 @@ async def _run_until(stop: Stop, work: Callable[[], Awaitable[None]]) -> None:
 async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> None:
     """Accept and answer until `stop`, then let what is in flight finish within the drain."""
     host, port = bind.listen(listener)
-    until_drained = partial(_take_leave, stop, state, listener.dup())
-    config = _http_config(state.settings, listener)
     app = cast("ASGIFramework", build_app(state))
-    async with trio.open_nursery() as http:
-        await http.start(partial(hypercorn.trio.serve, app, config, shutdown_trigger=until_drained))
-        recipes = len(state.registry.entries())
-        logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version)
+    logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=len(state.registry.entries()), version=state.version)
+    await connections.serve(
+        app,
+        listener,
+        _http_config(state.settings),
+        until=partial(_take_leave, stop, state, listener.dup()),
+        unread_timeout_s=state.settings.client_timeout_s,
+    )
 
 
-def _http_config(settings: Settings, listener: socket.socket) -> Config:
-    """Hypercorn's settings. The configuration takes the socket over: closing it is hypercorn's from here on."""
+def _http_config(settings: Settings) -> Config:
+    """Hypercorn's settings for its connections."""
     config = Config()
-    config.bind = [f"fd://{listener.detach()}"]
-    config.backlog = bind.BACKLOG
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")
     config.graceful_timeout = settings.drain_s
