@@ -70,8 +70,11 @@ class RecipeFolder:
 
     def _look(self, path: Path, home: Path) -> _Seen | None:
         name = _text(path.name)
-        if name != path.name:
-            return _Seen((name, ""), Refused(f"{name}: the file's name is not UTF-8; rename it", "parse"))
+        if name == path.name:
+            return self._look_into(path, home)
+        return _Seen((name, ""), Refused(f"{name}: the file's name is not UTF-8; rename it", "parse"))
+
+    def _look_into(self, path: Path, home: Path) -> _Seen | None:
         try:
             target = path.resolve(strict=True)
             if not target.is_relative_to(home):
