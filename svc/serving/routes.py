@@ -1,4 +1,4 @@
-"""Everything but the four verbs: health, recipes, metrics and the OpenAPI document, in quart."""
+"""Everything but the four verbs: health, recipes, metrics, the OpenAPI document and the pages, in quart."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from svc.errors import (
     ValidationFailed,
 )
 from svc.serving.catalogue import feature_columns, find_items
+from svc.serving.console.pages import add_pages
 from svc.serving.openapi import document
 from svc.serving.registry import Entry, Served
 from svc.serving.schemas import ItemSearch, parse_query
@@ -55,6 +56,7 @@ def build_routes(state: ServerState) -> QuartTrio:
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
     app.url_map.converters["recipe_name"] = RecipeName
     app.register_error_handler(Exception, _keep)
+    add_pages(app, state)
     _health(app, state)
     _recipes(app, state)
     if state.metrics.enabled:

@@ -1,0 +1,59 @@
+// Rates and percentiles from two readings of /v1/metrics.
+
+const LINE = /^(svc_v1_requests_total|svc_v1_request_latency_seconds_bucket)\{(.*)\} (\S+)$/;
+const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
+
+/** Counts of one reading: for each recipe its requests by status, and its latency buckets as [upper bound, count]. */
+export function read(text, at) {
+  const recipes = new Map();
+  for (const line of text.split("\n")) {
+    const match = LINE.exec(line);
+    if (!match) continue;
+    const labels = Object.fromEntries([...match[2].matchAll(LABEL)].map((found) => [found[1], found[2]]));
+    const counts = recipes.get(labels.recipe) ?? { statuses: new Map(), buckets: [] };
+    recipes.set(labels.recipe, counts);
+    if (labels.le === undefined) counts.statuses.set(labels.status, Number(match[3]));
+    else counts.buckets.push([labels.le === "+Inf" ? Infinity : Number(labels.le), Number(match[3])]);
+  }
+  return { at, recipes };
+}
+
+/** What happened between two readings, as counts of the same form. A counter that fell began anew. */
+export function between(before, after) {
+  const recipes = new Map();
+  for (const [name, now] of after.recipes) {
+    const then = before.recipes.get(name);
+    const grown = (new_, old = 0) => (new_ >= old ? new_ - old : new_);
+    const statuses = new Map([...now.statuses].map(([status, n]) => [status, grown(n, then?.statuses.get(status))]));
+    const buckets = now.buckets.map(([le, n], place) => [le, grown(n, then?.buckets[place]?.[1])]);
+    recipes.set(name, { statuses, buckets });
+  }
+  return { seconds: (after.at - before.at) / 1000, recipes };
+}
+
+/** Requests, failures and percentiles in seconds of some recipes' counts taken together. */
+export function summary(counts) {
+  const found = { requests: 0, server: 0, client: 0 };
+  const buckets = new Map();
+  for (const { statuses, buckets: own } of counts) {
+    for (const [status, n] of statuses) {
+      found.requests += n;
+      if (status === "error" || status === "unavailable") found.server += n;
+      else if (status !== "ok") found.client += n;
+    }
+    for (const [le, n] of own) buckets.set(le, (buckets.get(le) ?? 0) + n);
+  }
+  const rising = [...buckets].sort((a, b) => a[0] - b[0]);
+  return { ...found, p50: quantile(rising, 0.5), p99: quantile(rising, 0.99) };
+}
+
+/** The quantile of a cumulative histogram, linear within a bucket; null without observations. */
+export function quantile(buckets, q) {
+  const total = buckets.at(-1)?.[1] ?? 0;
+  if (!total) return null;
+  const place = buckets.findIndex(([, count]) => count >= q * total);
+  const [high, count] = buckets[place];
+  const [low, below] = place ? buckets[place - 1] : [0, 0];
+  if (high === Infinity) return low;
+  return low + ((high - low) * (q * total - below)) / (count - below);
+}
