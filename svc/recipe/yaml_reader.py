@@ -29,11 +29,14 @@ from svc.errors import RecipeError, RecipeSecurityError
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32
 MAX_SIZE = 20_000
+MAX_NUMBER_CHARACTERS = 128
+"""Longer numbers mean nothing in a recipe, and Python spends quadratic time on them or cannot print them."""
 _CHARACTERS_A_UNIT = 32
 
 _PREFIX = "tag:yaml.org,2002:"
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SCALAR_TAGS = frozenset(_PREFIX + name for name in ("str", "int", "float", "bool", "null", "timestamp"))
+_NUMBER_TAGS = frozenset((_PREFIX + "int", _PREFIX + "float"))
 _COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": SequenceStartEvent}
 
 
@@ -156,6 +159,8 @@ class _Builder:
             self._fail(event, "the text holds half of a surrogate pair")
         if tag == _PREFIX + "timestamp":
             return event.value
+        if tag in _NUMBER_TAGS and len(event.value) > MAX_NUMBER_CHARACTERS:
+            self._fail(event, f"{_shown(event.value)} is no {tag.removeprefix(_PREFIX)}: it is too long")
         try:
             value = loader.construct_object(ScalarNode(tag, event.value, event.start_mark, event.end_mark))
         except (ValueError, KeyError):

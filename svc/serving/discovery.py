@@ -102,6 +102,8 @@ class RecipeFolder:
             return Refused(error.message, "parse")
         except OSError as error:
             return Refused(f"{path.name}: cannot be read: {_reason(error)}", "parse")
+        except Exception as error:  # what no rule foresees in one file must not hide the others
+            return Refused(f"{path.name}: cannot be checked: {type(error).__name__}: {error}", "parse")
 
 
 def _text(name: str) -> str:

@@ -16,6 +16,8 @@ def parse(path: Path) -> Any:
     text = path.read_text(encoding="utf-8").strip()
     if text == "broken":
         raise RecipeError(f"{path.name}: is broken")
+    if text == "odd":
+        raise ValueError("no rule foresees this")
     if text == "evil":
         raise RecipeSecurityError(f"{path.name}: scheme evil:// is not allowed")
     return SimpleNamespace(recipe=SimpleNamespace(name=text), path=path)
@@ -49,6 +51,17 @@ def test_refusals_say_why(tmp_path: Path) -> None:
         "evil.yaml": "security",
         "pipe.yaml": "parse",
     }
+
+
+def test_what_no_rule_foresees_in_one_file_hides_no_other(tmp_path: Path) -> None:
+    """An unexpected error is that file's own."""
+    (tmp_path / "good.yaml").write_text("good")
+    (tmp_path / "odd.yaml").write_text("odd")
+    found = RecipeFolder(tmp_path, parse).scan()
+    assert names(found) == {"good.yaml": "good", "odd.yaml": "parse"}
+    refused = found["odd.yaml"]
+    assert isinstance(refused, Refused)
+    assert refused.error == "odd.yaml: cannot be checked: ValueError: no rule foresees this"
 
 
 def test_a_name_that_is_no_text_is_refused_and_can_be_shown(tmp_path: Path) -> None:
