@@ -131,13 +131,17 @@ class Watcher:
     # Recipes
 
     async def _rescan(self, *, initial: bool) -> bool:
-        """Bring the watched recipes in line with the folder; False when it cannot be listed."""
+        """Bring the watched recipes in line with the folder; False when it cannot be listed.
+
+        The first look parses every file, and nobody waits for an answer yet: it may take longer.
+        """
         if self._scans.outstanding(self.folder):
             return False
+        timeout_s = self.settings.load_timeout_s if initial else self.stat_timeout_s
         try:
-            found = await self._scans.run(self.folder, self.folder.scan, self.stat_timeout_s)
+            found = await self._scans.run(self.folder, self.folder.scan, timeout_s)
         except (OSError, CallTimeout) as error:
-            text = f"no answer within {self.stat_timeout_s:g} s" if isinstance(error, CallTimeout) else str(error)
+            text = f"no answer within {timeout_s:g} s" if isinstance(error, CallTimeout) else str(error)
             logs.emit(events.RECIPES_DIR_SCAN_FAILED, error=text)
             self.metrics.of(metrics.SCAN_FAILURES).inc()
             return False

@@ -89,8 +89,11 @@ class FakeFolder:
 
     files: dict[str, Any] = field(default_factory=dict)
     trouble: Exception | None = None
+    hang: threading.Event | None = None
 
     def scan(self) -> dict[str, Any]:
+        if self.hang is not None:
+            self.hang.wait()
         if self.trouble is not None:
             raise self.trouble
         return dict(self.files)
@@ -221,6 +224,18 @@ async def test_start_needs_a_folder() -> None:
     world.folder.trouble = FileNotFoundError("no such folder")
     with world.listening(), pytest.raises(ConfigError):
         await world.watcher.start()
+
+
+async def test_a_folder_that_is_slow_to_parse_only_delays_the_start() -> None:
+    """A few large or hostile files must not keep the server from serving the others."""
+    world = World("a")
+    world.folder.hang = threading.Event()
+    with world.listening():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.watcher.start)
+            await trio.sleep(10 * INTERVAL_S)
+            world.folder.hang.set()
+    assert world.served("a") == "v1"
 
 
 async def test_a_changed_artifact_becomes_the_model_and_the_old_lane_closes() -> None:
