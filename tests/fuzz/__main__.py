@@ -18,7 +18,7 @@ def main() -> None:
     target, *more = sys.argv[1:]
     with atheris.instrument_imports(include=["svc"]):
         from tests.fuzz.targets import TARGETS
-    bounds = [f"-max_total_time={more[0] if more else 60}", "-max_len=4096", "-timeout=20", "-rss_limit_mb=2048"]
+    bounds = [f"-max_total_time={more[0] if more else 60}", "-max_len=8192", "-timeout=20", "-rss_limit_mb=2048"]
     atheris.Setup([sys.argv[0], *bounds, str(CORPUS / target)], TARGETS[target])
     atheris.Fuzz()
 
