@@ -59,10 +59,10 @@ function tiles(total, since) {
   const now = history.at(-1);
   const failed = total.requests ? `${number(100 * now.failed, 1)} %` : "–";
   return [
-    tile("Requests a second", rate(now.rate), `${number(since.requests)} since the start`, "rate"),
-    tile("Latency, median", duration(now.p50), `${duration(since.p50)} since the start`, "p50"),
-    tile("Latency, 99th percentile", duration(now.p99), `${duration(since.p99)} since the start`, "p99"),
-    tile("Requests that failed", failed, `since the start ${number(since.server)} by the server, ${number(since.client)} by clients`,
+    tile("Requests a second", rate(now.rate), `${number(since.requests)} so far`, "rate"),
+    tile("Latency, median (p50)", duration(now.p50), `${duration(since.p50)} so far`, "p50"),
+    tile("Latency, 1 in 100 (p99)", duration(now.p99), `${duration(since.p99)} so far`, "p99"),
+    tile("Requests that failed", failed, `so far ${number(since.server)} by the server, ${number(since.client)} by clients`,
       "failed", total.server ? "bad" : ""),
   ];
 }
@@ -88,7 +88,7 @@ function line(values) {
 function traffic(change) {
   const busy = [...change.recipes].map(([name, counts]) => [name, summary([counts])]).filter(([, own]) => own.requests);
   if (!busy.length) return [el("p", { class: "muted" }, "No recommendation was asked for in the last ten seconds.")];
-  const head = ["Recipe", "Requests/s", "Median", "99th percentile", "Failed"];
+  const head = ["Recipe", "Requests/s", "p50", "p99", "Failed"];
   const rows = busy.map(([name, own]) => el("tr", {}, el("th", { scope: "row" }, name), [
     rate(own.requests / change.seconds),
     duration(own.p50),

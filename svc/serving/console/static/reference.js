@@ -90,7 +90,7 @@ function schema([name, own]) {
 }
 
 function table(head, rows) {
-  return el("div", { class: "traffic", tabindex: "0", role: "region", "aria-label": head.join(", ") },
+  return el("div", { class: "traffic", tabindex: "0", role: "group", "aria-label": head.join(", ") },
     el("table", {}, el("thead", {}, el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)))),
       el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell) => el("td", {}, cell)))))));
 }
@@ -129,7 +129,7 @@ function curl(one, body) {
 }
 
 function shown(text) {
-  const pre = el("pre", { tabindex: "0", role: "region", "aria-label": "Command" }, text);
+  const pre = el("pre", { tabindex: "0", role: "group", "aria-label": "Command" }, text);
   return el("div", { class: "copied" }, pre, copyButton(pre, "the command"));
 }
 
