@@ -6,7 +6,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,13 +32,24 @@ class Load:
     """As a context manager: clients ask again and again until the block ends.
 
     `judge` gets status and body, and says what is wrong with them. A connection that cannot be opened counts as
-    refused, not as failed: nobody accepted it.
+    refused, not as failed: nobody accepted it. Each client rests for `pause_s` between two requests.
     """
 
-    def __init__(self, url: str, requests: Sequence[tuple[str, dict[str, Any]]], *, clients: int, judge: Judge) -> None:
+    def __init__(
+        self,
+        url: str,
+        requests: Sequence[tuple[str, dict[str, Any]]],
+        *,
+        clients: int,
+        judge: Judge,
+        headers: Mapping[str, str] | None = None,
+        pause_s: float = 0.0,
+    ) -> None:
         self._address = urlsplit(url)
         self._requests = [(path, json.dumps(body)) for path, body in requests]
         self._judge = judge
+        self._headers = {"content-type": "application/json", **(headers or {})}
+        self._pause_s = pause_s
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
@@ -66,7 +77,7 @@ class Load:
         while not self._over.is_set() and wrong is None and connection.sock is not None:
             began = time.perf_counter()
             try:
-                connection.request("POST", path, body, {"content-type": "application/json"})
+                connection.request("POST", path, body, self._headers)
                 answer = connection.getresponse()
                 wrong = self._judge(answer.status, json.loads(answer.read()))
             except (OSError, http.client.HTTPException) as error:
@@ -75,6 +86,7 @@ class Load:
                 self.tally.answered += wrong is None
                 self.tally.failures += [wrong] if wrong else []
                 self.tally.seconds += [] if wrong else [time.perf_counter() - began]
+            self._over.wait(self._pause_s)
 
     def _connect(self) -> http.client.HTTPConnection | None:
         """None when the server does not accept any more: the client's work is then over."""
