@@ -21,7 +21,7 @@ from svc.settings import Settings
 
 MAX_BATCH = 256
 INLINE_S = 200e-6
-"""A query that costs less is scored on the event loop when it is alone: a thread's hop costs the loop about as much."""
+"""What costs less is scored on the event loop: a thread's hop costs the loop about as much."""
 INLINE_LIMIT = 32
 _STEP = 1.05
 BULK_SLICE = 64
@@ -92,14 +92,22 @@ class Lane:
         self._bulk: deque[_Ticket] = deque()
         self._wake = trio.Event()
         self._closing = False
-        self._cost_s = INLINE_S
+        self._busy = False
+        self._costs_s = [INLINE_S] * (MAX_BATCH.bit_length() + 1)
 
-    async def rank(self, queries: Sequence[Query]) -> list[Ranking]:
+    async def rank(self, queries: Sequence[Query], *, alone: bool = False) -> list[Ranking]:
         """Rankings in the order of `queries`. Raises what the model raised for them.
 
-        Cancelling drops what has not begun; what a thread has begun ends unheard. Works on a closed lane
-        too, for a request that began before a swap: it is then scored by itself.
+        A caller that knows of no other request says that it is `alone`: a query that costs little is then answered
+        without a task switch, and no batch is spoilt by it. Cancelling drops what has not begun; what a thread has
+        begun ends unheard. Works on a closed lane too, for a request that began before a swap: it is then scored
+        by itself.
         """
+        if alone and not self._busy and self._are_cheap(queries):
+            outcome = self._score_here([queries])[0]
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
         if self._closing:
             return await trio.to_thread.run_sync(
                 _rank_nicely, self._model, queries, limiter=self._limiter, abandon_on_cancel=True
@@ -132,9 +140,7 @@ class Lane:
         try:
             while True:
                 parts = self._take()
-                if self._is_cheap(parts):
-                    self._score_here(parts[0])
-                elif parts:
+                if parts:
                     await self._score(parts)
                 elif self._closing:
                     return
@@ -163,37 +169,47 @@ class Lane:
                 self._bulk.append(ticket)
         return parts
 
-    def _is_cheap(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> bool:
-        """True for one usual query to a model that answers such queries at once."""
-        if len(parts) != 1 or len(parts[0][1]) != 1 or self._cost_s >= INLINE_S:
-            return False
-        query = parts[0][1][0]
-        return query.user >= 0 and query.limit <= INLINE_LIMIT
-
-    def _score_here(self, part: tuple[_Ticket, Sequence[Query]]) -> None:
-        outcomes, seconds = _rank_apart(self._model, [part[1]])
-        self._learn(seconds)
-        part[0].give(outcomes[0])
-
-    def _learn(self, seconds: float) -> None:
-        """Step towards the median cost of one query, which a slow one now and then does not move."""
-        self._cost_s *= _STEP if seconds > self._cost_s else 1 / _STEP
-
     async def _score(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
         questions = [part for _, part in parts]
-        try:
-            outcomes, seconds = await trio.to_thread.run_sync(
-                _rank_apart_nicely, self._model, questions, limiter=self._limiter, abandon_on_cancel=False
-            )
-        except trio.Cancelled:
-            _turn_away([ticket for ticket, _ in parts])
-            raise
-        if len(parts) == len(questions[0]) == 1:
-            self._learn(seconds)
+        if self._are_cheap([query for part in questions for query in part]):
+            outcomes = self._score_here(questions)
+        else:
+            try:
+                outcomes = await self._score_in_thread(questions)
+            except trio.Cancelled:
+                _turn_away([ticket for ticket, _ in parts])
+                raise
         for (ticket, _), outcome in zip(parts, outcomes, strict=True):
             ticket.give(outcome)
             if isinstance(outcome, Exception) and ticket in self._bulk:
                 self._bulk.remove(ticket)
+
+    def _are_cheap(self, queries: Sequence[Query]) -> bool:
+        """True for usual queries to a model that has answered as many of them at once."""
+        if self._costs_s[len(queries).bit_length()] >= INLINE_S:
+            return False
+        return all(query.user >= 0 and query.limit <= INLINE_LIMIT for query in queries)
+
+    def _score_here(self, questions: list[Sequence[Query]]) -> list[Outcome]:
+        outcomes, seconds = _rank_apart(self._model, questions)
+        self._learn(questions, seconds)
+        return outcomes
+
+    async def _score_in_thread(self, questions: list[Sequence[Query]]) -> list[Outcome]:
+        self._busy = True
+        try:
+            outcomes, seconds = await trio.to_thread.run_sync(
+                _rank_apart_nicely, self._model, questions, limiter=self._limiter, abandon_on_cancel=False
+            )
+        finally:
+            self._busy = False
+        self._learn(questions, seconds)
+        return outcomes
+
+    def _learn(self, questions: list[Sequence[Query]], seconds: float) -> None:
+        """Step towards the median cost of about as many queries, which a slow call now and then does not move."""
+        size = sum(map(len, questions)).bit_length()
+        self._costs_s[size] *= _STEP if seconds > self._costs_s[size] else 1 / _STEP
 
 
 def _turn_away(tickets: list[_Ticket]) -> None:

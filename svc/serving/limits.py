@@ -90,17 +90,19 @@ async def read_body(receive: Receive, headers: Headers, settings: Settings) -> b
     declared = headers.get(b"content-length", b"0")
     if len(declared) > len(str(cap)) or int(declared) > cap:
         raise PayloadTooLargeForRequest(f"the body is larger than {cap} bytes")
+    length = int(declared) if b"content-length" in headers and b"transfer-encoding" not in headers else None
     with trio.move_on_after(settings.client_timeout_s) as scope:
-        return await _collect(receive, cap, scope)
+        return await _collect(receive, length, cap, scope)
     raise BodyTimeout(f"the body did not arrive within {settings.client_timeout_s:g} seconds")
 
 
-async def _collect(receive: Receive, cap: int, scope: trio.CancelScope) -> bytes:
+async def _collect(receive: Receive, length: int | None, cap: int, scope: trio.CancelScope) -> bytes:
+    """The body. One of known length is whole with its last byte, before an empty message says so."""
     message = await receive()
     body: bytes = message.get("body", b"")
     buffer: io.BytesIO | None = None  # its value is taken without another copy
     size = len(body)
-    while message.get("more_body"):
+    while message.get("more_body") and size != length:
         message = await receive()
         part: bytes = message.get("body", b"")
         if part:

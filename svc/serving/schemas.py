@@ -46,6 +46,7 @@ MAX_VALUES = 1_000_000
 # The longest text that can be valid, all of it escaped, is shorter than this.
 LONGEST_RUN_BYTES = 128 * 1024
 
+_FEATURE_FIELDS = {"user_features", "item_features"}
 _SCALAR = {"anyOf": [{"type": "string", "maxLength": MAX_TEXT_CHARACTERS}, {"type": ["number", "boolean", "null"]}]}
 _VALUE_SCHEMA = {"anyOf": [*_SCALAR["anyOf"], {"type": "array", "items": _SCALAR, "maxItems": MAX_LABELS}]}
 _SHORT_TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARACTERS}
@@ -327,13 +328,14 @@ def _refuse_what_is_too_much(body: bytes) -> None:
 
 def _keys(parsed: AnyRequest | AnyBatch | Rejected) -> int:
     """How many keys a valid body had if it repeated none; each stands before one colon."""
-    if isinstance(parsed, Batch):
-        return len(parsed.model_fields_set) + sum(map(_keys, elements(parsed)))
     if isinstance(parsed, Rejected):
         return 0
-    count = len(parsed.model_fields_set)
-    for name in ("user_features", "item_features"):
-        features: Mapping[str, Any] | None = getattr(parsed, name, None)
+    given = parsed.model_fields_set
+    if "requests" in given:
+        return len(given) + sum(map(_keys, elements(cast(AnyBatch, parsed))))
+    count = len(given)
+    for name in given & _FEATURE_FIELDS:
+        features: Mapping[str, Any] | None = getattr(parsed, name)
         if features:
             count += len(features) + sum(len(value) for value in features.values() if isinstance(value, dict))
     return count

@@ -76,11 +76,13 @@ class Verbs:
         self._state = state
         self._gate = gate
         self._work = trio.CapacityLimiter(WORK_THREADS)
+        self._present = 0
 
     async def answer(self, call: Call, target: Target) -> Reply:
         """The reply, counted in the request metrics. Raises what the error body is then made of."""
         started = time.perf_counter()
         status = "error"
+        self._present += 1
         try:
             reply = await self._answer(call, target)
             status = "ok"
@@ -88,6 +90,7 @@ class Verbs:
             status = error.metric_status()
             raise
         finally:
+            self._present -= 1
             metrics = self._state.metrics
             recipe = target.name if self._state.registry.get(target.name) else UNKNOWN_RECIPE
             metrics.of(REQUESTS, recipe=recipe, status=status).inc()
@@ -130,7 +133,7 @@ class Verbs:
             query, ignored = await trio.to_thread.run_sync(
                 lambda: parse(schema, body).prepare(served.model), limiter=self._work, abandon_on_cancel=True
             )
-        ranking = (await served.lane.rank((query,)))[0]
+        ranking = (await served.lane.rank((query,), alone=self._present == 1))[0]
         if not len(ranking.items):
             raise NoCandidates("no item is left to recommend after exclusions")
         if len(ranking.items) <= INLINE_ITEMS:
