@@ -75,3 +75,11 @@ def docs(session: nox.Session) -> None:
     """The documentation, strict: a broken link fails."""
     _install(session, "docs")
     session.run("mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml", *session.posargs)
+
+
+@nox.session
+def onefile(session: nox.Session) -> None:
+    """`dist/svc`, one executable that needs no Python where it runs; then keygen, train, serve and recommend with it."""
+    session.install(".[metrics,postgres,mysql,s3,gcs,azure]", "pyinstaller>=6.16,<7")
+    session.run("python", "docs/deploy/onefile/build.py", "dist/svc")
+    session.run("bash", "docs/deploy/onefile/smoke.sh", "dist/svc", external=True)

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Iterator
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
 
+from svc import __version__
 from svc.metrics import METRICS
+from svc.recipe.load import load_recipe
+from svc.settings import Settings
+from tests.pages import RECIPE, ROOT, SIGNING_KEYS, WAIT, Shell, blocks, cron_lines, purchases, script_of
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 DEPLOY = DOCS / "deploy"
 PAGES = sorted(DOCS.rglob("*.md"))
 LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
-BLOCK = re.compile(r"^```bash runnable\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCUMENTED = [*PAGES, ROOT / "README.md", ROOT / "recipes" / "README.md", ROOT / "benchmarks" / "README.md"]
 
 
 def load_generator() -> ModuleType:
@@ -41,7 +42,7 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == load_generator().PAGES[name]()
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [*DOCUMENTED, ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
 def test_links_lead_to_files(page: Path) -> None:
     """No page sends a reader into the void."""
     targets = [page.parent / match[1] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
@@ -50,8 +51,6 @@ def test_links_lead_to_files(page: Path) -> None:
 
 def test_every_dependency_has_its_reason() -> None:
     """docs/dependencies.md names every package that svc brings along."""
-    import tomllib
-
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     page = (DOCS / "dependencies.md").read_text()
     names = [re.split(r"[\[<>=]", requirement)[0] for requirement in project["dependencies"]]
@@ -81,34 +80,116 @@ def test_alert_rules_hold_their_own_tests() -> None:
 
 
 def test_structured_files_parse() -> None:
-    """YAML and JSON under docs/deploy can be read."""
+    """YAML and JSON under docs/deploy can be read; the chart's templates are Helm's to read."""
     for path in DEPLOY.rglob("*.y*ml"):
+        if path.parent.name == "templates":
+            continue
         assert list(yaml.safe_load_all(path.read_text())), path
     for path in DEPLOY.rglob("*.json"):
         assert json.loads(path.read_text()), path
 
 
-@pytest.fixture
-def shell_environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment in which `svc` is this project, and nothing of the machine's own settings is left."""
-    (tmp_path / "bin").mkdir()
-    launcher = tmp_path / "bin" / "svc"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m svc "$@"\n')
-    launcher.chmod(0o755)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
-    environment |= {"PATH": f"{launcher.parent}:{environment['PATH']}", "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
-    yield environment
+SHOP_PAGES = [page for page in PAGES if page.parent.name in ("howto", "plugin-example")]
+RUNNING = [page for page in PAGES if any(block.runs or block.language == "cron" for block in blocks(page))]
+RECIPE_KEYS = {"name", "source", "schema", "cleansing", "features", "item_metadata", "training", "output"}
+LANGUAGES = {"bash", "cron", "csv", "json", "python", "text", "toml", "yaml"}
+COMMAND = re.compile(r"^(\$ )?(svc|curl|python3?|pip|nox|kubectl|helm|docker|systemctl) ", re.MULTILINE)
 
 
+@pytest.fixture(scope="module")
+def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder from which every how-to page starts, with a model."""
+    folder = tmp_path_factory.mktemp("shop") / "home"
+    shell = Shell(folder)
+    shell.make_shop()
+    done = shell.run("svc train recipes/books.yaml --quiet", SVC_SIGNING_KEYS=SIGNING_KEYS)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(folder / ".venv")
+    return folder
+
+
+@pytest.mark.integration
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if BLOCK.search(page.read_text(encoding="utf-8"))], ids=lambda p: p.name
-)
-def test_runnable_blocks_run(page: Path, tmp_path: Path, shell_environment: dict[str, str]) -> None:
-    """All blocks of a page, in order, in one shell that stops at the first failure."""
-    blocks = BLOCK.findall(page.read_text(encoding="utf-8"))
-    script = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n" + "\n".join(blocks)
-    done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=shell_environment, capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("page", RUNNING, ids=lambda p: p.name)
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, trained_shop: Path) -> None:
+    """All of them, in order, in one shell that stops at the first failure."""
+    script, extra = script_of(page), {}
+    if page in SHOP_PAGES:
+        shutil.copytree(trained_shop, tmp_path, dirs_exist_ok=True, symlinks=True)
+        extra = {"SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_CLIENT_KEY": "0" * 43, "SVC_WATCH_INTERVAL": "0.5"}
+        if "8080" in script:
+            script = f"svc serve --recipes recipes &\n{WAIT}\n{script}"
+    done = Shell(tmp_path).run(script, **extra)
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
+def test_blocks_are_of_kinds_that_are_checked(page: Path) -> None:
+    """Commands stand in `bash` blocks, which run or say what they need; everything else can be read by its reader."""
+    for block in blocks(page):
+        assert block.language in LANGUAGES, block
+        if block.language == "bash":
+            assert not block.title or block.title.startswith("Needs "), block
+            subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        elif block.language == "python":
+            compile(block.text, page.name, "exec")
+        elif block.language in ("json", "toml"):
+            {"json": json.loads, "toml": tomllib.loads}[block.language](block.text)
+        elif block.language == "text":
+            assert not COMMAND.search(block.text), block
+
+
+@pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
+def test_recipes_shown_are_recipes(page: Path, tmp_path: Path) -> None:
+    """A part of one is checked inside a whole one."""
+    for block in blocks(page):
+        if block.language != "yaml":
+            continue
+        shown = yaml.safe_load(block.text)
+        if not shown.keys() <= RECIPE_KEYS:
+            continue
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(yaml.safe_dump({**yaml.safe_load(RECIPE), **shown}))
+        load_recipe(recipe, {}, settings=Settings())
+
+
+def test_schedules_are_what_cron_takes() -> None:
+    """Five fields, and a command that a shell can read; the commands run with their page."""
+    found = [line for page in PAGES for b in blocks(page) if b.language == "cron" for line in cron_lines(b)]
+    assert found
+    for when, command in found:
+        assert re.fullmatch(r"(?:(?:\*|\d+(?:-\d+)?(?:,\d+)*)(?:/\d+)?(?: |$)){5}", when), when
+        subprocess.run(["sh", "-n", "-c", command], check=True)
+        assert "%" not in command  # cron takes it for a line end
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_the_readme_leads_to_recommendations(tmp_path: Path) -> None:
+    """Its own-data part, as it stands, on data of the shape that it shows; `user_id` u17 gets an answer."""
+    shell = Shell(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "data" / "purchases.csv").write_text(purchases())
+    found = blocks(ROOT / "README.md")
+    assert next(b.text for b in found if b.language == "csv").splitlines()[0] == purchases().splitlines()[0]
+    (tmp_path / "recipes" / "books.yaml").write_text(next(b.text for b in found if b.language == "yaml"))
+    script = script_of(ROOT / "README.md")
+    done = shell.run(script[script.index("export ") :])
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert json.loads(done.stdout.splitlines()[-1])["items"]
+
+
+@pytest.mark.integration
+def test_the_readme_installs_into_a_fresh_environment(tmp_path: Path) -> None:
+    """Its first command, up to the demo, which tests/cli/test_demo.py runs; its second one is what CI runs."""
+    first, second = [b.text.strip() for b in blocks(ROOT / "README.md") if b.language == "bash"][:2]
+    install, _, demo = first.partition(" && ")
+    assert demo == "svc demo"
+    assert second in (ROOT / ".ci" / "run").read_text().replace(" </dev/null", "")
+    shell = Shell(tmp_path)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "svc"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    done = shell.run(f"{install}\ncd /\n{tmp_path}/.venv/bin/svc --version", PYTHONPATH="")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == f"svc {__version__}"

@@ -109,7 +109,8 @@ def _child(arguments: list[str], environment: dict[str, str]) -> Iterator[subpro
 
     It gets a process group of its own, so that Ctrl-C reaches it once, from here.
     """
-    child = subprocess.Popen([sys.executable, "-m", "svc", *arguments], env=environment, process_group=0)
+    program = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "svc"]
+    child = subprocess.Popen([*program, *arguments], env=environment, process_group=0)
     try:
         yield child
     finally:

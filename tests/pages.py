@@ -1,0 +1,149 @@
+"""The fenced blocks of the documentation, and a shell in which a page's commands run.
+
+A `bash` block runs unless its title says what it needs ("Needs root"); a block whose title is a path is that file.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+FENCE = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+TITLE = re.compile(r'title="([^"]+)"')
+PORT = re.compile(r"\b(8080|8081|8082|8765)\b")
+FOREGROUND = re.compile(r"^(svc serve [^&\n]*)$", re.MULTILINE)
+SIGNING_KEYS = "docs:" + "5a" * 32
+RECIPE = """\
+name: books
+source: {type: csv, path: ../data/purchases.csv}
+schema: {user_column: user_id, item_column: item_id}
+training: {algorithms: [TopPop], n_trials: 1, split: {heldout_ratio: 0.2}}
+output: {path: ../artifacts/books.svc, versioning: append_sha}
+"""
+WAIT = "curl -sS --retry 100 --retry-delay 1 --retry-all-errors -o /dev/null http://127.0.0.1:8080/v1/health/ready"
+
+
+class Block(NamedTuple):
+    """One fenced block: `title` is "" without one."""
+
+    language: str
+    title: str
+    text: str
+
+    @property
+    def runs(self) -> bool:
+        return self.language == "bash" and not self.title
+
+    @property
+    def file(self) -> str:
+        """Where the reader is told to put the block, if anywhere."""
+        return self.title if re.fullmatch(r"[\w./-]+\.\w+", self.title) else ""
+
+
+def blocks(page: Path) -> list[Block]:
+    """In the page's order; indentation inside a list item is taken off."""
+    found = []
+    for indent, language, rest, text in FENCE.findall(page.read_text(encoding="utf-8")):
+        title = TITLE.search(rest)
+        plain = re.sub(rf"^{indent}", "", text, flags=re.MULTILINE)
+        found.append(Block(language, title[1] if title else "", plain))
+    return found
+
+
+def cron_lines(block: Block) -> list[tuple[str, str]]:
+    """(when, command) of each line of a file for /etc/cron.d."""
+    lines = [line.split(None, 6) for line in block.text.splitlines()]
+    return [(" ".join(line[:5]), line[6]) for line in lines]
+
+
+def free_ports(names: Sequence[str]) -> dict[str, str]:
+    """Another free port for each of `names`."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in names]
+    try:
+        return {name: str(probe.getsockname()[1]) for name, probe in zip(names, probes, strict=True)}
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+@dataclass
+class Shell:
+    """A folder with data and a recipe, and an environment in which `svc` and `python` are this project's."""
+
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        """Nothing of the machine's own settings; `pip install` reaches a scratch environment only."""
+        scratch = self.folder / ".venv"
+        if not scratch.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", scratch], check=True)
+            packages = next(scratch.glob("lib/python*/site-packages"))
+            inherited = sysconfig.get_path("purelib")
+            (packages / "inherited.pth").write_text(f"import site; site.addsitedir({inherited!r})\n")
+            launcher = scratch / "bin" / "svc"
+            launcher.write_text(f'#!/bin/sh\nexec "{scratch}/bin/python" -m svc "$@"\n')
+            launcher.chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SVC_", "PYTHON"))}
+        return kept | {
+            "PATH": f"{scratch}/bin:{kept['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "NO_COLOR": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        }
+
+    def make_shop(self) -> None:
+        """What the how-to pages take for granted: data, a recipe, and keys where schedulers look for them."""
+        for name in ("data", "recipes", "artifacts", "etc/svc/recipes", "var/log/svc"):
+            (self.folder / name).mkdir(parents=True)
+        (self.folder / "data" / "purchases.csv").write_text(purchases())
+        (self.folder / "recipes" / "books.yaml").write_text(RECIPE)
+        elsewhere = RECIPE.replace("../data", str(self.folder / "data")).replace("../art", str(self.folder / "art"))
+        (self.folder / "etc/svc/recipes/books.yaml").write_text(elsewhere)
+        (self.folder / "etc/svc/train.env").write_text(f"SVC_SIGNING_KEYS={SIGNING_KEYS}\n")
+        (self.folder / "docs").symlink_to(ROOT / "docs")
+
+    def run(self, script: str, **extra: str) -> subprocess.CompletedProcess[str]:
+        """The script in a shell that stops at the first failure and leaves nothing running."""
+        ports = free_ports(("8080", "8081", "8082", "8765"))
+        script = PORT.sub(lambda match: ports[match[1]], script)
+        script = re.sub(r"(?<![\w.])/(etc|var/log)/svc", rf"{self.folder}/\1/svc", script)
+        head = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n"
+        environment = self.environment() | {"SVC_PORT": ports["8080"]} | extra
+        command = ["bash", "-c", head + script]
+        return subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, check=False, timeout=240
+        )
+
+
+def script_of(page: Path) -> str:
+    """Everything that a reader of the page does, in order: files are written, commands run, servers wait behind."""
+    parts = []
+    for block in blocks(page):
+        if block.file:
+            parts.append(
+                f"mkdir -p $(dirname {block.file})\ncat > {block.file} <<'END_OF_FILE'\n{block.text}END_OF_FILE"
+            )
+        elif block.runs:
+            parts.append(FOREGROUND.sub(lambda match: f"{match[1]} &\n{WAIT}", block.text))
+        elif block.language == "cron":
+            parts += [f"env -u SVC_SIGNING_KEYS sh -c '{command}'" for _, command in cron_lines(block)]
+    return "\n".join(parts)
+
+
+def purchases() -> str:
+    """A small table, user_id,item_id,ts: 60 users u1... who choose among 20 items b1..., and u17, who chose b0342."""
+    rng = random.Random(5)
+    rows = [
+        (f"u{user}", f"b{item}", 1_735_689_600 + item) for user in range(1, 61) for item in rng.sample(range(20), 6)
+    ]
+    return "user_id,item_id,ts\n" + "".join(f"{user},{item},{ts}\n" for user, item, ts in [*rows, ("u17", "b0342", 1)])
