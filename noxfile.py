@@ -79,7 +79,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def onefile(session: nox.Session) -> None:
-    """`dist/svc`, one executable that needs no Python where it runs; then keygen, train, serve and recommend with it."""
+    """`dist/svc`, one executable that needs no Python where it runs; then keys, a training and an answer with it."""
     session.install(".[metrics,postgres,mysql,s3,gcs,azure]", "pyinstaller>=6.16,<7")
     session.run("python", "docs/deploy/onefile/build.py", "dist/svc")
     session.run("bash", "docs/deploy/onefile/smoke.sh", "dist/svc", external=True)
