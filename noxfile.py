@@ -31,7 +31,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def integration(session: nox.Session) -> None:
-    """Against real servers: databases at SVC_TEST_POSTGRES_URL and SVC_TEST_MYSQL_URL, object stores, balancers."""
+    """Against real servers: databases at SVC_TEST_POSTGRES_URL and SVC_TEST_MYSQL_URL, object stores, a browser."""
     _install(session, "test", "integration", extras="metrics,postgres,mysql,s3,gcs,azure,bigquery,report")
     environment = {"SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session)}
     session.run("python", "-m", "pytest", "-m", "integration", *session.posargs, env=environment)

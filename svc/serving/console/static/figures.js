@@ -61,7 +61,7 @@ function tiles(total, since) {
   return [
     tile("Requests a second", rate(now.rate), `${number(since.requests)} so far`, "rate"),
     tile("Latency, median (p50)", duration(now.p50), `${duration(since.p50)} so far`, "p50"),
-    tile("Latency, 1 in 100 (p99)", duration(now.p99), `${duration(since.p99)} so far`, "p99"),
+    tile("Latency, slowest 1 % (p99)", duration(now.p99), `${duration(since.p99)} so far`, "p99"),
     tile("Requests that failed", failed, `so far ${number(since.server)} by the server, ${number(since.client)} by clients`,
       "failed", total.server ? "bad" : ""),
   ];

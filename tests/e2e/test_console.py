@@ -1,0 +1,400 @@
+"""The console and the API reference in a real browser: what people see, by mouse, by keyboard and read aloud."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.serving.auth import hash_api_key
+from tests.e2e.server import Server, write_recipe
+from tests.serving.api import N_ITEMS, encoder, model
+from tests.serving.artifacts import header, write_artifact
+
+pytestmark = pytest.mark.integration
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright comes with the group `integration`")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+KEY = "A" * 43
+EVIL = '<img src="x" onerror="window.hacked = true"> & </script>'
+REFUSED = "Failed to load resource: the server responded with a status of"
+SIZES = {"narrow": {"width": 360, "height": 740}, "wide": {"width": 1440, "height": 900}}
+
+
+def write_home(folder: Path) -> Path:
+    """Recipes `movies` with features and metadata, `plain` with neither, `stub` without an artifact, a broken file."""
+    side = {"dimension": encoder().dim, "columns": list(encoder().columns)}
+    about = {
+        "best_class": "IALSRecommender",
+        "best_score": 0.1234,
+        "data_stats": {"n_users": 20, "n_items": N_ITEMS},
+    }
+    features = {"version": 1, "active": True, "user": side, "item": side}
+    write_artifact(folder / "movies.svc", model(), head=header(features=features, **about))
+    write_artifact(folder / "plain.svc", model(features=False), head=header(**about))
+    with (folder / "items.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = [[f"i{item}", f"Story number {item}", 1960 + item] for item in range(N_ITEMS - 1)]
+        csv.writer(file).writerows([["item_id", "title", "year"], *rows, [f"i{N_ITEMS - 1}", EVIL, 1960]])
+    recipes = folder / "recipes"
+    recipes.mkdir()
+    metadata = {
+        "source": {"type": "csv", "path": str(folder / "items.csv")},
+        "id_column": "item_id",
+        "fields": ["title", "year"],
+    }
+    write_recipe(recipes, "movies", folder / "movies.svc", item_metadata=metadata)
+    write_recipe(recipes, "plain", folder / "plain.svc")
+    write_recipe(recipes, "stub", folder / "nothing.svc")
+    (recipes / "broken.yaml").write_text("name: [")
+    return recipes
+
+
+@pytest.fixture(scope="module")
+def recipes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_home(tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture(scope="module")
+def server(recipes: Path) -> Iterator[Server]:
+    with Server(recipes, env={"SVC_API_KEYS": f"test:{hash_api_key(KEY)}"}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        path = next(filter(None, map(shutil.which, BROWSERS)), None) or started.chromium.executable_path
+        if not Path(path).exists():
+            pytest.skip("no Chromium is installed")
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = started.chromium.launch(executable_path=path, args=arguments)
+        yield chromium
+        chromium.close()
+
+
+class Tab:
+    """A page of the server at `url` that remembers every complaint and every request that went elsewhere."""
+
+    def __init__(self, browser: Any, url: str, **context: Any) -> None:
+        self.url = url
+        self.context = browser.new_context(viewport=context.pop("viewport", SIZES["wide"]), **context)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self._hear(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"pageerror: {error}"))
+        self.page.on("request", self._check)
+
+    def _hear(self, kind: str, text: str) -> None:
+        """A refused request is no complaint: Chromium reports every status of 400 and above."""
+        if kind in ("error", "warning") and not text.startswith(REFUSED):
+            self.complaints.append(f"{kind}: {text}")
+
+    def _check(self, request: Any) -> None:
+        if not request.url.startswith(self.url + "/"):
+            self.complaints.append(f"request to {request.url}")
+
+    def open(self, key: str | None = KEY) -> Any:
+        """The console, past the key if one is given."""
+        self.page.goto(f"{self.url}/")
+        if key is not None:
+            self.page.get_by_label("API key").fill(key)
+            self.page.keyboard.press("Enter")
+            self.heading("movies").wait_for()
+        return self.page
+
+    def heading(self, name: str) -> Any:
+        return self.page.get_by_role("heading", name=name, exact=True)
+
+    def recommend(self) -> list[str]:
+        """Press the button and give the names of what comes, once it is there."""
+        self.page.locator("#answer").evaluate("node => node.replaceChildren()")
+        self.page.get_by_role("button", name="Recommend").click()
+        self.page.locator(".ranking li").first.wait_for()
+        return list(self.page.locator(".ranking strong").all_text_contents())
+
+    def curl(self) -> str:
+        return str(self.page.locator("#curl").text_content())
+
+
+@pytest.fixture
+def tab(browser: Any, server: Server) -> Iterator[Tab]:
+    """A tab of the server with keys. At the end it has nothing to complain of."""
+    made = Tab(browser, server.url)
+    yield made
+    made.context.close()
+    assert made.complaints == []
+
+
+def test_the_key_is_asked_for_checked_and_kept_for_the_tab(tab: Tab) -> None:
+    """Nothing shows before the key; a wrong one is refused in words; a reload keeps it, another tab does not."""
+    page = tab.open(key=None)
+    field, error = page.get_by_label("API key"), page.locator("#key-error")
+    field.fill("short")
+    page.keyboard.press("Enter")
+    playwright.expect(error).to_contain_text("43 characters")
+    field.fill("B" * 43)
+    page.keyboard.press("Enter")
+    playwright.expect(error).to_contain_text("does not know this key")
+    assert not page.locator("#content").is_visible()
+    field.fill(KEY)
+    page.keyboard.press("Enter")
+    tab.heading("movies").wait_for()
+    page.reload()
+    tab.heading("movies").wait_for()
+    other = tab.context.new_page()
+    other.goto(tab.url)
+    other.get_by_label("API key").wait_for()
+    page.get_by_role("button", name="Forget it").click()
+    field.wait_for()
+    assert page.evaluate("sessionStorage.length + localStorage.length") == 0
+
+
+def test_recipes_show_their_state(tab: Tab) -> None:
+    """What is served with its facts, what has no model and which file is skipped, each with its reason."""
+    page = tab.open()
+    movies = page.get_by_role("listitem").filter(has=tab.heading("movies"))
+    for text in ("serving", "IALS", "0.1234", "ndcg@20", "20 × 60", "ago"):
+        playwright.expect(movies).to_contain_text(text)
+    stub = page.get_by_role("listitem").filter(has=tab.heading("stub"))
+    playwright.expect(stub).to_contain_text("no model")
+    playwright.expect(stub).to_contain_text("not found")
+    playwright.expect(page.get_by_role("listitem").filter(has=tab.heading("broken"))).to_contain_text("file skipped")
+    playwright.expect(page.locator("#health")).to_have_text("degraded, 2 of 3 loaded")
+    assert page.get_by_label("Recipe", exact=True).locator("option").all_text_contents() == ["movies", "plain"]
+
+
+def test_a_known_user_gets_titles_and_the_same_by_curl(tab: Tab) -> None:
+    """The list is the answer of the API; the curl line gives the same one and never holds the key."""
+    page = tab.open()
+    page.get_by_label("User id").fill("u3")
+    page.get_by_label("Most items").fill("5")
+    names = tab.recommend()
+    assert len(names) == 5
+    assert KEY not in page.content()
+    assert '-H "X-API-Key: $SVC_CLIENT_KEY"' in tab.curl()
+    done = subprocess.run(
+        ["bash", "-c", tab.curl()],
+        env={**os.environ, "SVC_CLIENT_KEY": KEY},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert [item["title"] for item in json.loads(done.stdout)["items"]] == names
+    assert page.locator(".ranking .score").first.text_content()
+
+
+def test_an_unknown_user_is_explained(tab: Tab) -> None:
+    """The code, what the server says and what to do; whatever stands in the field reaches curl as it is."""
+    page = tab.open()
+    page.get_by_label("User id").fill('o\'brien "$HOME" `id` \\')
+    page.keyboard.press("Enter")
+    alert = page.locator(".failure")
+    playwright.expect(alert).to_contain_text("UNKNOWN_USER")
+    playwright.expect(alert).to_contain_text("Training never saw this user")
+    done = subprocess.run(
+        ["bash", "-c", tab.curl().replace("curl -sS", "printf '%s\\n'")], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout.splitlines()[-1])["user_id"] == 'o\'brien "$HOME" `id` \\'
+
+
+def test_seeds_are_found_by_title(tab: Tab) -> None:
+    """Search, choose, remove; an id that is no item can be tried too."""
+    page = tab.open()
+    page.get_by_label("Some items").check()
+    search = page.get_by_role("combobox", name="Items to start from")
+    search.fill("number 41 story")
+    page.locator("li[role=option]", has_text="Story number 41").click()
+    search.fill("no-such-item")
+    page.locator("li[role=option]", has_text="use as an id").click()
+    assert '"seed_items":["i41","no-such-item"]' in tab.curl()
+    page.get_by_role("button", name="no-such-item remove").click()
+    names = tab.recommend()
+    assert len(names) == 10
+    assert "Story number 41" not in names
+
+
+def test_the_form_follows_the_declared_features(tab: Tab) -> None:
+    """A choice for a categorical column, a number with its range; a recipe without features offers no such form."""
+    page = tab.open()
+    page.get_by_label("A new user").check()
+    tag = page.get_by_label("tag", exact=True)
+    assert tag.locator("option").all_text_contents() == ["not given", "a", "b"]
+    tag.select_option("b")
+    page.get_by_label("age", exact=True).fill("33.5")
+    assert '"user_features":{"tag":"b","age":33.5}' in tab.curl()
+    assert len(tab.recommend()) == 10
+    page.get_by_label("A new item").check()
+    page.get_by_label("age", exact=True).fill("100000")
+    page.get_by_role("button", name="Recommend").click()
+    playwright.expect(page.locator(".failure")).to_contain_text("FEATURE_VALUE_UNUSABLE")
+    page.get_by_label("Recipe", exact=True).select_option("plain")
+    assert page.get_by_role("radio").count() == 2
+
+
+def test_titles_are_text_whatever_they_say(tab: Tab) -> None:
+    """Markup in a title is shown as it is written, in the search and in the answer, and does nothing."""
+    page = tab.open()
+    page.get_by_label("Some items").check()
+    page.get_by_role("combobox", name="Items to start from").fill("onerror=")
+    playwright.expect(page.locator("li[role=option]").first).to_contain_text(EVIL)
+    page.get_by_label("A user", exact=True).check()
+    page.get_by_label("User id").fill("u3")
+    page.get_by_label("Most items").fill("60")
+    assert EVIL in tab.recommend()
+    assert page.locator("#answer img, #answer script").count() == 0
+    assert page.evaluate("window.hacked") is None
+
+
+def test_live_figures_follow_the_metrics(tab: Tab, server: Server) -> None:
+    """Requests of anybody show up, with rates and percentiles, without a reload."""
+    page = tab.open()
+    page.locator("#tiles").get_by_text("Requests a second").wait_for()
+    for user in ("u1", "u2", "nobody"):
+        server.client.post("/v1/recipes/plain:recommend", json={"user_id": user}, headers={"X-API-Key": KEY})
+    row = page.locator("#traffic tr").filter(has_text="plain")
+    playwright.expect(row).to_contain_text("33.3 %", timeout=20_000)
+    playwright.expect(row).to_contain_text("ms")
+
+
+def test_percentiles_and_rates_of_the_metrics(tab: Tab) -> None:
+    """Linear within a bucket, the highest bound beyond it, nothing without observations; a restart counts from zero."""
+    page = tab.open(key=None)
+    found = page.evaluate("""async () => {
+      const { between, quantile, read, summary } = await import("/console/prometheus.js");
+      const name = "svc_v1_requests_total", le = "svc_v1_request_latency_seconds_bucket";
+      const text = (ok, bad, ...at) => `${name}{recipe="a",status="ok"} ${ok}\\n`
+        + `${name}{recipe="a",status="error"} ${bad}\\n`
+        + ["0.1", "0.2", "+Inf"].map((bound, place) => `${le}{le="${bound}",recipe="a"} ${at[place]}\\n`).join("");
+      const first = read(text(10, 1, 5, 11, 11), 0);
+      const grown = between(first, read(text(18, 3, 10, 21, 21), 4000));
+      const anew = between(first, read(text(4, 0, 4, 4, 4), 4000));
+      return [grown.seconds, summary(grown.recipes.values()), summary(anew.recipes.values()).requests,
+        quantile([[1, 0], [Infinity, 5]], 0.5), quantile([[1, 0], [Infinity, 0]], 0.5)];
+    }""")
+    seconds, summary, anew, beyond, nothing = found
+    assert (seconds, anew, beyond, nothing) == (4, 4, 1, None)
+    assert (summary["requests"], summary["server"], summary["client"]) == (10, 2, 0)
+    assert (summary["p50"], summary["p99"]) == pytest.approx((0.1, 0.198))
+
+
+def test_a_server_without_keys_and_metrics(browser: Any, recipes: Path) -> None:
+    """No key is asked, curl lines name none, and the page says how to get live figures."""
+    with Server(recipes, env={"SVC_METRICS_ENABLED": "0"}) as server:
+        tab = Tab(browser, server.url)
+        page = tab.open(key=None)
+        tab.heading("movies").wait_for()
+        playwright.expect(page.locator("#figures-off")).to_contain_text("SVC_METRICS_ENABLED=1")
+        page.get_by_label("User id").fill("u1")
+        assert len(tab.recommend()) == 10
+        assert "X-API-Key" not in tab.curl()
+        tab.context.close()
+        assert tab.complaints == []
+
+
+def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:
+    """From the key to an answer with Tab, arrows and Enter alone; what has the focus always shows it."""
+    page = tab.open(key=None)
+    page.get_by_label("API key").wait_for()
+    page.keyboard.type(KEY)
+    page.keyboard.press("Enter")
+    tab.heading("movies").wait_for()
+    go_to(page, "#recipe")
+    go_to(page, "[name=mode]")
+    page.keyboard.press("ArrowRight")
+    go_to(page, "[role=combobox]")
+    page.keyboard.type("story number 1")
+    page.locator("li[role=option]").nth(3).wait_for()
+    page.keyboard.press("ArrowDown")
+    active = page.locator("li[aria-selected=true]")
+    assert active.get_attribute("id") == page.locator("[role=combobox]").get_attribute("aria-activedescendant")
+    page.keyboard.press("Enter")
+    assert page.locator(".chip").count() == 1
+    page.keyboard.type("story")
+    page.locator("li[role=option]").first.wait_for()
+    page.keyboard.press("Escape")
+    assert not page.get_by_role("listbox").is_visible()
+    go_to(page, "#attempt > button")
+    page.keyboard.press("Enter")
+    page.locator(".ranking li").nth(9).wait_for()
+    playwright.expect(page.locator("#answer-said")).to_have_text("10 items recommended")
+
+
+def go_to(page: Any, selector: str) -> None:
+    """Press Tab until the element has the focus; each stop on the way can be seen."""
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        focus = """wanted => {
+          const at = document.activeElement, shown = at.name === "mode" ? at.nextElementSibling : at;
+          const visible = at === document.body || getComputedStyle(shown).outlineStyle !== "none";
+          return [at.matches(wanted), visible, at.outerHTML];
+        }"""
+        reached, visible, html = page.evaluate(focus, selector)
+        assert visible, html
+        if reached:
+            return
+    pytest.fail(f"{selector} is not reached by Tab")
+
+
+@pytest.mark.parametrize(("size", "scheme"), [("narrow", "dark"), ("wide", "light")])
+def test_every_view_fits_and_is_accessible(browser: Any, server: Server, size: str, scheme: str) -> None:
+    """Nothing scrolls sideways, and axe finds no fault, in each width and each scheme: contrast, names, roles."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    tab = Tab(browser, server.url, viewport=SIZES[size], color_scheme=scheme)
+
+    def check(view: str) -> None:
+        wide = tab.page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= SIZES[size]["width"], view
+        found = [
+            (fault["id"], [node["html"] for node in fault["nodes"]])
+            for fault in axe.run(tab.page).response["violations"]
+        ]
+        assert found == [], view
+
+    page = tab.open(key=None)
+    page.get_by_label("API key").wait_for()
+    check("key")
+    tab.open()
+    page.get_by_label("User id").fill("u3")
+    tab.recommend()
+    page.locator("#tiles").get_by_text("so far").first.wait_for()
+    check("answer")
+    page.get_by_label("A new user").check()
+    check("features")
+    page.get_by_label("Some items").check()
+    page.get_by_role("combobox", name="Items to start from").fill("story")
+    page.locator("li[role=option]").first.click()
+    page.get_by_role("combobox", name="Items to start from").fill("number")
+    page.locator("li[role=option]").nth(2).wait_for()
+    check("search")
+    page.goto(f"{server.url}/v1/docs")
+    page.locator("article").first.wait_for()
+    check("reference")
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (int(background.removeprefix("rgb(").partition(",")[0]) < 128) == (scheme == "dark")
+    tab.context.close()
+    assert tab.complaints == []
+
+
+def test_the_reference_shows_the_whole_document(tab: Tab, server: Server) -> None:
+    """Each operation and each schema of the document is there, every link leads somewhere, and examples can be sent."""
+    document = server.get("/v1/openapi.json").json()
+    tab.page.goto(f"{server.url}/v1/docs#recommend")
+    tab.page.locator("article").first.wait_for()
+    operations = [item[method] for item in document["paths"].values() for method in item.keys() & {"get", "post"}]
+    shown = set(tab.page.locator("article").evaluate_all("nodes => nodes.map(node => node.id)"))
+    assert shown == {operation["operationId"] for operation in operations} | document["components"]["schemas"].keys()
+    broken = "links => links.map(link => link.hash).filter(hash => !document.getElementById(hash.slice(1)))"
+    assert tab.page.locator("a[href^='#']").evaluate_all(broken) == []
+    text = tab.page.locator("#recommend").inner_text()
+    for part in ("POST", "/v1/recipes/{name}:recommend", "needs a key", "UNKNOWN_USER", "curl -sS", "RecommendRequest"):
+        assert part in text
+    assert "[object" not in tab.page.locator("main").inner_text()
+    assert "undefined" not in tab.page.locator("main").inner_text()
