@@ -6,6 +6,7 @@ while the thread is busy with the one before.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -21,7 +22,11 @@ from svc.settings import Settings
 
 MAX_BATCH = 256
 INLINE_S = 200e-6
-"""What costs less is scored on the event loop: a thread's hop costs the loop about as much."""
+"""A query that costs less is scored on the event loop: a thread's hop costs the loop about as much."""
+INLINE_EACH_S = 20e-6
+"""So do further ones in a batch, each of which a thread would cost this in turns of the interpreter lock."""
+INLINE_MOST_S = 1e-3
+"""The longest that a batch may keep the event loop from others."""
 INLINE_LIMIT = 32
 _STEP = 1.05
 BULK_SLICE = 64
@@ -93,7 +98,7 @@ class Lane:
         self._wake = trio.Event()
         self._closing = False
         self._busy = False
-        self._costs_s = [INLINE_S] * (MAX_BATCH.bit_length() + 1)
+        self._costs_s = [math.inf] * (MAX_BATCH.bit_length() + 1)
 
     async def rank(self, queries: Sequence[Query], *, alone: bool = False) -> list[Ranking]:
         """Rankings in the order of `queries`. Raises what the model raised for them.
@@ -171,7 +176,8 @@ class Lane:
 
     async def _score(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
         questions = [part for _, part in parts]
-        if self._are_cheap([query for part in questions for query in part]):
+        singles = [ticket.queries[0] for ticket, _ in parts if len(ticket.queries) == 1]
+        if len(singles) == len(parts) and self._are_cheap(singles):
             outcomes = self._score_here(questions)
         else:
             try:
@@ -186,9 +192,10 @@ class Lane:
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:
         """True for usual queries to a model that has answered as many of them at once."""
-        if self._costs_s[len(queries).bit_length()] >= INLINE_S:
-            return False
-        return all(query.user >= 0 and query.limit <= INLINE_LIMIT for query in queries)
+        size = len(queries)
+        limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
+        cheap = self._costs_s[size.bit_length()] < limit_s
+        return cheap and all(query.user >= 0 and query.limit <= INLINE_LIMIT for query in queries)
 
     def _score_here(self, questions: list[Sequence[Query]]) -> list[Outcome]:
         outcomes, seconds = _rank_apart(self._model, questions)
@@ -209,7 +216,8 @@ class Lane:
     def _learn(self, questions: list[Sequence[Query]], seconds: float) -> None:
         """Step towards the median cost of about as many queries, which a slow call now and then does not move."""
         size = sum(map(len, questions)).bit_length()
-        self._costs_s[size] *= _STEP if seconds > self._costs_s[size] else 1 / _STEP
+        known_s = self._costs_s[size]
+        self._costs_s[size] = seconds if known_s == math.inf else known_s * (_STEP if seconds > known_s else 1 / _STEP)
 
 
 def _turn_away(tickets: list[_Ticket]) -> None:

@@ -127,6 +127,43 @@ async def test_no_answer_goes_astray_among_thousands() -> None:
     assert min(outcomes.values()) > 50
 
 
+async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_be_cheap() -> None:
+    """The cost of as many together decides; a batch, which is scored slice after slice, never keeps the event loop."""
+    threads: list[tuple[int, bool]] = []
+
+    class Watched(Echo):
+        def rank(self, queries: Sequence[Query]) -> list[Ranking]:
+            threads.append((len(queries), threading.current_thread() is not threading.main_thread()))
+            return super().rank(queries)
+
+    lane = Lane(Watched(), trio.CapacityLimiter(1))
+    async with trio.open_nursery() as lanes:
+        lanes.start_soon(lane.run)
+        for _ in range(100):
+            async with trio.open_nursery() as clients:
+                for user in range(4):
+                    clients.start_soon(lane.rank, [ask(user)])
+            await lane.rank([ask(user) for user in range(4)])
+        lane.close()
+    assert threads[0] == (4, True)
+    assert threads[-2] == (4, False)
+    assert threads[1::2] == [(4, True)] * 100
+
+
+async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
+    """Once the model is known to be cheap, and only while no thread scores for the lane."""
+    lane = Lane(Echo(), trio.CapacityLimiter(1))
+    async with trio.open_nursery() as lanes:
+        lanes.start_soon(lane.run)
+        for _ in range(100):
+            await lane.rank([ask(1)], alone=True)
+        with trio.testing.assert_no_checkpoints():
+            assert users(await lane.rank([ask(2)], alone=True)) == [2]
+        with pytest.raises(MemoryError):
+            await lane.rank([ask(POISON)], alone=True)
+        lane.close()
+
+
 async def test_lone_cheap_queries_need_no_thread() -> None:
     """Once a model has shown that it answers at once, a lone usual query is scored where it is; others are not."""
     threads: list[bool] = []
