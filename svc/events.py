@@ -200,6 +200,12 @@ ARTIFACT_RECIPE_HASH_MISMATCH = _event(
     "name artifact_recipe_hash current_recipe_hash",
     "The recipe changed since the model was trained; serving goes on.",
 )
+ARTIFACT_OF_ANOTHER_RECIPE = _event(
+    "artifact_of_another_recipe",
+    "warning",
+    "name artifact_recipe",
+    "The model was trained for a recipe of another name: renamed, shared on purpose, or put in the wrong place.",
+)
 IRSPACK_VERSION_SKEW_ALLOWED = _event(
     "irspack_version_skew_allowed", "warning", "name artifact_version running_version", "A refusal was turned off."
 )

@@ -113,6 +113,10 @@ def _kid(name: str, blob: Blob) -> str:
 
 
 def _compare_recipes(recipe: LoadedRecipe, header: Mapping[str, Any]) -> None:
+    """Say what does not fit. A signature proves who trained the model, not for which recipe."""
+    trained_for = header.get("recipe_name")
+    if trained_for is not None and trained_for != recipe.recipe.name:
+        logs.emit(events.ARTIFACT_OF_ANOTHER_RECIPE, name=recipe.recipe.name, artifact_recipe=str(trained_for)[:64])
     trained_with = header.get("recipe_hash")
     if trained_with is not None and trained_with != recipe.recipe_hash:
         logs.emit(

@@ -153,6 +153,18 @@ def test_another_recipe_hash_is_a_warning(tmp_path: Path, records: list[dict[str
     assert len(records[0]["current_recipe_hash"]) == 12
 
 
+def test_an_artifact_of_another_recipe_is_a_warning(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """Two recipes may share a model and a recipe may be renamed, so it is served; a mix-up is seen in the log."""
+    write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recipe_name="a"))
+    assert load(tmp_path) is not None
+    assert records == []
+    write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recipe_name="books"))
+    assert load(tmp_path) is not None
+    assert [(one["event"], one["name"], one["artifact_recipe"]) for one in records] == [
+        ("artifact_of_another_recipe", "a", "books")
+    ]
+
+
 def test_the_development_key_is_said_to_prove_nothing(tmp_path: Path, records: list[dict[str, Any]]) -> None:
     """Its artifacts load only where that key is listed, and each load says so."""
     kid, key = development_keys().active
