@@ -14,8 +14,9 @@ from types import ModuleType
 import pytest
 import yaml
 
-from svc import __version__
+from svc import __version__, errors
 from svc.metrics import METRICS
+from svc.recipe.json_schema import json_schema
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from tests.pages import RECIPE, ROOT, SIGNING_KEYS, WAIT, Shell, blocks, cron_lines, purchases, script_of
@@ -47,6 +48,60 @@ def test_links_lead_to_files(page: Path) -> None:
     """No page sends a reader into the void."""
     targets = [page.parent / match[1] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
     assert [str(target) for target in targets if not target.exists()] == []
+
+
+def rows_of(page: str, heading: str) -> dict[str, str]:
+    """The table under a heading of a page: second column by each name in the first one."""
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| (`[^|]*?) \| (.*?) \|", section.replace("\\|", "¦"), re.MULTILINE)
+    return {name: rest for names, rest in found for name in re.findall(r"`([\w.]+)`", names)}
+
+
+def shown_default(value: object) -> str:
+    """As the page writes it."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return (
+        f"`{json.dumps(value)}`"
+        if value == ""
+        else f"`{value}`".replace("|", "¦")
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [
+        ("schema", ["InteractionSchema"]),
+        ("cleansing", ["Cleansing"]),
+        ("features", ["FeatureColumn"]),
+        ("item_metadata", ["ItemMetadata"]),
+        ("training", ["Training", "Split"]),
+        ("output", ["Output"]),
+    ],
+)
+def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: list[str]) -> None:
+    """As the models have them; nothing more."""
+    fields = {}
+    for name in names:
+        for field, facts in json_schema()["$defs"][name]["properties"].items():
+            fields[f"split.{field}" if name == "Split" else field] = facts.get("default", "required")
+    fields.pop("split", None)
+    fields.pop("encoding", None)
+    shown = rows_of((DOCS / "reference" / "recipe.md").read_text(), heading)
+    assert shown.pop("encoding", "required") == "required"
+    assert shown.keys() == fields.keys()
+    wrong = {f: shown[f] for f, value in fields.items() if value != "required" and shown[f] != shown_default(value)}
+    assert wrong == ({"algorithms": "all but BPRFM"} if heading == "training" else {})
+
+
+def test_the_errors_page_has_every_code_with_its_status() -> None:
+    """One row for each error that a request can meet."""
+    page = (DOCS / "reference" / "errors.md").read_text()
+    shown = {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `([A-Z_]+)`", page, re.MULTILINE)}
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.ApiError)]
+    assert shown == {(c.http_status, c.code) for c in classes if c is not errors.ApiError}
 
 
 def test_every_dependency_has_its_reason() -> None:
@@ -106,6 +161,17 @@ def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     shutil.rmtree(folder / ".venv")
     return folder
+
+
+@pytest.mark.integration
+def test_the_artifact_page_has_every_field_of_a_header(trained_shop: Path) -> None:
+    """As `svc inspect` prints them, but what it says of the file itself."""
+    command = "svc inspect artifacts/books.svc --json"
+    shown = json.loads(Shell(trained_shop).run(command, SVC_SIGNING_KEYS=SIGNING_KEYS).stdout)
+    page = (DOCS / "artifact-format.md").read_text()
+    fields = [*shown, *shown["tuning"]]
+    about_the_file = {"artifact", "model_version", "artifact_bytes", "payload_bytes"}
+    assert [field for field in fields if f"`{field}`" not in page and field not in about_the_file] == []
 
 
 @pytest.mark.integration
