@@ -1,0 +1,137 @@
+"""Hostile artifacts beside a good one, in the real server: each is refused under its event, and nothing of it runs."""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact import layout
+from svc.artifact.keys import parse_signing_keys
+from svc.model import codec
+from tests.e2e.server import Server, write_recipe
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, header, popularity_model, write_artifact
+
+MIB = 1 << 20
+ROUNDS = int(os.environ.get("SVC_TEST_ARTIFACT_ROUNDS", "2"))
+SIZE, PARSE = "initial_artifact_read_error", "initial_artifact_parse_failed"
+HMAC, DESERIALIZE = "initial_artifact_hmac_failed", "initial_artifact_deserialize_failed"
+
+
+class Call:
+    """Pickles as a call."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self.call = (function, arguments)
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def signed(payload: list[Any], keys: str = SIGNING_KEYS) -> bytes:
+    out = io.BytesIO()
+    kid, key = parse_signing_keys(keys).active
+    layout.write(out, kid=kid, key=key, header=header(), payload=payload)
+    return out.getvalue()
+
+
+def naming(value: object) -> bytes:
+    """A signed artifact whose payload is the plain pickle of `value`."""
+    return signed(codec._lay_out(pickle.dumps(value, protocol=4), []))
+
+
+def calling(module: str, name: str) -> bytes:
+    texts = b"".join(b"\x8c" + bytes([len(text)]) + text.encode() for text in (module, name))
+    return signed(codec._lay_out(b"\x80\x04" + texts + b"\x93)R.", []))
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :]
+
+
+def hostile(mark: Path) -> dict[str, tuple[bytes, str, str]]:
+    """Bytes, event at the start, and the beginning of the error, of each attack."""
+    good = signed(codec.encode(popularity_model(0)))
+    big = signed(codec.encode(factor_model(500, 20_000, 64)))
+    other = signed(codec.encode(popularity_model(1)))
+    touch = Call(os.system, f"touch {mark}")
+    forbidden = "payload names "
+    return {
+        "empty": (b"", PARSE, "magic bytes mismatch"),
+        "garbage": (os.urandom(4096), PARSE, "magic bytes mismatch"),
+        "magic": (flipped(good, 0), PARSE, "magic bytes mismatch"),
+        "version": (flipped(good, 8), PARSE, "unsupported format version"),
+        "kid-length": (flipped(good, 10), PARSE, "magic bytes mismatch"),
+        "header-length": (flipped(good, 14), PARSE, "header JSON too large"),
+        "payload-length": (flipped(good, 18), SIZE, "payload exceeds max bytes"),
+        "cut": (good[:-1], PARSE, "magic bytes mismatch"),
+        "cut-large": (big[: len(big) // 2], PARSE, "magic bytes mismatch"),
+        "longer": (good + b"\0", PARSE, "magic bytes mismatch"),
+        "header": (flipped(good, 30), HMAC, "signature mismatch"),
+        "payload": (flipped(good, len(good) - 100), HMAC, "signature mismatch"),
+        "payload-large": (flipped(big, len(big) // 2), HMAC, "signature mismatch"),
+        "signature": (flipped(good, len(good) - 1), HMAC, "signature mismatch"),
+        "swapped": (good[:-32] + other[-32:], HMAC, "signature mismatch"),
+        "kid": (good[:12] + b"k9" + good[14:], HMAC, "unknown kid: k9"),
+        "other-key": (signed(codec.encode(popularity_model(0)), OTHER_KEYS), HMAC, "unknown kid: k2"),
+        "unsigned-system": (flipped(naming(touch), -1 % len(naming(touch))), HMAC, "signature mismatch"),
+        "system": (naming(touch), DESERIALIZE, "payload"),
+        "eval": (naming(Call(eval, f"open({str(mark)!r}, 'w')")), DESERIALIZE, "payload"),
+        "partial": (naming(functools.partial(functools.partial, os.system)), DESERIALIZE, "payload"),
+        "reduce": (naming(Call(functools.reduce, os.system, [f"touch {mark}"])), DESERIALIZE, "payload"),
+        "numpy-load": (naming(Call(np.load, "/etc/passwd")), DESERIALIZE, "payload"),
+        "numpy-object": (naming(np.array([touch], dtype=object)), DESERIALIZE, "payload"),
+        "numpy-buffer": (calling("numpy._core.numeric", "_frombuffer"), DESERIALIZE, forbidden),
+        "os-by-name": (calling("os", "system"), DESERIALIZE, forbidden),
+        "dotted": (calling("svc.model.codec", "pickle.loads"), DESERIALIZE, forbidden),
+        "dotted-method": (calling("svc.model.ids", "IdTable.from_ids"), DESERIALIZE, forbidden),
+        "globals": (calling("svc.model.codec", "array.__globals__"), DESERIALIZE, forbidden),
+        "no-model": (signed(codec.encode({"a": 1})), DESERIALIZE, "payload"),
+    }
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    write_recipe(folder, "good", tmp_path / "good.svc")
+    write_artifact(tmp_path / "good.svc", popularity_model(0))
+    return folder
+
+
+def test_hostile_artifacts_at_the_start_and_again_while_it_serves(home: Path) -> None:
+    """None loads, none leaves a mark, none grows the process; the good recipe answers all the while.
+
+    SVC_TEST_ARTIFACT_ROUNDS in the environment says how often they come again.
+    """
+    attacks = hostile(home.parent / "mark")
+    names = list(attacks)
+    for name, (data, _, _) in attacks.items():
+        (home.parent / f"{name}.svc").write_bytes(data)
+        write_recipe(home, name, home.parent / f"{name}.svc")
+    with Server(home) as server:
+        for name, (_, event, words) in attacks.items():
+            record = server.wait_for(event, name=name)
+            assert record["error"].startswith(words), record
+        assert server.health() == (503, {"status": "degraded", "total": len(attacks) + 1, "loaded": 1})
+        before = server.resident_bytes()
+        for number in range(1, ROUNDS + 1):
+            for name, attack in zip(names, names[number:] + names[:number], strict=True):
+                (home.parent / f"{name}.svc").write_bytes(attacks[attack][0])
+            for name in names:
+                server.wait_for("artifact_load_failed", name=name, times=number)
+            assert server.recommend("good").status_code == 200
+        grown = server.resident_bytes() - before
+        print(f"{len(attacks)} attacks, {ROUNDS} rounds; resident memory {grown / MIB:+.1f} MiB")  # noqa: T201
+        assert grown < 64 * MIB
+        assert not server.said("artifact_load_unexpected_error")
+        assert [one["name"] for one in server.said("artifact_loaded")] == ["good"]
+        assert not (home.parent / "mark").exists()
+        assert server.stop() == 0
