@@ -139,6 +139,7 @@ async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_b
     lane = Lane(Watched(), trio.CapacityLimiter(1))
     async with trio.open_nursery() as lanes:
         lanes.start_soon(lane.run)
+        await trio.testing.wait_all_tasks_blocked()
         for _ in range(100):
             async with trio.open_nursery() as clients:
                 for user in range(4):
