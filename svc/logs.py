@@ -32,6 +32,7 @@ _SECRET_PARAMETER = re.compile(
     re.IGNORECASE,
 )
 _MAX_DEPTH = 6
+_EVENT_WIDTH = 20
 
 Record = MutableMapping[str, Any]
 _levels = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
@@ -104,19 +105,13 @@ def wants_console(settings: Settings, stream: TextIO | None = None) -> bool:
 
 def configure(settings: Settings, write: Callable[[str], None] | None = None) -> None:
     """Set up all logging of the process. `write` takes finished lines; by default they go to standard error."""
-    renderer: Any
-    if wants_console(settings):
-        renderer = structlog.dev.ConsoleRenderer(colors=_may_colour(), sort_keys=False)
-    else:
-        renderer = structlog.processors.JSONRenderer(default=_plain, ensure_ascii=False)
     level = _levels[settings.log_level]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            redact,
-            renderer,
+            structlog.processors.format_exc_info,  # before the redaction: a traceback quotes messages
+            *(_for_people() if wants_console(settings) else _for_machines()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=lambda *_: _StreamLogger(write or _write_line),
@@ -124,6 +119,31 @@ def configure(settings: Settings, write: Callable[[str], None] | None = None) ->
     )
     _adopt_library_logs()
     warnings.showwarning = _show_warning
+
+
+def _for_machines() -> list[Any]:
+    return [
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        redact,
+        structlog.processors.JSONRenderer(default=_plain, ensure_ascii=False),
+    ]
+
+
+def _for_people() -> list[Any]:
+    """Lines that fit a terminal. Tracebacks show no values of variables: some of those are keys."""
+    plain = structlog.dev.plain_traceback
+    return [
+        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%SZ", utc=True),
+        redact,
+        _short_numbers,
+        structlog.dev.ConsoleRenderer(
+            _EVENT_WIDTH, colors=_may_colour(), sort_keys=False, pad_level=False, exception_formatter=plain
+        ),
+    ]
+
+
+def _short_numbers(_logger: Any, _method: str, record: Record) -> Record:
+    return {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in record.items()}
 
 
 def _may_colour() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
 from collections.abc import Iterator
 
@@ -129,6 +130,34 @@ def test_the_format_follows_the_terminal_under_auto() -> None:
     assert not logs.wants_console(Settings(), object())  # type: ignore[arg-type]
     assert logs.wants_console(Settings(log_format="console"), object())  # type: ignore[arg-type]
     assert not logs.wants_console(Settings(log_format="json"), Terminal())  # type: ignore[arg-type]
+
+
+def test_lines_for_people_are_short(lines: list[str]) -> None:
+    """Seconds are enough for a time and six digits for a number; JSON keeps all of them."""
+    logs.configure(Settings(log_format="console"), write=lines.append)
+    logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
+    assert "best_score=0.123457 " in lines[-1]
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", lines[-1])
+    logs.configure(Settings(log_format="json"), write=lines.append)
+    logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
+    assert record(lines)["best_score"] == 0.123456789
+
+
+def fail(held: str) -> None:
+    raise ValueError(f"cannot reach http://me:{held}@host")
+
+
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_traceback_tells_no_secret(lines: list[str], log_format: str) -> None:
+    """It names files and lines; values of variables stay out, and the redaction holds for its message."""
+    logs.configure(Settings(log_format=log_format), write=lines.append)
+    held = "s3cr3t"
+    with pytest.raises(ValueError, match="reach") as caught:
+        fail(held)
+    logs.emit(events.REQUEST_FAILED, error="ValueError", exc_info=caught.value)
+    assert "Traceback" in lines[-1]
+    assert "test_logs.py" in lines[-1]
+    assert "s3cr3t" not in lines[-1]
 
 
 def test_an_error_in_a_library_record_is_named(lines: list[str]) -> None:
