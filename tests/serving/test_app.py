@@ -443,14 +443,3 @@ async def test_many_clients_at_once_get_their_own_answers() -> None:
         async with trio.open_nursery() as nursery:
             for number in range(400):
                 nursery.start_soon(ask, client, number % 20)
-
-
-async def test_a_client_that_leaves_while_its_answer_ends_is_no_error() -> None:
-    """Hypercorn's reader may close the connection while the application still sends: nobody is left to tell."""
-    async with serving() as (client, _):
-
-        async def send(message: object) -> None:
-            raise trio.BusyResourceError("another task is closing")
-
-        scope = {"type": "http", "method": "GET", "path": "/v1/health/live", "headers": [(b"host", b"localhost")]}
-        await client.app({**scope, "http_version": "1.1"}, trio.sleep_forever, send)
