@@ -273,7 +273,8 @@ class Watcher:
             self.publisher.load_failed(watched.name, failure, initial=initial)
 
     def _back_off(self, watched: Watched) -> None:
-        """Try the same artifact again after 1, 2, 4, ... ticks."""
+        """Try the same artifact again after 1, 2, 4, ... ticks, and any other at once: also the one that is served."""
+        watched.marker = None
         watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
         watched.failures += 1
 

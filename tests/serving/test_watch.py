@@ -307,6 +307,21 @@ async def test_a_rollback_to_the_served_marker_clears_the_error_too() -> None:
         assert world.said("artifact_load_error_cleared")[0]["reason"] == "bytes_unchanged"
 
 
+async def test_a_failed_read_clears_when_the_served_artifact_is_back_under_its_old_marker() -> None:
+    """A store that shows another object for a while, and cannot deliver it, leaves no error behind."""
+    world = World("a")
+    world.loader.errors["v2"] = failed(ArtifactReadError("cut short"))
+    async with world.running():
+        world.store("a").content = "v2"
+        await ticks(3)
+        assert world.entry("a").last_load_error == "cut short"
+        world.store("a").content = "v1"
+        await ticks(1.1)
+        assert world.entry("a").last_load_error is None
+        assert world.said("artifact_load_error_cleared")[0]["reason"] == "bytes_unchanged"
+        assert world.served("a") == "v1"
+
+
 async def test_a_vanished_artifact_is_said_once_and_clears_when_it_is_back() -> None:
     """The model stays; details show the fault until the marker is there again."""
     world = World("a")
