@@ -233,15 +233,10 @@ def test_schedules_are_what_cron_takes() -> None:
 @pytest.mark.timeout(300)
 def test_the_readme_leads_to_recommendations(tmp_path: Path) -> None:
     """Its own-data part, as it stands, on data of the shape that it shows; `user_id` u17 gets an answer."""
-    shell = Shell(tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "recipes").mkdir()
-    (tmp_path / "data" / "purchases.csv").write_text(purchases())
-    found = blocks(ROOT / "README.md")
-    assert next(b.text for b in found if b.language == "csv").splitlines()[0] == purchases().splitlines()[0]
-    (tmp_path / "recipes" / "books.yaml").write_text(next(b.text for b in found if b.language == "yaml"))
-    script = script_of(ROOT / "README.md")
-    done = shell.run(script[script.index("export ") :])
+    shown = next(block.text for block in blocks(ROOT / "README.md") if block.language == "csv")
+    assert shown.splitlines()[0] == purchases().splitlines()[0]
+    script = script_of(ROOT / "README.md").replace(shown, purchases())
+    done = Shell(tmp_path).run(script[script.index("mkdir -p shop") :])
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert json.loads(done.stdout.splitlines()[-1])["items"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.http import ServerUnreachable, base_url
+from svc.cli.http import ServerUnreachable, base_url, not_answering
 from svc.cli.options import ClientKey, ServerUrl
 from svc.errors import UsageError
 
@@ -20,13 +20,20 @@ HELP = "Drive a running server with known users and show throughput, latency per
 EPILOG = """
 [bold]Examples[/bold]
   svc bench http://127.0.0.1:8080 --recipe books --users data/readers.csv
-  svc bench http://127.0.0.1:8080 --recipe books --users ids.txt --connections 64
+  svc bench http://127.0.0.1:8080 --recipe books --users ids.txt --seconds 60
 
-The server shares the machine with this command: on 2 cores it gets one.
+The users must be known: ids of the training data. On the server's own machine
+this command takes a core from it.
 
-[bold]Exit codes[/bold]  0 every answer was 200   1 there were errors, or no server   2 bad usage
+[bold]Exit codes[/bold]
+  0 every answer was 200   1 there were errors, or no server   2 bad usage
 """
 SEED = 1
+HINTS = {
+    "401": "the server asks for an API key: set SVC_CLIENT_KEY or give --client-key",
+    "404": "no such recipe (svc status lists them), or users whom training did not see",
+    "503": "the recipe has no model: svc status says why",
+}
 
 
 def command(
@@ -60,9 +67,15 @@ def command(
     try:
         figures = _figures(trio.run(measure))
     except OSError as error:
-        raise ServerUnreachable(f"{url} does not answer: {error}") from None
-    typer.echo(json.dumps(figures) if as_json else "\n".join(f"{name:<16} {value}" for name, value in figures.items()))
+        raise ServerUnreachable(not_answering(url, error)) from None
+    typer.echo(json.dumps(figures) if as_json else _lines(figures))
     return 0 if figures["requests"] and not figures["errors"] else 1
+
+
+def _lines(figures: dict[str, Any]) -> str:
+    """One figure a line, and what to do about each status that is known to have a remedy."""
+    lines = [f"{name:<16} {value}" for name, value in figures.items()]
+    return "\n".join(lines + [f"{status}: {hint}" for status, hint in HINTS.items() if status in figures["errors"]])
 
 
 def _shuffled_ids(path: Path, column: str) -> list[str]:

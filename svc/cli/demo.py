@@ -27,11 +27,12 @@ NAME = "demo"
 HELP = "Make a bookshop's data, train two recipes on it, serve them, and print requests to paste. Works offline."
 EPILOG = """
 [bold]Examples[/bold]
-  svc demo                                   everything, in ./svc-demo; Ctrl-C ends it
+  svc demo                    everything, in ./svc-demo; Ctrl-C ends it
   svc demo --folder /tmp/shop --port 9000
-  svc demo --files-only                      data, recipes and keys only, to train and serve by hand
+  svc demo --files-only       data, recipes and keys, to go on by hand
 
-[bold]Exit codes[/bold]  0 ended by Ctrl-C   8 the port is in use; else those of svc train and svc serve
+[bold]Exit codes[/bold]
+  0 ended by Ctrl-C   8 the port is in use   else those of train and serve
 """
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8080

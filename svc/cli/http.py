@@ -25,6 +25,11 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def not_answering(url: str, error: Exception) -> str:
+    """What to say when nobody listens, and what to do."""
+    return f"{url} does not answer: {error}. Start one with `svc serve --recipes FOLDER`, or check host and port"
+
+
 def get_json(url: str, path: str, key: str | None, *, accept: Collection[int] = (200,)) -> dict[str, Any]:
     """GET `path` and return its JSON object. Another status than `accept` is a `ServerUnreachable`."""
     import httpx
@@ -34,7 +39,7 @@ def get_json(url: str, path: str, key: str | None, *, accept: Collection[int] = 
         answer = httpx.get(base_url(url) + path, headers=headers, timeout=TIMEOUT_S)
         body = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ServerUnreachable(f"{url} does not answer: {error}") from None
+        raise ServerUnreachable(not_answering(url, error)) from None
     except ValueError:
         raise ServerUnreachable(f"{url}{path} answers {answer.status_code}, not JSON: is it svc?") from None
     if answer.status_code == 401:

@@ -20,7 +20,8 @@ EPILOG = """
   svc inspect artifacts/movies.svc
   svc inspect s3://models/movies.svc --json | jq .best_params
 
-[bold]Exit codes[/bold]  0 verified   5 unreadable, corrupt or not trusted   8 configuration, such as no signing keys
+[bold]Exit codes[/bold]
+  0 verified   5 unreadable, corrupt or not trusted   8 no signing keys
 """
 
 

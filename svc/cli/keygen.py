@@ -14,8 +14,9 @@ NAME = "keygen"
 HELP = "Make a signing key or an API key. The plaintext is shown once and cannot be recovered."
 EPILOG = """
 [bold]Examples[/bold]
-  svc keygen --kid 2026-01                   a signing key, for SVC_SIGNING_KEYS
-  svc keygen --type api --kid shop           an API key: plaintext for the client, env_entry for the server
+  svc keygen --kid 2026-01            a signing key, for SVC_SIGNING_KEYS
+  svc keygen --type api --kid shop    an API key: plaintext for the client,
+                                      env_entry for the server
   export $(svc keygen --kid dev1 | sed -n 's/^env_entry=//p')
 
 [bold]Exit codes[/bold]  0 success   2 bad usage

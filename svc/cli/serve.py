@@ -19,7 +19,8 @@ EPILOG = """
   SVC_API_KEYS=... svc serve --recipes recipes/ --host 0.0.0.0 --port 8000
 
 [bold]Exit codes[/bold]
-  0 ended by SIGTERM or SIGINT   2 bad usage   8 configuration, such as a port in use or no signing keys
+  0 ended by SIGTERM or SIGINT   2 bad usage
+  8 configuration, such as a port in use or no signing keys
 """
 
 

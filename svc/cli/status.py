@@ -19,8 +19,10 @@ EPILOG = """
   svc status http://127.0.0.1:8080
   SVC_CLIENT_KEY=... svc status https://recommendations.example.org --json
 
-[bold]Exit codes[/bold]  0 ok   1 the server does not answer, or refuses the key   5 degraded
+[bold]Exit codes[/bold]
+  0 ok   1 the server does not answer, or refuses the key   5 degraded
 """
+MODEL_DIGITS = 8
 
 
 def command(
@@ -38,20 +40,24 @@ def command(
     else:
         from rich.console import Console
 
-        Console().print(_table(url, details))
+        listed = get_json(url, "/v1/recipes", client_key)["recipes"]
+        models = {recipe["name"]: recipe.get("model_version", "") for recipe in listed}
+        Console().print(_table(url, details, models))
     return 0 if details["status"] == "ok" else ArtifactError.exit_code
 
 
-def _table(url: str, details: dict[str, Any]) -> Table:
+def _table(url: str, details: dict[str, Any], models: dict[str, str]) -> Table:
+    """`models` are versions by recipe; their first 8 digits are those in the name of an `append_sha` artifact."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=f"{url}: {details['status']}", title_justify="left")
-    for heading in ("recipe", "state", "algorithm", "error"):
+    for heading in ("recipe", "state", "algorithm", "model", "error"):
         table.add_column(heading, overflow="fold")
     for name, entry in sorted(details["recipes"].items()):
         error = entry.get("error") or entry.get("last_load_error") or ""
-        table.add_row(name, _state(entry), entry.get("best_class") or "", escape(error))
+        model = models.get(name, "").removeprefix("sha256:")[:MODEL_DIGITS]
+        table.add_row(escape(name), _state(entry), entry.get("best_class") or "", model, escape(error))
     return table
 
 

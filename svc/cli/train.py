@@ -26,10 +26,10 @@ EPILOG = """
   svc train recipes/movies.yaml --run-id nightly --lock-timeout 600
 
 [bold]Exit codes[/bold]
-  0 success, or another run holds the lock    5 artifact not written
-  2 bad recipe or usage                       6 lock held: --fail-on-busy, --lock-timeout
-  3 data source                               8 configuration
-  4 training                                  130, 143 interrupted
+  0 success, or another run holds the lock   5 artifact not written
+  2 bad recipe or usage                      6 lock held, see --fail-on-busy
+  3 data source                              8 configuration
+  4 training                                 130, 143 interrupted
 """
 RUN_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

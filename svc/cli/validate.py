@@ -18,7 +18,8 @@ EPILOG = """
   svc validate recipes/movies.yaml
   svc validate recipes/movies.yaml --env-var SVC_RECIPE_DAY=2026-01-31
 
-[bold]Exit codes[/bold]  0 all checks hold   2 bad recipe or usage   3 data source   8 configuration
+[bold]Exit codes[/bold]
+  0 all checks hold   2 bad recipe or usage   3 data source   8 configuration
 """
 
 

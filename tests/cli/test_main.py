@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
+from typer.main import get_command
 
 from svc import __version__
 from svc.cli import main
@@ -47,6 +49,49 @@ def test_every_command_teaches_by_example_and_lists_its_exit_codes(
     assert f"svc {command}" in shown
     assert "Example" in shown
     assert "Exit codes" in shown
+
+
+EXAMPLES = [
+    (module.NAME, line)
+    for module in main.COMMANDS
+    for line in module.EPILOG.splitlines()
+    if f"svc {module.NAME} " in f"{line} "
+]
+
+
+@pytest.mark.parametrize(("command", "example"), EXAMPLES)
+def test_examples_name_options_that_exist(command: str, example: str) -> None:
+    """Whoever copies one is not met by an error."""
+    known = {flag for parameter in get_command(main.app).commands[command].params for flag in parameter.opts}  # type: ignore[attr-defined]
+    words = example.split("|", maxsplit=1)[0].split()
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+@pytest.mark.parametrize("module", [main, *main.COMMANDS], ids=lambda module: module.__name__)
+def test_examples_fit_a_terminal(module: ModuleType) -> None:
+    """80 columns: a line that wraps can be neither read nor copied."""
+    lines = [line.replace("[bold]", "").replace("[/bold]", "") for line in module.EPILOG.splitlines()]
+    assert [line for line in lines if len(line) > 78] == []
+
+
+def test_help_needs_none_of_the_heavy_libraries() -> None:
+    """`svc --help` is there at once, whatever is installed."""
+    script = "import sys\nfrom svc.cli import main\nmain.run(['--help'])\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    heavy = {
+        "numpy",
+        "pandas",
+        "pyarrow",
+        "scipy",
+        "trio",
+        "optuna",
+        "sqlalchemy",
+        "quart",
+        "hypercorn",
+        "httpx",
+        "pydantic",
+    }
+    assert not heavy & set(done.stderr.split())
 
 
 @pytest.mark.parametrize(
