@@ -1,4 +1,4 @@
-"""The ASGI application: the verbs in front, quart behind, one gate around both."""
+"""The ASGI application: the verbs and probes in front, quart behind, one gate around all."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import trio
+from pydantic_core import to_json
 
 from svc.serving.gate import Call, Gate, Reply, Scope, Send, error_reply, needs_key
 from svc.serving.limits import ClientGone, Receive
+from svc.serving.probes import PROBES
 from svc.serving.routes import FAILURE, build_routes
 from svc.serving.state import ServerState
 from svc.serving.verbs import PREFIX, Verbs, target
@@ -25,6 +27,7 @@ class Front:
     """Routes a request to the verbs or to quart, and turns what they raise into error bodies."""
 
     def __init__(self, state: ServerState) -> None:
+        self._state = state
         self._gate = Gate(state)
         self._verbs = Verbs(state, self._gate)
         self._behind: Any = build_routes(state)
@@ -34,6 +37,8 @@ class Front:
             await self._http(Call(scope, receive, send))
         elif scope["type"] == "lifespan":
             await self._behind(scope, receive, send)
+        else:
+            await send({"type": "websocket.close"})
 
     async def _http(self, call: Call) -> None:
         try:
@@ -50,6 +55,9 @@ class Front:
             verb = target(path)
             if verb is not None:
                 return await self._verbs.answer(call, verb)
+        if path in PROBES and call.scope["method"] == "GET":
+            document, status = PROBES[path](self._state)
+            return Reply(status, to_json(document), [])
         if needs_key(path):
             await self._gate.authenticate(call)
         return await self._from_behind(call)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import trio
@@ -22,6 +24,7 @@ from svc.errors import (
 from svc.serving.catalogue import feature_columns, find_items
 from svc.serving.console.pages import add_pages
 from svc.serving.openapi import document
+from svc.serving.probes import PROBES, Document
 from svc.serving.registry import Entry, Served
 from svc.serving.schemas import ItemSearch, parse_query
 from svc.serving.state import ServerState
@@ -77,23 +80,16 @@ def build_routes(state: ServerState) -> QuartTrio:
 
 
 def _health(app: QuartTrio, state: ServerState) -> None:
-    @app.get("/v1/health")
-    async def health() -> Response:
-        return _json(*state.registry.health())
-
-    @app.get("/v1/health/live")
-    async def live() -> Response:
-        return _json({"status": "ok"})
-
-    @app.get("/v1/health/ready")
-    async def ready() -> Response:
-        if state.draining:
-            return _json({"status": "draining"}, 503)
-        return _json({"status": "ok"}) if state.registry.ready() else _json({"status": "loading"}, 503)
+    for path, document_of in PROBES.items():  # what the front does not answer: HEAD, and methods that are not allowed
+        app.add_url_rule(path, path, partial(_probe, state, document_of), methods=["GET"])
 
     @app.get("/v1/health/details")
     async def details() -> Response:
         return _json(*state.registry.details())
+
+
+async def _probe(state: ServerState, document_of: Callable[[ServerState], Document]) -> Response:
+    return _json(*document_of(state))
 
 
 def _recipes(app: QuartTrio, state: ServerState) -> None:
