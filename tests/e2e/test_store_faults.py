@@ -1,0 +1,262 @@
+"""Stores that fail under a running server, all at once: the old models answer, the errors are told, and they clear."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from svc.artifact.store import open_store
+from svc.settings import Settings
+from tests.e2e.server import Server, until, write_recipe
+from tests.privileges import obeying_command
+from tests.serving.artifacts import header, popularity_model, write_artifact
+
+pytestmark = pytest.mark.integration
+
+YEAR_2100_NS = 4_102_444_800 * 10**9
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    return folder
+
+
+def failing(server: Server) -> dict[str, str]:
+    """The current error of each recipe that has one."""
+    found = server.details()[1]["recipes"]
+    return {name: one["last_load_error"] for name, one in found.items() if "last_load_error" in one}
+
+
+def first_items(server: Server, names: list[str]) -> set[str]:
+    answers = {name: server.recommend(name) for name in names}
+    assert {name for name, answer in answers.items() if answer.status_code != 200} == set()
+    return {answer.json()["items"][0]["item_id"] for answer in answers.values()}
+
+
+def by_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def by_dangling_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("nothing")
+
+
+def by_looping_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path.name)
+
+
+def by_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def by_missing_target(path: Path) -> None:
+    path.write_text(f"{path.stem}.01234567.svc\n", encoding="utf-8")
+
+
+def by_hostile_pointer(path: Path) -> None:
+    path.write_text("../../../../etc/passwd\n", encoding="utf-8")
+
+
+FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "folder": (by_folder, "Is a directory"),
+    "dangling": (by_dangling_link, "artifact not found"),
+    "loop": (by_looping_link, "Too many levels of symbolic links"),
+    "pipe": (by_pipe, "is not a file"),
+    "gone": (Path.unlink, "artifact not found"),
+    "empty": (lambda path: path.write_bytes(b"") and None, "magic bytes mismatch"),
+    "cut": (lambda path: os.truncate(path, 100), "magic bytes mismatch"),
+    "pointer": (by_missing_target, "points to an artifact that cannot be read"),
+    "climbing-pointer": (by_hostile_pointer, "magic bytes mismatch"),
+    "denied": (lambda path: path.chmod(0), "Permission denied"),
+    "closed": (lambda path: path.parent.chmod(0), "Permission denied"),
+}
+
+
+def test_a_file_system_that_does_everything_wrong(home: Path, tmp_path: Path) -> None:
+    """Files become folders, links, pipes, nothing; permissions go: the models stay, and each error clears by itself."""
+    prefix = obeying_command()
+    if prefix is None:
+        pytest.skip("root ignores permissions here, and setpriv is not installed")
+    paths = {name: tmp_path / name / "m.svc" for name in FAULTS}
+    for name, path in paths.items():
+        write_artifact(path, popularity_model(0))
+        write_recipe(home, name, path)
+    with Server(home, prefix=prefix) as server:
+        assert first_items(server, list(FAULTS)) == {"i0"}
+        for name, (damage, _) in FAULTS.items():
+            damage(paths[name])
+        until(lambda: failing(server).keys() == FAULTS.keys(), lambda: str(failing(server)))
+        wrong = {name: error for name, error in failing(server).items() if FAULTS[name][1] not in error}
+        assert wrong == {}
+        assert first_items(server, list(FAULTS)) == {"i0"}
+        assert server.health()[0] == 200
+        for path in paths.values():
+            path.parent.chmod(0o755)
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink(missing_ok=True)
+            write_artifact(path, popularity_model(1))
+        until(lambda: failing(server) == {}, lambda: str(failing(server)))
+        until(lambda: first_items(server, list(FAULTS)) == {"i1"})
+        assert server.stop() == 0
+
+
+def test_clocks_that_jump(home: Path, tmp_path: Path) -> None:
+    """A new artifact is noticed whatever its time says: the past, the far future, or the very same as before."""
+    path = tmp_path / "m.svc"
+    write_recipe(home, "m", path)
+    write_artifact(path, popularity_model(0))
+    with Server(home) as server:
+        for number, time_ns in enumerate((YEAR_2100_NS, 0, 1, YEAR_2100_NS, YEAR_2100_NS), start=1):
+            fresh = tmp_path / "fresh.svc"
+            sha256 = write_artifact(fresh, popularity_model(number % 3))
+            os.utime(fresh, ns=(time_ns, time_ns))
+            fresh.replace(path)
+            server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
+        assert not server.said("artifact_load_failed")
+
+
+def test_permission_to_write_is_what_a_training_needs_and_a_server_does_not(home: Path, tmp_path: Path) -> None:
+    """A server reads recipes and artifacts that it may not write, in folders that it may not write."""
+    prefix = obeying_command()
+    if prefix is None:
+        pytest.skip("root ignores permissions here, and setpriv is not installed")
+    path = tmp_path / "out" / "m.svc"
+    write_recipe(home, "m", path).chmod(0o444)
+    write_artifact(path, popularity_model(0), versioning="append_sha")
+    for folder in (home, path.parent):
+        folder.chmod(0o555)
+    try:
+        with Server(home, prefix=prefix) as server:
+            assert first_items(server, ["m"]) == {"i0"}
+            assert server.stop() == 0
+    finally:
+        for folder in (home, path.parent):
+            folder.chmod(0o755)
+
+
+class FaultyStore(BaseHTTPRequestHandler):
+    """Answers `/<fault>/m.svc` well, until it is told to show the faults that the paths name."""
+
+    protocol_version = "HTTP/1.1"
+    good = b""
+    foreign = b""
+    broken = threading.Event()
+    over = threading.Event()
+
+    def do_GET(self) -> None:
+        fault = self.path.split("/")[1] if self.broken.is_set() else ""
+        if not self.path.endswith(".svc"):
+            self._answer(404, b"")
+        elif fault.startswith("hang"):
+            self.over.wait(3600)
+            self.close_connection = True
+        elif fault.isdigit():
+            self._answer(int(fault), b"<Error>token=hunter2</Error>")
+        else:
+            self._answer(200, self._body(fault), short=fault == "cut")
+
+    do_HEAD = do_GET
+
+    def _body(self, fault: str) -> bytes:
+        return {"another": self.foreign, "rubbish": b"<html>It works!</html>", "cut": self.foreign}.get(
+            fault, self.good
+        )
+
+    def _answer(self, status: int, body: bytes, *, short: bool = False) -> None:
+        self.send_response(status)
+        self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body[: len(body) // 2] if short else body)
+        self.close_connection = self.close_connection or short
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: tests are quiet."""
+
+
+WEB_FAULTS = {
+    "503": "status 503",
+    "429": "status 429",
+    "403": "status 403",
+    "404": "artifact not found",
+    "hang": "did not answer",
+    "cut": "",
+    "rubbish": "magic bytes mismatch",
+}
+
+
+@contextmanager
+def faulty_store(good: bytes, foreign: bytes) -> Iterator[str]:
+    FaultyStore.good, FaultyStore.foreign = good, foreign
+    FaultyStore.broken.clear()
+    FaultyStore.over.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), FaultyStore) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        FaultyStore.over.set()
+        server.shutdown()
+
+
+def test_a_web_store_that_does_everything_wrong(home: Path, tmp_path: Path) -> None:
+    """It throttles, refuses, hangs, cuts, and answers with rubbish: the models stay, and each error clears by itself.
+
+    One object answers with the whole artifact of another recipe. Its signature holds, so it is served: the log says
+    which recipe it was trained for.
+    """
+    write_artifact(tmp_path / "good.svc", popularity_model(0))
+    write_artifact(tmp_path / "foreign.svc", popularity_model(1), head=header(recipe_name="books"))
+    good, foreign = ((tmp_path / f"{name}.svc").read_bytes() for name in ("good", "foreign"))
+    names = [f"w{fault}" for fault in WEB_FAULTS]
+    with faulty_store(good, foreign) as web:
+        for fault in (*WEB_FAULTS, "another"):
+            write_recipe(home, f"w{fault}", f"{web}/{fault}/m.svc")
+        env = {"SVC_HTTP_ALLOW_PRIVATE": "1", "SVC_HTTP_TIMEOUT_SECONDS": "2"}
+        with Server(home, env=env) as server:
+            until(lambda: server.health()[0] == 200, lambda: str(server.details()))
+            assert first_items(server, [*names, "wanother"]) == {"i0"}
+            FaultyStore.broken.set()
+            until(lambda: failing(server).keys() == set(names), lambda: str(failing(server)))
+            errors = failing(server)
+            assert {name: errors[name] for name in names if WEB_FAULTS[name[1:]] not in errors[name]} == {}
+            assert "hunter2" not in server.log() + str(errors)
+            mixed = server.wait_for("artifact_of_another_recipe", name="wanother")
+            assert mixed["artifact_recipe"] == "books"
+            assert first_items(server, names) == {"i0"}
+            assert first_items(server, ["wanother"]) == {"i1"}
+            FaultyStore.broken.clear()
+            FaultyStore.over.set()
+            until(lambda: failing(server) == {}, lambda: str(failing(server)))
+            until(lambda: first_items(server, [*names, "wanother"]) == {"i0"})
+            assert server.stop() == 0
+
+
+def test_a_dead_runs_leftovers_are_gone_after_the_next_and_never_served(home: Path, tmp_path: Path) -> None:
+    """A temporary file of a run that died is neither read by the server nor kept by the next run."""
+    path = tmp_path / "out" / "m.svc"
+    write_recipe(home, "m", path)
+    write_artifact(path, popularity_model(0))
+    leftover = path.with_name(".m.svc.0123456789abcdef.tmp")
+    leftover.write_bytes(path.read_bytes()[:50])
+    with Server(home) as server:
+        assert first_items(server, ["m"]) == {"i0"}
+        write_artifact(path, popularity_model(1))
+        assert not leftover.exists()
+        until(lambda: first_items(server, ["m"]) == {"i1"})
+        assert open_store(str(path), Settings()).read(1 << 20).resolved == str(path)
