@@ -133,7 +133,7 @@ def _for_people() -> list[Any]:
     """Lines that fit a terminal. Tracebacks show no values of variables: some of those are keys."""
     plain = structlog.dev.plain_traceback
     return [
-        structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%SZ", utc=True),
+        structlog.processors.TimeStamper(fmt="%H:%M:%SZ", utc=True),
         redact,
         _short_numbers,
         structlog.dev.ConsoleRenderer(

@@ -137,7 +137,7 @@ def test_lines_for_people_are_short(lines: list[str]) -> None:
     logs.configure(Settings(log_format="console"), write=lines.append)
     logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
     assert "best_score=0.123457 " in lines[-1]
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ ", lines[-1])
+    assert re.match(r"\d\d:\d\d:\d\dZ ", lines[-1])
     logs.configure(Settings(log_format="json"), write=lines.append)
     logs.emit(events.SEARCH_DONE, best_class="TopPopRecommender", best_score=0.123456789, n_completed=4)
     assert record(lines)["best_score"] == 0.123456789

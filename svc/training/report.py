@@ -82,8 +82,9 @@ def render(header: Mapping[str, Any], result: SearchResult, matrix: sparse.csr_m
         _warnings(header, result),
     ]
     title = html.escape(f"{header['recipe_name']}: training report")
-    about = " · ".join(
-        str(header[name]) for name in ("trained_at", "run_id", "recipe_hash", "svc_version", "irspack_version")
+    about = (
+        f"trained {header['trained_at']} · run {header['run_id']} · recipe {header['recipe_hash']}"
+        f" · svc {header['svc_version']} · irspack {header['irspack_version']}"
     )
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -104,6 +105,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 
 def _cell(value: object) -> str:
+    if isinstance(value, float) and value.is_integer() and abs(value) > 1:
+        value = int(value)
     if isinstance(value, float):
         return f'<td class="n">{value:.4f}</td>' if abs(value) < 1000 else f'<td class="n">{value:,.1f}</td>'
     if isinstance(value, int):
