@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -25,6 +26,7 @@ EXPANSION = 8
 """A file from http(s) may expand to this many times SVC_MAX_DOWNLOAD_BYTES."""
 BEGINNING_BYTES = 256 * 1024
 _CHUNK = 1 << 20
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,14 @@ def _opened(location: Location, sha256: str | None, context: SourceContext, begi
 @contextmanager
 def _fetched(location: Location, sha256: str | None, context: SourceContext, beginning: bool) -> Iterator[DataFile]:
     where = shown(location, context)
-    with tempfile.TemporaryFile() as file:
+    with _spool(where) as file:
         digest = http.download(location.uri, file, context, at_most=BEGINNING_BYTES if beginning else None)
         if not beginning and sha256 is not None:
             _verify(digest, sha256, where)
         size = file.tell()
         file.seek(0)
         cap = context.settings.max_download_bytes * EXPANSION
-        yield DataFile(cast("BinaryIO", file), where, size, cap, whole=not beginning or size < BEGINNING_BYTES)
+        yield DataFile(file, where, size, cap, whole=not beginning or size < BEGINNING_BYTES)
 
 
 @contextmanager
@@ -115,12 +117,30 @@ def _object(location: Location, sha256: str | None, context: SourceContext) -> I
         if sha256 is None:
             yield DataFile(remote, where, size, None)
             return
-        with tempfile.TemporaryFile() as copy:  # verified and read are the same bytes
+        with _spool(where) as copy:  # verified and read are the same bytes
             while chunk := remote.read(_CHUNK):
                 copy.write(chunk)
             copy.seek(0)
-            _verify(_digest(cast("BinaryIO", copy)), sha256, where)
-            yield DataFile(cast("BinaryIO", copy), where, size, None)
+            _verify(_digest(copy), sha256, where)
+            yield DataFile(copy, where, size, None)
+
+
+@contextmanager
+def _spool(where: str) -> Iterator[BinaryIO]:
+    """A nameless file for a copy of `where`, which ends with the block. Raises DataSourceError without room for it."""
+    try:
+        tempfile.gettempdir()
+    except FileNotFoundError:
+        raise DataSourceError("there is no folder that a temporary file could lie in; name one in TMPDIR") from None
+    try:
+        with tempfile.TemporaryFile() as file:
+            yield cast("BinaryIO", file)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        raise DataSourceError(
+            f"{tempfile.gettempdir()} (TMPDIR) cannot hold a copy of {where}: {error.strerror}"
+        ) from error
 
 
 def _digest(file: BinaryIO) -> str:

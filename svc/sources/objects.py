@@ -1,60 +1,89 @@
-"""Files in object stores, through fsspec's clients (extras s3, gcs, azure)."""
+"""Files in object stores, read in pieces as they are asked for."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+import io
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Final, cast
 
-from svc.errors import ConfigError, DataSourceError, SvcError
+from svc.errors import DataSourceError, SvcError
 from svc.logs import redact_text
+from svc.objects import ObjectStore, explain, identity, is_missing, status_of
 from svc.recipe.paths import Location
-from svc.settings import Settings
+from svc.settings import MIB, Settings
 
-_EXTRAS = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_PIECE_BYTES: Final = 8 * MIB
 
 
 @contextmanager
 def open_object(location: Location, settings: Settings) -> Iterator[tuple[BinaryIO, int]]:
-    """The object as a file that can seek, and its size in bytes. Whatever the client raises is a DataSourceError."""
-    where = redact_text(location.uri)
+    """The object as a file that can seek, and its size in bytes. Whatever the client raises is a DataSourceError.
+
+    So is an object that is replaced before the block ends: pieces of two versions are never taken for one file.
+    """
+    store = ObjectStore(location.uri, settings.http_timeout_s)
+    with _explained(location.uri):
+        info = _info(store, location.uri)
+    remote = _RemoteFile(store, location.uri, int(info["size"]))
+    yield cast("BinaryIO", io.BufferedReader(remote, _PIECE_BYTES)), remote.size
+    if remote.n_pieces > 1:
+        with _explained(location.uri):
+            if identity(store.info(location.uri)) != identity(info):
+                raise DataSourceError(f"{redact_text(location.uri)} changed while it was read; run it again")
+
+
+def _info(store: ObjectStore, uri: str) -> Mapping[str, Any]:
     try:
-        filesystem, path = _filesystem(location, settings)
-        size = int(filesystem.info(path)["size"])
-        with filesystem.open(path, "rb", cache_type="readahead", block_size=8 << 20) as file:
-            yield cast("BinaryIO", file), size
+        return store.info(uri)
+    except Exception as error:
+        if status_of(error) in (400, 401, 403):
+            store.read(uri, 0, 1)  # only this answer has a body, which says why
+        raise
+
+
+class _RemoteFile(io.RawIOBase):
+    """Bytes of one object at any position. Raises DataSourceError."""
+
+    def __init__(self, store: ObjectStore, uri: str, size: int) -> None:
+        self._store = store
+        self._uri = uri
+        self._position = 0
+        self.size = size
+        self.n_pieces = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        self._position = max(0, start + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        end = min(self._position + len(buffer), self.size)
+        count = max(0, end - self._position)
+        if count:
+            with _explained(self._uri):
+                piece = self._store.read(self._uri, self._position, end)
+            if len(piece) != count:
+                raise DataSourceError(f"{redact_text(self._uri)} was cut: {len(piece)} bytes instead of {count}")
+            buffer[:count] = piece
+            self._position = end
+            self.n_pieces += 1
+        return count
+
+
+@contextmanager
+def _explained(uri: str) -> Iterator[None]:
+    try:
+        yield
     except SvcError:
         raise
-    except FileNotFoundError:
-        raise DataSourceError(f"{where} does not exist") from None
-    except PermissionError:
-        raise DataSourceError(f"{where} may not be read: the store denied it; check the credentials") from None
     except Exception as error:
-        reason = redact_text(str(error)).splitlines()[:1] or [""]
-        raise DataSourceError(f"{where} cannot be read: {type(error).__name__}: {reason[0][:300]}") from error
-
-
-def _filesystem(location: Location, settings: Settings) -> tuple[Any, str]:
-    if location.scheme == "gs":
-        # gcsfs asks the store's layout over gRPC, and waits a minute for it where only HTTP passes.
-        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    import fsspec
-
-    extra = _EXTRAS[location.scheme]
-    try:
-        filesystem, path = fsspec.core.url_to_fs(location.uri, **_options(extra, settings.http_timeout_s))
-    except ImportError:
-        raise ConfigError(f"{location.scheme}:// needs an extra: pip install 'svc[{extra}]'") from None
-    return filesystem, path
-
-
-def _options(extra: str, timeout_s: float) -> dict[str, Any]:
-    """Another writer's overwrite must be seen at once, and a store that hangs must not hang the run."""
-    options: dict[str, Any] = {"use_listings_cache": False}
-    if extra == "s3":
-        timeouts = {"connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": {"max_attempts": 2}}
-        return options | {"config_kwargs": timeouts}
-    if extra == "gcs":
-        return options | {"requests_timeout": timeout_s}
-    return options | {"connection_timeout": int(timeout_s), "read_timeout": int(timeout_s)}
+        if is_missing(error):
+            raise DataSourceError(f"{redact_text(uri)} does not exist") from None
+        raise DataSourceError(f"{redact_text(uri)} cannot be read: {explain(error)}") from error

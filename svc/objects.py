@@ -1,0 +1,143 @@
+"""Object stores: S3, Google Cloud Storage and Azure Blob, through their fsspec file systems; for data and artifacts.
+
+Credentials, endpoints and regions come from where each client looks for them: its own variables, files and
+instance metadata. Listings are never cached, for a cached one would hide another writer's object.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+from fsspec.asyn import sync
+from fsspec.core import url_to_fs
+from fsspec.exceptions import FSTimeoutError
+
+from svc import logs
+from svc.errors import ConfigError
+
+LEAST_BYTES_PER_S: Final = 256 << 10
+"""A transfer may take as long as one at this speed, beyond the timeout of every call."""
+_IDENTITY: Final = ("VersionId", "generation", "ETag", "etag", "size")
+_EXTRAS: Final = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
+_GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
+
+
+class ObjectStore:
+    """The client for the store of `uri`. `timeout_s` bounds each call, the client's own retries included.
+
+    Calls raise whatever the client raises; `explain` says it in a line, and `is_missing` whether nothing is there.
+    """
+
+    def __init__(self, uri: str, timeout_s: float) -> None:
+        self._uri = uri
+        self._timeout_s = timeout_s
+
+    @cached_property
+    def _fs(self) -> Any:
+        scheme = self._uri.partition(":")[0].lower()
+        try:
+            return url_to_fs(self._uri, **_options(scheme, self._timeout_s))[0]
+        except ImportError:
+            raise ConfigError(
+                f"{scheme}:// needs the extra {_EXTRAS[scheme]}: pip install 'svc[{_EXTRAS[scheme]}]'"
+            ) from None
+
+    def _call(self, method: str, *arguments: Any, n_bytes: int = 0, **options: Any) -> Any:
+        """One operation of the file system, which runs on fsspec's own thread; given up on after its timeout."""
+        operation = getattr(self._fs, f"_{method}")
+        timeout_s = self._timeout_s + n_bytes / LEAST_BYTES_PER_S
+        return sync(self._fs.loop, operation, *arguments, timeout=timeout_s, **options)
+
+    def _path(self, uri: str) -> str:
+        return str(self._fs._strip_protocol(uri))
+
+    def info(self, uri: str) -> Mapping[str, Any]:
+        """What the store tells of an object without sending it. Raises FileNotFoundError for what is no object."""
+        info: Mapping[str, Any] = self._call("info", self._path(uri))
+        if info.get("type") != "file":
+            raise FileNotFoundError(uri)
+        return info
+
+    def read(self, uri: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to `end`, fewer where the object ends before."""
+        content: bytes = self._call("cat_file", self._path(uri), n_bytes=end - start, start=start, end=end)
+        return content
+
+    def write(self, uri: str, descriptor: int) -> None:
+        """Put the whole of an open file in place, in one upload."""
+        size = os.fstat(descriptor).st_size
+        self._call("put_file", f"/proc/self/fd/{descriptor}", self._path(uri), n_bytes=size)
+
+
+def _options(scheme: str, timeout_s: float) -> dict[str, Any]:
+    options: dict[str, Any] = {"use_listings_cache": False}
+    if scheme == "s3":
+        timeouts = {"connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": {"max_attempts": 2}}
+        return options | {"config_kwargs": timeouts}
+    if scheme == "gs":
+        # gcsfs else asks over gRPC what kind of bucket it meets, and waits a minute where gRPC does not pass.
+        os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        return options | {"requests_timeout": timeout_s}
+    return options | {"connection_timeout": int(timeout_s), "read_timeout": int(timeout_s)}
+
+
+def identity(info: Mapping[str, Any]) -> str:
+    """What changes with every write: a version or generation where the store has them, else its ETag."""
+    return "|".join(str(info[key]) for key in _IDENTITY if info.get(key) is not None)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    for _ in range(8):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether a client's error says that there is no such object."""
+    return isinstance(error, FileNotFoundError) or status_of(error) == 404
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status behind a client's error: botocore, azure and gcsfs each keep it elsewhere."""
+    for cause in _causes(error):
+        if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # all that gcsfs keeps of a 403
+            return 403
+        told = _answer_of(cause).get("ResponseMetadata", {}).get("HTTPStatusCode")
+        for status in (told, getattr(cause, "status_code", None), getattr(cause, "code", None)):
+            if isinstance(status, int):
+                return status
+    return None
+
+
+def _answer_of(error: BaseException) -> Mapping[str, Any]:
+    """What botocore keeps of the store's answer."""
+    response = getattr(error, "response", None)
+    return response if isinstance(response, dict) else {}
+
+
+def explain(error: BaseException) -> str:
+    """One line on what went wrong.
+
+    Of what a store answered only its status and its code are told: its text may repeat what was sent.
+    """
+    if isinstance(error, TimeoutError):
+        last = [cause for cause in _causes(error) if isinstance(cause, Exception) and type(cause) not in _GIVEN_UP]
+        before = f", last: {explain(last[0])}" if last else ""
+        return f"the store gave no good answer in time (SVC_HTTP_TIMEOUT_SECONDS){before}"
+    status = status_of(error)
+    if status is None and not isinstance(error, PermissionError):
+        first_line = next(iter(logs.redact_text(str(error)).splitlines()), "")
+        return f"{type(error).__name__}: {first_line:.160}"
+    codes = (
+        _answer_of(cause).get("Error", {}).get("Code") or getattr(cause, "error_code", None) for cause in _causes(error)
+    )
+    code = next((str(getattr(code, "value", code)) for code in codes if code), type(error).__name__)
+    refused = isinstance(error, PermissionError) or status in (401, 403)
+    way_out = "; the credentials have expired" if code in _EXPIRED else "; check the credentials" if refused else ""
+    return f"{'permission denied, ' if refused else ''}status {status or 'unknown'}, {code:.60}{way_out}"
