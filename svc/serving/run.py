@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 SWITCH_INTERVAL_S = 0.0005
 UNSAFE_WARNING_INTERVAL_S = 300.0
 FULL_COLLECTION_EVERY = 100
-"""Collections of the middle generation. One of all objects stops the loop for 0.2 s when 10,000 clients are connected."""
+"""Collections of the middle generation: one of all objects stops the loop for 0.2 s with 10,000 connections."""
 LEAVE_TAKING_S = 0.2
 CLOSING_S = 1.0
 
