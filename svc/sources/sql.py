@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
 from svc.recipe.source_options import SqlOptions
 from svc.sources.rows import RowTyper
-from svc.sources.sql_dialects import Dialect, dialect_of
+from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
+from svc.sources.sql_watchdog import Watchdog
 from svc.sources.table import TableBuilder, require_columns
 
 if TYPE_CHECKING:
     import pandas
-    from sqlalchemy import URL, Connection, CursorResult
+    from sqlalchemy import URL, Connection, CursorResult, Engine
 
     from svc.sources.base import SourceContext
 
@@ -38,13 +39,17 @@ class SqlSource:
     def fetch(self) -> pandas.DataFrame:
         """All rows of the query. Raises DataSourceError; SourceTooLarge above SVC_MAX_SQL_ROWS."""
         most = self._context.settings.max_sql_rows + 1
-        with self._session() as (connection, dialect), self._execute(connection, dialect, most) as result:
+        with (
+            self._session() as (connection, dialect, watchdog),
+            self._execute(connection, dialect, most) as result,
+        ):
             wanted = self._columns(result)
             builder = TableBuilder(self._context, "the query's result")
             typer = RowTyper(wanted, self._context.text_columns)
             positions = [list(result.keys()).index(name) for name in wanted]
             builder.add(typer.empty())
             for rows in result.partitions(_CHUNK_ROWS):
+                watchdog.heard()
                 builder.add(typer.batch(rows, positions))
                 if builder.n_rows > self._context.settings.max_sql_rows:
                     self._refuse_rows()
@@ -52,7 +57,7 @@ class SqlSource:
 
     def probe(self) -> list[str]:
         """Connects, starts the query and looks at its first row."""
-        with self._session() as (connection, dialect), self._execute(connection, dialect, 1) as result:
+        with self._session() as (connection, dialect, _), self._execute(connection, dialect, 1) as result:
             columns = self._columns(result)
             result.fetchmany(2)  # past the one row that MySQL was asked for, so that nothing is left on the wire
             return [
@@ -90,24 +95,34 @@ class SqlSource:
             raise ConfigError(f"{name} holds no SQLAlchemy URL such as postgresql+psycopg://host/database") from None
 
     @contextmanager
-    def _session(self) -> Iterator[tuple[Connection, Dialect]]:
+    def _session(self) -> Iterator[tuple[Connection, Dialect, Watchdog]]:
         """A connection of its own, closed at the end; whatever fails on it is a DataSourceError without secrets."""
-        from sqlalchemy import create_engine
-        from sqlalchemy.pool import NullPool
-
         url = self._url()
         dialect = dialect_of(url, self._config.dsn_env)
-        arguments = dialect.connect_arguments(self._config.connect_timeout_seconds)
+        watchdog = Watchdog(self._config.statement_timeout_seconds + GRACE_S)
         try:
-            engine = create_engine(dialect.url, poolclass=NullPool, connect_args=arguments, hide_parameters=True)
-            with engine.connect() as connection:
-                yield connection, dialect
+            with self._engine(dialect, watchdog).connect() as connection:
+                yield connection, dialect, watchdog
         except SvcError:
             raise
         except ImportError:
             raise ConfigError(f"{dialect.name} needs an extra: pip install 'svc[{dialect.extra}]'") from None
         except Exception as error:
+            if watchdog.ended_it:
+                raise DataSourceError(f"{dialect.shown}: sent nothing for {watchdog.limit_s} s") from None
             raise DataSourceError(f"{dialect.shown}: {_without_secrets(error, url)}") from None
+        finally:
+            watchdog.stop()
+
+    def _engine(self, dialect: Dialect, watchdog: Watchdog) -> Engine:
+        from sqlalchemy import create_engine, event
+        from sqlalchemy.pool import NullPool
+
+        arguments = dialect.connect_arguments(self._config.connect_timeout_seconds)
+        engine = create_engine(dialect.url, poolclass=NullPool, connect_args=arguments, hide_parameters=True)
+        if dialect.name == "postgresql":  # PyMySQL has a time limit of its own, libpq has none after connecting
+            event.listen(engine, "connect", lambda raw, _: watchdog.over(raw.fileno()), insert=True)
+        return engine
 
 
 def _without_secrets(error: Exception, url: URL) -> str:

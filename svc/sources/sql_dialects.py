@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from sqlalchemy import URL, Connection
 
 _SQLITE_STEPS = 100_000
-_GRACE_S = 10  # the server ends a long statement first, and says why
+GRACE_S = 10
+"""How much later than the server, which says why, the client itself ends a long statement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Dialect:
         raw: Any = connection.connection.dbapi_connection
         if self.name == "mysql":
             # PyMySQL waits for the greeting as long as for rows, and takes the limit at connect only.
-            raw._read_timeout = timeout_s + _GRACE_S
+            raw._read_timeout = timeout_s + GRACE_S
         if self.name == "sqlite":
             deadline = time.monotonic() + timeout_s
             raw.set_progress_handler(lambda: int(time.monotonic() > deadline), _SQLITE_STEPS)
