@@ -1,0 +1,146 @@
+"""Faults inside the serving process: who gets an error, what is counted, and that all else goes on."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.model.model import Model
+from tests.e2e.load import Load
+from tests.e2e.server import Server, until, write_recipe
+from tests.serving.artifacts import factor_model, popularity_model, write_artifact
+
+pytestmark = pytest.mark.integration
+
+MIB = 1 << 20
+LEAN = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}
+"""Makes the C library ask the system for every large block, instead of keeping freed ones."""
+ERRORS = 'svc_v1_requests_total{{recipe="{}",status="error"}}'
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    write_recipe(folder, "a", tmp_path / "a.svc")
+    write_artifact(tmp_path / "a.svc", popularity_model(0))
+    return folder
+
+
+def poisoned() -> Model:
+    """A model that answers for everybody but u1, whose history names an item that there is not."""
+    model = popularity_model(0)
+    columns = np.array(model.history.columns)
+    columns[model.history.offsets[1]] = 1_000_000
+    model.history.columns = columns
+    return model
+
+
+def test_a_worker_that_raises_fails_one_request(home: Path) -> None:
+    """The caller gets 500 without a word of the inside, the log has it all, and it is counted; the rest goes on."""
+    write_recipe(home, "bad", home.parent / "bad.svc")
+    write_artifact(home.parent / "bad.svc", poisoned())
+    with Server(home) as server:
+        for number in range(1, 4):
+            answer = server.recommend("bad", "u1")
+            body = answer.json()
+            assert (answer.status_code, body["code"]) == (500, "INTERNAL_ERROR")
+            assert "IndexError" not in answer.text
+            record = server.wait_for("request_failed", times=number)
+            assert (record["request_id"], "IndexError" in record["error"]) == (body["request_id"], True)
+            assert server.recommend("bad", "u3").status_code == 200
+            assert server.recommend("a", "u1").status_code == 200
+        requests = [{"user_id": f"u{number}", "limit": 1} for number in range(4)]
+        assert server.client.post("/v1/recipes/bad:batch-recommend", json={"requests": requests}).status_code == 500
+        assert server.client.post("/v1/recipes/a:batch-recommend", json={"requests": requests}).status_code == 200
+        assert server.metric(ERRORS.format("bad")) == 4
+        assert server.metric(ERRORS.format("a")) == 0
+        assert server.health()[0] == 200
+        assert server.stop() == 0
+
+
+def test_a_worker_that_raises_fails_no_neighbour(home: Path) -> None:
+    """Requests that are scored together with one that raises get their answers all the same."""
+    write_artifact(home.parent / "a.svc", poisoned())
+
+    def judge(status: int, body: dict[str, Any]) -> str | None:
+        return None if (status, status == 200 or body["code"]) in ((200, True), (500, "INTERNAL_ERROR")) else str(body)
+
+    requests = [("/v1/recipes/a:recommend", {"user_id": f"u{number}", "limit": 1}) for number in range(4)]
+    with Server(home) as server:
+        with Load(server.url, requests, clients=8, judge=judge) as load:
+            until(lambda: server.metric(ERRORS.format("a")) >= 20)
+            for user in ("u0", "u2", "u3"):
+                assert server.recommend("a", user).status_code == 200
+        assert load.tally.failures == []
+        assert server.metric('svc_v1_requests_total{recipe="a",status="ok"}') > 0
+
+
+@contextmanager
+def memory_capped(pid: int, more: int) -> Iterator[None]:
+    """Within, the process may not reserve more than `more` bytes beyond what it has."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[0])
+    before = resource.prlimit(pid, resource.RLIMIT_AS)
+    resource.prlimit(pid, resource.RLIMIT_AS, (pages * resource.getpagesize() + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_AS, before)
+
+
+def test_a_scorer_that_runs_out_of_memory(home: Path) -> None:
+    """The system gives no more memory: the large request gets 500 and is counted, small ones are answered meanwhile."""
+    write_recipe(home, "large", home.parent / "large.svc")
+    write_artifact(home.parent / "large.svc", factor_model(300, 100_000, 16))
+    bulk = {"requests": [{"user_id": f"u{number}", "limit": 1000} for number in range(256)]}
+    with Server(home, env={"SVC_WATCH_INTERVAL": "30", **LEAN}) as server:
+        assert server.recommend("large").status_code == 200
+        with memory_capped(server.process.pid, 8 * MIB):
+            answer = server.client.post("/v1/recipes/large:batch-recommend", json=bulk)
+            assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")
+            assert server.recommend("a").status_code == 200
+            assert server.get("/v1/health/live").status_code == 200
+        assert "MemoryError" in server.wait_for("request_failed")["error"]
+        assert server.client.post("/v1/recipes/large:batch-recommend", json=bulk).status_code == 200
+        assert server.metric(ERRORS.format("large")) == 1
+        assert server.stop() == 0
+
+
+def test_a_recipes_folder_that_vanishes(home: Path) -> None:
+    """The watcher counts what it cannot list and tries again; the models stay, and changes are followed again."""
+    with Server(home) as server:
+        away = home.with_name("away")
+        home.rename(away)
+        server.wait_for("recipes_dir_scan_failed")
+        assert server.recommend("a").status_code == 200
+        away.rename(home)
+        write_artifact(home.parent / "a.svc", popularity_model(1))
+        until(lambda: server.recommend("a").json()["items"][0]["item_id"] == "i1")
+        assert server.metric("svc_recipes_dir_scan_failures_total") >= 1
+        assert server.metric("svc_watcher_unhandled_errors_total") == 0
+
+
+def test_killed_under_load_it_comes_back_as_it_was(home: Path) -> None:
+    """SIGKILL leaves nothing behind, and the next process answers and reports the same."""
+    (home / "broken.yaml").write_text("name: [", encoding="utf-8")
+    write_recipe(home, "stub", home.parent / "none.svc")
+    files = sorted(home.parent.rglob("*"))
+    seen = []
+    for _ in range(2):
+        with Server(home) as server:
+            answer = server.recommend("a").json()
+            seen.append((answer["items"], answer["model_version"], server.health(), server.details()))
+            one = ("/v1/recipes/a:recommend", {"user_id": "u3", "limit": 1})
+            with Load(server.url, [one], clients=4, judge=lambda *_: None) as load:
+                until(lambda load=load: load.tally.answered > 50)
+                server.send(signal.SIGKILL)
+                assert server.process.wait() == -signal.SIGKILL
+    assert seen[0] == seen[1]
+    assert sorted(home.parent.rglob("*")) == files
