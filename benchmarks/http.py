@@ -1,11 +1,16 @@
 """How many requests a second does the whole server answer, beside the floor of its stack and a FastAPI service?
 
-    python -m benchmarks http [--profile quick|full] [--shapes a,b] [--no-fastapi] [--batch] [--health]
+    python -m benchmarks http [--profile quick|full] [--shapes a,b] [--no-fastapi] [--batch]
 
 Three servers run at once and are loaded in turn, round by round, by wrk in a process of its own: `svc serve` with one
 trained model, a bare ASGI application on the same hypercorn (the floor), and FastAPI with irspack. Every request asks
 for ten items of a random known user. Ratios are medians of the ratios within a round, so a busy neighbour falls out
-of them; absolute rates hold for the machine named. The 99th percentile is that of the median round.
+of them; absolute rates hold for the machine named. The 99th percentile is that of the median round. `CPU µs` is what
+the server's process used for a request, in user and system mode on all its threads.
+
+`--batch` asks svc alone: users a second one by one and in batches of 256, beside what numpy's matrix product, its
+`argpartition` and the encoding of the answer take for as many users in this process; then the latency of others
+while the server is busy. A load of `half` leaves each client a pause, so that about half the capacity is asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -35,6 +40,12 @@ from svc.model.skew import running_irspack_version
 from svc.training.export import export
 
 KEY = "11" * 32
+ENV = {
+    "SVC_SIGNING_KEYS": f"k:{KEY}",
+    "SVC_LOG_LEVEL": "warning",
+    "SVC_MAX_PAYLOAD_BYTES": "2GiB",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 CONNECTIONS = (1, 16, 64)
 ROUNDS = {"quick": (3, 2), "full": (7, 4)}
 """Rounds, and seconds of each."""
@@ -42,15 +53,40 @@ TARGETS = {
     "a": {"floor": (0.8, 1.0, 1.1), "fastapi": (1.3, None, 2.5)},
     "b": {"floor": (0.55, 0.7, 1.0), "fastapi": (3, None, 8)},
 }
+RECOMMEND = "/v1/recipes/m:recommend"
+BATCH_RECOMMEND = "/v1/recipes/m:batch-recommend"
 START_S = 120.0
+MANY_ITEMS = 200_000
+"""From here on a model is trained for one epoch only."""
+
+
+LIMIT = 10
+BATCH = 256
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Load(NamedTuple):
-    """What wrk measured: requests a second, the 99th percentile in milliseconds, answers other than 2xx."""
+    """What wrk measured: requests, and those a second, the 99th percentile in milliseconds, answers other than 2xx."""
 
+    requests: int
     rate: float
     p99_ms: float
     failed: int
+
+
+class Running(NamedTuple):
+    """A server process and the URL that is asked."""
+
+    url: str
+    pid: int
+
+    def asked(self, path: str) -> Running:
+        return Running(self.url + path, self.pid)
+
+    def cpu_s(self) -> float:
+        """User and system time that the process has used."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def prepare(shape: Shape, folder: Path) -> None:
@@ -58,7 +94,10 @@ def prepare(shape: Shape, folder: Path) -> None:
     from irspack import IALSRecommender
 
     matrix = interactions(shape)
-    recommender = IALSRecommender(matrix, n_components=shape.components, alpha0=0.05, reg=0.002, train_epochs=4).learn()
+    epochs = 4 if shape.n_items < MANY_ITEMS else 1
+    recommender = IALSRecommender(
+        matrix, n_components=shape.components, alpha0=0.05, reg=0.002, train_epochs=epochs
+    ).learn()
     users, items = ids("u", matrix.shape[0]), ids("i", matrix.shape[1])
     with (folder / "irspack.pickle").open("wb") as file:
         pickle.dump((recommender, users, items), file)
@@ -90,10 +129,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int, ready: str) -> Iterator[str]:
-    """A server process that answers at the path `ready`; its base URL."""
-    environ = {**os.environ, "SVC_SIGNING_KEYS": f"k:{KEY}", "SVC_LOG_LEVEL": "warning", "OPENBLAS_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL)
+def running(command: list[str], port: int, ready: str) -> Iterator[Running]:
+    """A server process that answers at the path `ready`."""
+    process = subprocess.Popen(command, env={**os.environ, **ENV}, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + START_S
@@ -105,14 +143,17 @@ def running(command: list[str], port: int, ready: str) -> Iterator[str]:
                 if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"{command} does not answer") from None
                 time.sleep(0.1)
-        yield url
+        yield Running(url, process.pid)
     finally:
         process.terminate()
         process.wait()
 
 
-def script(folder: Path, n_users: int, size: int = 0) -> Path:
-    """A wrk script that asks for random users: one a request, or `size` of them in a batch."""
+def script(folder: Path, n_users: int, size: int = 0, pause_ms: int = 0) -> Path:
+    """A wrk script that asks for random users: one a request, or `size` of them in a batch.
+
+    Each connection rests for `pause_ms` on average before a request.
+    """
     one = f"'{{\"user_id\":\"u' .. math.random(0, {n_users - 1}) .. '\"}}'"
     body = f"return wrk.format(nil, nil, nil, {one})"
     if size:
@@ -120,23 +161,38 @@ def script(folder: Path, n_users: int, size: int = 0) -> Path:
             f"local t = {{}}; for i = 1, {size} do t[i] = {one} end; "
             "return wrk.format(nil, nil, nil, '{\"requests\":[' .. table.concat(t, ',') .. ']}')"
         )
-    path = folder / f"load{size}.lua"
-    path.write_text(
-        f'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\nrequest = function() {body} end\n'
-    )
+    path = folder / f"load{size}-{pause_ms}.lua"
+    lines = [
+        'wrk.method = "POST"',
+        'wrk.headers["Content-Type"] = "application/json"',
+        f"request = function() {body} end",
+    ]
+    if pause_ms:
+        lines.append(f"delay = function() return math.random(0, {2 * pause_ms}) end")
+    path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def load(url: str, connections: int, seconds: float, lua: Path | None) -> Load:
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", *(["-s", str(lua)] if lua else []), url]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+def wrk(url: str, connections: int, seconds: int, lua: Path | None) -> list[str]:
+    return ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", *(["-s", str(lua)] if lua else []), url]
+
+
+def load(url: str, connections: int, seconds: int, lua: Path | None) -> Load:
+    command = wrk(url, connections, seconds, lua)
+    return measured(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def measured(text: str) -> Load:
+    """What wrk says of a load."""
+    requests = re.search(r"(\d+) requests in", text)
     rate = re.search(r"Requests/sec:\s+([\d.]+)", text)
     p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)", text)
     failed = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    assert requests
     assert rate
     assert p99
     scale = {"us": 1e-3, "ms": 1.0, "s": 1e3}[p99[2]]
-    return Load(float(rate[1]), float(p99[1]) * scale, int(failed[1]) if failed else 0)
+    return Load(int(requests[1]), float(rate[1]), float(p99[1]) * scale, int(failed[1]) if failed else 0)
 
 
 def answer_size(url: str) -> int:
@@ -144,73 +200,132 @@ def answer_size(url: str) -> int:
     return len(urllib.request.urlopen(request).read())
 
 
-def measure(shape: Shape, rounds: int, seconds: float, *, with_fastapi: bool) -> None:
+def measure(shape: Shape, rounds: int, seconds: int, *, with_fastapi: bool) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         prepare(shape, folder)
-        urls = {"svc": _svc(stack, folder)}
+        servers = {"svc": _svc(stack, folder).asked(RECOMMEND)}
         port = free_port()
         helper = [sys.executable, "-m", "benchmarks.http_servers"]
-        size = str(answer_size(urls["svc"]))
-        urls["floor"] = stack.enter_context(running([*helper, "floor", str(port), size], port, "/"))
+        size = str(answer_size(servers["svc"].url))
+        servers["floor"] = stack.enter_context(running([*helper, "floor", str(port), size], port, "/"))
         if with_fastapi:
             port = free_port()
-            base = stack.enter_context(running([*helper, "fastapi", str(port), name], port, "/openapi.json"))
-            urls["fastapi"] = base + "/recommend"
+            fastapi = stack.enter_context(running([*helper, "fastapi", str(port), name], port, "/openapi.json"))
+            servers["fastapi"] = fastapi.asked("/recommend")
         lua = script(folder, shape.n_users)
         print(f"\n({shape.name}) {shape.n_items:,} items, {shape.n_users:,} users, answers of {size} bytes\n")
-        print("| connections | server | requests/s | p99 ms | svc's ratio to it | target |\n|---|---|---|---|---|---|")
+        print("| connections | server | requests/s | CPU µs | p99 ms | svc's ratio to it | target |")
+        print("|---|---|---|---|---|---|---|")
         for place, connections in enumerate(CONNECTIONS):
-            found: dict[str, list[Load]] = {server: [] for server in urls}
+            found: dict[str, list[tuple[Load, float]]] = {server: [] for server in servers}
             for number in range(-1, rounds):
-                for server, url in urls.items():
-                    taken = load(url, connections, seconds if number >= 0 else 1, lua)
+                for server, running_one in servers.items():
+                    taken = costed(running_one, connections, seconds if number >= 0 else 1, lua)
                     if number >= 0:
                         found[server].append(taken)
             _print_rows(shape, place, found)
 
 
-def _svc(stack: contextlib.ExitStack, folder: Path) -> str:
+def costed(server: Running, connections: int, seconds: int, lua: Path) -> tuple[Load, float]:
+    """A load, and the seconds of processor time that the server used for each of its requests."""
+    before = server.cpu_s()
+    taken = load(server.url, connections, seconds, lua)
+    return taken, (server.cpu_s() - before) / taken.requests
+
+
+def _svc(stack: contextlib.ExitStack, folder: Path) -> Running:
     port = free_port()
     command = [sys.executable, "-m", "svc", "serve", "--recipes", str(folder / "recipes"), "--port", str(port)]
-    return stack.enter_context(running(command, port, "/v1/health")) + "/v1/recipes/m:recommend"
+    return stack.enter_context(running(command, port, "/v1/health"))
 
 
-def _print_rows(shape: Shape, place: int, found: dict[str, list[Load]]) -> None:
+def _print_rows(shape: Shape, place: int, found: dict[str, list[tuple[Load, float]]]) -> None:
     for server, loads in found.items():
-        if failed := sum(taken.failed for taken in loads):
+        if failed := sum(taken.failed for taken, _ in loads):
             print(f"{failed} answers of {server} were errors")
-        ratio = median(ours.rate / theirs.rate for ours, theirs in zip(found["svc"], loads, strict=True))
+        ratio = median(ours.rate / theirs.rate for (ours, _), (theirs, _) in zip(found["svc"], loads, strict=True))
         target = TARGETS.get(shape.name, {}).get(server, (None,) * 3)[place]
-        rate, p99 = median(taken.rate for taken in loads), median(taken.p99_ms for taken in loads)
+        rate, p99 = median(taken.rate for taken, _ in loads), median(taken.p99_ms for taken, _ in loads)
+        cpu = median(cost for _, cost in loads) * 1e6
         shown = "" if server == "svc" else f"{ratio:.2f}"
-        print(f"| {CONNECTIONS[place]} | {server} | {rate:,.0f} | {p99:.1f} | {shown} | {target or ''} |", flush=True)
+        figures = f"{rate:,.0f} | {cpu:,.0f} | {p99:.1f} | {shown} | {target or ''}"
+        print(f"| {CONNECTIONS[place]} | {server} | {figures} |", flush=True)
 
 
-def batches_and_health(shape: Shape, seconds: float) -> None:
-    """Users a second in batches of 256, and the latency of others meanwhile."""
+def batches_and_latency(shape: Shape, seconds: int) -> None:
+    """Users a second in batches of 256, and the latency of others while the server is busy."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         prepare(shape, folder)
-        single_url = _svc(stack, folder)
-        batch_url = single_url.replace(":recommend", ":batch-recommend")
-        health_url = single_url.partition("/v1/")[0] + "/v1/health"
-        single, batch = script(folder, shape.n_users), script(folder, shape.n_users, 256)
-        alone = load(single_url, 1, seconds, single)
-        batched = load(batch_url, 1, seconds, batch)
-        print(f"\n({shape.name}) one by one {alone.rate:,.0f} users/s; batches of 256 over one connection "
-              f"{batched.rate * 256:,.0f} users/s = {batched.rate * 256 / alone.rate:.1f}x")  # fmt: skip
-        for label, background in (
-            ("64 connections of :recommend", (single_url, 64, single)),
-            ("four clients of batches", (batch_url, 4, batch)),
+        server = _svc(stack, folder)
+        single, batch = script(folder, shape.n_users), script(folder, shape.n_users, BATCH)
+        print(f"\n({shape.name}) {shape.n_items:,} items, {shape.n_users:,} users\n")
+        batches(folder, server, single, batch, seconds)
+        capacity = load(server.url + RECOMMEND, 64, seconds, single).rate
+        half = script(folder, shape.n_users, pause_ms=round(64 / capacity * 2 * 1000))
+        for what, path, connections, lua in (
+            ("one connection of :recommend", RECOMMEND, 1, single),
+            ("64 connections of :recommend, half", RECOMMEND, 64, half),
+            ("64 connections of :recommend without pause", RECOMMEND, 64, single),
+            ("four clients of batches without pause", BATCH_RECOMMEND, 4, batch),
         ):
-            url, connections, lua = background
-            command = ["wrk", "-t1", f"-c{connections}", f"-d{3 * seconds + 2}s", "-s", str(lua), url]
-            busy = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-            health = load(health_url, 1, seconds, None)
-            one = load(single_url, 1, seconds, single)
-            busy.wait()
-            print(f"meanwhile {label}: /v1/health p99 {health.p99_ms:.1f} ms, :recommend p99 {one.p99_ms:.1f} ms")
+            latency(server, what, wrk(server.url + path, connections, 2 * seconds + 2, lua), single, seconds)
+
+
+def batches(folder: Path, server: Running, single: Path, batch: Path, seconds: int) -> None:
+    rates: dict[str, list[float]] = {"alone": [], "one": [], "two": [], "numpy": []}
+    call = numpy_batch(folder)
+    for _ in range(5):
+        rates["alone"].append(load(server.url + RECOMMEND, 1, seconds, single).rate)
+        rates["one"].append(BATCH * load(server.url + BATCH_RECOMMEND, 1, seconds, batch).rate)
+        rates["two"].append(BATCH * load(server.url + BATCH_RECOMMEND, 2, seconds, batch).rate)
+        began = time.perf_counter()
+        for _ in range(3):
+            call()
+        rates["numpy"].append(3 * BATCH / (time.perf_counter() - began))
+    alone, one, two, limit = (median(found) for found in rates.values())
+    print(
+        f"users a second: one by one {alone:,.0f}; batches of {BATCH} over one connection {one:,.0f}"
+        f" ({one / alone:.1f} times), over two {two:,.0f}; numpy and encoding {limit:,.0f} ({limit / one:.2f} times)",
+        flush=True,
+    )
+
+
+def numpy_batch(folder: Path) -> Callable[[], bytes]:
+    """The matrix product on all cores, the cheapest exact selection, and the encoding, of as many users as a batch."""
+    import numpy as np
+    from pydantic_core import to_json
+
+    with (folder / "irspack.pickle").open("rb") as file:
+        recommender, users, items = pickle.load(file)
+    user_vectors, item_vectors = recommender.get_user_embedding().copy(), recommender.get_item_embedding().copy()
+    names, random = np.array(items), np.random.default_rng(0)
+
+    def call() -> bytes:
+        scores = user_vectors[random.integers(0, len(users), BATCH)] @ item_vectors.T
+        best = np.argpartition(scores, -LIMIT, axis=1)[:, -LIMIT:]
+        found = np.take_along_axis(scores, best, axis=1)
+        order = np.argsort(-found, axis=1)
+        best, found = np.take_along_axis(best, order, axis=1), np.take_along_axis(found, order, axis=1)
+        pairs = zip(names[best].tolist(), found.tolist(), strict=True)
+        return to_json([[{"item_id": i, "score": s} for i, s in zip(*pair, strict=True)] for pair in pairs])
+
+    return call
+
+
+def latency(server: Running, what: str, command: list[str], single: Path, seconds: int) -> None:
+    """The 99th percentiles of one more client, who asks for health and then for recommendations, and of the load."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as busy:
+        time.sleep(0.5)
+        health = load(server.url + "/v1/health", 1, seconds, None)
+        one = load(server.url + RECOMMEND, 1, seconds, single)
+        others = measured(busy.communicate()[0])
+    print(
+        f"beside {what}: p99 of /v1/health {health.p99_ms:.1f} ms, of :recommend {one.p99_ms:.1f} ms;"
+        f" the load itself {others.rate:,.0f} requests/s, p99 {others.p99_ms:.1f} ms",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -226,7 +341,7 @@ def main() -> None:
     rounds, seconds = ROUNDS[options.profile]
     for shape in options.shapes.split(","):
         if options.batch:
-            batches_and_health(SHAPES[shape], seconds)
+            batches_and_latency(SHAPES[shape], seconds)
         else:
             measure(SHAPES[shape], rounds, seconds, with_fastapi=not options.no_fastapi)
 

@@ -21,10 +21,10 @@ from svc.model.query import Query, Ranking
 from svc.settings import Settings
 
 MAX_BATCH = 256
-INLINE_S = 200e-6
-"""A query that costs less is scored on the event loop: a thread's hop costs the loop about as much."""
-INLINE_EACH_S = 20e-6
-"""So do further ones in a batch, each of which a thread would cost this in turns of the interpreter lock."""
+INLINE_S = 400e-6
+"""A query that costs less is scored on the event loop, as long as a thread may keep the interpreter lock from it."""
+INLINE_EACH_S = 10e-6
+"""So is a batch that takes at most this longer for each further query."""
 INLINE_MOST_S = 1e-3
 """The longest that a batch may keep the event loop from others."""
 INLINE_LIMIT = 32
