@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import nox
 
@@ -61,6 +63,38 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("mypy")
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """The locked packages against published advisories; what could not be looked up is a failure that says so."""
+    session.install("pip-audit>=2.10,<3", "uv>=0.9")
+    session.run("uv", "lock", "--check")
+    folder = Path(session.create_tmp())
+    locked, found = folder / "locked.txt", folder / "audit.json"
+    found.unlink(missing_ok=True)
+    what = ["--frozen", "--all-extras", "--no-default-groups", "--no-emit-project", "--output-file", str(locked)]
+    session.run("uv", "export", "--quiet", *what, silent=True)
+    how = ["--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json", "--output", str(found)]
+    session.run("pip-audit", "--requirement", str(locked), *how, *session.posargs, success_codes=[0, 1], silent=True)
+    if not found.exists():
+        session.error("the advisories could not be reached: nothing was audited")
+    _judge(session, json.loads(found.read_text())["dependencies"])
+
+
+def _judge(session: nox.Session, audited: list[dict[str, Any]]) -> None:
+    skipped = [one["name"] for one in audited if "skip_reason" in one]
+    if skipped:
+        session.error(
+            f"{len(skipped)} of {len(audited)} packages could not be audited, such as {skipped[0]}: the advisories "
+            "were not reached; `nox -s audit -- --vulnerability-service osv` asks elsewhere"
+        )
+    faulty = [
+        f"{one['name']} {one['version']}: {', '.join(v['id'] for v in one['vulns'])}" for one in audited if one["vulns"]
+    ]
+    if faulty:
+        session.error("; ".join(faulty))
+    session.log(f"{len(audited)} packages audited, no known vulnerability")
 
 
 @nox.session
