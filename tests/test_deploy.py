@@ -18,8 +18,8 @@ import yaml
 
 from svc import __version__
 from svc.settings import Settings
+from tests.pages import ROOT, SIGNING_KEYS, WAIT, Shell
 
-ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "docs" / "deploy"
 CHART = DEPLOY / "helm" / "svc"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
@@ -180,11 +180,38 @@ def test_the_steps_of_the_dockerfile_work(tmp_path: Path) -> None:
         if instruction == "RUN":
             command = rest.replace("/opt/svc", f"{tmp_path}/opt")
             command = command if full else command.replace("pip install", "pip install --no-deps")
-            subprocess.run(["sh", "-ec", command], cwd=tmp_path, env=environment, check=True, timeout=150)
+            subprocess.run(["sh", "-ec", command], cwd=tmp_path, env=environment, check=True, timeout=600)
     program = next(rest for instruction, rest in steps if instruction == "ENTRYPOINT")
     started = [f"{tmp_path}/opt/bin/{yaml.safe_load(program)[0]}", "--version"]
     shown = subprocess.run(started, cwd="/", env=environment, capture_output=True, text=True, check=True).stdout
     assert shown == f"svc {__version__}\n"
+
+
+def read_only_root_works() -> bool:
+    """Mount namespaces need root, and a container may forbid them."""
+    return (
+        shutil.which("unshare") is not None and subprocess.run(["unshare", "-m", "true"], check=False).returncode == 0
+    )
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(not read_only_root_works(), reason="no mount namespaces here")
+def test_nothing_is_written_outside_the_output(tmp_path: Path) -> None:
+    """A training and a server with a read-only root, as the deployment files mount it."""
+    shell = Shell(tmp_path)
+    shell.make_shop()
+    script = f"""unshare -m bash -e <<'END'
+mount --make-rprivate / && mount --bind {tmp_path} {tmp_path} && mount -o remount,bind,ro /
+if touch /written 2>/dev/null; then exit 77; fi
+cd {tmp_path}
+svc train recipes/books.yaml --quiet
+svc serve --recipes recipes &
+{WAIT}
+kill -TERM $!
+wait $!
+END"""
+    done = shell.run(script, SVC_SIGNING_KEYS=SIGNING_KEYS, HOME="/nonexistent", TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
 
 
 def copy_into(target: Path, names: list[str]) -> None:

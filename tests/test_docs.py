@@ -236,7 +236,7 @@ def test_the_readme_leads_to_recommendations(tmp_path: Path) -> None:
     shown = next(block.text for block in blocks(ROOT / "README.md") if block.language == "csv")
     assert shown.splitlines()[0] == purchases().splitlines()[0]
     script = script_of(ROOT / "README.md").replace(shown, purchases())
-    done = Shell(tmp_path).run(script[script.index("mkdir -p shop") :])
+    done = Shell(tmp_path).run(script[script.index("mkdir -p mine/") :])
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert json.loads(done.stdout.splitlines()[-1])["items"]
 
