@@ -62,9 +62,10 @@ class ObjectStore:
             raise FileNotFoundError(uri)
         return info
 
-    def read(self, uri: str, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`, fewer where the object ends before."""
-        content: bytes = self._call("cat_file", self._path(uri), n_bytes=end - start, start=start, end=end)
+    def read(self, uri: str, start: int, end: int, *, expected: int | None = None) -> bytes:
+        """The bytes from `start` to `end`, fewer where the object ends before; `expected` is how many should come."""
+        n_bytes = end - start if expected is None else expected
+        content: bytes = self._call("cat_file", self._path(uri), n_bytes=n_bytes, start=start, end=end)
         return content
 
     def write(self, uri: str, descriptor: int) -> None:

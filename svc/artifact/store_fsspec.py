@@ -64,7 +64,7 @@ class ObjectFolder:
     def _read_unprobed(self, name: str, max_bytes: int) -> memoryview:
         """Ask for one byte more than may be: a store that sends it holds too much."""
         with self._reading(name):
-            content = self._objects.read(self.uri_of(name), 0, max_bytes + 1)
+            content = self._objects.read(self.uri_of(name), 0, max_bytes + 1, expected=0)
         if len(content) > max_bytes:
             raise _too_large(self.uri_of(name), f"more than {max_bytes}", max_bytes)
         buffer = private_buffer(len(content))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -112,8 +113,10 @@ class WebPlace:
 
 
 @contextmanager
-def web_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """A server on loopback whose every request goes to `answer`; gives its base URL."""
+def web_server(
+    answer: Callable[[BaseHTTPRequestHandler], None], context: ssl.SSLContext | None = None
+) -> Iterator[str]:
+    """A server on loopback whose every request goes to `answer`, with TLS if a context is given; gives its base URL."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -127,10 +130,12 @@ def web_server(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if context is not None:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http{'s' if context else ''}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
+import trustme
 
 from svc import events, logs
 from svc.artifact.layout import Written
 from svc.artifact.store import Store, open_store
-from svc.errors import ArtifactReadError, ArtifactWriteError, PayloadTooLarge
+from svc.errors import ArtifactReadError, ArtifactWriteError, DataSourceError, PayloadTooLarge
+from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
+from svc.sources.base import SourceContext, build_source
 from tests.artifact.conftest import (
     WebPlace,
     azure_environment,
@@ -47,16 +55,31 @@ def status(code: int, body: bytes = b"<Error><Code>SlowDown</Code><Message>token
     return answer
 
 
-def cut(handler: BaseHTTPRequestHandler) -> None:
-    """Promises more than it sends, then closes."""
-    handler.send_response(200)
+def promise(handler: BaseHTTPRequestHandler) -> bool:
+    """Answer as if 1000 bytes followed; True when the client waits for them."""
+    handler.send_response(206 if handler.headers.get("x-ms-range") else 200)
     handler.send_header("Content-Length", "1000")
+    handler.send_header("Content-Range", "bytes 0-999/1000")
     handler.send_header("ETag", '"1"')
     handler.send_header("Last-Modified", "Sat, 21 Nov 2026 00:00:00 GMT")
     handler.end_headers()
-    if handler.command != "HEAD":
+    return handler.command != "HEAD"
+
+
+def cut(handler: BaseHTTPRequestHandler) -> None:
+    """Promises more than it sends, then closes."""
+    if promise(handler):
         handler.wfile.write(b"SVCMODEL")
     handler.close_connection = True
+
+
+def slow(handler: BaseHTTPRequestHandler) -> None:
+    """Sends a byte now and then, until the client gives up."""
+    handler.close_connection = True
+    with suppress(OSError):
+        for _ in range(1000 if promise(handler) else 0):
+            handler.wfile.write(b"S")
+            time.sleep(0.05)
 
 
 def hang(handler: BaseHTTPRequestHandler) -> None:
@@ -68,6 +91,12 @@ def hang(handler: BaseHTTPRequestHandler) -> None:
 
 
 FAULTS: dict[str, Answer] = {"403": status(403), "503": status(503), "500": status(500), "cut": cut, "hang": hang}
+FAULTS["slow"] = slow
+EXPIRED: dict[str, Answer] = {
+    "s3": status(400, b"<Error><Code>ExpiredToken</Code><Message>token=SECRET</Message></Error>"),
+    "gs": status(401, b'{"error": {"code": 401, "message": "Invalid Credentials SECRET"}}'),
+    "az": status(403, b"<Error><Code>AuthenticationFailed</Code><Message>SECRET</Message></Error>"),
+}
 ENVIRONMENTS = {
     "s3": s3fs_environment,
     "gs": gcs_environment,
@@ -87,40 +116,56 @@ def messages(error: BaseException) -> str:
     return str(error) + str(getattr(error, "fields", ""))
 
 
+@contextmanager
+def faulty_server(scheme: str, fault: str) -> Iterator[str]:
+    """The base URL of a server that fails as told."""
+    if fault == "refused":
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            yield f"http://127.0.0.1:{unused.getsockname()[1]}"
+    elif fault == "certificate":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        trustme.CA().issue_cert("other.example").configure_cert(context)
+        with web_server(status(500), context) as base:
+            yield base
+    else:
+        with web_server(EXPIRED[scheme] if fault == "expired" else FAULTS[fault]) as base:
+            yield base
+
+
+def read_data(uri: str) -> None:
+    context = SourceContext(Path(), SETTINGS, None, frozenset(), "interactions", {}, None)
+    build_source(SourceSpec(type="csv", path=uri), context).fetch()
+
+
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # clients that leave connections open
-@pytest.mark.parametrize("fault", [*FAULTS, "refused"])
+@pytest.mark.parametrize("fault", [*FAULTS, "expired", "certificate", "refused"])
 @pytest.mark.parametrize("scheme", list(ENVIRONMENTS))
 def test_faulty_object_stores_give_clear_errors(
     scheme: str, fault: str, monkeypatch: pytest.MonkeyPatch, records: list[dict[str, Any]]
 ) -> None:
-    """Whatever the fault, reading, polling and writing end with svc's own errors, in time, and tell no secret."""
+    """Whatever the fault, polling, reading, writing and fetching data end in time with svc's own errors; no secret."""
     pytest.importorskip({"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}[scheme])
     monkeypatch.setattr("warnings.showwarning", lambda *_, **__: None)
-
-    def check(endpoint: str) -> None:
+    uri = f"{scheme}://bucket/models/movies.svc"
+    calls: list[tuple[type[Exception], Callable[[Store], object]]] = [
+        (ArtifactReadError, lambda store: store.read(CAP)),
+        (ArtifactWriteError, lambda store: store.publish(write, "append_sha")),
+        (DataSourceError, lambda _: read_data(uri)),
+    ]
+    if fault not in ("cut", "slow"):  # a HEAD has no body
+        calls.append((ArtifactReadError, Store.marker))
+    with faulty_server(scheme, fault) as endpoint, ThreadPoolExecutor(len(calls)) as threads:
         ENVIRONMENTS[scheme](monkeypatch, endpoint)
-        store = open_store(f"{scheme}://bucket/models/movies.svc", SETTINGS, label="movies")
+        store = open_store(uri, SETTINGS, label="movies")
+        running = [(error, threads.submit(call, store)) for error, call in calls]
         texts = []
-        for error, call in (
-            (ArtifactReadError, store.marker),
-            (ArtifactReadError, lambda: store.read(CAP)),
-            (ArtifactWriteError, lambda: store.publish(write, "append_sha")),
-        ):
-            if fault == "cut" and call == store.marker:
-                continue  # a HEAD has no body to cut
+        for error, future in running:
             with pytest.raises(error, match=f"{scheme}://bucket/models/movies") as caught:
-                call()
+                future.result(60)
             texts.append(messages(caught.value))
-        assert not any(secret in text for secret in SECRETS for text in (*texts, str(records)))
-
-    if fault == "refused":
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            check(f"http://127.0.0.1:{unused.getsockname()[1]}")
-    else:
-        with web_server(FAULTS[fault]) as base:
-            check(base)
+    assert not any(secret in text for secret in SECRETS for text in (*texts, str(records)))
 
 
 @pytest.mark.integration
@@ -199,29 +244,21 @@ def test_the_query_goes_with_every_request_and_into_no_message(web_place: WebPla
     assert "SECRET" not in f"{caught.value}{published}{web_store.uri}{web_store.read(CAP).resolved}"
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, "refused"])
+@pytest.mark.parametrize("fault", [*FAULTS, "certificate", "refused"])
 def test_faulty_web_servers_give_clear_errors(fault: str) -> None:
     """Refusals, throttling, cut bodies and silence are errors that name the URL, for reading and for writing."""
 
-    def check(base: str) -> None:
-        store = open_store(
-            f"{base}/models/movies.svc?token=SECRET", Settings(http_timeout_s=0.3, http_allow_private=True)
-        )
-        with pytest.raises(ArtifactReadError, match=f"{base}/models/movies.svc") as reading:
+    with faulty_server("web", fault) as base:
+        uri = f"{base}/models/movies.svc"
+        store = open_store(f"{uri}?token=SECRET", Settings(http_timeout_s=0.3, http_allow_private=True))
+        with pytest.raises(ArtifactReadError, match=uri) as reading:
             store.read(CAP)
         assert "SECRET" not in messages(reading.value)
-        if fault != "cut":
-            with pytest.raises(ArtifactWriteError, match=f"{base}/models/movies") as writing:
-                store.publish(write, "append_sha")
-            assert "SECRET" not in messages(writing.value)
-
-    if fault == "refused":
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            check(f"http://127.0.0.1:{unused.getsockname()[1]}")
-    else:
-        with web_server(FAULTS[fault]) as base:
-            check(base)
+        if fault in ("cut", "slow"):
+            return
+        with pytest.raises(ArtifactWriteError, match=f"{base}/models/movies") as writing:
+            store.publish(write, "append_sha")
+        assert "SECRET" not in messages(writing.value)
 
 
 def test_private_addresses_are_refused_unless_admitted(web_place: WebPlace) -> None:
