@@ -171,14 +171,21 @@ def send_large(address: Address, over: Over, *shapes: bytes) -> None:
 
 
 def wrong_keys(address: Address, over: Over) -> None:
-    """As many wrong keys as are answered, from 64 connections; half of them have the form of a key."""
+    """As many keys of the right form as are answered, from 64 connections."""
+    ask_with(address, over, new_api_key)
 
-    def ask(number: int) -> None:
+
+def malformed_keys(address: Address, over: Over) -> None:
+    """The same with values that are no keys."""
+    ask_with(address, over, lambda: "x" * random.randint(1, 2000))
+
+
+def ask_with(address: Address, over: Over, key: Callable[[], str]) -> None:
+    def ask(_: int) -> None:
         while not over():
             with suppress(OSError), connect(address) as client:
                 while not over():
-                    key = new_api_key() if number % 2 else "x" * number
-                    client.sendall(HEAD + b"X-API-Key: %b\r\nContent-Length: 0\r\n\r\n" % key.encode())
+                    client.sendall(HEAD + b"X-API-Key: %b\r\nContent-Length: 0\r\n\r\n" % key().encode())
                     if not client.recv(65536):
                         break
 
@@ -207,6 +214,7 @@ ATTACKS: dict[str, Callable[[Address, Over], None]] = {
         bodies,
         crafted_bodies,
         wrong_keys,
+        malformed_keys,
     )
 }
 _environment: dict[str, bytes] = {}
@@ -216,10 +224,11 @@ def _key() -> bytes:
     return _environment["key"]
 
 
-def attacker(name: str, key: str, address: Address, over: Over) -> None:
+def attacker(name: str, key: str, address: Address, ready: Callable[[], None], over: Over) -> None:
     """The body of the attacking process."""
     _environment["key"] = key.encode()
     most_files()
+    ready()
     ATTACKS[name](address, over)
 
 
@@ -234,9 +243,10 @@ def most_files() -> int:
 def attack(name: str, key: str, address: Address) -> Iterator[None]:
     """The attack, in a process of its own, for as long as the block."""
     context = multiprocessing.get_context("spawn")
-    over = context.Event()
-    process = context.Process(target=attacker, args=(name, key, address, over.is_set))
+    ready, over = context.Event(), context.Event()
+    process = context.Process(target=attacker, args=(name, key, address, ready.set, over.is_set))
     process.start()
+    ready.wait(PATIENCE_S)
     try:
         yield
     finally:

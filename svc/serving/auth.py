@@ -26,9 +26,9 @@ PREFIX = "sha256:"
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024
 HASHING_THREADS = 1
-REFUSALS_PER_S = 250.0
+REFUSALS_PER_S = 50.0
 REFUSAL_BURST_S = 1.0
-LONGEST_WAIT_S = 5.0
+LONGEST_WAIT_S = 20.0
 
 _KEY = re.compile(rb"[A-Za-z0-9_-]{43}")
 _ENTRY = re.compile(r"(?P<kid>[A-Za-z0-9_.-]{1,64}):sha256:(?P<digest>[0-9a-fA-F]{64})")
