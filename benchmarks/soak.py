@@ -248,19 +248,20 @@ def growing(rows: list[dict[str, float]]) -> list[str]:
 
 
 def plot(rows: list[dict[str, float]], path: Path) -> None:
-    """Four curves over the minutes, as an image of the kind that the path's ending names."""
+    """Curves over the minutes, as an image of the kind that the path's ending names."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     mpl.rcParams["svg.hashsalt"] = "svc"
     from matplotlib import pyplot
 
-    panels = {"resident_mb": "resident MB", "threads": "threads", "files": "open files", "p99_ms": "p99, ms"}
-    figure, axes = pyplot.subplots(len(panels), 1, sharex=True, figsize=(8, 8))
+    panels = {"resident_mb": "resident MB", "threads": "threads", "files": "open files"}
+    figure, axes = pyplot.subplots(len(panels), 1, sharex=True, figsize=(8, 6))
     minutes = [row["seconds"] / 60 for row in rows]
     for axis, (column, label) in zip(axes, panels.items(), strict=True):
-        axis.plot(minutes, [row[column] for row in rows], linewidth=1.2)
-        axis.set_ylim(bottom=0)
+        values = [row[column] for row in rows]
+        axis.plot(minutes, values, linewidth=1.2)
+        axis.set_ylim(0, 1.2 * max(values))
         axis.set_ylabel(label)
         axis.grid(alpha=0.3)
     last = rows[-1]
