@@ -164,13 +164,13 @@ def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.integration
-def test_the_artifact_page_has_every_field_of_a_header(trained_shop: Path) -> None:
+def test_the_training_page_has_every_field_of_a_header(trained_shop: Path) -> None:
     """As `svc inspect` prints them, but what it says of the file itself."""
     command = "svc inspect artifacts/books.svc --json"
     shown = json.loads(Shell(trained_shop).run(command, SVC_SIGNING_KEYS=SIGNING_KEYS).stdout)
-    page = (DOCS / "artifact-format.md").read_text()
-    fields = [*shown, *shown["tuning"]]
-    about_the_file = {"artifact", "model_version", "artifact_bytes", "payload_bytes"}
+    page = (DOCS / "reference" / "training.md").read_text()
+    fields = [*shown, *shown["tuning"], *shown["data_stats"]]
+    about_the_file = {"artifact", "model_version", "artifact_bytes", "payload_bytes", "format_version"}
     assert [field for field in fields if f"`{field}`" not in page and field not in about_the_file] == []
 
 
