@@ -91,13 +91,13 @@ def signed(payload: list[Any], kid: str = "k1", **more: Any) -> bytes:
 
 @functools.cache
 def small(best: int = 0, kid: str = "k1") -> bytes:
-    return signed(codec.encode(popularity_model(best)), kid)
+    return signed(codec.encode(popularity_model(best)), kid, run=best)
 
 
 @functools.cache
 def large(seed: int = 0) -> bytes:
     """Two megabytes; all of them have the same size."""
-    return signed(codec.encode(factor_model(1_000, 6_000, 64, seed)))
+    return signed(codec.encode(factor_model(1_000, 6_000, 64, seed)), run=seed)
 
 
 SIZES = {"small": small, "large": large}

@@ -114,6 +114,26 @@ def test_a_full_disk_leaves_the_old_artifact(tmp_path: Path) -> None:
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("m.svc", b"old")]
 
 
+def test_a_disk_that_fills_up_before_the_pointer_leaves_the_old_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new artifact is there, but nothing points to it: readers go on with the version before."""
+    path = tmp_path / "m.svc"
+    store_at(path).publish(writer(b"old"), "append_sha")
+    fsync, calls = os.fsync, iter([None, None, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))])
+
+    def fsync_until_full(descriptor: int) -> None:
+        if (error := next(calls)) is not None:
+            raise error
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync_until_full)
+    with pytest.raises(ArtifactWriteError, match="No space left"):
+        store_at(path).publish(writer(b"new"), "append_sha")
+    assert bytes(store_at(path).read(CAP).view) == b"old"
+    assert list(tmp_path.glob(".*.tmp")) == []
+
+
 def test_a_folder_in_the_artifacts_place_is_a_clear_error(tmp_path: Path) -> None:
     """A folder can be neither read nor replaced; it stays as it is."""
     path = tmp_path / "m.svc"
