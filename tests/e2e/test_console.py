@@ -260,7 +260,7 @@ def test_live_figures_follow_the_metrics(tab: Tab, server: Server) -> None:
     for user in ("u1", "u2", "nobody"):
         server.client.post("/v1/recipes/plain:recommend", json={"user_id": user}, headers={"X-API-Key": KEY})
     row = page.locator("#traffic tr").filter(has_text="plain")
-    playwright.expect(row).to_contain_text("33.3 %", timeout=20_000)
+    playwright.expect(row).to_contain_text("33.3%", timeout=20_000)
     playwright.expect(row).to_contain_text("ms")
 
 
@@ -297,6 +297,28 @@ def test_a_server_without_keys_and_metrics(browser: Any, recipes: Path) -> None:
         assert "X-API-Key" not in tab.curl()
         tab.context.close()
         assert tab.complaints == []
+
+
+def test_the_pages_work_below_a_path(tab: Tab) -> None:
+    """A proxy may serve them anywhere, as long as it takes the path away."""
+    page = tab.page
+    page.route(
+        "**/recommend/**", lambda route: route.fulfill(response=route.fetch(url=without_path(route.request.url)))
+    )
+    page.goto(f"{tab.url}/recommend/")
+    page.get_by_label("API key").fill(KEY)
+    page.keyboard.press("Enter")
+    tab.heading("movies").wait_for()
+    page.get_by_label("User id").fill("u3")
+    assert len(tab.recommend()) == 10
+    assert f"{tab.url}/recommend/v1/recipes/movies:recommend" in tab.curl()
+    page.get_by_role("link", name="API reference").click()
+    page.locator("article").first.wait_for()
+    assert f"{tab.url}/recommend/v1/health/live" in page.locator("#live pre").inner_text()
+
+
+def without_path(url: str) -> str:
+    return url.replace("/recommend/", "/", 1)
 
 
 def test_everything_can_be_done_by_keyboard(tab: Tab) -> None:

@@ -57,11 +57,11 @@ async function look() {
 
 function tiles(total, since) {
   const now = history.at(-1);
-  const failed = total.requests ? `${number(100 * now.failed, 1)} %` : "–";
+  const failed = total.requests ? `${number(100 * now.failed, 1)}%` : "–";
   return [
     tile("Requests a second", rate(now.rate), `${number(since.requests)} so far`, "rate"),
     tile("Latency, median (p50)", duration(now.p50), `${duration(since.p50)} so far`, "p50"),
-    tile("Latency, slowest 1 % (p99)", duration(now.p99), `${duration(since.p99)} so far`, "p99"),
+    tile("Latency, slowest 1% (p99)", duration(now.p99), `${duration(since.p99)} so far`, "p99"),
     tile("Requests that failed", failed, `so far ${number(since.server)} by the server, ${number(since.client)} by clients`,
       "failed", total.server ? "bad" : ""),
   ];
@@ -86,14 +86,15 @@ function line(values) {
 }
 
 function traffic(change) {
-  const busy = [...change.recipes].map(([name, counts]) => [name, summary([counts])]).filter(([, own]) => own.requests);
+  const all = [...change.recipes].sort(([one], [other]) => one.localeCompare(other));
+  const busy = all.map(([name, counts]) => [name, summary([counts])]).filter(([, own]) => own.requests);
   if (!busy.length) return [el("p", { class: "muted" }, "No recommendation was asked for in the last ten seconds.")];
   const head = ["Recipe", "Requests/s", "p50", "p99", "Failed"];
   const rows = busy.map(([name, own]) => el("tr", {}, el("th", { scope: "row" }, name), [
     rate(own.requests / change.seconds),
     duration(own.p50),
     duration(own.p99),
-    `${number((100 * (own.server + own.client)) / own.requests, 1)} %`,
+    `${number((100 * (own.server + own.client)) / own.requests, 1)}%`,
   ].map((text) => el("td", {}, text))));
   return [el("table", {}, el("caption", { class: "unseen" }, "The last ten seconds, by recipe"),
     el("thead", {}, el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, rows))];

@@ -122,7 +122,7 @@ function limits(own) {
 }
 
 function curl(one, body) {
-  const address = new URL(one.path.replace("{name}", "movies"), location.origin).href;
+  const address = new URL(one.path.replace("{name}", "movies").slice(1), new URL("../", document.baseURI)).href;
   const key = one.security ? ' \\\n  -H "X-API-Key: $SVC_CLIENT_KEY"' : "";
   const sent = body ? ` \\\n  -H 'Content-Type: application/json' -d '${JSON.stringify(body)}'` : "";
   return `curl -sS ${address}${key}${sent}`;
