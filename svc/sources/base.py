@@ -55,8 +55,10 @@ class SourceContext:
 class DataSource(Protocol):
     """One place that data comes from. The constructor assigns only; `fetch` and `probe` do the work.
 
-    `fetch` returns one row an interaction, user or item. A source may have `probe() -> list[str]`, which reaches the
-    data without reading it all and says, one line a check, what it found. Both raise DataSourceError.
+    `fetch` returns one row an interaction, user or item. A source may have `fetch_arrow() -> pyarrow.Table`, the same
+    for readers that can do without pandas: ids as a dictionary, missing values null. It may have
+    `probe() -> list[str]`, which reaches the data without reading it all and says, one line a check, what it found.
+    All of them raise DataSourceError.
     """
 
     type_name: ClassVar[str]

@@ -6,7 +6,8 @@ The query runs once: the slower path reads the same job's result.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -114,11 +115,8 @@ class BigQuerySource:
         except PermissionDenied:
             self._fall_back("permission_denied")
             return None
-        return (
-            page.to_arrow().select(wanted)
-            for stream in session.streams
-            for page in reader.read_rows(stream.name).rows(session).pages
-        )
+        pages = (page for stream in session.streams for page in reader.read_rows(stream.name).rows(session).pages)
+        return (page.to_arrow().select(wanted) for page in _each_within(timeout, pages, reader.transport.close))
 
     def _retry(self) -> Any:
         """Google's own retries, for no longer than one step of a fetch may take."""
@@ -157,6 +155,18 @@ class BigQuerySource:
         except Exception as error:
             words = " ".join(redact_text(str(getattr(error, "message", None) or error)).split())[:400]
             raise DataSourceError(f"bigquery: {type(error).__name__}: {words}") from error
+
+
+def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) -> Iterator[Any]:
+    """The pages of a stream that `end` ends, each no longer than `limit_s` on its way; gRPC itself waits for a day."""
+    with ThreadPoolExecutor(1) as waiting:
+        try:
+            while (page := waiting.submit(next, pages, None).result(limit_s)) is not None:
+                yield page
+        except TimeoutError:
+            raise DataSourceError(f"bigquery: the stream of rows was silent for more than {limit_s:g} s") from None
+        finally:
+            end()
 
 
 def _credentials() -> Any:

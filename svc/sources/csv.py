@@ -15,6 +15,7 @@ import pyarrow.csv as pa_csv
 
 from svc.errors import DataSourceError
 from svc.recipe.source_options import CsvOptions
+from svc.sources import arrow
 from svc.sources.csv_types import by_content, pinned, text_with_gaps
 from svc.sources.files import CappedReader, DataFile, open_file
 from svc.sources.table import TableBuilder, require_columns
@@ -54,13 +55,20 @@ class CsvSource:
 
     def fetch(self) -> pandas.DataFrame:
         """The wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks one of them."""
+        return self._read().finish(self._typed)
+
+    def fetch_arrow(self) -> pa.Table:
+        """As `fetch`, without pandas."""
+        return self._read().finish_arrow(self._typed)
+
+    def _read(self) -> TableBuilder:
         with open_file(self._config, self._context) as found:
             header = self._header(found)
             builder = TableBuilder(self._context, found.where)
-            builder.add(self._schema(header).empty_table())
+            builder.add(arrow.empty(self._schema(header)))
             for batch in self._batches(found, header):
                 builder.add(batch)
-            return builder.finish(self._typed)
+            return builder
 
     def probe(self) -> list[str]:
         """Reads the header row only."""

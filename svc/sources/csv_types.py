@@ -9,6 +9,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from svc.sources import arrow
+
 _PINNED = {
     "str": pa.string(),
     "string": pa.string(),
@@ -19,8 +21,10 @@ _PINNED = {
     "bool": pa.bool_(),
     "datetime": pa.timestamp("us"),
 }
-_NOTHING = pa.array(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"])
-_TRUTH = pa.array(["true", "false"])
+_BLANK = arrow.texts([""])
+_NOTHING = arrow.texts(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"])
+_TRUTH = arrow.texts(["true", "false"])
+_MISSING = pa.nulls(1, pa.string())[0]
 
 
 def pinned(dtype: str) -> pa.DataType:
@@ -30,7 +34,7 @@ def pinned(dtype: str) -> pa.DataType:
 
 def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column of text as what its values are."""
-    stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), pa.scalar(None, pa.string()), column)
+    stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), _MISSING, column)
     if stripped.null_count < len(stripped):
         for kind in (pa.int64(), pa.float64()):
             try:
@@ -45,4 +49,4 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Text with blanks as missing values."""
-    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
+    return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)

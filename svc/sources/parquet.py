@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from svc.errors import DataSourceError
 from svc.recipe.source_options import ParquetOptions
+from svc.sources import arrow
 from svc.sources.files import DataFile, open_file, refuse_expansion
 from svc.sources.table import TableBuilder, require_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas
 
     from svc.sources.base import SourceContext
 
 _BATCH_ROWS = 512 * 1024
+Table = TypeVar("Table")
 
 
 class ParquetSource:
@@ -32,9 +36,16 @@ class ParquetSource:
 
     def fetch(self) -> pandas.DataFrame:
         """The wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks one of them."""
+        return self._whole(TableBuilder.finish)
+
+    def fetch_arrow(self) -> pa.Table:
+        """As `fetch`, without pandas."""
+        return self._whole(TableBuilder.finish_arrow)
+
+    def _whole(self, finish: Callable[[TableBuilder], Table]) -> Table:
         with open_file(self._config, self._context) as found:
             try:
-                return self._read(found)
+                return finish(self._read(found))
             except pa.ArrowException as error:
                 raise DataSourceError(f"{found.where} is no readable Parquet file: {str(error)[:300]}") from error
 
@@ -59,16 +70,15 @@ class ParquetSource:
         require_columns(wanted, there, found.where)
         return wanted
 
-    def _read(self, found: DataFile) -> pandas.DataFrame:
+    def _read(self, found: DataFile) -> TableBuilder:
         file = pq.ParquetFile(found.file, pre_buffer=False)
         columns = self._columns(file, found)
-        empty = pa.schema([file.schema_arrow.field(name) for name in columns]).empty_table()
         builder = TableBuilder(self._context, found.where)
-        builder.add(empty)
+        builder.add(arrow.empty(pa.schema([file.schema_arrow.field(name) for name in columns])))
         expanded = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
             expanded += batch.nbytes
             if found.max_expanded is not None and expanded > found.max_expanded:
                 refuse_expansion(found.where, expanded, found.max_expanded, self._context)
             builder.add(batch.select(columns))
-        return builder.finish()
+        return builder

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from svc.errors import DataSourceError
+from svc.sources import arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -76,6 +77,17 @@ class TableBuilder:
                 columns[name] = _natural(convert(name, whole) if convert is not None else whole)
         return pd.DataFrame(columns, copy=False)
 
+    def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
+        """As `finish`, for readers that can do without pandas: ids are a dictionary, missing values are null."""
+        columns: dict[str, pa.Array | pa.ChunkedArray] = {}
+        for name in self._order:
+            if name in self._texts:
+                columns[name] = self._texts.pop(name).finish_arrow(name, self._where)
+            else:
+                whole = self._joined(name, self._others.pop(name))
+                columns[name] = plain(convert(name, whole) if convert is not None else whole)
+        return pa.table(columns)
+
     def _joined(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
         """All chunks as one column of the one type that holds them all."""
         tables = [pa.table({name: chunk}) for chunk in chunks]
@@ -115,7 +127,7 @@ class _TextColumn:
     """
 
     def __init__(self) -> None:
-        self._known = pa.array([], _TEXT)
+        self._known = pa.nulls(0, _TEXT)
         self._codes: list[np.ndarray[Any, np.dtype[np.int32]]] = []
         self._waiting: list[pa.Array] = []
         self._waiting_bytes = 0
@@ -133,41 +145,53 @@ class _TextColumn:
             return
         dictionary = encoded.chunk(encoded.num_chunks - 1).dictionary
         found = pc.index_in(dictionary, value_set=self._known)
-        is_new = pc.is_null(found)
-        fresh = dictionary.filter(is_new)
-        codes = np.append(found.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32), np.int32(-1))
-        codes[:-1][is_new.to_numpy(zero_copy_only=False)] = np.arange(len(fresh)) + len(self._known)
+        fresh = dictionary.filter(pc.is_null(found))
+        codes = np.append(arrow.codes(found), np.int32(-1))
+        codes[:-1][codes[:-1] < 0] = np.arange(len(fresh)) + len(self._known)
         self._known = pa.concat_arrays([self._known, fresh])
         for chunk in encoded.chunks:
-            self._codes.append(codes[chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False)])
+            self._codes.append(codes[arrow.codes(chunk.indices)])
 
     def finish(self, name: str, where: str) -> pandas.Categorical:
-        self._encode()
         import pandas as pd
 
+        codes, known = self.coded(name, where)
+        categories = pd.CategoricalDtype(pd.Index(known.to_pandas()))
+        return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
+
+    def finish_arrow(self, name: str, where: str) -> pa.DictionaryArray:
+        codes, known = self.coded(name, where)
+        return pa.DictionaryArray.from_arrays(arrow.integers(codes), known)
+
+    def coded(self, name: str, where: str) -> tuple[np.ndarray[Any, np.dtype[np.int32]], pa.Array]:
+        """The code of each row, −1 where there is none, and the texts that they stand for."""
+        self._encode()
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
         self._codes = []
         try:
             self._known.validate(full=True)
         except pa.ArrowInvalid:
             raise DataSourceError(f"{where}: the id column {name} holds text that is not UTF-8") from None
-        categories = pd.CategoricalDtype(pd.Index(self._known.to_pandas()))
-        return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
+        return codes, self._known
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values as themselves, decimals as numbers, dates as the times at which they begin."""
+    if pa.types.is_dictionary(column.type):
+        column = pa.chunked_array([piece.dictionary_decode() for piece in column.chunks], type=column.type.value_type)
+    if pa.types.is_decimal(column.type):
+        return column.cast(pa.float64())
+    return column.cast(pa.timestamp("s")) if pa.types.is_date(column.type) else column
 
 
 def _natural(column: pa.ChunkedArray) -> Any:
     import pandas as pd
 
-    if pa.types.is_dictionary(column.type):
-        column = pa.chunked_array([piece.dictionary_decode() for piece in column.chunks], type=column.type.value_type)
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
+    column = plain(column)
     if pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
         column = column.cast(pa.string()) if column.nbytes < 2**30 else column
     if column.null_count and pa.types.is_integer(column.type) and column.type != pa.uint64():
         return column.cast(pa.int64()).to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
     if column.null_count and pa.types.is_boolean(column.type):
         return column.to_pandas(types_mapper={pa.bool_(): pd.BooleanDtype()}.get)
-    if pa.types.is_date(column.type):
-        return column.cast(pa.timestamp("s")).to_pandas()
     return column.to_pandas()

@@ -1,0 +1,41 @@
+"""What pyarrow offers only in ways that import pandas: a server that reads item metadata does without it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+
+def texts(values: Sequence[str]) -> pa.Array:
+    """An array of strings."""
+    data = [value.encode() for value in values]
+    ends = np.cumsum([0, *map(len, data)], dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(data), [None, pa.py_buffer(ends), pa.py_buffer(b"".join(data))])
+
+
+def integers(values: NDArray[Any]) -> pa.Array:
+    """A contiguous array of whole numbers, of which negative ones become null. No copy."""
+    there = np.packbits(values >= 0, bitorder="little")
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
+
+
+def codes(array: pa.Array) -> NDArray[np.int32]:
+    """An array of int32 that are not negative, with −1 for null. Never a view."""
+    if not len(array):
+        return np.empty(0, dtype=np.int32)
+    missing, data = array.buffers()
+    found = np.frombuffer(data, dtype=np.int32)[array.offset : array.offset + len(array)].copy()
+    if missing is not None:
+        bits = np.unpackbits(np.frombuffer(missing, dtype=np.uint8), bitorder="little")
+        found[bits[array.offset : array.offset + len(array)] == 0] = -1
+    return found
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """A table of no rows."""
+    return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
