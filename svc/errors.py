@@ -309,6 +309,11 @@ class HostNotAllowed(ApiError):
     http_status = 400
 
 
+class AmbiguousLength(ApiError):
+    code = "AMBIGUOUS_LENGTH"
+    http_status = 400
+
+
 class ValidationFailed(ApiError):
     """`errors` is a list of {"loc", "msg", "type"} that never echoes a value."""
 

@@ -201,6 +201,7 @@ ANSWERS: tuple[type[BaseModel], ...] = (
     Error,
 )
 DETAILS = {
+    "AMBIGUOUS_LENGTH": "the request has both Content-Length and Transfer-Encoding",
     "HOST_NOT_ALLOWED": "this server does not answer for the host of the request; see SVC_ALLOWED_HOSTS",
     "FEATURES_NOT_SUPPORTED": "user_features: the model was not trained with features of that side",
     "FEATURE_VALUE_UNUSABLE": "feature 'year': the value is not a finite number",

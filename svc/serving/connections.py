@@ -1,7 +1,8 @@
-"""The connections of the server: HTTP/1.1 on hypercorn, each of them a stranger that can harm none but itself.
+"""The connections of the server: hypercorn on streams of our own, each a stranger that can harm none but itself.
 
-Hypercorn also speaks HTTP/2 and WebSocket to whoever asks for them. Nothing here is served that way, so both are
-left out: a request to upgrade is answered in HTTP/1.1, and the opening of HTTP/2 with 505.
+Hypercorn's parts are used as they are. What the server adds stands around them: `Wire`, the stream that hypercorn
+reads and writes, `Idleness`, which tells it when a connection has been idle too long, and `serve`, which accepts
+connections and contains what goes wrong in one of them.
 """
 
 from __future__ import annotations
@@ -9,28 +10,19 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
-import h11
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.events import Request
-from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.protocol.http_stream import HTTPStream
 from hypercorn.trio.lifespan import Lifespan
-from hypercorn.trio.task_group import TaskGroup
 from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import AppWrapper, ASGIFramework, ConnectionState, H11SendableEvent, LifespanState
-from hypercorn.utils import parse_socket_addr
+from hypercorn.trio.worker_context import TrioSingleTask, WorkerContext
+from hypercorn.typing import AppWrapper, ASGIFramework, LifespanState, TaskGroup
 
 from svc import events, logs
 from svc.serving.limits import SLOWEST_BYTES_PER_S
 
-VERSIONS = (b"1.1", b"1.0")
-BOTH_LENGTHS = {b"content-length", b"transfer-encoding"}
-MAX_RECV = 1 << 16
 JOINED_BYTES = 1 << 16
 """Up to this size a body leaves in one piece with its head; a larger one is not copied for that."""
 
@@ -42,160 +34,113 @@ def single(error: BaseException) -> BaseException:
     return error
 
 
-class Refused(Exception):
-    """The request is not one that this server reads. The client has been told so."""
+class Wire(trio.abc.Stream):
+    """A socket stream that gives up on clients which do not take their answers, and sends head and body as one.
 
+    Each piece sent costs system calls and task switches here and at the client. So the head of a final answer, which
+    hypercorn sends by itself, waits for the piece after it; hypercorn always sends one, if only an empty one.
+    """
 
-class Http1(H11Protocol):
-    """HTTP/1.1 and nothing that a client would like it to become."""
-
-    _head = b""
-
-    async def _send_h11_event(self, event: H11SendableEvent) -> None:
-        """Hold a head back until its body comes: each piece costs system calls and task switches here and there."""
-        try:
-            data = self.connection.send(event)
-        except h11.LocalProtocolError:
-            if self.connection.their_state is h11.ERROR:
-                return
-            raise
-        if isinstance(event, h11.Response):
-            self._head = data
-            return
-        pieces = (self._head, data) if len(data) > JOINED_BYTES else (self._head + data,)
-        self._head = b""
-        for piece in filter(None, pieces):
-            await self.send(RawData(data=piece))
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        if event.http_version not in VERSIONS:
-            await self._refuse(505)
-        if {name for name, _ in event.headers} >= BOTH_LENGTHS:
-            await self._refuse(400)  # a proxy in front may have believed the other one, and see other requests in it
-
-    async def _refuse(self, status: int) -> None:
-        await self._send_error_response(status)
-        raise Refused
-
-    async def _create_stream(self, request: h11.Request) -> None:
-        self.stream = HTTPStream(
-            self.app,
-            self.config,
-            self.context,
-            self.task_group,
-            self.ssl,
-            self.client,
-            self.server,
-            self.stream_send,
-            STREAM_ID,
-        )
-        await self.stream.handle(
-            Request(
-                stream_id=STREAM_ID,
-                headers=list(request.headers),
-                http_version=request.http_version.decode(),
-                method=request.method.decode().upper(),
-                raw_path=request.target,
-                state=self.connection_state,
-            )
-        )
-        self.keep_alive_requests += 1
-
-
-class Connection(TCPServer):
-    """One accepted connection. `run()` ends with it, and raises nothing but Cancelled."""
-
-    def __init__(
-        self,
-        app: AppWrapper,
-        config: Config,
-        context: WorkerContext,
-        stream: trio.SocketStream,
-        unread_timeout_s: float,
-    ) -> None:
-        super().__init__(app, config, context, LifespanState(), stream)  # type: ignore[arg-type]  # plain, not TLS
+    def __init__(self, stream: trio.SocketStream, unread_timeout_s: float, at_end: Callable[[], None]) -> None:
+        self.socket = stream.socket
+        self._stream = stream
         self._unread_timeout_s = unread_timeout_s
-        self._idle_since: float | None = trio.current_time()
+        self._at_end = at_end
+        self._head = b""
 
-    async def run(self) -> None:
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """As of any stream. The first empty answer is the end: `at_end` is then told."""
         try:
-            await self._speak()
-        except* (Refused, OSError):
-            pass
-        except* Exception as group:
-            error = single(group)
-            logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
-        finally:
-            await trio.aclose_forcefully(self.stream)
+            data = await self._stream.receive_some(max_bytes)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._at_end()
+            raise
+        if not data:
+            self._at_end()
+        return data
 
-    async def _speak(self) -> None:
-        connected = self.stream.socket
-        client = parse_socket_addr(connected.family, connected.getpeername())
-        server = parse_socket_addr(connected.family, connected.getsockname())
-        async with TaskGroup() as tasks:
-            self._task_group = tasks
-            state = ConnectionState(self.state)
-            self.protocol = Http1(  # type: ignore[assignment]  # in place of the wrapper that changes protocols
-                self.app, self.config, self.context, tasks, state, False, client, server, self.protocol_send
-            )
-            idleness = trio.CancelScope()
-            tasks.spawn(self._end_idleness, idleness)
-            await self._read_data()
-            idleness.cancel()
-        await self._close()
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send, within the client timeout and a second for each MiB. Raises BrokenResourceError of a lost client."""
+        if self._head:
+            data = await self._joined(bytes(data))
+        elif _is_head(data):
+            self._head = bytes(data)
+            return
+        if data:
+            await self._send(data)
 
-    async def _read_data(self) -> None:
-        while True:
-            try:
-                data = await self.stream.receive_some(MAX_RECV)
-            except (trio.ClosedResourceError, trio.BrokenResourceError):
-                break
-            await self.protocol.handle(RawData(bytes(data)))
-            if not data:
-                break
-        await self.protocol.handle(Closed())
+    async def _joined(self, data: bytes) -> bytes:
+        head, self._head = self._head, b""
+        if len(data) <= JOINED_BYTES:
+            return head + data
+        await self._send(head)
+        return data
 
-    async def _end_idleness(self, scope: trio.CancelScope) -> None:
-        """Close the connection once it has been idle for too long, or is when the server ends.
+    async def _send(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            with trio.fail_after(self._unread_timeout_s + len(data) / SLOWEST_BYTES_PER_S):
+                await self._stream.send_all(data)
+        except (trio.TooSlowError, trio.BusyResourceError):
+            await trio.aclose_forcefully(self._stream)
+            raise trio.BrokenResourceError("the client does not take its answer") from None
 
-        One task a connection: to start and cancel one a request, as hypercorn does, is a fifth of a request's cost.
-        """
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _is_head(data: bytes | bytearray | memoryview) -> bool:
+    """True for the head of a final answer in HTTP/1; interim ones, such as 100, have to leave at once."""
+    start = bytes(data[:10])
+    return start.startswith(b"HTTP/1.") and start[9:10] != b"1"
+
+
+class Idleness(TrioSingleTask):
+    """Hypercorn's idle timer as one task a connection: one a request would be a fifth of a request's cost."""
+
+    def __init__(self, timeout_s: float, over: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._timeout_s = timeout_s
+        self._over = over
+        self._since: float | None = None
+        self._scope: trio.CancelScope | None = None
+
+    async def restart(self, task_group: TaskGroup, action: Callable[..., Any]) -> None:
+        """The connection is idle from now on; `action` ends it when that lasts, or when the server ends."""
+        self._since = trio.current_time()
+        if self._scope is None:
+            self._scope = trio.CancelScope()
+            task_group.spawn(self._watch, self._scope, action)
+
+    async def stop(self) -> None:
+        """The connection is busy."""
+        self._since = None
+
+    def end(self) -> None:
+        """The connection is over: nobody needs to watch it."""
+        if self._scope is not None:
+            self._scope.cancel()
+
+    async def _watch(self, scope: trio.CancelScope, action: Callable[..., Any]) -> None:
         with scope:
             await self._until_stale()
-            if self._idle_since is not None:
-                await self._initiate_server_close()
+            if self._since is not None:
+                await action()
 
     async def _until_stale(self) -> None:
         while True:
             now = trio.current_time()
-            left_s = self.config.keep_alive_timeout - (now - (self._idle_since or now))
-            if left_s <= 0:
+            deadline = (now if self._since is None else self._since) + self._timeout_s
+            if deadline <= now:
                 return
-            with trio.move_on_after(left_s):
-                await self.context.terminated.wait()
+            with trio.CancelScope(deadline=deadline):
+                await self._over()
                 return
-
-    async def protocol_send(self, event: Event) -> None:
-        """Send, and close the connection of a client that does not take what it asked for.
-
-        Raises nothing when the client is gone.
-        """
-        if isinstance(event, Updated):
-            self._idle_since = trio.current_time() if event.idle else None
-        elif isinstance(event, RawData):
-            await self._send(event.data)
-        else:
-            await super().protocol_send(event)
-
-    async def _send(self, data: bytes) -> None:
-        patience_s = self._unread_timeout_s + len(data) / SLOWEST_BYTES_PER_S
-        async with self.send_lock:
-            try:
-                with trio.fail_after(patience_s, shield=True):
-                    await self.stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.BusyResourceError, trio.TooSlowError):
-                await trio.aclose_forcefully(self.stream)
-                await self.protocol.handle(Closed())
 
 
 async def serve(
@@ -204,6 +149,7 @@ async def serve(
     config: Config,
     *,
     until: Callable[[], Awaitable[None]],
+    idle_timeout_s: float,
     unread_timeout_s: float,
 ) -> None:
     """Accept from `listener`, which is listening, until `until()` returns; then close it.
@@ -212,9 +158,18 @@ async def serve(
     """
     wrapped, context = ASGIWrapper(app), WorkerContext(None)
     lifespan = Lifespan(wrapped, config, LifespanState())
+    config.keep_alive_timeout = 0  # when hypercorn is told that a connection is stale, it has waited long enough
 
     async def answer(stream: trio.SocketStream) -> None:
-        await Connection(wrapped, config, context, stream, unread_timeout_s).run()
+        idleness = Idleness(idle_timeout_s, context.terminated.wait)
+
+        def end() -> None:
+            idleness.end()
+            life.deadline = trio.current_time() + unread_timeout_s
+
+        with trio.CancelScope() as life:
+            wire = Wire(stream, unread_timeout_s, end)
+            await _converse(wrapped, config, context, wire, idleness)
 
     async with trio.open_nursery() as process:
         await process.start(lifespan.handle_lifespan)
@@ -227,6 +182,21 @@ async def serve(
                 connections.cancel_scope.deadline = trio.current_time() + config.graceful_timeout
         await lifespan.wait_for_shutdown()
         process.cancel_scope.cancel()
+
+
+async def _converse(app: AppWrapper, config: Config, context: WorkerContext, wire: Wire, idleness: Idleness) -> None:
+    """Serve one connection to its end. A defect ends this connection and is logged: no other notices."""
+    server = TCPServer(app, config, context, LifespanState(), wire)  # type: ignore[arg-type]  # any stream does
+    server.idle_task = idleness
+    try:
+        await server.run()
+    except* OSError:
+        pass
+    except* Exception as group:
+        error = single(group)
+        logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
+    finally:
+        await trio.aclose_forcefully(wire)
 
 
 async def _accept(

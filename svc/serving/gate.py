@@ -11,7 +11,7 @@ import trio
 from pydantic_core import to_json
 
 from svc import events, logs
-from svc.errors import ApiError, InternalError, ValidationFailed
+from svc.errors import AmbiguousLength, ApiError, InternalError, ValidationFailed
 from svc.metrics import AUTH_FAILURES
 from svc.serving.limits import PREFLIGHT_HEADERS, HostRules, Origins, Pairs, Receive, read_body
 from svc.serving.state import ServerState
@@ -75,6 +75,9 @@ class Gate:
         """Let a request pass, or answer a preflight. Raises the ApiError that refuses it."""
         logs.bind(request_id=call.request_id)
         headers = call.headers
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # A proxy in front may have believed the other one, and see other requests in what follows.
+            raise AmbiguousLength("the request has both Content-Length and Transfer-Encoding")
         if call.scope["path"] not in _PROBED:  # orchestrators probe by address, and these say nothing of a recipe
             self._hosts.check(headers.get(b"host"))
         if b"origin" in headers:

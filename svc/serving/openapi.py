@@ -18,7 +18,7 @@ from svc.serving.schemas import ItemSearch, RecommendBatch, RecommendRequest, Re
 Document = dict[str, Any]
 Errors = Sequence[type[ApiError]]
 
-ANY: Errors = (errors.HostNotAllowed, errors.InternalError)
+ANY: Errors = (errors.AmbiguousLength, errors.HostNotAllowed, errors.InternalError)
 KEYED: Errors = (errors.MissingApiKey, errors.InvalidApiKey)
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)

@@ -195,6 +195,7 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
         listener,
         _http_config(state.settings),
         until=partial(_take_leave, stop, state, listener.dup()),
+        idle_timeout_s=state.settings.keep_alive_s,
         unread_timeout_s=state.settings.client_timeout_s,
     )
 
@@ -205,7 +206,6 @@ def _http_config(settings: Settings) -> Config:
     config.accesslog = None
     config.errorlog = logging.getLogger("hypercorn.error")
     config.graceful_timeout = settings.drain_s
-    config.keep_alive_timeout = settings.keep_alive_s
     config.keep_alive_max_requests = sys.maxsize
     config.include_server_header = False
     return config

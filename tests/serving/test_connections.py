@@ -36,7 +36,9 @@ async def application(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def served(unread_timeout_s: float = 30.0) -> AsyncIterator[tuple[Connect, Callable[[], None]]]:
+async def served(
+    *, idle_timeout_s: float = 30.0, unread_timeout_s: float = 30.0
+) -> AsyncIterator[tuple[Connect, Callable[[], None]]]:
     """How to connect to a server of `application`, and to begin its drain, which the end of the block also does."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
@@ -46,7 +48,14 @@ async def served(unread_timeout_s: float = 30.0) -> AsyncIterator[tuple[Connect,
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            await connections.serve(application, listener, config, until=over.wait, unread_timeout_s=unread_timeout_s)
+            await connections.serve(
+                application,
+                listener,
+                config,
+                until=over.wait,
+                idle_timeout_s=idle_timeout_s,
+                unread_timeout_s=unread_timeout_s,
+            )
 
         nursery.start_soon(serve)
         yield partial(trio.open_tcp_stream, "127.0.0.1", port), over.set
@@ -65,14 +74,15 @@ async def ask(connect: Connect, path: bytes = b"") -> bytes:
 
 async def test_a_defect_in_one_connection_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception that nobody foresaw closes its connection and is logged once; others, open or new, go on."""
-    handle = connections.Http1.handle
+    receive_some = connections.Wire.receive_some
 
-    async def stumbling(self: connections.Http1, event: Any) -> None:
-        if b"stumble" in getattr(event, "data", b""):
+    async def stumbling(self: connections.Wire, max_bytes: int | None = None) -> bytes:
+        data = await receive_some(self, max_bytes)
+        if b"stumble" in data:
             raise KeyError("unforeseen")
-        await handle(self, event)
+        return data
 
-    monkeypatch.setattr(connections.Http1, "handle", stumbling)
+    monkeypatch.setattr(connections.Wire, "receive_some", stumbling)
     with capture_logs() as records:
         async with served() as (connect, _), await connect() as other:
             await other.send_all((REQUEST % b"")[:10])
@@ -108,34 +118,39 @@ async def test_a_client_that_has_said_all_is_still_answered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("opening", "status"),
+    "opening",
     [
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"505"),
-        (b"GET / HTTP/3.0\r\nHost: localhost\r\n\r\n", b"505"),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", b"400"),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 64,
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n\r\n",
+        b"\x00" * 64,
     ],
-    ids=["HTTP/2", "a version to come", "two lengths"],
+    ids=["noise as HTTP/2", "an upgrade without its settings", "noise"],
 )
-async def test_what_is_not_plain_http_1_is_refused(opening: bytes, status: bytes) -> None:
-    """An answer that says so, and the end of the connection; nothing is logged as a defect."""
-    with capture_logs() as records:
-        async with served() as (connect, _), await connect() as stream:
+async def test_nonsense_ends_its_own_connection_only(opening: bytes) -> None:
+    """Whatever hypercorn makes of it, and soon after the client has said all."""
+    async with served(unread_timeout_s=1) as (connect, _):
+        async with await connect() as stream:
             await stream.send_all(opening)
-            assert (await everything(stream)).split()[1] == status
-    assert records == []
+            await stream.send_eof()
+            await everything(stream)
+        assert (await ask(connect)).endswith(b"well")
 
 
-@pytest.mark.parametrize("protocol", [b"websocket", b"h2c"])
-async def test_an_upgrade_is_answered_in_http_1(protocol: bytes) -> None:
-    """The offer is passed over, with and without the headers and bodies that would belong to it."""
-    offer = b"Connection: close, Upgrade\r\nUpgrade: %b\r\nHTTP2-Settings: AAM\r\n" % protocol
-    for more in (b"", b"Content-Length: 5\r\n"):
-        async with served() as (connect, _), await connect() as stream:
-            head = (REQUEST % b"").replace(b"Connection: close\r\n", offer + more)
-            await stream.send_all(head + (b"hello" if more else b""))
-            answer = await everything(stream)
-            assert answer.startswith(b"HTTP/1.1 200")
-            assert answer.endswith(b"well")
+async def test_a_small_answer_comes_in_one_piece() -> None:
+    """Head and body together: whoever reads once has both."""
+    async with served() as (connect, _), await connect() as stream:
+        await stream.send_all(REQUEST % b"")
+        assert (await stream.receive_some()).endswith(b"\r\n\r\nwell")
+
+
+async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
+    """The time begins anew with every answer."""
+    async with served(idle_timeout_s=0.5) as (connect, _), await connect() as used, await connect() as idle:
+        for _ in range(3):
+            await trio.sleep(0.3)
+            await used.send_all((REQUEST % b"").replace(b"Connection: close\r\n", b""))
+            assert (await used.receive_some()).endswith(b"well")
+        assert await idle.receive_some() == b""
 
 
 async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None:
