@@ -138,3 +138,12 @@ def test_a_folder_in_the_locks_place_is_a_configuration_error(tmp_path: Path) ->
     (tmp_path / "m.svc.lock").mkdir()
     with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=-1, settings=Settings()):
         pass
+
+
+def test_a_link_in_the_locks_place_harms_nobody(tmp_path: Path) -> None:
+    """Whoever may write in the output folder cannot make a training empty another file of its user."""
+    (tmp_path / "precious").write_text("content", encoding="utf-8")
+    (tmp_path / "m.svc.lock").symlink_to("precious")
+    with pytest.raises(ConfigError), run_lock(str(tmp_path / "m.svc"), timeout_s=0, settings=Settings()):
+        pass
+    assert (tmp_path / "precious").read_text(encoding="utf-8") == "content"
