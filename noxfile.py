@@ -17,6 +17,7 @@ nox.options.sessions = ["tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 GROUPS = nox.project.load_toml("pyproject.toml")
+PYTEST = ("python", "-m", "pytest", "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
 
 
 def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> None:
@@ -27,7 +28,7 @@ def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> Non
 def tests(session: nox.Session) -> None:
     """The fast tests: no server, no network."""
     _install(session, "test")
-    session.run("python", "-m", "pytest", "-m", "not integration", *session.posargs)
+    session.run(*PYTEST, "-m", "not integration", *session.posargs)
     logging.getLogger("nox").setLevel(logging.WARNING)  # pytest's closing line is the last one
 
 
@@ -36,7 +37,7 @@ def integration(session: nox.Session) -> None:
     """Against real servers: databases at SVC_TEST_POSTGRES_URL and SVC_TEST_MYSQL_URL, object stores, a browser."""
     _install(session, "test", "integration", extras="metrics,postgres,mysql,s3,gcs,azure,bigquery,report")
     environment = {"SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session)}
-    session.run("python", "-m", "pytest", "-m", "integration", *session.posargs, env=environment)
+    session.run(*PYTEST, "-m", "integration", *session.posargs, env=environment)
 
 
 def _azurite(session: nox.Session) -> str | None:
