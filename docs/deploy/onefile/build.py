@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 # Read at run time through importlib.metadata, or imported by name.
 VERSIONS_OF = ("svc", "irspack", "optuna", "scikit-learn", "numpy")
 BY_NAME = ("svc", "sqlalchemy.dialects", "optuna.storages", "fsspec.implementations", "s3fs", "gcsfs", "adlfs")
-WITH_DATA = ("irspack", "optuna")
+WITH_DATA = ("svc", "irspack", "optuna")
 LEFT_OUT = ("tkinter", "IPython", "pytest", "pip", "setuptools")
 
 

@@ -31,6 +31,7 @@ for _ in $(seq 300); do
   sleep 0.2
 done
 answer=$(curl -sSf "http://127.0.0.1:$port/v1/recipes/books:recommend" -d '{"user_id": "u0001", "limit": 3}')
+curl -sSf "http://127.0.0.1:$port/console/main.js" >/dev/null
 case $answer in *'"item_id"'*) echo "answer: $answer" ;; *) echo "no items: $answer"; exit 1 ;; esac
 kill -TERM "$server"
 wait "$server"
