@@ -48,11 +48,12 @@ class SqlSource:
             typer = RowTyper(wanted, self._context.text_columns)
             positions = [list(result.keys()).index(name) for name in wanted]
             builder.add(typer.empty())
-            for rows in result.partitions(_CHUNK_ROWS):
-                watchdog.heard()
-                builder.add(typer.batch(rows, positions))
-                if builder.n_rows > self._context.settings.max_sql_rows:
-                    self._refuse_rows()
+            with dialect.abandoning(connection, result):
+                for rows in result.partitions(_CHUNK_ROWS):
+                    watchdog.heard()
+                    builder.add(typer.batch(rows, positions))
+                    if builder.n_rows > self._context.settings.max_sql_rows:
+                        self._refuse_rows()
             return builder.finish()
 
     def probe(self) -> list[str]:

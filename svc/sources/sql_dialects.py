@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -10,7 +12,7 @@ from urllib.parse import quote
 from svc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection
+    from sqlalchemy import URL, Connection, CursorResult
 
 _SQLITE_STEPS = 100_000
 GRACE_S = 10
@@ -47,6 +49,19 @@ class Dialect:
         if self.name == "sqlite":
             deadline = time.monotonic() + timeout_s
             raw.set_progress_handler(lambda: int(time.monotonic() > deadline), _SQLITE_STEPS)
+
+    @contextmanager
+    def abandoning(self, connection: Connection, result: CursorResult[Any]) -> Iterator[None]:
+        """When the block fails, give up on the rows that are still to come; PyMySQL would read them all first."""
+        try:
+            yield
+        except BaseException:
+            if self.name == "mysql":
+                rows: Any = getattr(result.cursor, "_result", None)
+                if rows is not None:
+                    rows.unbuffered_active = False
+                connection.invalidate()
+            raise
 
     def _bounds(self, timeout_s: int, max_rows: int, *, is_mariadb: bool) -> tuple[str, ...]:
         if self.name == "postgresql":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import ssl
 import threading
@@ -56,13 +57,17 @@ def records() -> Iterator[list[dict[str, Any]]]:
 
 @dataclass
 class Page:
-    """What a path of the web server answers. `cut` sends less than it promises; `hang` sends nothing until the end."""
+    """What a path of the web server answers.
+
+    `cut` sends less than it promises, `trickle` a byte now and then, `hang` nothing until the end.
+    """
 
     body: bytes = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     cut: bool = False
     hang: bool = False
+    trickle: bool = False
     chunked: bool = False
 
 
@@ -106,10 +111,20 @@ class WebServer:
         else:
             handler.send_header("Content-Length", str(len(page.body) * (2 if page.cut else 1)))
         handler.end_headers()
-        if page.chunked:
-            handler.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(page.body), page.body))
+        if page.trickle:
+            self._trickle(handler, page.body)
+        elif page.chunked:
+            end = b"" if page.cut else b"0\r\n\r\n"
+            handler.wfile.write(b"%x\r\n%b\r\n%b" % (len(page.body), page.body, end))
         else:
             handler.wfile.write(page.body)
+
+    def _trickle(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        with contextlib.suppress(OSError):  # until the client leaves
+            for at in range(len(body)):
+                handler.wfile.write(body[at : at + 1])
+                if self.released.wait(0.05):
+                    return
 
     def run(self) -> Iterator[WebServer]:
         thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -162,7 +177,12 @@ class BigQuery:
         self.jobs: list[dict[str, Any]] = []
         self.deny_storage = False
         self.deny_query = False
+        self.rest_status = 200
+        self.hang_rest = False
+        self.hang_storage = False
         self.cut_once = False
+        self.cut_for_good = False
+        self.released = threading.Event()
         self._certificate = certificate
 
     def run(self) -> Iterator[BigQuery]:
@@ -179,6 +199,7 @@ class BigQuery:
         self.rest = f"http://127.0.0.1:{rest.server_address[1]}"
         stub.start()
         yield self
+        self.released.set()
         stub.stop(None).wait()
         rest.shutdown()
         rest.server_close()
@@ -229,9 +250,12 @@ class BigQuery:
                 sent = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.calls.append("query")
                 server.jobs.append(sent)
-                if server.deny_query:
-                    error = {"code": 403, "message": "Access Denied", "errors": [{"reason": "accessDenied"}]}
-                    self.reply({"error": error}, 403)
+                if server.hang_rest:
+                    server.released.wait(60)
+                if server.deny_query or server.rest_status != 200:
+                    status = 403 if server.deny_query else server.rest_status
+                    words = "Access Denied" if server.deny_query else f"status {status}"
+                    self.reply({"error": {"code": status, "message": words, "errors": [{"reason": "told"}]}}, status)
                     return
                 self.reply(server._job(sent))
 
@@ -264,6 +288,10 @@ class BigQuery:
                 if self.cut_once and sent >= 2000:
                     self.cut_once = False
                     context.abort(grpc.StatusCode.UNAVAILABLE, "cut")
+                if self.cut_for_good and sent >= 2000:
+                    context.abort(grpc.StatusCode.DATA_LOSS, "cut")
+                if self.hang_storage and sent >= 2000:
+                    self.released.wait(60)
                 record = types.ArrowRecordBatch(serialized_record_batch=batch.serialize().to_pybytes())
                 yield types.ReadRowsResponse(arrow_record_batch=record, row_count=batch.num_rows)
                 sent += batch.num_rows

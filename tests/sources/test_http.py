@@ -107,30 +107,6 @@ def test_a_parquet_bomb_is_stopped(make: Any, web: Any, tmp_path: Any) -> None:
         make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(bomb), settings=settings).fetch()
 
 
-@pytest.mark.parametrize(
-    ("page", "words"),
-    [
-        ({"body": DATA, "cut": True}, "localhost"),
-        ({"status": 503}, "503"),
-        ({"status": 403}, "403"),
-        ({"body": DATA, "hang": True}, "in time"),
-        ({"body": b"user_id,item_id\n"}, "not the expected file"),
-    ],
-)
-def test_faults_are_clear_errors_without_secrets(make: Any, web: Any, page: dict[str, Any], words: str) -> None:
-    """Cut, throttled, forbidden, hung, replaced: one error, and never the query of the address."""
-    put(web, "/a.csv", **page)
-    with pytest.raises(DataSourceError, match=words) as caught:
-        make("csv", path=f"{web.url}/a.csv?sig=hunter2", sha256=sha256(DATA)).fetch()
-    assert "hunter2" not in caught.value.message
-
-
-def test_refused_connections(make: Any) -> None:
-    """A port where nobody listens."""
-    with pytest.raises(DataSourceError, match="cannot be fetched"):
-        make("csv", path="http://localhost:9/a.csv", sha256=sha256(DATA)).fetch()
-
-
 def test_probe_reads_the_beginning_only(make: Any, web: Any) -> None:
     """The header row of a large file, without the rest."""
     put(web, "/a.csv", body=DATA + b"3,c\n" * 1_000_000)

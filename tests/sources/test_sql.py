@@ -92,6 +92,21 @@ def test_rows_are_capped(make: Any, dsn: str) -> None:
         sql(make, dsn, query, settings=Settings(max_sql_rows=2)).fetch()
 
 
+@pytest.mark.integration
+def test_what_is_not_wanted_is_not_waited_for(make: Any) -> None:
+    """Whoever leaves in the middle, as an interrupt does, leaves at once; the driver would read the rest first."""
+    if not os.environ.get(SERVERS["mysql"]):
+        pytest.skip(f"{SERVERS['mysql']} is not set; give the SQLAlchemy URL of a database to try this on")
+
+    def leave(_: int) -> None:
+        raise KeyboardInterrupt
+
+    endless = "SELECT a.seq AS user_id FROM seq_1_to_100000 a, seq_1_to_100000 b"
+    source = sql(make, os.environ[SERVERS["mysql"]], endless, progress=lambda n: n and leave(n))
+    with pytest.raises(KeyboardInterrupt):
+        source.fetch()
+
+
 def test_long_statements_are_ended(make: Any, dsn: str) -> None:
     """The statement timeout is the server's own."""
     endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) AS n FROM c"
