@@ -77,7 +77,9 @@ def algorithms_plot(best: Sequence[TrialRecord], metric: str) -> str:
     colours = ["#9aa5b1" if name == "TopPop" else _COLOURS[0] for name in names]
     axes.barh(names, scores, color=colours, height=0.6)
     for place, score in enumerate(scores):
-        axes.text(score, place, f" {score:.4f}", va="center", fontsize=9, color=_INK)
+        axes.annotate(
+            f"{score:.4f}", (score, place), (4, 0), textcoords="offset points", va="center", fontsize=9, color=_INK
+        )
     baseline = dict(zip(names, scores, strict=True)).get("TopPop")
     if baseline is not None:
         axes.axvline(baseline, color="#9aa5b1", linestyle="--", linewidth=1)
