@@ -8,7 +8,8 @@ connections and contains what goes wrong in one of them.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,8 @@ from hypercorn.typing import AppWrapper, ASGIFramework, LifespanState, TaskGroup
 
 from svc import events, logs
 from svc.serving.limits import SLOWEST_BYTES_PER_S
+
+Send = Callable[[Any], Awaitable[None]]
 
 JOINED_BYTES = 1 << 16
 """Up to this size a body leaves in one piece with its head; a larger one is not copied for that."""
@@ -101,25 +104,38 @@ def _is_head(data: bytes | bytearray | memoryview) -> bool:
 
 
 class Idleness(TrioSingleTask):
-    """Hypercorn's idle timer as one task a connection: one a request would be a fifth of a request's cost."""
+    """Hypercorn's idle timer as one task a connection: one a request would be a fifth of a request's cost.
+
+    A connection is idle when the application answers nothing on it. Hypercorn also takes for busy what only began to
+    be something, such as a failed handshake of a WebSocket or HTTP/2 without a request, and would never end that.
+    """
 
     def __init__(self, timeout_s: float, over: Callable[[], Awaitable[None]]) -> None:
         super().__init__()
         self._timeout_s = timeout_s
         self._over = over
-        self._since: float | None = None
+        self._calls = 0
+        self._since = trio.current_time()
         self._scope: trio.CancelScope | None = None
 
     async def restart(self, task_group: TaskGroup, action: Callable[..., Any]) -> None:
-        """The connection is idle from now on; `action` ends it when that lasts, or when the server ends."""
-        self._since = trio.current_time()
+        """Watch from now on; `action` ends the connection that was idle too long, or is when the server ends."""
         if self._scope is None:
             self._scope = trio.CancelScope()
             task_group.spawn(self._watch, self._scope, action)
 
     async def stop(self) -> None:
-        """The connection is busy."""
-        self._since = None
+        """Nothing: a call begins."""
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """The application answers a request."""
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+            self._since = trio.current_time()
 
     def end(self) -> None:
         """The connection is over: nobody needs to watch it."""
@@ -129,13 +145,13 @@ class Idleness(TrioSingleTask):
     async def _watch(self, scope: trio.CancelScope, action: Callable[..., Any]) -> None:
         with scope:
             await self._until_stale()
-            if self._since is not None:
+            if not self._calls:
                 await action()
 
     async def _until_stale(self) -> None:
         while True:
             now = trio.current_time()
-            deadline = (now if self._since is None else self._since) + self._timeout_s
+            deadline = (now if self._calls else self._since) + self._timeout_s
             if deadline <= now:
                 return
             with trio.CancelScope(deadline=deadline):
@@ -167,9 +183,15 @@ async def serve(
             idleness.end()
             life.deadline = trio.current_time() + unread_timeout_s
 
+        async def call(scope: Any, receive: Any, send: Any, sync_spawn: Any, call_soon: Any) -> None:
+            if scope["http_version"] not in ("1.0", "1.1"):
+                send = _patient(send, wire, unread_timeout_s)
+            with idleness.busy():
+                await wrapped(scope, receive, send, sync_spawn, call_soon)
+
         with trio.CancelScope() as life:
             wire = Wire(stream, unread_timeout_s, end)
-            await _converse(wrapped, config, context, wire, idleness)
+            await _converse(call, config, context, wire, idleness)
 
     async with trio.open_nursery() as process:
         await process.start(lifespan.handle_lifespan)
@@ -197,6 +219,18 @@ async def _converse(app: AppWrapper, config: Config, context: WorkerContext, wir
         logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
     finally:
         await trio.aclose_forcefully(wire)
+
+
+def _patient(send: Send, wire: Wire, unread_timeout_s: float) -> Send:
+    """`send` of a stream in HTTP/2, whose client may take bytes and still let the answer wait for its permission."""
+
+    async def send_in_time(message: Any) -> None:
+        with trio.move_on_after(unread_timeout_s + len(message.get("body", b"")) / SLOWEST_BYTES_PER_S):
+            await send(message)
+            return
+        await trio.aclose_forcefully(wire)
+
+    return send_in_time
 
 
 async def _accept(

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import h2.connection
+import h2.settings
 import pytest
 import trio
 from hypercorn.config import Config
@@ -165,3 +167,35 @@ async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None
             assert len(await everything(busy)) >= len(LARGE)
             await idle.aclose()
             await busy.aclose()
+
+
+def http2(window: int, *, asks: bool) -> bytes:
+    """The opening of HTTP/2 by a client that grants each answer `window` bytes, and its request for a large one."""
+    client = h2.connection.H2Connection()
+    client.local_settings = h2.settings.Settings(
+        client=True, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: window}
+    )
+    client.initiate_connection()
+    if asks:
+        names = {":method": "GET", ":path": "/large", ":scheme": "http", ":authority": "localhost"}
+        client.send_headers(1, names.items(), end_stream=True)
+    return client.data_to_send()
+
+
+@pytest.mark.parametrize(
+    "opening",
+    [
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"GET / HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        http2(1, asks=False),
+        http2(1, asks=True),
+    ],
+    ids=["a handshake without its key", "a handshake in HTTP/1.0", "HTTP/2 and nothing", "HTTP/2 without permission"],
+)
+async def test_what_never_becomes_a_request_or_an_answer_is_closed(opening: bytes) -> None:
+    """Nobody holds a connection for ever, whatever it pretends to become."""
+    with trio.fail_after(20):
+        async with served(idle_timeout_s=5, unread_timeout_s=5) as (connect, _), await connect() as stream:
+            await stream.send_all(opening)
+            await everything(stream)
+            assert (await ask(connect)).endswith(b"well")

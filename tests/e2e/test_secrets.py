@@ -1,0 +1,162 @@
+"""After a full cycle of every command and endpoint, errors included, no secret stands in anything that came out."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Ended, Server, Shop
+
+PASSWORD = "Tr0ub4dor-and-3"
+UNREACHABLE = f"postgresql+psycopg://svc:{PASSWORD}@127.0.0.1:1/shop"
+SQL_RECIPE = """\
+name: orders
+source:
+  type: sql
+  dsn_env: SVC_RECIPE_DSN
+  query: "SELECT 'u' || (n % 30) AS user_id, 'i' || ((n * 7 + n / 30) % 20) AS item_id FROM generate_series(1, 600) n"
+schema: {user_column: user_id, item_column: item_id}
+training: {algorithms: [TopPop], n_trials: 1, cutoff: 5}
+output: {path: artifacts/orders.svc, versioning: always_overwrite}
+"""
+PATHS = [
+    "/", "/v1/docs", "/v1/health", "/v1/health/live", "/v1/health/ready", "/v1/health/details", "/v1/metrics",
+    "/v1/openapi.json", "/v1/recipes", "/v1/recipes/shop", "/v1/recipes/orders", "/v1/nothing",
+]  # fmt: skip
+BODIES = [b'{"user_id":"u1"}', b'{"user_id":"nobody"}', b"{", b'{"user_id":1}', b'{"seed_items":["i1"]}']
+VERBS = [":recommend", ":recommend-related", ":batch-recommend", ":batch-recommend-related"]
+
+
+def keygen(shop: Shop, kind: str) -> dict[str, str]:
+    """What the command prints; the one place where a secret has to be shown."""
+    lines = shop.svc("keygen", "--type", kind, "--kid", f"{kind}-kid").out.splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+class Heard:
+    """Everything that came out so far, as bytes by its origin."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, bytes] = {}
+
+    def command(self, name: str, ended: Ended) -> Ended:
+        self.parts[name] = (ended.out + ended.err).encode()
+        return ended
+
+    def answer(self, name: str, url: str, body: bytes | None, headers: dict[str, str]) -> int:
+        request = urllib.request.Request(url, data=body, headers=headers)
+        try:
+            answer = urllib.request.urlopen(request, timeout=30)
+        except urllib.error.HTTPError as error:
+            answer = error
+        with answer:
+            self.parts[name] = str(answer.headers).encode() + answer.read()
+            return int(answer.status)
+
+    def files(self, folder: Path, known: Path) -> None:
+        """Every file that appeared; `known` is where the test itself wrote."""
+        for path in folder.rglob("*"):
+            if path.is_file() and path != known:
+                self.parts[str(path)] = path.read_bytes()
+
+    def where(self, secret: bytes) -> list[str]:
+        return [name for name, part in self.parts.items() if secret.lower() in part.lower()]
+
+
+def ask_everything(server: Server, heard: Heard, keys: dict[str, str]) -> set[int]:
+    """Every path and verb under every key; the statuses that came."""
+    statuses = set()
+    for kind, key in keys.items():
+        headers = {"X-API-Key": key} if key else {}
+        for path in PATHS:
+            statuses.add(heard.answer(f"GET {path} {kind}", server.url + path, None, headers))
+        for recipe in ("shop", "orders", "none"):
+            for verb in VERBS:
+                for number, body in enumerate(BODIES):
+                    url = f"{server.url}/v1/recipes/{recipe}{verb}"
+                    statuses.add(heard.answer(f"{url} {kind} {number}", url, body, headers))
+    return statuses
+
+
+def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> tuple[dict[str, str], dict[str, str]]:
+    """Run it all, and give what keygen said of the signing and of the API key."""
+    signing, api = keygen(shop, "signing"), keygen(shop, "api")
+    shop.environment |= {
+        "SVC_SIGNING_KEYS": signing["env_entry"].partition("=")[2],
+        "SVC_API_KEYS": api["env_entry"].partition("=")[2],
+        "SVC_RECIPE_DSN": dsn,
+        "SVC_LOG_LEVEL": "debug",
+        "SVC_METRICS_ENABLED": "1",
+    }
+    orders = shop.folder / "orders.yaml"
+    orders.write_text(SQL_RECIPE)
+    for recipe in (shop.recipe, orders):
+        heard.command(f"validate {recipe.name}", shop.svc("validate", str(recipe)))
+        heard.command(f"train {recipe.name}", shop.svc("train", str(recipe), "--verbose"))
+    given = shop.svc("train", str(orders), "--env-var", f"SVC_RECIPE_DSN={dsn}", SVC_RECIPE_DSN="")
+    heard.command("train with the DSN on the command line", given)
+    heard.command("inspect", shop.svc("inspect", str(shop.artifact)))
+    heard.command("inspect --json", shop.svc("inspect", str(shop.artifact), "--json"))
+    server = serve()
+    good = api["plaintext"]
+    asked = {"none": "", "good": good, "padded": good + ".", "half": good[:21] + "A" * 22, "malformed": "x"}
+    assert ask_everything(server, heard, asked) >= {200, 401, 404, 422}
+    heard.command("status", shop.svc("status", server.url, SVC_CLIENT_KEY=good))
+    heard.command("status with a wrong key", shop.svc("status", server.url, SVC_CLIENT_KEY=good[::-1]))
+    whole = shop.artifact.read_bytes()
+    shop.artifact.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    server.wait_for("artifact_load_failed")
+    heard.answer("details with an error", server.url + "/v1/health/details", None, {"X-API-Key": good})
+    assert server.stop() == 0
+    heard.parts["server log"] = json.dumps(server.records).encode()
+    slips = {"SVC_API_KEYS": f"k:{good}", "SVC_SIGNING_KEYS": f"k:{signing['plaintext']}0"}
+    for variable, slip in slips.items():
+        ended = shop.svc("serve", "--recipes", str(shop.folder), "--port", "0", **{variable: slip})
+        assert heard.command(f"a slip in {variable}", ended).code == 8
+    heard.files(shop.folder, known=shop.recipe)
+    return signing, api
+
+
+def assert_silence(heard: Heard, signing: dict[str, str], api: dict[str, str]) -> None:
+    """Nothing secret in any spelling; what may be shown is there, so the search looked at the right places."""
+    raw = bytes.fromhex(signing["plaintext"])
+    digest = re.sub("^sha256:", "", api["hash"])
+    secrets = {
+        "signing key": signing["plaintext"].encode(),
+        "signing key, raw": raw,
+        "signing key, base64": base64.b64encode(raw).rstrip(b"="),
+        "API key": api["plaintext"].encode(),
+        "first half of the API key": api["plaintext"][:21].encode(),
+        "hash of the API key": digest.encode(),
+        "hash of the API key, raw": bytes.fromhex(digest),
+        "password": PASSWORD.encode(),
+    }
+    assert {name: heard.where(secret) for name, secret in secrets.items() if heard.where(secret)} == {}
+    assert {"server log", "inspect"} <= set(heard.where(signing["fingerprint"].encode()) + heard.where(b"signing-kid"))
+    assert heard.where(b'"auth_invalid_key"') == ["server log"]
+
+
+def test_no_secret_comes_out(shop: Shop, serve: Callable[..., Server]) -> None:
+    """A database that cannot be reached, too: its error knows the password."""
+    heard = Heard()
+    assert_silence(heard, *cycle(shop, serve, UNREACHABLE, heard))
+
+
+@pytest.mark.integration
+def test_no_secret_comes_out_when_the_database_answers(shop: Shop, serve: Callable[..., Server]) -> None:
+    """The same with a recipe that is trained from a real database, under a password."""
+    url = os.environ.get("SVC_TEST_POSTGRES_URL") or pytest.skip("SVC_TEST_POSTGRES_URL is not set")
+    heard = Heard()
+    known = cycle(shop, serve, re.sub("://([^:@]+)(:[^@]*)?@", rf"://\1:{PASSWORD}@", url), heard)
+    assert heard.where(b'"n_rows": 600')
+    assert_silence(heard, *known)
