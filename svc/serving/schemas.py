@@ -18,7 +18,7 @@ from pydantic import (
     WithJsonSchema,
     WrapValidator,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json
 
 from svc.errors import ValidationFailed
 from svc.model.query import Prepared
@@ -281,15 +281,25 @@ def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:
 
 def parse(schema: type[AnyBody], body: bytes) -> AnyBody:
     """The validated body. Raises ValidationFailed for anything else, whatever bytes came."""
-    if len(body) > COUNTED_BODY_BYTES:
-        _refuse_what_is_too_much(body)
     try:
-        parsed = schema.model_validate_json(body)
+        parsed = schema.model_validate_json(body) if len(body) <= COUNTED_BODY_BYTES else _parse_long(schema, body)
     except ValidationError as error:
         raise failed(error, "request body") from None
     if body.count(b":") != _keys(cast(AnyRequest | AnyBatch, parsed)):
         _refuse_repeated_keys(body)
     return parsed
+
+
+def _parse_long(schema: type[AnyBody], body: bytes) -> AnyBody:
+    """As `model_validate_json`, whose errors hold another copy of what they are about. Raises ValidationError too."""
+    _refuse_what_is_too_much(body)
+    try:
+        value = from_json(body, cache_strings=False)
+    except ValueError:
+        return schema.model_validate_json(body)  # which says what is wrong with it
+    if not isinstance(value, dict):
+        raise _refuse("Input should be an object", "model_type")
+    return schema.model_validate(value)
 
 
 def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody:

@@ -1,0 +1,71 @@
+"""Bodies of requests: a long one is read in another way than a short one, and must mean the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from svc.errors import ValidationFailed
+from svc.serving import schemas
+from svc.serving.schemas import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest, parse
+
+FEATURES = {
+    "year": 1999,
+    "score": 0.5,
+    "genres": ["a", "b", None],
+    "old": True,
+    "text": "\u00e4\ud83d\ude00",
+    "no": None,
+}
+BODIES = {
+    RecommendRequest: [
+        b'{"user_id": "u1", "limit": 10.0, "exclude_items": ["a"], "include_seen": true}',
+        json.dumps({"user_features": FEATURES, "limit": 3}).encode(),
+        b'{"user_id": 5}',
+        b'{"user_id": "u", "limit": "10"}',
+        b'{"user_id": "u", "limit": 0, "other": 1}',
+        b'{"user_features": {"a": NaN}}',
+        b'{"user_features": {"a": 1e999, "b": {"c": 1}}}',
+        b'{"user_id": "u", "user_id": "v"}',
+        b'["u"]',
+        b'"u"',
+        b'{"user_id": "\\ud800"}',
+        b'{"user_id": "u"',
+        b"\xff{}",
+        b"[" * 300,
+    ],
+    RelatedRequest: [
+        json.dumps(
+            {"seed_items": ["i1"], "item_features": {"x": FEATURES, "y": {}}, "user_features": FEATURES}
+        ).encode(),
+        b'{"seed_items": []}',
+        b'{"item_features": {"x": {"a": 1}, "y": 2}}',
+    ],
+    RecommendBatch: [
+        b'{"requests": [{"user_id": "u1"}, {"user_id": 5}, {}, 7, {"user_id": "u"}], "include_metadata": true}',
+        b'{"requests": []}',
+        b'{"requests": [%b]}' % b",".join([b"1"] * 257),
+        b'{"requests": [{"user_id": "u", "user_id": "v"}]}',
+    ],
+    RelatedBatch: [json.dumps({"requests": [{"item_features": FEATURES}, {"seed_items": ["a", "b"]}]}).encode()],
+}
+
+
+def outcome(schema: type[schemas.AnyRequest] | type[schemas.AnyBatch], body: bytes) -> object:
+    """What came of it, in a form that can be compared; errors by what the client sees."""
+    try:
+        parsed = parse(schema, body)
+    except ValidationFailed as error:
+        return error.errors
+    if isinstance(parsed, schemas.Batch):
+        return [one.error.errors if isinstance(one, schemas.Rejected) else one for one in schemas.elements(parsed)]
+    return parsed
+
+
+@pytest.mark.parametrize("schema", BODIES, ids=lambda schema: schema.__name__)
+def test_length_changes_nothing(schema: type[RecommendRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways accept the same bodies with the same values, and refuse the others with the same words."""
+    short = [outcome(schema, body) for body in BODIES[schema]]
+    monkeypatch.setattr(schemas, "COUNTED_BODY_BYTES", 0)
+    assert [outcome(schema, body) for body in BODIES[schema]] == short
