@@ -90,7 +90,7 @@ def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
     from svc.cli.demo_files import RECIPES
     from svc.cli.demo_requests import print_requests
 
-    environment = {**os.environ, **keys.environment}
+    environment = {**os.environ, **keys.environment, "SVC_CONSOLE": "1"}
     for recipe in RECIPES:
         typer.echo(f"svc train {folder / 'recipes' / recipe}.yaml")
         with _child(["train", str(folder / "recipes" / f"{recipe}.yaml"), "--quiet"], environment) as training:

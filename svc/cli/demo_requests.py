@@ -28,6 +28,7 @@ def print_requests(url: str, folder: Path, api_key: str) -> None:
         typer.echo(_curl(url, request, api_key))
         for item in _ask(url, request, api_key)["items"]:
             typer.echo(f"    {item['item_id']}  {item['score']:9.4f}  {item['title']} ({item['categories']})")
+    typer.echo(f"\n# To look and try in the browser\n{url}/ with the API key {api_key}")
     typer.echo(f"\nServing at {url}. Ctrl-C ends it. Everything is in {folder}: recipes, data, artifacts, keys.")
 
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,9 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     lines = []
     for line in process.stdout:
         lines.append(line)
+        if "with the API key" in line:
+            with urllib.request.urlopen(line.split()[0], timeout=10) as page:
+                assert b"svc console" in page.read()
         if "Ctrl-C ends it" in line:
             process.send_signal(signal.SIGINT)
     process.stdout.close()
