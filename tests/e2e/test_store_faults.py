@@ -62,6 +62,11 @@ def by_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
+def by_device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
 def by_missing_target(path: Path) -> None:
     path.write_text(f"{path.stem}.01234567.svc\n", encoding="utf-8")
 
@@ -75,6 +80,8 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "dangling": (by_dangling_link, "artifact not found"),
     "loop": (by_looping_link, "Too many levels of symbolic links"),
     "pipe": (by_pipe, "is not a file"),
+    "device": (by_device, "is not a file"),
+    "sparse": (lambda path: os.truncate(path, 64 << 30), "payload exceeds max bytes"),
     "gone": (Path.unlink, "artifact not found"),
     "empty": (lambda path: path.write_bytes(b"") and None, "magic bytes mismatch"),
     "cut": (lambda path: os.truncate(path, 100), "magic bytes mismatch"),
@@ -103,8 +110,10 @@ def test_a_file_system_that_does_everything_wrong(home: Path, tmp_path: Path) ->
         assert wrong == {}
         assert first_items(server, list(FAULTS)) == {"i0"}
         assert server.health()[0] == 200
+        paths["denied"].chmod(0o644)
+        paths["closed"].parent.chmod(0o755)
+        until(lambda: not {"denied", "closed"} & failing(server).keys(), lambda: str(failing(server)))
         for path in paths.values():
-            path.parent.chmod(0o755)
             if path.is_dir() and not path.is_symlink():
                 path.rmdir()
             else:
@@ -113,6 +122,26 @@ def test_a_file_system_that_does_everything_wrong(home: Path, tmp_path: Path) ->
         until(lambda: failing(server) == {}, lambda: str(failing(server)))
         until(lambda: first_items(server, list(FAULTS)) == {"i1"})
         assert server.stop() == 0
+
+
+def test_a_copy_in_place_is_never_served_half(home: Path, tmp_path: Path) -> None:
+    """A tool that overwrites the artifact bit by bit: what is half there is refused, what is whole is served."""
+    path, pieces = tmp_path / "m.svc", 8
+    write_recipe(home, "m", path)
+    write_artifact(path, popularity_model(0))
+    with Server(home) as server:
+        for number in (1, 2, 3):
+            fresh = tmp_path / "fresh.svc"
+            sha256 = write_artifact(fresh, popularity_model(number), head=header(number=number))
+            content = fresh.read_bytes()
+            with path.open("r+b", buffering=0) as file:
+                for piece in range(pieces):
+                    file.write(content[piece * len(content) // pieces : (piece + 1) * len(content) // pieces])
+                    assert server.recommend("m").status_code == 200
+                    if piece == pieces // 2:
+                        server.wait_for("artifact_load_failed", times=number)
+            server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
+        assert failing(server) == {}
 
 
 def test_clocks_that_jump(home: Path, tmp_path: Path) -> None:
