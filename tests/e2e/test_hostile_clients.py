@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import resource
 import socket
 import threading
 import time
@@ -10,15 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import h2.config
+import h2.connection
 import httpx
 import pytest
 
-from tests.e2e.server import Server, write_recipe
+from tests.e2e.server import Server, until, write_recipe
 from tests.serving.artifacts import popularity_model, write_artifact
 
 PATIENCE_S = 20
 ENV = {"SVC_KEEP_ALIVE_SECONDS": "2", "SVC_CLIENT_TIMEOUT_SECONDS": "2", "SVC_MAX_BODY_BYTES": "64MiB"}
 HEAD = b"POST /v1/recipes/shop:recommend HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+CONNECTION_BYTES = 32 << 10
 GOOD = b'{"user_id":"u1"}'
 
 
@@ -204,3 +210,100 @@ def test_chunked_bodies_are_read(server: Server) -> None:
     with connect(server) as client:
         client.sendall(HEAD + b"Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + b"0\r\n\r\n")
         assert everything(client).startswith(b"HTTP/1.1 200")
+
+
+def http2(path: bytes = b"/v1/health", method: bytes = b"GET", parts: int = 0) -> list[bytes]:
+    """The packets of a client of HTTP/2: its opening with one request, and then the parts of a body."""
+    client = h2.connection.H2Connection(
+        h2.config.H2Configuration(header_encoding=None, validate_outbound_headers=False)
+    )
+    client.initiate_connection()
+    names = [(b":method", method), (b":path", path), (b":scheme", b"http"), (b":authority", b"localhost")]
+    client.send_headers(1, names if method != b"CONNECT" else [names[0], names[3]], end_stream=not parts)
+    packets = [client.data_to_send()]
+    for _ in range(parts):
+        client.send_data(1, b"x")
+        packets.append(client.data_to_send())
+    return packets
+
+
+UPGRADE = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: "
+WEBSOCKET = UPGRADE + b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        http2(path=b"/\xff"),
+        http2(method=b"G\xff"),
+        http2(method=b"CONNECT"),
+        http2(path=b"/v1/none", method=b"POST", parts=5),
+        [UPGRADE + b"h2c\r\nHTTP2-Settings: AAM\r\n\r\n"],
+        [UPGRADE + b"h2c\r\n\r\n", b"\x00" * 100],
+        [WEBSOCKET + b"Content-Length: 5\r\n\r\nhello"],
+        [WEBSOCKET + b"\r\n", b"\xff" * 100],
+    ],
+    ids=[
+        "path in HTTP/2",
+        "method in HTTP/2",
+        "CONNECT in HTTP/2",
+        "a body after its answer",
+        "settings of h2c",
+        "noise as HTTP/2",
+        "a body with a handshake",
+        "noise as WebSocket",
+    ],
+)
+def test_no_packet_ends_the_server(server: Server, packets: list[bytes]) -> None:
+    """Protocols that the library below knows and trips over: their connection ends, and nothing else."""
+    with connect(server) as bystander, connect(server) as client:
+        bystander.sendall(HEAD + b"Content-Length: 16\r\n\r\n")
+        for packet in packets:
+            with contextlib.suppress(OSError):  # it may be over before all is said
+                client.sendall(packet)
+            healthy(server)
+        everything(client)
+        bystander.sendall(GOOD)
+        assert bystander.recv(65536).startswith(b"HTTP/1.1 200")
+    assert server.process.poll() is None
+
+
+def test_many_connections_at_once_leave_room_for_others(server: Server) -> None:
+    """Idle connections cost little memory, are closed in time, and are given back; others are served meanwhile."""
+    count = int(os.environ.get("SVC_TEST_CONNECTIONS", "1000"))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    before = server.resident_bytes()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(server)) for _ in range(count)]
+        healthy(server)
+        assert server.resident_bytes() - before < count * CONNECTION_BYTES + (4 << 20)
+        for client in clients:
+            assert everything(client) == b""
+    files = Path(f"/proc/{server.process.pid}/fd")
+    until(lambda: len(list(files.iterdir())) < 100)
+    healthy(server)
+
+
+def test_eight_large_bodies_at_once_have_bounded_memory(server: Server) -> None:
+    """Each is refused for what it says, others are served meanwhile, and the peak is below thrice their size."""
+    size = int(os.environ.get("SVC_TEST_BODY_MIB", "16")) << 20
+    status = Path(f"/proc/{server.process.pid}/status")
+    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # the peak begins anew
+    before = server.resident_bytes()
+    body = b'{"user_id":"u1","exclude_items":["' + (b"x" * 200 + b'","') * (size // 203 - 1) + b'"]}'
+    answers: list[bytes] = []
+
+    def send() -> None:
+        with connect(server) as client:
+            client.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            answers.append(everything(client))
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        healthy(server)
+    assert [answer[:12] for answer in answers] == [b"HTTP/1.1 422"] * 8
+    peak = int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
+    assert peak - before < 3 * 8 * size + (64 << 20)
