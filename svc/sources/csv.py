@@ -72,7 +72,7 @@ class CsvSource:
 
     def probe(self) -> list[str]:
         """Reads the header row only."""
-        with open_file(self._config, self._context, beginning=True) as found:
+        with open_file(self._config, self._context, part="beginning") as found:
             header = self._header(found)
             named = ", ".join(header.wanted)
             return [f"{found.where}: readable", f"{found.where}: has the columns {named}"]

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from svc.errors import DataSourceError, SourceTooLarge
 from svc.logs import redact_text
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 EXPANSION = 8
 """A file from http(s) may expand to this many times SVC_MAX_DOWNLOAD_BYTES."""
-BEGINNING_BYTES = 256 * 1024
+PART_BYTES = 256 * 1024
+Part = Literal["all", "beginning", "end"]
 _CHUNK = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
@@ -33,7 +34,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 class DataFile:
     """An open file that can seek. `where` names it in messages; `max_expanded` bounds what it may decompress to.
 
-    `whole` is False for the mere beginning of a file.
+    `whole` is False for a part of a file. An end has its bytes from `begin` on, or, with None, could not be had.
     """
 
     file: BinaryIO
@@ -41,18 +42,19 @@ class DataFile:
     size: int
     max_expanded: int | None
     whole: bool = True
+    begin: int | None = 0
 
 
 @contextmanager
-def open_file(options: FileOptions, context: SourceContext, *, beginning: bool = False) -> Iterator[DataFile]:
+def open_file(options: FileOptions, context: SourceContext, *, part: Part = "all") -> Iterator[DataFile]:
     """Open the file of `options`, verified against its sha256 if one is given.
 
-    With `beginning`, http(s) files are fetched for their first bytes only and nothing is verified. Raises
+    For a look at its `beginning` or `end`, no more of an http(s) file is fetched and nothing is verified. Raises
     DataSourceError.
     """
     location = classify(options.path)
     where = shown(location, context)
-    with explained(where), _opened(location, options.sha256, context, beginning) as found:
+    with explained(where), _opened(location, options.sha256, context, part) as found:
         yield found
 
 
@@ -80,34 +82,43 @@ def explained(where: str) -> Iterator[None]:
 
 
 @contextmanager
-def _opened(location: Location, sha256: str | None, context: SourceContext, beginning: bool) -> Iterator[DataFile]:
+def _opened(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
     if location.is_http:
-        with _fetched(location, sha256, context, beginning) as found:
-            yield found
+        with _spool(shown(location, context)) as file:
+            yield _fetched(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
     elif is_remote(location):
-        with _object(location, None if beginning else sha256, context) as found:
+        with _object(location, sha256 if part == "all" else None, context) as found:
             yield found
     else:
         path = resolve_local(location, context.base_dir)
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
         with path.open("rb") as file:
-            if sha256 is not None and not beginning:
+            if sha256 is not None and part == "all":
                 _verify(_digest(file), sha256, str(path))
             yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
 
 
-@contextmanager
-def _fetched(location: Location, sha256: str | None, context: SourceContext, beginning: bool) -> Iterator[DataFile]:
+def _fetched(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO) -> DataFile:
     where = shown(location, context)
-    with _spool(where) as file:
-        digest = http.download(location.uri, file, context, at_most=BEGINNING_BYTES if beginning else None)
-        if not beginning and sha256 is not None:
-            _verify(digest, sha256, where)
-        size = file.tell()
-        file.seek(0)
-        cap = context.settings.max_download_bytes * EXPANSION
-        yield DataFile(file, where, size, cap, whole=not beginning or size < BEGINNING_BYTES)
+    digest = http.download(location.uri, file, context)
+    if sha256 is not None:
+        _verify(digest, sha256, where)
+    size = file.tell()
+    file.seek(0)
+    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION)
+
+
+def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part) -> DataFile:
+    where = shown(location, context)
+    begin: int | None = 0
+    if part == "end":
+        begin = http.download_end(location.uri, file, context, PART_BYTES)
+    else:
+        http.download(location.uri, file, context, at_most=PART_BYTES)
+    size = file.tell()
+    file.seek(0)
+    return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION, size < PART_BYTES, begin)
 
 
 @contextmanager

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from typing import BinaryIO
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import BinaryIO, Final
 
 from svc import events, logs
 from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarge
-from svc.net import HttpRules, exchange
+from svc.net import HttpRules, Response, exchange
 from svc.sources.base import Purpose, SourceContext
+
+_PLACE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0-9]{1,18}")
 
 
 def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | None = None) -> str:
@@ -17,30 +22,56 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
     With `at_most`, reading stops quietly after that many bytes: for a look at a file's beginning. Raises
     SourceTooLarge above SVC_MAX_DOWNLOAD_BYTES, DataSourceError otherwise.
     """
-    cap = context.settings.max_download_bytes
     digest = hashlib.sha256()
     read = 0
+    with _answer(url, context) as response:
+        response.require(200)
+        for chunk in response.chunks(context.settings.max_download_bytes):
+            out.write(chunk)
+            digest.update(chunk)
+            read += len(chunk)
+            if at_most is not None and read >= at_most:
+                break
+        _require_whole(response.url, response.length, read, partial=at_most is not None)
+    return digest.hexdigest()
+
+
+def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
+    """Write the last `n_bytes` of the body where they belong in `out`, and return where they begin.
+
+    None from a server that does not send parts, unless the whole is smaller than that. Raises as `download` does.
+    """
+    with _answer(url, context, {"Range": f"bytes=-{n_bytes}"}) as response:
+        response.require(200, 206)
+        place = _PLACE.fullmatch(response.headers.get("content-range", ""))
+        begin = int(place["begin"]) if response.status == 206 and place else 0
+        if response.length is None or response.length > n_bytes:
+            return None
+        out.seek(begin)
+        out.writelines(response.chunks(n_bytes))
+        _require_whole(response.url, response.length, out.tell() - begin, partial=False)
+    return begin
+
+
+@contextmanager
+def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[Response]:
+    """The final answer to a GET, its redirects logged; whatever fails on it is a DataSourceError."""
     redirect = events.METADATA_SOURCE_REDIRECT if context.purpose == "metadata" else events.CSV_SOURCE_REDIRECT
 
     def on_redirect(from_: str, to: str, status: int) -> None:
         logs.emit(redirect, from_=from_, to=to, status=status)
 
+    where = url
+    rules = HttpRules.of(context.settings)
     try:
-        with exchange("GET", url, HttpRules.of(context.settings), on_redirect=on_redirect) as response:
-            response.require(200)
-            for chunk in response.chunks(cap):
-                out.write(chunk)
-                digest.update(chunk)
-                read += len(chunk)
-                if at_most is not None and read >= at_most:
-                    break
-            _require_whole(response.url, response.length, read, partial=at_most is not None)
+        with exchange("GET", url, rules, headers=headers, on_redirect=on_redirect) as response:
+            where = response.url
+            yield response
     except FetchTooLarge as error:
-        too_large(response.url, error.fields.get("bytes_read", read), cap, context.purpose)
+        too_large(where, error.fields["bytes_read"], context.settings.max_download_bytes, context.purpose)
         raise SourceTooLarge(f"{error.message}: SVC_MAX_DOWNLOAD_BYTES", fields=error.fields) from None
     except FetchError as error:
         raise DataSourceError(error.message, fields=error.fields) from error
-    return digest.hexdigest()
 
 
 def too_large(path: str, bytes_read: int, cap: int, purpose: Purpose) -> None:

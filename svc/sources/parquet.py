@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import pyarrow as pa
@@ -50,9 +51,9 @@ class ParquetSource:
                 raise DataSourceError(f"{found.where} is no readable Parquet file: {str(error)[:300]}") from error
 
     def probe(self) -> list[str]:
-        """Reads the footer only. Over http(s), where files are fetched whole, the address is tried alone."""
-        with open_file(self._config, self._context, beginning=True) as found:
-            if not found.whole:
+        """Reads the footer only. Where it cannot be had alone over http(s), only the address is tried."""
+        with open_file(self._config, self._context, part="end") as found:
+            if not _has_footer(found):
                 return [f"{found.where}: answers; columns and sha256 are checked when it is read"]
             try:
                 file = pq.ParquetFile(found.file)
@@ -82,3 +83,13 @@ class ParquetSource:
                 refuse_expansion(found.where, expanded, found.max_expanded, self._context)
             builder.add(batch.select(columns))
         return builder
+
+
+def _has_footer(found: DataFile) -> bool:
+    """Whether the footer, whose length stands before the file's last four bytes, lies in the part that is there."""
+    if found.begin in (0, None):
+        return found.begin == 0
+    found.file.seek(-8, io.SEEK_END)
+    length = int.from_bytes(found.file.read(4), "little")
+    found.file.seek(0)
+    return found.size - 8 - length >= (found.begin or 0)

@@ -59,7 +59,8 @@ def records() -> Iterator[list[dict[str, Any]]]:
 class Page:
     """What a path of the web server answers.
 
-    `cut` sends less than it promises, `trickle` a byte now and then, `hang` nothing until the end.
+    `cut` sends less than it promises, `trickle` a byte now and then, `hang` nothing until the end. With `parts` the
+    end of it can be asked for alone.
     """
 
     body: bytes = b""
@@ -69,6 +70,7 @@ class Page:
     hang: bool = False
     trickle: bool = False
     chunked: bool = False
+    parts: bool = False
 
 
 class WebServer:
@@ -77,6 +79,7 @@ class WebServer:
     def __init__(self, scheme: str, context: ssl.SSLContext | None) -> None:
         self.pages: dict[str, Page] = {}
         self.hits: list[str] = []
+        self.sent = 0
         self.released = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -100,6 +103,11 @@ class WebServer:
         return Handler
 
     def answer(self, handler: BaseHTTPRequestHandler, page: Page) -> None:
+        asked = handler.headers.get("Range", "").removeprefix("bytes=-")
+        if page.parts and asked:
+            begin, total = max(0, len(page.body) - int(asked)), len(page.body)
+            place = {"Content-Range": f"bytes {begin}-{total - 1}/{total}"}
+            page = Page(page.body[begin:], 206, page.headers | place)
         if page.hang:
             self.released.wait(30)
         handler.close_connection = True
@@ -117,7 +125,9 @@ class WebServer:
             end = b"" if page.cut else b"0\r\n\r\n"
             handler.wfile.write(b"%x\r\n%b\r\n%b" % (len(page.body), page.body, end))
         else:
-            handler.wfile.write(page.body)
+            with contextlib.suppress(OSError):  # a client that has seen enough
+                handler.wfile.write(page.body)
+            self.sent += len(page.body)
 
     def _trickle(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
         with contextlib.suppress(OSError):  # until the client leaves

@@ -112,3 +112,26 @@ def test_probe_reads_the_beginning_only(make: Any, web: Any) -> None:
     put(web, "/a.csv", body=DATA + b"3,c\n" * 1_000_000)
     source = make("csv", path=f"{web.url}/a.csv", sha256=sha256(DATA), columns=("user_id",))
     assert any("has the columns user_id" in line for line in source.probe())
+
+
+@pytest.mark.parametrize(("parts", "names"), [(True, 3), (False, 3), (True, 9000)])
+def test_probe_reads_a_parquet_files_end_only(make: Any, web: Any, tmp_path: Any, *, parts: bool, names: int) -> None:
+    """The columns are found in the footer; where it cannot be had alone, that is said, and what is missing is not."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    noise = pa.array([hashlib.sha256(b"%d" % k).hexdigest() for k in range(10_000)])
+    columns = {"user_id": noise} | {f"c{k}": pa.nulls(10_000) for k in range(names)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    body = (tmp_path / "a.parquet").read_bytes()
+    put(web, "/a.parquet", body=body, parts=parts)
+    source = make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(body), columns=("user_id",))
+    lines = source.probe()
+    if parts and names == 3:
+        assert any("has the columns user_id" in line for line in lines)
+        assert web.sent < len(body)
+        with pytest.raises(DataSourceError, match="has no column absent"):
+            make("parquet", path=f"{web.url}/a.parquet", sha256=sha256(body), columns=("absent",)).probe()
+    else:
+        assert lines == [f"{web.url}/a.parquet: answers; columns and sha256 are checked when it is read"]
+    assert len(source.fetch()) == 10_000
