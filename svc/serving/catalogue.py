@@ -19,7 +19,8 @@ from svc.serving.lanes import be_nice
 from svc.serving.registry import Served
 
 MAX_VALUES = 200
-BLOCK_ITEMS = 512
+BLOCK_BYTES = 64 * 1024
+"""Text that is looked at in one go: short, as the interpreter is held meanwhile."""
 LONGEST_SEARCH_S = 2.0
 
 
@@ -50,10 +51,11 @@ def find_items(
 def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) -> Iterator[int | None]:
     """Columns whose JSON contains the words somewhere, rising; None instead of the rest when time is over."""
     escaped = [to_json(word)[1:-1].decode().casefold() for word in words]
-    for start in range(0, len(fragments), BLOCK_ITEMS):
+    stop = 0
+    while stop < len(fragments):
         if time.perf_counter() > until:
             yield None
-        stop = min(start + BLOCK_ITEMS, len(fragments))
+        start, stop = stop, fragments.block_end(stop, BLOCK_BYTES)
         block = fragments.text(start, stop).casefold()
         if all(word in block for word in escaped):
             for column in range(start, stop):

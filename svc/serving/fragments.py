@@ -5,6 +5,7 @@ Each item has two pieces in one blob: `,{"item_id":"...","score":` and `,"field"
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -61,6 +62,11 @@ class ItemFragments:
     def text(self, start: int, stop: int) -> str:
         """All that the items of columns start..stop-1 say, as JSON text to search in."""
         return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
+
+    def block_end(self, start: int, size: int) -> int:
+        """The column at which about `size` bytes of text from the column `start` on end; at least one further."""
+        place = bisect_right(self._offsets, self._offsets[_PIECES * start] + size, lo=_PIECES * start)
+        return max((place - 1) // _PIECES, start + 1)
 
     def items(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
         """The JSON array of a ranking."""

@@ -9,6 +9,7 @@ import pytest
 
 from svc.model.features import TokenColumn
 from svc.model.ids import IdTable
+from svc.serving import catalogue
 from svc.serving.catalogue import MAX_VALUES, _column, find_items
 from svc.serving.fragments import ItemFragments
 from svc.serving.metadata import MetadataTable
@@ -98,6 +99,16 @@ def test_only_values_are_searched() -> None:
 def test_any_text_is_found(title: object, text: str) -> None:
     """Case folds beyond ASCII, and what JSON escapes is found as it is written."""
     assert ids_of(find_items(served({7: title}), text, 20)) == ["i7"]
+
+
+@pytest.mark.parametrize("size", [1, 50, 300, 100_000])
+def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much text is looked at in one go, each item is found once."""
+    monkeypatch.setattr(catalogue, "BLOCK_BYTES", size)
+    shop = served({item: f"Volume {item} " + "x" * (item % 7 * 20) for item in range(N_ITEMS)})
+    for item in range(N_ITEMS):
+        assert ids_of(find_items(shop, f"volume {item}", N_ITEMS)).count(f"i{item}") == 1
+    assert ids_of(find_items(shop, "volume", N_ITEMS)) == [f"i{item}" for item in range(N_ITEMS)]
 
 
 def test_a_search_ends_in_time() -> None:
