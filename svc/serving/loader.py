@@ -23,7 +23,7 @@ from svc.model.skew import check_feature_version, check_version_skew, running_ir
 from svc.recipe.load import LoadedRecipe
 from svc.serving.fragments import ItemFragments
 from svc.serving.lanes import be_nice
-from svc.serving.metadata import load_metadata
+from svc.serving.metadata import give_memory_back, load_metadata
 from svc.settings import Settings
 
 UNKNOWN_KID = "<unknown>"
@@ -89,11 +89,18 @@ class Loader:
             raise PayloadInvalid(f"payload: holds {type(model).__name__}, not a model")
         model.check_features(header)
         model.ready()
-        metadata = load_metadata(recipe, self.settings, model.item_ids, self.variables)
-        fragments = ItemFragments.build(model.item_ids, metadata)
+        fragments = self._fragments(recipe, model)
         model.rehearse()
         _compare_recipes(recipe, header)
         return model, fragments
+
+    def _fragments(self, recipe: LoadedRecipe, model: Model) -> ItemFragments:
+        metadata = load_metadata(recipe, self.settings, model.item_ids, self.variables)
+        fragments = ItemFragments.build(model.item_ids, metadata)
+        if metadata is not None:
+            del metadata
+            give_memory_back()
+        return fragments
 
     def _check_versions(self, name: str, header: Mapping[str, Any]) -> None:
         skew = check_version_skew(header, running_irspack_version(), allow=self.settings.allow_version_skew)
