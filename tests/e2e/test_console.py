@@ -253,6 +253,25 @@ def test_titles_are_text_whatever_they_say(tab: Tab) -> None:
     assert page.evaluate("window.hacked") is None
 
 
+def test_the_browser_blocks_and_reports_what_should_not_be_there(tab: Tab) -> None:
+    """Were markup ever to get in, its script would not run and nothing would leave; and these tests would notice."""
+    page = tab.open(key=None)
+    page.evaluate("""() => {
+      const script = document.createElement("script");
+      script.textContent = "window.hacked = true";
+      document.body.append(script);
+      const image = document.createElement("img");
+      image.src = "https://elsewhere.example/?" + "x";
+      document.body.append(image);
+      return fetch("https://elsewhere.example/").catch(() => null);
+    }""")
+    assert page.evaluate("window.hacked") is None
+    for directive in ("script-src", "img-src", "connect-src"):
+        assert any(directive in complaint for complaint in tab.complaints), tab.complaints
+    assert any(complaint.startswith("request to https://elsewhere.example/") for complaint in tab.complaints)
+    tab.complaints.clear()
+
+
 def test_live_figures_follow_the_metrics(tab: Tab, server: Server) -> None:
     """Requests of anybody show up, with rates and percentiles, without a reload."""
     page = tab.open()
