@@ -258,7 +258,7 @@ def answer_of(server: Server, kind: str) -> dict[str, Any]:
         answers.append(server.client.post(f"/v1/recipes/{kind}:recommend", json={"user_id": "u1", "limit": 3}))
         return bool(answers[-1].status_code == 200)
 
-    until(answered, server.log)
+    until(answered, server.log, deadline_s=120)
     return dict(answers[-1].json())
 
 
@@ -296,6 +296,8 @@ def test_validate_train_and_serve(kind: str, request: pytest.FixtureRequest, sal
     assert trained.record("data_fetched")["n_rows"] == len(rows_of(sales))
 
     if kind == "azure":
+        inspected = shop.svc("inspect", source.more["output"]["path"], "--json")
+        assert json.loads(inspected.out)["model_version"].startswith("sha256:"), inspected.err
         with Server(tmp_path, env=source.environment) as own:
             answer, log = answer_of(own, kind), own.log()
     else:
@@ -306,6 +308,8 @@ def test_validate_train_and_serve(kind: str, request: pytest.FixtureRequest, sal
         assert answer["model_version"] == f"sha256:{hashlib.sha256(artifact.read_bytes()).hexdigest()}"
     assert SECRET not in checked.out + checked.err + trained.out + trained.err + log
     if kind == "https":
+        assert trained.record("csv_source_redirect")["status"] == 307
+        assert server.said("metadata_source_redirect", status=307)
         assert [item["title"] for item in answer["items"]] == [f"Thing {item['item_id']}" for item in answer["items"]]
     else:
         counts = Counter(item for _, item, _ in rows_of(sales))

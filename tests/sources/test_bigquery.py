@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -48,6 +49,25 @@ def test_without_permission_rows_come_over_rest(make: Any, bigquery: Any, record
     assert frame["item_id"].cat.categories.to_list() == [f"i{k}" for k in range(7)]
     assert bigquery.calls.count("query") == 1
     assert [(r["event"], r["reason"]) for r in records] == [("bigquery_storage_fallback", "permission_denied")]
+
+
+def test_without_the_extra_rows_come_over_rest(make: Any, bigquery: Any, records: list[Any], monkeypatch: Any) -> None:
+    """The package of the Storage Read API is not installed; nothing is asked of it."""
+    import google.cloud
+
+    monkeypatch.delattr(google.cloud, "bigquery_storage", raising=False)
+    monkeypatch.setitem(sys.modules, "google.cloud.bigquery_storage", None)
+    assert len(make("bigquery", columns=COLUMNS, **OPTIONS).fetch()) == 5000
+    assert "session" not in bigquery.calls
+    assert [(r["event"], r["reason"]) for r in records] == [("bigquery_storage_fallback", "missing_extra")]
+
+
+def test_nothing_else_falls_back(make: Any, bigquery: Any, records: list[Any]) -> None:
+    """A stream that breaks for good is an error, not a reason to be slower."""
+    bigquery.cut_for_good = True
+    with pytest.raises(DataSourceError, match="cut"):
+        make("bigquery", columns=COLUMNS, **OPTIONS).fetch()
+    assert not records
 
 
 def test_the_fallback_can_be_forbidden(make: Any, bigquery: Any) -> None:
