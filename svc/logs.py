@@ -46,6 +46,13 @@ def redact_text(text: str) -> str:
     return text
 
 
+def printable(text: str) -> str:
+    """`text` with escapes for whatever would steer a terminal or turn its letters around instead of being shown."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def _redact(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return redact_text(value)
@@ -67,6 +74,15 @@ def _redact_field(name: str, value: Any, depth: int) -> Any:
 def redact(_logger: Any, _method: str, record: Record) -> Record:
     """structlog processor: hide what a secret's name or a URL gives away, at any depth."""
     return {name: _redact_field(name, value, 0) for name, value in record.items()}
+
+
+def _for_terminals(_logger: Any, _method: str, record: Record) -> Record:
+    """structlog processor: the lines of a text stay lines, all else that is not shown is escaped."""
+    return {name: _visible(value) if isinstance(value, str) else value for name, value in record.items()}
+
+
+def _visible(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 def _plain(value: Any) -> Any:
@@ -135,6 +151,7 @@ def _for_people() -> list[Any]:
     return [
         structlog.processors.TimeStamper(fmt="%H:%M:%SZ", utc=True),
         redact,
+        _for_terminals,
         _short_numbers,
         structlog.dev.ConsoleRenderer(
             _EVENT_WIDTH, colors=_may_colour(), sort_keys=False, pad_level=False, exception_formatter=plain

@@ -143,6 +143,16 @@ def test_lines_for_people_are_short(lines: list[str]) -> None:
     assert record(lines)["best_score"] == 0.123456789
 
 
+def test_nothing_in_a_record_steers_a_terminal(lines: list[str]) -> None:
+    """Escape sequences, bells and letters that turn a line around are shown, not obeyed; lines stay lines."""
+    logs.configure(Settings(log_format="console"), write=lines.append)
+    hostile = "\x1b[2J\x07\u202e\x9b"
+    logs.emit(events.KID_EXTRACTION_FAILED, name=f"m{hostile}", error=f"one {hostile}\ntwo ß")
+    assert not re.search("[\x1b\x07\u202e\x9b]", re.sub(r"\x1b\[\d*m", "", lines[-1]))
+    assert r"name=m\x1b[2J\x07\u202e\x9b" in lines[-1]
+    assert logs.printable("plain ß") == "plain ß"
+
+
 def fail(held: str) -> None:
     raise ValueError(f"cannot reach http://me:{held}@host")
 

@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import Any, BinaryIO, Final
 
 from svc.errors import HeaderInvalid, HeaderTooLarge, MagicMismatch, PayloadTooLarge, UnsupportedFormat
+from svc.logs import printable
 
 MAGIC: Final = b"SVCMODEL"
 FORMAT_VERSION: Final = 1
@@ -100,7 +101,7 @@ def _header_json(header: Mapping[str, Any]) -> bytes:
 
 
 def kid_of(buffer: memoryview) -> str:
-    """The kid that an artifact claims, for messages about it; bytes that are no text are escaped.
+    """The kid that an artifact claims; bytes that are no text, or that no terminal shows, are escaped.
 
     It proves nothing about who signed. Raises HeaderInvalid when the file is too short to hold one.
     """
@@ -108,7 +109,7 @@ def kid_of(buffer: memoryview) -> str:
     kid = bytes(buffer[_START.size : _START.size + length])
     if not kid or len(kid) < length:
         raise HeaderInvalid(f"no kid can be read: the file has {len(buffer)} bytes and a kid of {length}")
-    return kid.decode("utf-8", "backslashreplace")
+    return printable(kid.decode("utf-8", "backslashreplace"))
 
 
 def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:

@@ -42,7 +42,7 @@ def _write(text: str, fields: dict[str, object], error: Exception, command: str)
     if _debugging():
         fields["traceback"] = "".join(traceback.format_exception(error))
     if logs.wants_console(settings):
-        _print_line(logs.redact_text(" ".join(text.split())))
+        _print_line(logs.printable(logs.redact_text(" ".join(text.split()))))
         if "traceback" in fields:
             sys.stderr.write(logs.redact_text(str(fields["traceback"])))
     else:

@@ -74,12 +74,14 @@ def _as_json(shown: dict[str, Any]) -> str:
 
 def _lines(shown: dict[str, Any], prefix: str = "") -> list[str]:
     """One `name: value` line a leaf; what lies deeper is named with dots."""
+    from svc.logs import printable
+
     lines: list[str] = []
     for name, value in shown.items():
         if isinstance(value, dict) and value:
             lines += _lines(value, f"{prefix}{name}.")
         else:
-            lines.append(f"{prefix}{name}: {_text(value)}")
+            lines.append(printable(f"{prefix}{name}: {_text(value)}"))
     return lines
 
 

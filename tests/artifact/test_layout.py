@@ -147,6 +147,7 @@ def test_a_signed_header_that_is_no_object_is_refused(text: bytes) -> None:
         (b"SVCMODEL\0\1\0\3abcrest", "abc"),
         (b"NOTMAGIC\0\1\0\3abcrest", "abc"),
         (b"SVCMODEL\0\1\0\3a\xffcrest", "a\\xffc"),
+        (b"SVCMODEL\0\1\0\5\x1b[2Jarest", "\\x1b[2Ja"),
         (b"SVCMODEL\0\1\xff\xff" + b"k" * 100, "k" * 64),
     ],
 )

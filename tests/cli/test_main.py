@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -13,6 +14,7 @@ from typer.main import get_command
 
 from svc import __version__
 from svc.cli import main
+from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, write_artifact
 
 
 @pytest.fixture(autouse=True)
@@ -183,6 +185,21 @@ def test_inspect_without_keys_is_a_configuration_error(capsys: pytest.CaptureFix
     """An artifact is never shown as trusted without a key to trust."""
     assert main.run(["inspect", "a.svc"]) == 8
     assert "SVC_SIGNING_KEYS" in str(last_error(capsys)["error"])
+
+
+def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a header says can neither steer the terminal nor add a line of its own."""
+    path = tmp_path / "a.svc"
+    head = header(best_class="\x1b]0;owned\x07\u202eNNK", metric="ndcg\nkid: trusted")
+    write_artifact(path, popularity_model(), head=head)
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    assert main.run(["inspect", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert [line for line in lines if line.startswith("kid: ")] == ["kid: k1"]
+    assert r"best_class: \x1b]0;owned\x07\u202eNNK" in lines
 
 
 def test_serving_without_auth_needs_a_development_environment(capsys: pytest.CaptureFixture[str]) -> None:
