@@ -165,7 +165,8 @@ def command_line() -> str:
     root = typer.main.get_command(app)
     parts = [
         f"# Command line\n\n{NOTE}\n`svc --help` and `svc <command> --help` say the same. `svc --version` prints the version; "
-        "`svc --install-completion` teaches the shell to complete. `NO_COLOR` turns colours off. Exit codes: "
+        "`svc --install-completion` teaches bash, zsh or fish to complete commands and options (`svc --show-completion` prints "
+        "the script), from the next terminal on. `NO_COLOR` turns colours off. Exit codes: "
         "[errors and exit codes](exit-codes.md).\n"
     ]
     for name, command in root.commands.items():  # type: ignore[attr-defined]
