@@ -17,8 +17,9 @@ import pytest
 import yaml
 
 from svc import __version__
+from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from tests.pages import ROOT, SIGNING_KEYS, WAIT, Shell
+from tests.pages import ROOT, SIGNING_KEYS, WAIT, Shell, blocks
 
 DEPLOY = ROOT / "docs" / "deploy"
 CHART = DEPLOY / "helm" / "svc"
@@ -129,6 +130,34 @@ def test_grace_periods_are_longer_than_the_drain() -> None:
     assert f"stop_grace_period: {grace}s" in (DEPLOY / "docker" / "compose.yaml").read_text()
     assert f"terminationGracePeriodSeconds: {grace}" in (DEPLOY / "kubernetes" / "serve.yaml").read_text()
     assert f"drainSeconds: {grace - 5}" in (CHART / "values.yaml").read_text()
+
+
+def recipes_shipped() -> dict[str, str]:
+    """The recipes inside the Kubernetes files and the page about them, by where they stand."""
+    found = {"values.yaml": yaml.safe_load((CHART / "values.yaml").read_text())["recipes"]}
+    manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
+    found["serve.yaml"] = next(manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap")
+    shown = next(b.text for b in blocks(ROOT / "docs/howto/containers.md") if b.file == "books-values.yaml")
+    found["containers.md"] = yaml.safe_load(shown)["recipes"]
+    return {f"{where}:{file}": text for where, files in found.items() for file, text in files.items()}
+
+
+@pytest.mark.parametrize("where", recipes_shipped())
+def test_recipes_inside_manifests_are_recipes(where: str, tmp_path: Path) -> None:
+    """A ConfigMap with a recipe that svc refuses would be found in the cluster only."""
+    recipe = tmp_path / where.partition(":")[2]
+    recipe.write_text(recipes_shipped()[where])
+    assert load_recipe(recipe, {}, settings=Settings()).recipe.name == recipe.stem
+
+
+@pytest.mark.integration
+def test_the_values_of_the_page_render() -> None:
+    """docs/howto/containers.md shows values that Helm takes."""
+    shown = next(b.text for b in blocks(ROOT / "docs/howto/containers.md") if b.file == "books-values.yaml")
+    resources = rendered(yaml.safe_load(shown))
+    for document in resources.values():
+        check_resource(document)
+    assert resources["Deployment", "shop"]["spec"]["replicas"] == 3
 
 
 @pytest.mark.integration
