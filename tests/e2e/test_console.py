@@ -73,6 +73,7 @@ def browser() -> Iterator[Any]:
         if not Path(path).exists():
             pytest.skip("no Chromium is installed")
         arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        playwright.expect.set_options(timeout=20_000)
         chromium = started.chromium.launch(executable_path=path, args=arguments)
         yield chromium
         chromium.close()
@@ -167,6 +168,7 @@ def test_recipes_show_their_state(tab: Tab) -> None:
     playwright.expect(stub).to_contain_text("not found")
     playwright.expect(page.get_by_role("listitem").filter(has=tab.heading("broken"))).to_contain_text("file skipped")
     playwright.expect(page.locator("#health")).to_have_text("degraded, 2 of 3 loaded")
+    assert page.locator("#recipes h3").all_text_contents() == ["stub", "broken", "movies", "plain"]
     assert page.get_by_label("Recipe", exact=True).locator("option").all_text_contents() == ["movies", "plain"]
 
 

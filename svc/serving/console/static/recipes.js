@@ -5,6 +5,7 @@ import { byId, el, say } from "./dom.js";
 
 const EVERY_MS = 5000;
 const AT_ONCE = 6;
+const URGENCY = ["bad", "warn", "ok"];
 const UNITS = [["year", 31557600], ["month", 2629800], ["week", 604800], ["day", 86400], ["hour", 3600], ["minute", 60]];
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const descriptions = new Map();
@@ -41,6 +42,7 @@ async function load() {
   const summaries = new Map(list.body.recipes.map((recipe) => [recipe.name, recipe]));
   await describe(list.body.recipes.filter((recipe) => descriptions.get(recipe.name)?.model_version !== recipe.model_version));
   const recipes = Object.entries(details.body.recipes).map(([name, health_]) => ({ name, ...health_, ...summaries.get(name) }));
+  recipes.sort((one, other) => URGENCY.indexOf(state(one).kind) - URGENCY.indexOf(state(other).kind) || one.name.localeCompare(other.name));
   const loaded = recipes.filter((recipe) => recipe.loaded).length;
   const of = recipes.filter((recipe) => !recipe.skipped).length;
   health(details.body.status === "ok" ? "ok" : "bad", `${details.body.status}, ${loaded} of ${of} loaded`);
