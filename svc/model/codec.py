@@ -8,7 +8,7 @@ Buffers start at multiples of 64, so arrays over them are aligned. The pickle (p
 values and calls; every array lies in a buffer of its own.
 
 Three gates stand before anything is built. The operations of the pickle are compared with those that
-`encode` uses: none of them sets state, makes instances, or jumps in the memo. Names are looked up in
+`encode` uses (`operations.py`): none of them sets state, makes instances, or jumps in the memo. Names are looked up in
 `ALLOWED`, whole and single. And what a name gives is not the class itself but a builder that can do one
 thing: make an instance from its state. numpy's own reconstruction functions are not among the names;
 an array is rebuilt by `array` here, from an element type that must be in `DTYPES`.
@@ -20,7 +20,6 @@ import copyreg
 import io
 import math
 import pickle
-import pickletools
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import ArtifactError, ForbiddenClass, PayloadInvalid
+from svc.model.operations import check_operations
 
 Bytes = bytes | memoryview
 
@@ -61,20 +61,6 @@ ALLOWED: Final = frozenset(
         ("svc.model.recommenders.dense_weights", "DenseWeightsScorer"),
         ("svc.model.recommenders.popularity", "PopularityScorer"),
     }
-)
-
-_VALUE_OPERATIONS: Final = """
-    NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
-    SHORT_BINUNICODE BINUNICODE SHORT_BINBYTES BINBYTES
-    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS
-    EMPTY_DICT SETITEM SETITEMS EMPTY_SET ADDITEMS FROZENSET
-"""
-_FRAME_OPERATIONS: Final = (
-    "PROTO FRAME STOP MARK MEMOIZE BINGET LONG_BINGET STACK_GLOBAL REDUCE NEXT_BUFFER READONLY_BUFFER"
-)
-_OPERATIONS: Final = frozenset((_VALUE_OPERATIONS + _FRAME_OPERATIONS).split())
-_OBJECT_OPERATIONS: Final = frozenset(
-    ("GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
 
 
@@ -175,7 +161,7 @@ def encode(value: object) -> list[Bytes]:
     out = io.BytesIO()
     _Encoder(out, protocol=5, buffer_callback=arrays.append).dump(value)
     pickled = out.getvalue()
-    _check_operations(pickled)
+    check_operations(pickled)
     return _lay_out(pickled, [a.raw() for a in arrays])
 
 
@@ -201,7 +187,7 @@ def decode(payload: memoryview) -> Any:
     """
     try:
         pickled, buffers = _take_apart(payload.toreadonly())
-        _check_operations(pickled)
+        check_operations(pickled)
         return _Decoder(io.BytesIO(pickled), buffers=buffers).load()
     except ArtifactError:
         raise
@@ -223,16 +209,3 @@ def _take_apart(payload: memoryview) -> tuple[memoryview, Iterator[memoryview]]:
     if end != len(payload):
         raise PayloadInvalid("payload: bytes are left over after the last buffer")
     return payload[table_end : table_end + pickle_bytes], (payload[o : o + n] for o, n in entries)
-
-
-def _check_operations(pickled: Bytes) -> None:
-    """Refuse a pickle with any operation that `encode` does not use. Nothing is built here."""
-    end = 0
-    for operation, _argument, position in pickletools.genops(io.BytesIO(pickled)):
-        if operation.name in _OBJECT_OPERATIONS:
-            raise ForbiddenClass(f"payload builds an object with {operation.name}, which svc never writes")
-        if operation.name not in _OPERATIONS:
-            raise PayloadInvalid(f"payload: operation {operation.name} at byte {position} is not one that svc writes")
-        end = (position or 0) + 1
-    if end != len(pickled):
-        raise PayloadInvalid("payload: bytes follow the end of the pickle")

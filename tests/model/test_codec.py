@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from svc.errors import ForbiddenClass, PayloadInvalid
-from svc.model import codec
+from svc.model import codec, operations
 from svc.model.ids import IdTable
 
 ALL_DTYPES = sorted(codec.DTYPES)
@@ -351,6 +351,39 @@ def test_deep_nesting_is_refused_or_read_without_a_crash() -> None:
     depth = 100_000
     with contextlib.suppress(PayloadInvalid):
         codec.decode(around(b"\x80\x05" + b"]" * depth + b"a" * (depth - 1) + b"."))
+
+
+def doubling(levels: int) -> bytes:
+    """A tuple that holds the level below it twice, `levels` times; memo 0 is the empty tuple."""
+    return b")\x94" + b"".join(b"h" + bytes([level]) + b"\x86\x94" for level in range(levels))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b")" + b"\x85" * 2_000_000, doubling(40), doubling(18)],
+    ids=["deep", "doubling", "doubling less"],
+)
+@pytest.mark.parametrize(
+    "use", [b"}%sK\x01s.", b"\x8f(%s\x90.", b"(%s\x91.", b"%s."], ids=["dict", "set", "frozen", "bare"]
+)
+def test_tuples_that_would_take_the_process_with_them_are_refused(value: bytes, use: bytes) -> None:
+    """As a key, a tuple of two million levels overflows the C stack, and one of forty doublings is never hashed."""
+    with pytest.raises(PayloadInvalid, match="larger than any of a model"):
+        codec.decode(around(b"\x80\x05" + use % value))
+
+
+def test_a_long_tuple_is_refused_too() -> None:
+    """No model holds one with more values than the widest table has columns."""
+    codec.decode(around(b"\x80\x05(" + b"N" * (operations.MAX_TUPLE_SIZE - 1) + b"t."))
+    with pytest.raises(PayloadInvalid, match="larger than any of a model"):
+        codec.decode(around(b"\x80\x05(" + b"N" * operations.MAX_TUPLE_SIZE + b"t."))
+
+
+def test_a_pickle_that_takes_more_than_it_gave_is_refused() -> None:
+    """Marks and memo entries that are not there, and an empty stack."""
+    for taken in (b"\x86", b"K\x01\x86", b"t", b"h\x07", b"\x94", b"]K\x01u", b"s", b"R"):
+        with pytest.raises(PayloadInvalid):
+            codec.decode(around(b"\x80\x05" + taken + b"."))
 
 
 def test_every_allowed_name_exists() -> None:
