@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
 
 import typer
 
-from svc.cli.http import ServerUnreachable, base_url, not_answering
+from svc.cli.http import ServerUnreachable, base_url, get_json, not_answering
 from svc.cli.options import ClientKey, ServerUrl
 from svc.errors import UsageError
 
@@ -19,10 +20,12 @@ NAME = "bench"
 HELP = "Drive a running server with known users and show throughput, latency percentiles and errors."
 EPILOG = """
 [bold]Examples[/bold]
+  svc bench http://127.0.0.1:8080
   svc bench http://127.0.0.1:8080 --recipe books --users data/readers.csv
   svc bench http://127.0.0.1:8080 --recipe books --users ids.txt --seconds 60
 
-The users must be known: ids of the training data. On the server's own machine
+The users must be known: ids of the training data. Without --users, items that
+the server knows are the seeds of related items. On the server's own machine
 this command takes a core from it.
 
 [bold]Exit codes[/bold]
@@ -38,10 +41,13 @@ HINTS = {
 
 def command(
     url: ServerUrl,
-    recipe: Annotated[str, typer.Option("--recipe", help="Name of the recipe to ask.", show_default=False)],
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", help="Name of the recipe to ask; needed if there are several.")
+    ] = None,
     users: Annotated[
-        Path, typer.Option("--users", help="User ids: a CSV with --column, or one a line.", show_default=False)
-    ],
+        Path | None,
+        typer.Option("--users", help="User ids: a CSV with --column, or one a line. Without it, items are the seeds."),
+    ] = None,
     column: Annotated[str, typer.Option("--column", help="Column of a CSV that holds the ids.")] = "user_id",
     connections: Annotated[
         int, typer.Option("--connections", min=1, max=1000, help="Requests under way at once.")
@@ -57,19 +63,40 @@ def command(
 
     from svc.cli.load import Target, drive
 
-    bodies = [json.dumps({"user_id": user, "limit": limit}).encode() for user in _shuffled_ids(users, column)]
+    known = _shuffled_ids(users, column) if users else []
+    base_url(url)
+    recipe = recipe or _only_recipe(url, client_key)
+    verb = "recommend" if known else "recommend-related"
+    asked = [{"user_id": user} for user in known] or _seeds(url, recipe, client_key)
+    bodies = [json.dumps({**request, "limit": limit}).encode() for request in asked]
     headers = (f"X-API-Key: {client_key}",) if client_key else ()
-    target = Target(base_url(url), f"/v1/recipes/{recipe}:recommend", headers)
+    target = Target(base_url(url), f"/v1/recipes/{recipe}:{verb}", headers)
 
     async def measure() -> Measured:
         return await drive(target, bodies, connections=connections, seconds=seconds)
 
     try:
-        figures = _figures(trio.run(measure))
+        figures = {"asked": f"{recipe}:{verb}", **_figures(trio.run(measure))}
     except OSError as error:
         raise ServerUnreachable(not_answering(url, error)) from None
     typer.echo(json.dumps(figures) if as_json else _lines(figures))
     return 0 if figures["requests"] and not figures["errors"] else 1
+
+
+def _only_recipe(url: str, key: str | None) -> str:
+    """The name of the one recipe with a model. With several, somebody must choose."""
+    names = [recipe["name"] for recipe in get_json(url, "/v1/recipes", key)["recipes"] if recipe["loaded"]]
+    if len(names) != 1:
+        raise UsageError(f"--recipe: name one; models there are: {', '.join(names) or 'none'}")
+    return str(names[0])
+
+
+def _seeds(url: str, recipe: str, key: str | None) -> list[dict[str, Any]]:
+    """Requests for what is like each of the first items that the server knows."""
+    found = get_json(url, f"/v1/recipes/{quote(recipe)}/items", key, accept=(200, 404, 503))
+    if "items" not in found:
+        raise UsageError(f"--recipe: {recipe}: {found.get('detail', 'nothing is served at this path')}")
+    return [{"seed_items": [item["item_id"]]} for item in found["items"]]
 
 
 def _lines(figures: dict[str, Any]) -> str:

@@ -31,12 +31,20 @@ class Answers(BaseHTTPRequestHandler):
     key = ""
 
     def do_GET(self) -> None:
-        bodies: dict[str, Any] = {"/v1/health/details": DETAILS, "/v1/recipes": RECIPES}
-        self._answer(self.status.get(self.path, 200), bodies[self.path])
+        items = {"items": [{"item_id": "known1"}, {"item_id": "known2"}]}
+        bodies: dict[str, Any] = {
+            "/v1/health/details": DETAILS,
+            "/v1/recipes": RECIPES,
+            "/v1/recipes/books/items": items,
+        }
+        refusal = {"detail": "no recipe of this name is served here", "code": "RECIPE_NOT_FOUND"}
+        self._answer(self.status.get(self.path, 200 if self.path in bodies else 404), bodies.get(self.path, refusal))
 
     def do_POST(self) -> None:
-        user = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["user_id"]
-        self._answer(200 if user.startswith("known") else 404, {"items": []})
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        related = self.path == "/v1/recipes/books:recommend-related"
+        known = asked["seed_items"][0] if related else asked["user_id"]
+        self._answer(200 if known.startswith("known") else 404, {"items": []})
 
     def _answer(self, status: int, body: Any) -> None:
         status = status if self.headers.get("X-API-Key", "") == self.key else 401
@@ -130,6 +138,30 @@ def test_bench_shows_throughput_latencies_and_errors(
     assert figures["errors"] == {}
     assert 0 < figures["p50_ms"] <= figures["p90_ms"] <= figures["p99_ms"] <= figures["p99.9_ms"] <= figures["max_ms"]
     assert figures["requests_per_s"] == pytest.approx(figures["requests"] / figures["seconds"], rel=0.01)
+
+
+def test_bench_needs_nothing_but_the_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The only recipe is asked, for items like those that the server itself names."""
+    assert run(["bench", url, "--seconds", "0.2", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["asked"], figures["errors"]) == ("books:recommend-related", {})
+    assert figures["requests"] > 0
+
+
+def test_bench_asks_which_of_several_recipes(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And names them."""
+    both = [*RECIPES["recipes"], {"name": "films", "loaded": True}, {"name": "news", "loaded": False}]
+    monkeypatch.setitem(RECIPES, "recipes", both)
+    assert run(["bench", url]) == 2
+    assert "books, films" in capsys.readouterr().err
+
+
+def test_bench_repeats_why_a_recipe_cannot_be_asked(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the server's words."""
+    assert run(["bench", url, "--recipe", "boks"]) == 2
+    assert "boks: no recipe of this name is served here" in capsys.readouterr().err
 
 
 def test_bench_says_what_may_be_wrong(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
