@@ -74,6 +74,10 @@ class ParquetSource:
     def _read(self, found: DataFile) -> TableBuilder:
         file = pq.ParquetFile(found.file, pre_buffer=False)
         columns = self._columns(file, found)
+        texts = [name for name in columns if name in self._context.text_columns]
+        kinds = [file.schema_arrow.field(name).type for name in texts]
+        coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind)]
+        file = pq.ParquetFile(found.file, metadata=file.metadata, read_dictionary=coded, pre_buffer=False)
         builder = TableBuilder(self._context, found.where)
         builder.add(arrow.empty(pa.schema([file.schema_arrow.field(name) for name in columns])))
         expanded = 0

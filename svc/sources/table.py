@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     Convert = Callable[[str, pa.ChunkedArray], pa.ChunkedArray]
 
+Codes = np.ndarray[Any, np.dtype[np.int32]]
 _TEXT = pa.large_string()
 _WAITING_BYTES = 64 << 20
 
@@ -101,9 +102,14 @@ class TableBuilder:
 
 
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
-    """An id column as text. Whole numbers, text, booleans, decimals and times say themselves; others are refused."""
+    """An id column as text, or as a dictionary of text where it came as one.
+
+    Whole numbers, text, booleans, decimals and times say themselves; others are refused.
+    """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    if _is_text_dictionary(column):
+        return column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     kind = column.type
@@ -120,6 +126,32 @@ def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Arr
         raise DataSourceError(f"{where}: the id column {name} cannot be read as text: {error}") from None
 
 
+def _is_text_dictionary(column: pa.Array) -> bool:
+    kind = column.type
+    if not pa.types.is_dictionary(kind) or kind.index_type != pa.int32() or column.dictionary.null_count:
+        return False
+    return bool(pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type))
+
+
+def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Codes]]:
+    """The texts that rows name, in the order in which they do, and which of them each row names.
+
+    A file's dictionaries may be in any order, and hold texts that no row names.
+    """
+    chunks = pa.chunked_array(columns).unify_dictionaries().chunks
+    dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
+    first = np.full(len(dictionary) + 1, -1)  # missing values have the last place
+    end = sum(map(len, rows))
+    for part in reversed(rows):
+        end -= len(part)
+        first[part[::-1]] = np.arange(end + len(part) - 1, end - 1, -1)
+    named = np.flatnonzero(first[:-1] >= 0)
+    order = named[np.argsort(first[named])]
+    place = np.full(len(first), -1, np.int32)
+    place[order] = np.arange(len(order))
+    return dictionary.take(arrow.integers(order)).cast(_TEXT), [place[part] for part in rows]
+
+
 class _TextColumn:
     """Codes of the rows seen so far, and the distinct texts in order of first appearance.
 
@@ -128,29 +160,34 @@ class _TextColumn:
 
     def __init__(self) -> None:
         self._known = pa.nulls(0, _TEXT)
-        self._codes: list[np.ndarray[Any, np.dtype[np.int32]]] = []
+        self._codes: list[Codes] = []
         self._waiting: list[pa.Array] = []
         self._waiting_bytes = 0
 
     def add(self, texts: pa.Array) -> None:
+        if self._waiting and self._waiting[0].type != texts.type:
+            self._encode()
         self._waiting.append(texts)
         self._waiting_bytes += texts.nbytes
         if self._waiting_bytes > _WAITING_BYTES:
             self._encode()
 
     def _encode(self) -> None:
-        encoded = pa.chunked_array(self._waiting, _TEXT).dictionary_encode()
+        waiting = [texts for texts in self._waiting if len(texts)]
         self._waiting, self._waiting_bytes = [], 0
-        if encoded.num_chunks == 0:
+        if not waiting:
             return
-        dictionary = encoded.chunk(encoded.num_chunks - 1).dictionary
+        if pa.types.is_dictionary(waiting[0].type):
+            dictionary, rows = _by_appearance(waiting)
+        else:
+            chunks = pa.chunked_array(waiting).dictionary_encode().chunks
+            dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
         found = pc.index_in(dictionary, value_set=self._known)
         fresh = dictionary.filter(pc.is_null(found))
         codes = np.append(arrow.codes(found), np.int32(-1))
         codes[:-1][codes[:-1] < 0] = np.arange(len(fresh)) + len(self._known)
         self._known = pa.concat_arrays([self._known, fresh])
-        for chunk in encoded.chunks:
-            self._codes.append(codes[arrow.codes(chunk.indices)])
+        self._codes.extend(codes[part] for part in rows)
 
     def finish(self, name: str, where: str) -> pandas.Categorical:
         import pandas as pd
@@ -163,7 +200,7 @@ class _TextColumn:
         codes, known = self.coded(name, where)
         return pa.DictionaryArray.from_arrays(arrow.integers(codes), known)
 
-    def coded(self, name: str, where: str) -> tuple[np.ndarray[Any, np.dtype[np.int32]], pa.Array]:
+    def coded(self, name: str, where: str) -> tuple[Codes, pa.Array]:
         """The code of each row, −1 where there is none, and the texts that they stand for."""
         self._encode()
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)

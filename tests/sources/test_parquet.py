@@ -27,6 +27,33 @@ def test_integer_ids_become_their_digits(make: Any, tmp_path: Path) -> None:
     assert frame["item_id"].cat.categories.to_list() == ["b", "a"]
 
 
+def test_text_ids_are_in_order_of_first_appearance(make: Any, tmp_path: Path) -> None:
+    """Whatever order a file's dictionaries have, whatever they hold besides, and across its row groups."""
+    indices = pa.array([3, None, 1, 3, 0, 1, 2, 3], pa.int32())
+    items = pa.DictionaryArray.from_arrays(indices, ["a", "b", "c", "d", "never"])
+    users = [f"u{k}" for k in (5, 5, 1, 1, 9, 0, 5, 9)]
+    frame = make("parquet", path=write(tmp_path, user_id=users, item_id=items)).fetch()
+    assert frame["item_id"].cat.categories.to_list() == ["d", "b", "a", "c"]
+    assert frame["item_id"].astype(object).where(frame["item_id"].notna(), None).to_list() == items.to_pylist()
+    assert frame["user_id"].cat.categories.to_list() == ["u5", "u1", "u9", "u0"]
+    assert frame["user_id"].to_list() == users
+
+
+@pytest.mark.parametrize("waiting_bytes", [1, 5000, 1 << 30])
+def test_coded_and_plain_text_are_the_same_ids(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waiting_bytes: int
+) -> None:
+    """Parquet's codes and the text of a csv file end as the same categories, however many batches they come in."""
+    monkeypatch.setattr("svc.sources.table._WAITING_BYTES", waiting_bytes)
+    monkeypatch.setattr("svc.sources.parquet._BATCH_ROWS", 100)
+    ids = [f"i{k * k % 331}" for k in range(2000)]
+    pq.write_table(pa.table({"user_id": ids, "item_id": ids[::-1]}), tmp_path / "a.parquet", row_group_size=300)
+    (tmp_path / "a.csv").write_text(
+        "user_id,item_id\n" + "".join(f"{u},{i}\n" for u, i in zip(ids, ids[::-1], strict=True))
+    )
+    pd.testing.assert_frame_equal(make("parquet", path="a.parquet").fetch(), make("csv", path="a.csv").fetch())
+
+
 def test_floating_point_ids_are_refused(make: Any, tmp_path: Path) -> None:
     """A blank turned them into floats somewhere; the message says how to keep them whole."""
     with pytest.raises(DataSourceError, match=r"user_id holds floating point.*integers or text"):
