@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -58,6 +59,11 @@ class Answers(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+class Listening(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up at the end of a measurement is no news."""
+
+
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> type[Answers]:
     monkeypatch.setenv("COLUMNS", "120")
@@ -67,7 +73,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> type[Answers]:
 
 @pytest.fixture
 def url(answers: type[Answers]) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), answers) as server:
+    with Listening(("127.0.0.1", 0), answers) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
@@ -125,16 +131,24 @@ def test_nobody_there_is_told_with_what_to_start(
     assert "svc serve" in capsys.readouterr().err
 
 
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit code and output; measured for longer where the machine is too busy for two answers in a moment."""
+    for seconds in ("0.2", "3", "30"):
+        code, shown = run(["bench", *arguments, "--seconds", seconds]), capsys.readouterr().out
+        if not re.search(r'^requests +[01]$|"requests": [01],', shown, re.MULTILINE):
+            break
+    return code, shown
+
+
 def test_bench_shows_throughput_latencies_and_errors(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Known users only: exit code 0; the ids come from a column of a CSV."""
     users = tmp_path / "users.csv"
     users.write_text("viewer,item\nknown1,a\nknown2,b\n")
-    command = ["bench", url, "--recipe", "books", "--users", str(users), "--column", "viewer", "--seconds", "0.2"]
-    assert run([*command, "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert figures["requests"] > 0
+    code, shown = bench(capsys, url, "--recipe", "books", "--users", str(users), "--column", "viewer", "--json")
+    figures = json.loads(shown)
+    assert (code, figures["asked"]) == (0, "books:recommend")
     assert figures["errors"] == {}
     assert 0 < figures["p50_ms"] <= figures["p90_ms"] <= figures["p99_ms"] <= figures["p99.9_ms"] <= figures["max_ms"]
     assert figures["requests_per_s"] == pytest.approx(figures["requests"] / figures["seconds"], rel=0.01)
@@ -142,10 +156,9 @@ def test_bench_shows_throughput_latencies_and_errors(
 
 def test_bench_needs_nothing_but_the_address(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The only recipe is asked, for items like those that the server itself names."""
-    assert run(["bench", url, "--seconds", "0.2", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
-    assert (figures["asked"], figures["errors"]) == ("books:recommend-related", {})
-    assert figures["requests"] > 0
+    code, shown = bench(capsys, url, "--json")
+    figures = json.loads(shown)
+    assert (code, figures["asked"], figures["errors"]) == (0, "books:recommend-related", {})
 
 
 def test_bench_asks_which_of_several_recipes(
@@ -168,8 +181,8 @@ def test_bench_says_what_may_be_wrong(url: str, tmp_path: Path, capsys: pytest.C
     """Users whom training did not see are errors: exit code 1, and a hint."""
     users = tmp_path / "users.txt"
     users.write_text("known1\nstranger\n")
-    assert run(["bench", url, "--recipe", "books", "--users", str(users), "--seconds", "0.2"]) == 1
-    shown = capsys.readouterr().out
+    code, shown = bench(capsys, url, "--recipe", "books", "--users", str(users))
+    assert code == 1
     assert "requests_per_s" in shown
     assert "404: no such recipe (svc status lists them)" in shown
 
