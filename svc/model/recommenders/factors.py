@@ -42,9 +42,11 @@ class FactorScorer(Stored, ABC):
         return None
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        if len(queries) == 1 and queries[0].user >= 0:
-            vectors = self.users[queries[0].user].astype(np.float64)[np.newaxis]
-            return self.index.search(vectors, [queries[0].limit], [left_out(queries[0], history)])
+        if len(queries) == 1:
+            (query,) = queries
+            known_user = query.user >= 0
+            vectors = self.users[[query.user]].astype(np.float64) if known_user else self.imagine(queries)
+            return self.index.search(vectors, [query.limit], [left_out(query, history)])
         users = np.array([query.user for query in queries], dtype=np.intp)
         known = np.flatnonzero(users >= 0)
         vectors = np.empty((len(queries), self.users.shape[1]))
@@ -76,8 +78,11 @@ class IALSScorer(FactorScorer):
         return self.placing.feature_dim(side)
 
     def imagine(self, queries: Sequence[Query]) -> Matrix:
+        groups = _alike(queries)
+        if len(queries) == 1:
+            return self._place(queries, *next(iter(groups)))
         vectors = np.empty((len(queries), self.users.shape[1]))
-        for (seeds, prior), rows in _alike(queries).items():
+        for (seeds, prior), rows in groups.items():
             step = max(1, CELLS_AT_ONCE // (seeds * vectors.shape[1] + 1))
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
