@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
 from svc.recipe.source_options import SqlOptions
@@ -129,8 +130,9 @@ class SqlSource:
 def _without_secrets(error: Exception, url: URL) -> str:
     """The driver's own words, on one line, less the password and anything else that the URL's query holds."""
     cause = getattr(error, "orig", None) or error
-    words = " ".join(str(cause).split())[:400] or type(cause).__name__
+    words = " ".join(str(cause).split()) or type(cause).__name__
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]
     for secret in filter(None, secrets):
-        words = words.replace(secret, "[REDACTED]")
-    return f"{type(cause).__name__}: {words}"
+        for form in (secret, quote(secret, safe="")):
+            words = words.replace(form, "[REDACTED]")
+    return f"{type(cause).__name__}: {words[:400]}"

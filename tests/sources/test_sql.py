@@ -121,6 +121,22 @@ def test_a_wrong_query_is_explained(make: Any, dsn: str) -> None:
         sql(make, dsn, "SELECT * FROM svc_absent").fetch()
 
 
+@pytest.mark.integration
+@pytest.mark.parametrize("secret", ["hunter2", "hun%ter2"])
+def test_no_part_of_a_password_is_told(make: Any, secret: str) -> None:
+    """Not even where the server's words, which repeat it in clear or encoded, are cut off in its middle."""
+    import sqlalchemy
+
+    if not os.environ.get(SERVERS["postgres"]):
+        pytest.skip(f"{SERVERS['postgres']} is not set; give the SQLAlchemy URL of a database to try this on")
+    url = sqlalchemy.make_url(os.environ[SERVERS["postgres"]]).set(password=secret)
+    dsn, told = url.render_as_string(hide_password=False), secret.replace("%", "%25")
+    for padding in range(350, 362):
+        with pytest.raises(DataSourceError) as caught:
+            sql(make, dsn, f"SELECT '{'x' * padding}{told}'::int AS n").fetch()
+        assert "hun" not in caught.value.message
+
+
 def test_sqlite_files_are_not_created(make: Any, tmp_path: Path) -> None:
     """A misspelt path is an error, not an empty database."""
     with pytest.raises(DataSourceError, match="unable to open"):
