@@ -1,12 +1,13 @@
 """From an artifact's bytes to a model that can answer: the one way, at start and on every swap.
 
-read → caps → parse → HMAC → version checks → decode → derived state → item metadata → one rehearsal. Nothing of the
+read → caps → parse → HMAC → version checks → decode → derived state → one rehearsal → item metadata. Nothing of the
 header or the payload is looked at before their signature holds. All of it blocks and computes: call it from a
 worker thread.
 """
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from svc.model.skew import check_feature_version, check_version_skew, running_ir
 from svc.recipe.load import LoadedRecipe
 from svc.serving.fragments import ItemFragments
 from svc.serving.lanes import be_nice
-from svc.serving.metadata import give_memory_back, load_metadata
+from svc.serving.metadata import load_metadata
 from svc.settings import Settings
 
 UNKNOWN_KID = "<unknown>"
@@ -73,6 +74,7 @@ class Loader:
         try:
             parsed = parse(blob.view, max_payload_bytes=self.settings.max_payload_bytes)
             model, fragments = self._open(recipe, parsed)
+            give_memory_back()
         except ArtifactError as error:
             raise LoadFailed(error, _kid(recipe.recipe.name, blob), blob.sha256) from error
         seconds = time.perf_counter() - began
@@ -87,20 +89,14 @@ class Loader:
         model = decode(parsed.payload)
         if not isinstance(model, Model):
             raise PayloadInvalid(f"payload: holds {type(model).__name__}, not a model")
-        model.check_features(header)
-        model.ready()
+        _make_ready(model, header)
         fragments = self._fragments(recipe, model)
-        model.rehearse()
         _compare_recipes(recipe, header)
         return model, fragments
 
     def _fragments(self, recipe: LoadedRecipe, model: Model) -> ItemFragments:
         metadata = load_metadata(recipe, self.settings, model.item_ids, self.variables)
-        fragments = ItemFragments.build(model.item_ids, metadata)
-        if metadata is not None:
-            del metadata
-            give_memory_back()
-        return fragments
+        return ItemFragments.build(model.item_ids, metadata)
 
     def _check_versions(self, name: str, header: Mapping[str, Any]) -> None:
         skew = check_version_skew(header, running_irspack_version(), allow=self.settings.allow_version_skew)
@@ -108,6 +104,25 @@ class Loader:
         if event is not None:
             logs.emit(event, name=name, artifact_version=skew.artifact_version, running_version=skew.running_version)
         check_feature_version(header)
+
+
+def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
+    """Derive what is not stored, and answer once. Raises ArtifactError: its values are the payload's own."""
+    try:
+        model.check_features(header)
+        model.ready()
+        model.rehearse()
+    except (ArtifactError, MemoryError):
+        raise
+    except Exception as error:
+        raise PayloadInvalid(f"payload: the model cannot answer: {type(error).__name__}: {error!s:.100}") from error
+
+
+def give_memory_back() -> None:
+    """Return to the system what a load has used for a moment, where the C library can: glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _kid(name: str, blob: Blob) -> str:

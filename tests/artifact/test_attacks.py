@@ -24,6 +24,7 @@ from svc.artifact.store import Store
 from svc.errors import (
     ArtifactError,
     ArtifactReadError,
+    FeatureStateMismatch,
     ForbiddenClass,
     HeaderTooLarge,
     MagicMismatch,
@@ -34,6 +35,9 @@ from svc.errors import (
     UnsupportedFormat,
 )
 from svc.model import codec
+from svc.model.history import History
+from svc.model.model import Model
+from svc.model.recommenders.popularity import PopularityScorer
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving import loader as loader_module
 from svc.serving.loader import Loader, LoadFailed
@@ -339,6 +343,31 @@ def test_forbidden_payloads_do_not_grow_the_process(recipe: LoadedRecipe) -> Non
 def test_signed_payloads_that_hold_no_model(recipe: LoadedRecipe, payload: list[Any]) -> None:
     """A valid signature over something else is a payload error, not a crash."""
     assert isinstance(refusal(recipe, signed(payload)), PayloadInvalid)
+
+
+def broken(**parts: Any) -> Model:
+    model = popularity_model()
+    for name, value in parts.items():
+        setattr(model, name, value)
+    return model
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        broken(scorer="a text"),
+        broken(scorer=PopularityScorer(np.full(6, np.nan))),
+        broken(scorer=PopularityScorer(np.arange(7.0))),
+        broken(history=None),
+        broken(history=History(np.array([0, 1 << 40]), np.zeros(1, np.int32))),
+        broken(item_ids=7),
+        broken(features=[1, 2]),
+    ],
+    ids=["scorer", "not finite", "other size", "no history", "other history", "ids", "features"],
+)
+def test_signed_models_that_make_no_sense(recipe: LoadedRecipe, model: Model) -> None:
+    """What a signature covers may still be no model: a payload error like any other, and never a retry."""
+    assert isinstance(refusal(recipe, signed(codec.encode(model))), PayloadInvalid | FeatureStateMismatch)
 
 
 def test_a_store_that_fails_is_a_read_error(recipe: LoadedRecipe, tmp_path: Path) -> None:
