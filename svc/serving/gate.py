@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import trio
@@ -13,13 +14,15 @@ from pydantic_core import to_json
 from svc import events, logs
 from svc.errors import AmbiguousLength, ApiError, InternalError, ValidationFailed
 from svc.metrics import AUTH_FAILURES
-from svc.serving.limits import PREFLIGHT_HEADERS, HostRules, Origins, Pairs, Receive, read_body
+from svc.serving.limits import PREFLIGHT_HEADERS, ClientGone, HostRules, Origins, Pairs, Receive, read_body
 from svc.serving.state import ServerState
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 LINGER_S = 2.0
+EARLY_MESSAGES = 3
+"""Parts of a body that are taken before its reader asks; the end of a small one, and the leaving after it, are seen."""
 JSON = b"application/json"
 
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
@@ -91,12 +94,12 @@ class Gate:
         return None
 
     async def authenticate(self, call: Call) -> None:
-        """Raises MissingApiKey or InvalidApiKey."""
+        """Raises MissingApiKey or InvalidApiKey, and ClientGone when the client does not wait for its refusal."""
         key = call.headers.get(b"x-api-key")
         if self._state.auth.passes(key, call.client):
             return
         try:
-            await self._state.auth.check(key, call.client)
+            await _unless_gone(call, partial(self._state.auth.check, key, call.client))
         except ApiError as error:
             self._state.metrics.of(AUTH_FAILURES, code=error.code).inc()
             raise
@@ -140,6 +143,37 @@ def error_reply(call: Call, error: Exception) -> Reply:
     if "allow" in error.fields:
         headers.append((b"allow", ", ".join(error.fields["allow"]).encode()))
     return Reply(error.http_status, to_json(body), headers)
+
+
+async def _unless_gone(call: Call, work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work`, and raise ClientGone as soon as the client leaves: what waits for it would only be kept for nobody.
+
+    What has come of a body until then is given to its reader afterwards. Raises the ApiError of `work`.
+    """
+    early: list[MutableMapping[str, Any]] = []
+    receive, refusal = call.receive, None
+
+    async def watch() -> None:
+        while len(early) < EARLY_MESSAGES:
+            early.append(await receive())
+            if early[-1]["type"] == "http.disconnect":
+                nursery.cancel_scope.cancel()
+
+    async def replay() -> MutableMapping[str, Any]:
+        return early.pop(0) if early else await receive()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(watch)
+        try:
+            await work()
+        except ApiError as error:
+            refusal = error
+        nursery.cancel_scope.cancel()
+    if early and early[-1]["type"] == "http.disconnect":
+        raise ClientGone
+    call.receive = replay
+    if refusal is not None:
+        raise refusal
 
 
 async def _reply_and_linger(call: Call, reply: Reply, headers: Pairs) -> None:

@@ -11,6 +11,7 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.metrics import Metrics
+from svc.serving import auth
 from svc.serving.auth import hash_api_key, new_api_key, parse_api_keys
 from svc.settings import Settings
 from tests.serving.api import N_ITEMS, Client, serving
@@ -317,6 +318,36 @@ async def test_keys_guard_everything_but_health() -> None:
             assert answer.status == 200
         for bad in (f" {key}", f"{key} ", key[:-1], key + "A", "", "x" * 100_000):
             assert (await client.get("/v1/recipes", headers={"x-api-key": bad})).status == 401
+
+
+async def test_a_client_that_leaves_is_not_kept_until_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood whose clients do not wait costs no memory: a refusal that nobody waits for is not waited for."""
+    monkeypatch.setattr(auth, "REFUSALS_PER_S", 0.01)
+    monkeypatch.setattr(auth, "REFUSAL_BURST_S", 0.0)
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
+        messages = iter([{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            await trio.sleep(1)
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            raise AssertionError("nobody is there")
+
+        headers = [(b"host", b"localhost"), (b"x-api-key", new_api_key().encode()), (b"content-length", b"9")]
+        scope = {"type": "http", "method": "POST", "path": RECOMMEND, "headers": headers, "http_version": "1.1"}
+        started = trio.current_time()
+        await client.app(scope, receive, send)
+        assert trio.current_time() - started < 5
+
+
+async def test_what_came_while_a_key_was_checked_is_not_lost() -> None:
+    """The first request with a key may bring its body in parts."""
+    key = new_api_key()
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}")) as (client, _):
+        parts = [bytes([byte]) for byte in b'{"user_id":"u1"}']
+        answer = await client.call("POST", RECOMMEND, parts, headers={"x-api-key": key})
+    assert answer.status == 200
 
 
 async def test_every_route_is_public_on_purpose() -> None:
