@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -71,13 +70,6 @@ def load_metadata(
     return MetadataTable(fields, _Rows(found, fields, item_ids))
 
 
-def give_memory_back() -> None:
-    """Return to the system what reading a table has left behind: all of it, with Arrow on the system's allocator."""
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
-        arrow.default_memory_pool().release_unused()
-
-
 def _fetch(
     declared: ItemMetadata,
     fields: tuple[str, ...],
@@ -86,7 +78,7 @@ def _fetch(
     variables: Mapping[str, str],
 ) -> _Found:
     """The table, with at least the id column. Sources are imported here: they bring pyarrow along, some pandas."""
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # which Arrow reads once; its own keeps what it had
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps what it had
     from svc.sources.base import SourceContext, build_source
 
     lenient = declared.on_field_missing == "null"
