@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 import trio
+import trio.testing
 
 from svc import logs
 from svc.errors import ArtifactReadError, ConfigError, MagicMismatch, MetadataError, RecipeError, SignatureMismatch
@@ -27,6 +28,12 @@ from svc.settings import Settings
 pytestmark = pytest.mark.anyio
 
 INTERVAL_S = 5.0
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Virtual time that waits longer for the real threads of the watcher: on a busy machine they start late."""
+    return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.03)})
 
 
 @dataclass
