@@ -45,9 +45,11 @@ def test_reference_pages_are_what_the_code_says(name: str) -> None:
 
 @pytest.mark.parametrize("page", [*DOCUMENTED, ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
 def test_links_lead_to_files(page: Path) -> None:
-    """No page sends a reader into the void."""
+    """No page sends a reader into the void; those of the site stay inside it."""
     targets = [page.parent / match[1] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
     assert [str(target) for target in targets if not target.exists()] == []
+    if DOCS in page.parents:
+        assert [str(target) for target in targets if DOCS not in target.resolve().parents] == []
 
 
 def rows_of(page: str, heading: str) -> dict[str, str]:
