@@ -145,9 +145,10 @@ class Authenticator:
         import trio
 
         now = trio.current_time()
-        self._next_refusal = max(self._next_refusal, now - REFUSAL_BURST_S) + 1 / REFUSALS_PER_S
+        turn = max(self._next_refusal, now - REFUSAL_BURST_S) + 1 / REFUSALS_PER_S
+        self._next_refusal = min(turn, now + LONGEST_WAIT_S)  # so that a flood is forgotten soon after it ends
         if self._next_refusal > now:
-            await trio.sleep(min(self._next_refusal - now, LONGEST_WAIT_S))
+            await trio.sleep(self._next_refusal - now)
 
     async def _is_known(self, value: bytes) -> bool:
         import trio
