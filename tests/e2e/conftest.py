@@ -19,6 +19,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.server import write_recipe
+from tests.serving.artifacts import popularity_model, write_artifact
+
 ROOT = Path(__file__).parent.parent.parent
 SIGNING_KEYS = "test:" + "5a" * 32
 STARTED_WITHIN_S = 60
@@ -180,6 +183,16 @@ def make_shop(folder: Path) -> Shop:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SVC_")}
     environment |= {"SVC_SIGNING_KEYS": SIGNING_KEYS, "PYTHONPATH": str(ROOT), "SVC_WATCH_INTERVAL": "1"}
     return Shop(folder, environment)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder of recipes with one, `a`, whose artifact recommends `i0`."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    write_recipe(folder, "a", tmp_path / "a.svc")
+    write_artifact(tmp_path / "a.svc", popularity_model(0))
+    return folder
 
 
 @pytest.fixture

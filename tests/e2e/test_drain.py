@@ -36,15 +36,6 @@ signal before the first answer    | a_signal_during_the_start_ends_it
 BODY = json.dumps({"user_id": "u3", "limit": 1}).encode()
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    write_recipe(folder, "a", tmp_path / "a.svc")
-    write_artifact(tmp_path / "a.svc", popularity_model(0))
-    return folder
-
-
 def test_every_step_names_a_test_that_exists() -> None:
     """The table cannot promise what nobody drives."""
     assert not missing_tests(TABLE, globals())

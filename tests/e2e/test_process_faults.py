@@ -25,15 +25,6 @@ LEAN = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_ARENA_MAX": "1"}
 ERRORS = 'svc_v1_requests_total{{recipe="{}",status="error"}}'
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    write_recipe(folder, "a", tmp_path / "a.svc")
-    write_artifact(tmp_path / "a.svc", popularity_model(0))
-    return folder
-
-
 def poisoned() -> Model:
     """A model that answers for everybody but u1, whose history names an item that there is not."""
     model = popularity_model(0)

@@ -48,16 +48,6 @@ def test_every_row_names_a_test_that_exists() -> None:
     assert not missing_tests(TABLE, globals())
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A folder of recipes with one, `a`, whose artifact recommends `i0`."""
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    write_recipe(folder, "a", tmp_path / "a.svc")
-    write_artifact(tmp_path / "a.svc", popularity_model(0))
-    return folder
-
-
 def first_item(server: Server, name: str = "a") -> str:
     answer = server.recommend(name)
     assert answer.status_code == 200, answer.text
