@@ -18,10 +18,11 @@ from pydantic import (
     WithJsonSchema,
     WrapValidator,
 )
-from pydantic_core import PydanticCustomError, from_json
+from pydantic_core import PydanticCustomError
 
 from svc.errors import ValidationFailed
 from svc.model.query import Prepared
+from svc.serving.large_bodies import Longest, read_large, refused
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -38,14 +39,13 @@ MAX_TEXT_CHARACTERS = 8192
 MAX_LABELS = 1000
 MAX_ERRORS = 100
 MAX_SHOWN_CHARACTERS = 256
-# A body of many tiny values costs many times its size once parsed, so values are counted first:
-# about 220 bytes for each list or object, about 32 for each other value.
-COUNTED_BODY_BYTES = 64 * 1024
-MAX_CONTAINERS = 100_000
-MAX_VALUES = 1_000_000
-# The longest text that can be valid, all of it escaped, is shorter than this.
-LONGEST_RUN_BYTES = 128 * 1024
+SMALL_BODY_BYTES = 64 * 1024
 
+_LONGEST = Longest(
+    items=max(MAX_EXCLUDED, MAX_LABELS),
+    names=max(MAX_FEATURES, MAX_FEATURE_ITEMS),
+    at_top={"requests": MAX_BATCH, "exclude_items": MAX_EXCLUDED, "seed_items": MAX_SEEDS},
+)
 _FEATURE_FIELDS = {"user_features", "item_features"}
 _SCALAR = {"anyOf": [{"type": "string", "maxLength": MAX_TEXT_CHARACTERS}, {"type": ["number", "boolean", "null"]}]}
 _VALUE_SCHEMA = {"anyOf": [*_SCALAR["anyOf"], {"type": "array", "items": _SCALAR, "maxItems": MAX_LABELS}]}
@@ -282,24 +282,21 @@ def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:
 def parse(schema: type[AnyBody], body: bytes) -> AnyBody:
     """The validated body. Raises ValidationFailed for anything else, whatever bytes came."""
     try:
-        parsed = schema.model_validate_json(body) if len(body) <= COUNTED_BODY_BYTES else _parse_long(schema, body)
+        return _parse_small(schema, body) if len(body) <= SMALL_BODY_BYTES else _parse_large(schema, body)
     except ValidationError as error:
         raise failed(error, "request body") from None
+
+
+def _parse_small(schema: type[AnyBody], body: bytes) -> AnyBody:
+    parsed = schema.model_validate_json(body)
     if body.count(b":") != _keys(cast(AnyRequest | AnyBatch, parsed)):
         _refuse_repeated_keys(body)
     return parsed
 
 
-def _parse_long(schema: type[AnyBody], body: bytes) -> AnyBody:
-    """As `model_validate_json`, whose errors hold another copy of what they are about. Raises ValidationError too."""
-    _refuse_what_is_too_much(body)
-    try:
-        value = from_json(body, cache_strings=False)
-    except ValueError:
-        return schema.model_validate_json(body)  # which says what is wrong with it
-    if not isinstance(value, dict):
-        raise _refuse("Input should be an object", "model_type")
-    return schema.model_validate(value)
+def _parse_large(schema: type[AnyBody], body: bytes) -> AnyBody:
+    """The same, in calls that do not hold the interpreter for long."""
+    return schema.model_validate(read_large(body, _LONGEST))
 
 
 def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody:
@@ -323,23 +320,6 @@ def _shown(part: int | str) -> int | str:
     return part[:MAX_SHOWN_CHARACTERS] if isinstance(part, str) else part
 
 
-def _refuse(message: str, kind: str) -> ValidationFailed:
-    return ValidationFailed(f"request body: {message}", errors=[{"loc": ["body"], "msg": message, "type": kind}])
-
-
-def _refuse_what_is_too_much(body: bytes) -> None:
-    """Count in slices: a single count of a large body would keep the event loop waiting for its whole length."""
-    containers = commas = 0
-    for start in range(0, len(body), LONGEST_RUN_BYTES):
-        end = start + LONGEST_RUN_BYTES
-        containers += body.count(b"[", start, end) + body.count(b"{", start, end)
-        commas += body.count(b",", start, end)
-        if containers > MAX_CONTAINERS or containers + commas > MAX_VALUES:
-            raise _refuse("more values than any valid request has", "too_many_values")
-        if end < len(body) and body.find(b'"', start, end) < 0:
-            raise _refuse("longer text than any valid request has", "too_long")
-
-
 def _keys(parsed: AnyRequest | AnyBatch | Rejected) -> int:
     """How many keys a valid body had if it repeated none; each stands before one colon."""
     if isinstance(parsed, Rejected):
@@ -360,6 +340,6 @@ def _refuse_repeated_keys(body: bytes) -> None:
 
     def check(pairs: list[tuple[str, object]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):
-            raise _refuse("an object names one key twice", "duplicate_key")
+            raise refused("an object names one key twice", "duplicate_key")
 
     json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)

@@ -33,7 +33,9 @@ BODIES = {
         b'{"user_id": "\\ud800"}',
         b'{"user_id": "u"',
         b"\xff{}",
-        b"[" * 300,
+        b'{"user_id": ' + b"[" * 300,
+        json.dumps({"user_id": "u", "exclude_items": ["a", 1, "b" * 257] * 300}).encode(),
+        json.dumps({"user_features": {"a": ["x"] * 1001, "b": "x" * 8193, "c": [[1]]}}).encode(),
     ],
     RelatedRequest: [
         json.dumps(
@@ -45,8 +47,10 @@ BODIES = {
     RecommendBatch: [
         b'{"requests": [{"user_id": "u1"}, {"user_id": 5}, {}, 7, {"user_id": "u"}], "include_metadata": true}',
         b'{"requests": []}',
-        b'{"requests": [%b]}' % b",".join([b"1"] * 257),
         b'{"requests": [{"user_id": "u", "user_id": "v"}]}',
+        b'{"requests": [{"user_id": "u"}, {"user_id": "v", "limit": NaN}]}',
+        json.dumps({"requests": [{"user_id": "u", "exclude_items": ["i"] * 2000}, {"user_id": "u"}]}).encode(),
+        json.dumps({"requests": [{f"n{n}": n for n in range(2000)}, {"user_id": "u"}]}).encode(),
     ],
     RelatedBatch: [json.dumps({"requests": [{"item_features": FEATURES}, {"seed_items": ["a", "b"]}]}).encode()],
 }
@@ -57,7 +61,7 @@ def outcome(schema: type[schemas.AnyRequest] | type[schemas.AnyBatch], body: byt
     try:
         parsed = parse(schema, body)
     except ValidationFailed as error:
-        return error.errors
+        return [one["type"] if one["type"] == "json_invalid" else one for one in error.errors or []]
     if isinstance(parsed, schemas.Batch):
         return [one.error.errors if isinstance(one, schemas.Rejected) else one for one in schemas.elements(parsed)]
     return parsed
@@ -65,7 +69,24 @@ def outcome(schema: type[schemas.AnyRequest] | type[schemas.AnyBatch], body: byt
 
 @pytest.mark.parametrize("schema", BODIES, ids=lambda schema: schema.__name__)
 def test_length_changes_nothing(schema: type[RecommendRequest], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways accept the same bodies with the same values, and refuse the others with the same words."""
+    """Both accept the same bodies with the same values, and refuse others with the same words but for broken JSON."""
     short = [outcome(schema, body) for body in BODIES[schema]]
-    monkeypatch.setattr(schemas, "COUNTED_BODY_BYTES", 0)
+    monkeypatch.setattr(schemas, "SMALL_BODY_BYTES", 0)
     assert [outcome(schema, body) for body in BODIES[schema]] == short
+
+
+@pytest.mark.parametrize(
+    "schema, name, most",
+    [
+        (RecommendBatch, "requests", schemas.MAX_BATCH),
+        (RecommendRequest, "exclude_items", schemas.MAX_EXCLUDED),
+        (RelatedRequest, "seed_items", schemas.MAX_SEEDS),
+    ],
+)
+def test_a_list_that_is_too_long_is_named(schema: type[RecommendRequest], name: str, most: int) -> None:
+    """In a short body and in a long one, where the rest is not read."""
+    for padding in (0, schemas.SMALL_BODY_BYTES):
+        body = json.dumps({name: ["i"] * (most + 1)}).encode() + b" " * padding
+        with pytest.raises(ValidationFailed, match=f"{name}: List should have at most {most} items") as caught:
+            parse(schema, body)
+        assert [(error["loc"], error["type"]) for error in caught.value.errors or []] == [(["body", name], "too_long")]

@@ -1,0 +1,222 @@
+"""JSON bodies of many MiB, read in pieces: no single call holds the interpreter, or memory, for the whole of one.
+
+A body read by one call of a parser keeps the event loop waiting for all of it. Here regular expressions only find where
+a piece ends; what it says is left to the parser of small bodies, so that both accept the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic_core import from_json
+
+from svc.errors import ValidationFailed
+
+# A body of many tiny values costs many times its size once parsed, so values are counted first:
+# about 220 bytes for each list or object, about 32 for each other value.
+MAX_CONTAINERS = 100_000
+MAX_VALUES = 1_000_000
+MAX_DEPTH = 200  # as for small bodies
+PIECE_BYTES = 64 * 1024
+# The longest text that can be valid, all of it escaped, is shorter than this.
+LONGEST_RUN_BYTES = 128 * 1024
+
+_BLANKS = rb"[ \t\n\r]*+"
+_TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SCALAR = rb'(?:%b|[^\s",:\[\]{}]++)' % _TEXT
+_blanks = re.compile(_BLANKS)
+_scalar = re.compile(_SCALAR, re.DOTALL)
+_scalars = re.compile(rb"(?:%b%b%b,)+" % (_BLANKS, _SCALAR, _BLANKS), re.DOTALL)
+_name = re.compile(rb"%b(%b)%b:" % (_BLANKS, _TEXT, _BLANKS), re.DOTALL)
+_members = re.compile(rb"(?:%b%b%b:%b%b%b,)+" % (_BLANKS, _TEXT, _BLANKS, _BLANKS, _SCALAR, _BLANKS), re.DOTALL)
+_member = re.compile(rb"%b(%b%b:%b%b)%b([,}])" % (_BLANKS, _TEXT, _BLANKS, _BLANKS, _SCALAR, _BLANKS), re.DOTALL)
+
+
+class Longest(NamedTuple):
+    """No valid body has more: entries of a list, names of an object, and entries of the lists at the top by name."""
+
+    items: int
+    names: int
+    at_top: Mapping[str, int]
+
+
+def refused(message: str, kind: str, *place: str) -> ValidationFailed:
+    """The error of a body that is refused as a whole."""
+    where = "".join(f"{part}: " for part in place)
+    errors = [{"loc": ["body", *place], "msg": message, "type": kind}]
+    return ValidationFailed(f"request body: {where}{message}", errors=errors)
+
+
+def read_large(body: bytes, longest: Longest) -> dict[str, Any]:
+    """The object that the body is. Raises ValidationFailed.
+
+    A list or an object that is too long ends the reading where it makes the whole body invalid: at the top. Further
+    down it may concern one element of a batch alone. It comes out too long there too, but without most of what it
+    holds: a list has None instead, an object has one name too many.
+    """
+    _refuse_what_is_too_much(body)
+    return _Reader(body, longest).whole()
+
+
+def _refuse_what_is_too_much(body: bytes) -> None:
+    containers = commas = 0
+    for start in range(0, len(body), LONGEST_RUN_BYTES):
+        end = start + LONGEST_RUN_BYTES
+        containers += body.count(b"[", start, end) + body.count(b"{", start, end)
+        commas += body.count(b",", start, end)
+        if containers > MAX_CONTAINERS or containers + commas > MAX_VALUES:
+            raise refused("more values than any valid request has", "too_many_values")
+        if end < len(body) and body.find(b'"', start, end) < 0:
+            raise _too_long()
+
+
+def _too_long() -> ValidationFailed:
+    return refused("longer text than any valid request has", "too_long")
+
+
+class _Reader:
+    """A place in a body, moved on by the methods that read what stands there."""
+
+    def __init__(self, body: bytes, longest: Longest) -> None:
+        self._body = body
+        self._longest = longest
+        self._at = 0
+        self._top = ""  # the name at the top whose value is read
+
+    def whole(self) -> dict[str, Any]:
+        """The body's object, with nothing but blanks around it."""
+        start = self._next()
+        if start in (b"[", b'"'):
+            raise refused("Input should be an object", "model_type")
+        if start != b"{":
+            raise self._invalid()
+        found = self._object(1)
+        if self._next():
+            raise self._invalid()
+        return found
+
+    def _next(self) -> bytes:
+        """The byte after the blanks, which is not passed."""
+        self._at = _blanks.match(self._body, self._at).end()  # type: ignore[union-attr]
+        return self._body[self._at : self._at + 1]
+
+    def _value(self, depth: int) -> Any:
+        """What stands inside `depth` lists and objects."""
+        start = self._next()
+        if start not in (b"[", b"{"):
+            return self._one_scalar()
+        return self._list(depth + 1) if start == b"[" else self._object(depth + 1)
+
+    def _one_scalar(self) -> Any:
+        match = _scalar.match(self._body, self._at, self._at + 2 * LONGEST_RUN_BYTES)
+        if match is None:
+            cut = len(self._body) > self._at + 2 * LONGEST_RUN_BYTES
+            raise _too_long() if cut and self._next() == b'"' else self._invalid()
+        value = self._parsed(match[0])
+        self._at = match.end()
+        return value
+
+    def _list(self, depth: int) -> list[Any]:
+        found: list[Any] = []
+        if self._is_empty(b"]", depth):
+            return found
+        while True:
+            self._scalars(found, depth)
+            value = self._value(depth)
+            self._keep(found, [value], depth)
+            if self._ends(b"]"):
+                return found
+
+    def _is_empty(self, bracket: bytes, depth: int) -> bool:
+        """Pass the opening bracket, and the closing one if it follows. Only what is empty may stand deepest."""
+        self._at += 1
+        if self._next() == bracket:
+            self._at += 1
+            return True
+        if depth > MAX_DEPTH:
+            raise self._invalid()
+        return False
+
+    def _scalars(self, found: list[Any], depth: int) -> None:
+        """Read the texts, numbers and so on that have a comma behind them, many by one call."""
+        while match := _scalars.match(self._body, self._at, self._at + PIECE_BYTES):
+            self._keep(found, self._parsed(b"[%b]" % match[0][:-1]), depth)
+            self._at = match.end()
+
+    def _keep(self, found: list[Any], values: list[Any], depth: int) -> None:
+        found += values if len(found) <= self._longest.items else [None] * len(values)
+        if depth == 2:
+            self._refuse_long_list(len(found))
+
+    def _refuse_long_list(self, length: int) -> None:
+        """A list at the top makes the whole body invalid."""
+        most = self._longest.at_top.get(self._top, self._longest.items)
+        if length > most:
+            place = (self._top,) if self._top in self._longest.at_top else ()
+            raise refused(f"List should have at most {most} items", "too_long", *place)
+
+    def _object(self, depth: int) -> dict[str, Any]:
+        if self._is_empty(b"}", depth):
+            return {}
+        found = self._first_members()
+        while True:
+            name, value, last = self._pair(depth)
+            if name in found:
+                raise refused("an object names one key twice", "duplicate_key")
+            if len(found) <= self._longest.names:
+                found[name] = value
+            elif depth == 1:
+                raise refused("more keys than any valid request has", "too_long")
+            if last:
+                return found
+
+    def _first_members(self) -> dict[str, Any]:
+        """Names with scalars that have a comma behind them, by one call; none where a name may stand twice."""
+        match = _members.match(self._body, self._at, self._at + PIECE_BYTES)
+        if match is None:
+            return {}
+        found: dict[str, Any] = self._parsed(b"{%b}" % match[0][:-1])
+        if len(found) != match[0].count(b":") or len(found) > self._longest.names:
+            return {}
+        self._at = match.end()
+        return found
+
+    def _pair(self, depth: int) -> tuple[str, Any, bool]:
+        """A name, its value, and whether it is the object's last."""
+        match = _member.match(self._body, self._at, self._at + PIECE_BYTES)
+        if match is None:
+            name = self._name(depth)
+            value = self._value(depth)
+            return name, value, self._ends(b"}")
+        ((name, value),) = self._parsed(b"{%b}" % match[1]).items()
+        self._at = match.end()
+        return name, value, match[2] == b"}"
+
+    def _name(self, depth: int) -> str:
+        match = _name.match(self._body, self._at, self._at + 2 * LONGEST_RUN_BYTES)
+        if match is None:
+            raise self._invalid()
+        name: str = self._parsed(match[1])
+        self._at = match.end()
+        if depth == 1:
+            self._top = name
+        return name
+
+    def _ends(self, bracket: bytes) -> bool:
+        """Pass the comma or the closing bracket that must stand here."""
+        found = self._next()
+        if found not in (b",", bracket):
+            raise self._invalid()
+        self._at += 1
+        return found == bracket
+
+    def _parsed(self, piece: bytes) -> Any:
+        try:
+            return from_json(piece, cache_strings=False)
+        except ValueError:
+            raise self._invalid() from None
+
+    def _invalid(self) -> ValidationFailed:
+        return refused(f"Invalid JSON at or after byte {self._at}", "json_invalid")
