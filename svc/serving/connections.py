@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -24,6 +23,7 @@ from hypercorn.typing import AppWrapper, ASGIFramework, LifespanState, TaskGroup
 
 from svc import events, logs
 from svc.serving.limits import SLOWEST_BYTES_PER_S
+from svc.serving.reception import Desk, Reception
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -45,9 +45,12 @@ class Wire(trio.abc.Stream):
     hypercorn sends by itself, waits for the piece after it; hypercorn always sends one, if only an empty one.
     """
 
-    def __init__(self, stream: trio.SocketStream, unread_timeout_s: float, at_end: Callable[[], None]) -> None:
+    def __init__(
+        self, stream: trio.SocketStream, desk: Desk, unread_timeout_s: float, at_end: Callable[[], None]
+    ) -> None:
         self.socket = stream.socket
         self._stream = stream
+        self._desk = desk
         self._unread_timeout_s = unread_timeout_s
         self._at_end = at_end
         self._head = b""
@@ -55,7 +58,7 @@ class Wire(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """As of any stream. The first empty answer is the end: `at_end` is then told."""
         try:
-            data = await self._stream.receive_some(max_bytes)
+            data = await self._desk.receive(max_bytes)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._at_end()
             raise
@@ -88,7 +91,7 @@ class Wire(trio.abc.Stream):
             with trio.fail_after(self._unread_timeout_s + len(data) / SLOWEST_BYTES_PER_S):
                 await self._stream.send_all(rest)
         except (trio.TooSlowError, trio.BusyResourceError):
-            await trio.aclose_forcefully(self._stream)
+            await trio.aclose_forcefully(self)
             raise trio.BrokenResourceError("the client does not take its answer") from None
 
     def _send_now(self, data: bytes | bytearray | memoryview) -> int:
@@ -105,6 +108,7 @@ class Wire(trio.abc.Stream):
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
+        self._desk.close()
         await self._stream.aclose()
 
 
@@ -112,6 +116,22 @@ def _is_head(data: bytes | bytearray | memoryview) -> bool:
     """True for the head of a final answer in HTTP/1; interim ones, such as 100, have to leave at once."""
     start = bytes(data[:10])
     return start.startswith(b"HTTP/1.") and start[9:10] != b"1"
+
+
+class SendLock:
+    """Hypercorn's lock around a send, taken without a task switch when it is free: an answer takes it three times."""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+
+    async def __aenter__(self) -> None:
+        try:
+            self._lock.acquire_nowait()
+        except trio.WouldBlock:
+            await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Idleness(TrioSingleTask):
@@ -138,15 +158,14 @@ class Idleness(TrioSingleTask):
     async def stop(self) -> None:
         """Nothing: a call begins."""
 
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """The application answers a request."""
+    def begin(self) -> None:
+        """The application answers a request from now on."""
         self._calls += 1
-        try:
-            yield
-        finally:
-            self._calls -= 1
-            self._since = trio.current_time()
+
+    def finish(self) -> None:
+        """The application has answered a request."""
+        self._calls -= 1
+        self._since = trio.current_time()
 
     def end(self) -> None:
         """The connection is over: nobody needs to watch it."""
@@ -184,6 +203,7 @@ async def serve(
     Idle connections end at once then, busy ones with their answer or after `config.graceful_timeout`.
     """
     wrapped, context = ASGIWrapper(app), WorkerContext(None)
+    reception = Reception()
     lifespan = Lifespan(wrapped, config, LifespanState())
     config.keep_alive_timeout = 0  # when hypercorn is told that a connection is stale, it has waited long enough
 
@@ -197,16 +217,20 @@ async def serve(
         async def call(scope: Any, receive: Any, send: Any, sync_spawn: Any, call_soon: Any) -> None:
             if scope["http_version"] not in ("1.0", "1.1"):
                 send = _patient(send, wire, unread_timeout_s)
-            with idleness.busy():
+            idleness.begin()
+            try:
                 await wrapped(scope, receive, send, sync_spawn, call_soon)
+            finally:
+                idleness.finish()
 
         with trio.CancelScope() as life:
-            wire = Wire(stream, unread_timeout_s, end)
+            wire = Wire(stream, Desk(reception, stream.socket.fileno()), unread_timeout_s, end)
             await _converse(call, config, context, wire, idleness)
 
     async with trio.open_nursery() as process:
         await process.start(lifespan.handle_lifespan)
         await lifespan.wait_for_startup()
+        process.start_soon(reception.run)
         async with trio.open_nursery() as connections:
             try:
                 await _accept(answer, listener, connections, until)
@@ -221,6 +245,7 @@ async def _converse(app: AppWrapper, config: Config, context: WorkerContext, wir
     """Serve one connection to its end. A defect ends this connection and is logged: no other notices."""
     server = TCPServer(app, config, context, LifespanState(), wire)  # type: ignore[arg-type]  # any stream does
     server.idle_task = idleness
+    server.send_lock = SendLock()  # type: ignore[assignment]  # it is only entered and left
     try:
         await server.run()
     except* OSError:

@@ -28,6 +28,8 @@ INLINE_EACH_S = 10e-6
 INLINE_MOST_S = 1e-3
 """The longest that a batch may keep the event loop from others."""
 INLINE_LIMIT = 32
+ANSWERED_A_TURN = 2
+"""Callers who encode and send at one time: of a whole batch at once, a health probe would wait for all of them."""
 _STEP = 1.05
 BULK_SLICE = 64
 SCORING_NICENESS = 10
@@ -185,10 +187,12 @@ class Lane:
             except trio.Cancelled:
                 _turn_away([ticket for ticket, _ in parts])
                 raise
-        for (ticket, _), outcome in zip(parts, outcomes, strict=True):
+        for place, ((ticket, _), outcome) in enumerate(zip(parts, outcomes, strict=True), start=1):
             ticket.give(outcome)
             if isinstance(outcome, Exception) and ticket in self._bulk:
                 self._bulk.remove(ticket)
+            if place % ANSWERED_A_TURN == 0:
+                await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:
         """True for usual queries to a model that has answered as many of them at once."""

@@ -12,6 +12,7 @@ import h2.connection
 import h2.settings
 import pytest
 import trio
+import trio.testing
 from hypercorn.config import Config
 from structlog.testing import capture_logs
 
@@ -199,3 +200,22 @@ async def test_what_never_becomes_a_request_or_an_answer_is_closed(opening: byte
             await stream.send_all(opening)
             await everything(stream)
             assert (await ask(connect)).endswith(b"well")
+
+
+async def test_sends_of_one_connection_never_overlap() -> None:
+    """The lock costs no task switch when it is free, and queues whoever comes meanwhile in their order."""
+    lock = connections.SendLock()
+    order: list[str] = []
+
+    async def send(name: str) -> None:
+        async with lock:
+            order.append(f"{name} begins")
+            await trio.lowlevel.checkpoint()
+            order.append(f"{name} ends")
+
+    async with trio.open_nursery() as nursery, lock:
+        for name in ("first", "second"):
+            nursery.start_soon(send, name)
+            await trio.testing.wait_all_tasks_blocked()
+        assert not order
+    assert order == ["first begins", "first ends", "second begins", "second ends"]

@@ -1,0 +1,173 @@
+"""One task reads for all connections and hands over what came: probes first, the rest a few at a time.
+
+Trio lets all tasks go on that can, in any order, before it looks at its sockets again. When many clients speak at one
+moment, a health probe would wait for all of them in each turn that its answer takes. So turns are kept short where
+work begins: what has come is read early, which is cheap, and parsed in its time, which is not.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+
+import trio
+
+PROBE = b"GET /v1/health"
+PROBES_A_TURN = 2
+"""Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
+FEWEST_A_TURN, MOST_A_TURN = 2, 32
+"""Others than probes. One more after each turn that was shorter than SHORT_TURN_S, half as many after a longer one."""
+SHORT_TURN_S = 500e-6
+READ_BYTES = 1 << 16
+READ_A_TURN_BYTES = 1 << 20
+POLLED = 1024
+_WANTED = select.EPOLLIN | select.EPOLLONESHOT
+
+
+class Desk:
+    """Where one connection waits for its bytes, one reader at a time. Closed before its socket is."""
+
+    __slots__ = ("_closed", "_fd", "_most", "_reader", "_reception", "_registered", "outcome")
+
+    def __init__(self, reception: Reception, fd: int) -> None:
+        self._reception = reception
+        self._fd = fd
+        self._registered = False
+        self._closed = False
+        self._most = READ_BYTES
+        self._reader: trio.lowlevel.Task | None = None
+        self.outcome: bytes | Exception | None = None
+        """What was read and not taken yet."""
+
+    @property
+    def awaited(self) -> bool:
+        return self._reader is not None
+
+    async def receive(self, most: int | None = None) -> bytes:
+        """The next bytes, at most `most`; none at the end. What was read for a cancelled caller is for the next one.
+
+        Raises BrokenResourceError, ClosedResourceError, BusyResourceError, and OSError when it cannot be watched.
+        """
+        if self.outcome is None and not self._closed:
+            await self._wait(most or READ_BYTES)
+        else:
+            await trio.lowlevel.checkpoint()
+        if self._closed:
+            raise trio.ClosedResourceError("this connection was closed")
+        outcome, self.outcome = self.outcome, None
+        if isinstance(outcome, Exception):
+            raise trio.BrokenResourceError(f"the connection broke: {outcome}") from outcome
+        assert outcome is not None, "a reader is woken for something"
+        return outcome
+
+    async def _wait(self, most: int) -> None:
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task receives from this connection")
+        self._most = most
+        self._watch()
+        self._reader = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._reader = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _watch(self) -> None:
+        self._reception.watch(self, self._fd, again=self._registered)
+        self._registered = True
+
+    def read(self) -> int:
+        """Read what is there, and tell how many bytes that was."""
+        try:
+            self.outcome = os.read(self._fd, self._most)
+        except BlockingIOError:
+            self._watch()
+            return 0
+        except (OSError, MemoryError) as error:
+            self.outcome = error
+            return 0
+        return len(self.outcome)
+
+    def wake(self) -> None:
+        """Let the reader take what there is. One that was cancelled may have come back and wait for something else."""
+        if self._reader is not None and (self._closed or self.outcome is not None):
+            trio.lowlevel.reschedule(self._reader)
+            self._reader = None
+
+    def close(self) -> None:
+        """Watch no more, and tell whoever waits."""
+        self._closed = True
+        if self._registered:
+            self._registered = False
+            self._reception.forget(self._fd)
+        self.wake()
+
+
+class Reception:
+    """Reads for all connections of a server while `run()` runs."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._desks: dict[int, Desk] = {}
+        self._ready: deque[int] = deque()
+        self._probes: deque[Desk] = deque()
+        self._others: deque[Desk] = deque()
+        self._share = FEWEST_A_TURN
+
+    def watch(self, desk: Desk, fd: int, *, again: bool) -> None:
+        """Read once for `desk`, as soon as there is something to read."""
+        if again:
+            self._epoll.modify(fd, _WANTED)
+        else:
+            self._epoll.register(fd, _WANTED)
+            self._desks[fd] = desk
+
+    def forget(self, fd: int) -> None:
+        """Read no more from a socket that is about to be closed; another one may get its number."""
+        del self._desks[fd]
+        if not self._epoll.closed:
+            self._epoll.unregister(fd)
+
+    async def run(self) -> None:
+        """Read and hand over until cancelled."""
+        with self._epoll:
+            while True:
+                if self._ready or self._probes or self._others:
+                    await self._let_others_work()
+                else:
+                    await trio.lowlevel.wait_readable(self._epoll.fileno())
+                self._read()
+                self._hand_over()
+
+    async def _let_others_work(self) -> None:
+        """One turn, after which the share of the next one is known."""
+        began = time.perf_counter()
+        await trio.lowlevel.checkpoint()
+        if time.perf_counter() - began < SHORT_TURN_S:
+            self._share = min(self._share + 1, MOST_A_TURN)
+        else:
+            self._share = max(self._share // 2, FEWEST_A_TURN)
+
+    def _read(self) -> None:
+        """Read from the sockets that have something: from all of them, unless that is much."""
+        self._ready.extend(fd for fd, _ in self._epoll.poll(0, POLLED))
+        room = READ_A_TURN_BYTES
+        while self._ready and room > 0:
+            desk = self._desks.get(self._ready.popleft())
+            if desk is not None and desk.awaited:
+                room -= desk.read()
+                self._queue(desk)
+
+    def _queue(self, desk: Desk) -> None:
+        if isinstance(desk.outcome, bytes) and desk.outcome.startswith(PROBE):
+            self._probes.append(desk)
+        elif desk.outcome is not None:
+            self._others.append(desk)
+
+    def _hand_over(self) -> None:
+        for queue, most in ((self._probes, PROBES_A_TURN), (self._others, self._share)):
+            for _ in range(min(most, len(queue))):
+                queue.popleft().wake()
