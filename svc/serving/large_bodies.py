@@ -30,7 +30,6 @@ _blanks = re.compile(_BLANKS)
 _scalar = re.compile(_SCALAR, re.DOTALL)
 _scalars = re.compile(rb"(?:%b%b%b,)+" % (_BLANKS, _SCALAR, _BLANKS), re.DOTALL)
 _name = re.compile(rb"%b(%b)%b:" % (_BLANKS, _TEXT, _BLANKS), re.DOTALL)
-_members = re.compile(rb"(?:%b%b%b:%b%b%b,)+" % (_BLANKS, _TEXT, _BLANKS, _BLANKS, _SCALAR, _BLANKS), re.DOTALL)
 _member = re.compile(rb"%b(%b%b:%b%b)%b([,}])" % (_BLANKS, _TEXT, _BLANKS, _BLANKS, _SCALAR, _BLANKS), re.DOTALL)
 
 
@@ -107,7 +106,26 @@ class _Reader:
         start = self._next()
         if start not in (b"[", b"{"):
             return self._one_scalar()
+        if depth < MAX_DEPTH and (found := self._flat(start)) is not None:
+            return found
         return self._list(depth + 1) if start == b"[" else self._object(depth + 1)
+
+    def _flat(self, start: bytes) -> Any:
+        """The list or object here, if one call can read it: short, of scalars alone, and no name may stand twice."""
+        end = self._body.find(b"]" if start == b"[" else b"}", self._at, self._at + PIECE_BYTES) + 1
+        if any(self._body.find(bracket, self._at + 1, end) >= 0 for bracket in (b"[", b"{")):
+            return None
+        piece = self._body[self._at : end]
+        try:
+            found = from_json(piece, cache_strings=False)
+        except ValueError:
+            return None  # a bracket in a text is not the end
+        if start == b"{" and len(found) != piece.count(b":"):
+            return None
+        if len(found) > (self._longest.names if start == b"{" else self._longest.items):
+            return None
+        self._at = end
+        return found
 
     def _one_scalar(self) -> Any:
         match = _scalar.match(self._body, self._at, self._at + 2 * LONGEST_RUN_BYTES)
@@ -160,7 +178,7 @@ class _Reader:
     def _object(self, depth: int) -> dict[str, Any]:
         if self._is_empty(b"}", depth):
             return {}
-        found = self._first_members()
+        found: dict[str, Any] = {}
         while True:
             name, value, last = self._pair(depth)
             if name in found:
@@ -171,17 +189,6 @@ class _Reader:
                 raise refused("more keys than any valid request has", "too_long")
             if last:
                 return found
-
-    def _first_members(self) -> dict[str, Any]:
-        """Names with scalars that have a comma behind them, by one call; none where a name may stand twice."""
-        match = _members.match(self._body, self._at, self._at + PIECE_BYTES)
-        if match is None:
-            return {}
-        found: dict[str, Any] = self._parsed(b"{%b}" % match[0][:-1])
-        if len(found) != match[0].count(b":") or len(found) > self._longest.names:
-            return {}
-        self._at = match.end()
-        return found
 
     def _pair(self, depth: int) -> tuple[str, Any, bool]:
         """A name, its value, and whether it is the object's last."""
