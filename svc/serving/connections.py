@@ -215,13 +215,16 @@ async def serve(
             life.deadline = trio.current_time() + unread_timeout_s
 
         async def call(scope: Any, receive: Any, send: Any, sync_spawn: Any, call_soon: Any) -> None:
-            if scope["http_version"] not in ("1.0", "1.1"):
+            alone = scope["http_version"] in ("1.0", "1.1")
+            if not alone:
                 send = _patient(send, wire, unread_timeout_s)
             idleness.begin()
             try:
                 await wrapped(scope, receive, send, sync_spawn, call_soon)
             finally:
                 idleness.finish()
+            if alone and scope["type"] == "websocket":
+                life.cancel()  # it was refused; hypercorn would keep one whose handshake had a body
 
         with trio.CancelScope() as life:
             wire = Wire(stream, Desk(reception, stream.socket.fileno()), unread_timeout_s, end)

@@ -268,6 +268,15 @@ def test_no_packet_ends_the_server(server: Server, packets: list[bytes]) -> None
     assert server.process.poll() is None
 
 
+@pytest.mark.parametrize(("rest", "statuses"), [(b"\r\n", {403}), (b"Content-Length: 5\r\n\r\nhello", {400, 403})])
+def test_a_handshake_is_refused_and_its_connection_closed(server: Server, rest: bytes, statuses: set[int]) -> None:
+    """At once, not when it has been idle for long."""
+    with connect(server) as client:
+        client.sendall(WEBSOCKET + rest)
+        assert int(everything(client).split()[1]) in statuses
+    assert server.process.poll() is None
+
+
 def test_many_connections_at_once_leave_room_for_others(server: Server) -> None:
     """Idle connections cost little memory, are closed in time, and are given back; others are served meanwhile."""
     count = int(os.environ.get("SVC_TEST_CONNECTIONS", "1000"))
