@@ -28,8 +28,8 @@ INLINE_EACH_S = 10e-6
 INLINE_MOST_S = 1e-3
 """The longest that a batch may keep the event loop from others."""
 INLINE_LIMIT = 32
-ANSWERED_A_TURN = 2
-"""Callers who encode and send at one time: of a whole batch at once, a health probe would wait for all of them."""
+ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
+"""Callers who encode and send at one time: while they do, a health probe waits for all of them."""
 _STEP = 1.05
 BULK_SLICE = 64
 SCORING_NICENESS = 10
@@ -187,11 +187,15 @@ class Lane:
             except trio.Cancelled:
                 _turn_away([ticket for ticket, _ in parts])
                 raise
-        for place, ((ticket, _), outcome) in enumerate(zip(parts, outcomes, strict=True), start=1):
+        await self._give_out([ticket for ticket, _ in parts], outcomes)
+
+    async def _give_out(self, tickets: list[_Ticket], outcomes: list[Outcome]) -> None:
+        for place, (ticket, outcome) in enumerate(zip(tickets, outcomes, strict=True), start=1):
             ticket.give(outcome)
             if isinstance(outcome, Exception) and ticket in self._bulk:
                 self._bulk.remove(ticket)
-            if place % ANSWERED_A_TURN == 0:
+            others_wait = self._singles or self._bulk
+            if place % (ANSWERED_WHILE_OTHERS_WAIT if others_wait else ANSWERED_A_TURN) == 0:
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:

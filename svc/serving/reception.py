@@ -19,7 +19,7 @@ PROBES_A_TURN = 2
 """Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
 FEWEST_A_TURN, MOST_A_TURN = 2, 32
 """Others than probes. One more after each turn that was shorter than SHORT_TURN_S, half as many after a longer one."""
-SHORT_TURN_S = 500e-6
+SHORT_TURN_S = 1e-3
 READ_BYTES = 1 << 16
 READ_A_TURN_BYTES = 1 << 20
 POLLED = 1024

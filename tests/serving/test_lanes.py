@@ -13,7 +13,7 @@ import trio.testing
 
 from svc.errors import RecipeUnavailable
 from svc.model.query import Query, Ranking
-from svc.serving.lanes import ANSWERED_A_TURN, BULK_SLICE, MAX_BATCH, Lane, scoring_limiter
+from svc.serving.lanes import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, BULK_SLICE, MAX_BATCH, Lane, scoring_limiter
 from svc.settings import Settings
 
 pytestmark = pytest.mark.anyio
@@ -53,9 +53,11 @@ async def test_a_request_alone_goes_straight_through() -> None:
     assert model.sizes == [1]
 
 
-async def test_the_answers_of_a_batch_are_given_a_few_at_a_time() -> None:
+@pytest.mark.parametrize("others_wait", [False, True])
+async def test_the_answers_of_a_batch_are_given_a_few_at_a_time(others_wait: bool) -> None:
     """No turn of the event loop has more callers to encode and send for, so whoever else waits gets in between."""
     lane = Lane(Echo(), trio.CapacityLimiter(1))
+    callers = POISON if others_wait else 3 * ANSWERED_A_TURN
     turns = [0]
 
     class Turns(trio.abc.Instrument):
@@ -63,19 +65,21 @@ async def test_the_answers_of_a_batch_are_given_a_few_at_a_time() -> None:
             turns.append(0)
 
     async def caller(user: int) -> None:
-        await lane.rank([ask(user)])
+        await lane.rank([ask(100 * user)])
         turns[-1] += 1
 
     async with trio.open_nursery() as nursery:
-        for user in range(POISON):
+        for user in range(callers):
             nursery.start_soon(caller, user)
+        if others_wait:
+            nursery.start_soon(lane.rank, [ask(1)] * 2 * MAX_BATCH)
         await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.add_instrument(instrument := Turns())
         await nursery.start(lambda task_status: lane.run(task_status=task_status))
         lane.close()
     trio.lowlevel.remove_instrument(instrument)
-    assert sum(turns) == POISON
-    assert max(turns) <= ANSWERED_A_TURN
+    assert sum(turns) == callers
+    assert max(turns) == (ANSWERED_WHILE_OTHERS_WAIT if others_wait else ANSWERED_A_TURN)
 
 
 async def test_requests_that_wait_together_are_scored_together() -> None:
