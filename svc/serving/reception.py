@@ -21,7 +21,8 @@ FEWEST_A_TURN, MOST_A_TURN = 2, 32
 """Others than probes. One more after each turn that was shorter than SHORT_TURN_S, half as many after a longer one."""
 SHORT_TURN_S = 1e-3
 READ_BYTES = 1 << 16
-READ_A_TURN_BYTES = 1 << 20
+READING_S = 1e-3
+"""How long one turn may read. Each reading lets go of the interpreter, and a busy thread gives it back late."""
 POLLED = 1024
 _WANTED = select.EPOLLIN | select.EPOLLONESHOT
 
@@ -79,17 +80,14 @@ class Desk:
         self._reception.watch(self, self._fd, again=self._registered)
         self._registered = True
 
-    def read(self) -> int:
-        """Read what is there, and tell how many bytes that was."""
+    def read(self) -> None:
+        """Read what is there, if anything is."""
         try:
             self.outcome = os.read(self._fd, self._most)
         except BlockingIOError:
             self._watch()
-            return 0
         except (OSError, MemoryError) as error:
             self.outcome = error
-            return 0
-        return len(self.outcome)
 
     def wake(self) -> None:
         """Let the reader take what there is. One that was cancelled may have come back and wait for something else."""
@@ -152,14 +150,16 @@ class Reception:
             self._share = max(self._share // 2, FEWEST_A_TURN)
 
     def _read(self) -> None:
-        """Read from the sockets that have something: from all of them, unless that is much."""
+        """Read from the sockets that have something: from all of them, unless that takes long."""
         self._ready.extend(fd for fd, _ in self._epoll.poll(0, POLLED))
-        room = READ_A_TURN_BYTES
-        while self._ready and room > 0:
+        ends = time.perf_counter() + READING_S
+        while self._ready:
             desk = self._desks.get(self._ready.popleft())
             if desk is not None and desk.awaited:
-                room -= desk.read()
+                desk.read()
                 self._queue(desk)
+            if time.perf_counter() > ends:
+                return
 
     def _queue(self, desk: Desk) -> None:
         if isinstance(desk.outcome, bytes) and desk.outcome.startswith(PROBE):

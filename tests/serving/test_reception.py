@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -62,8 +63,12 @@ async def all_wait(nursery: trio.Nursery, waiting: list[Line], took: Callable[[i
     await trio.testing.wait_all_tasks_blocked()
 
 
-async def test_each_connection_gets_its_own_bytes_in_their_order(lines: Lines) -> None:
-    """Many connections, several messages each, of which some come in parts."""
+@pytest.mark.parametrize("reading_s", [reception.READING_S, -1.0], ids=["all at once", "one a turn"])
+async def test_each_connection_gets_its_own_bytes_in_their_order(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch, reading_s: float
+) -> None:
+    """Many connections, several messages each, of which some come in parts, however much a turn may read."""
+    monkeypatch.setattr(reception, "READING_S", reading_s)
     desks = Reception()
     got: dict[int, bytes] = {}
 
@@ -130,6 +135,7 @@ async def test_a_turn_hands_over_a_few_and_more_while_turns_are_short(
         return now[0]
 
     monkeypatch.setattr(reception.time, "perf_counter", clock)
+    monkeypatch.setattr(reception, "READING_S", math.inf)
     desks = Reception()
     turns: list[int] = [0]
 
