@@ -3,194 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
 
-from svc import logs
 from svc.errors import ArtifactReadError, ConfigError, MagicMismatch, MetadataError, RecipeError, SignatureMismatch
-from svc.metrics import Metrics
 from svc.serving.discovery import Refused
-from svc.serving.loader import Loaded, LoadFailed
-from svc.serving.publish import Publisher
-from svc.serving.registry import Entry, Registry
-from svc.serving.watch import Watcher
 from svc.settings import Settings
+from tests.serving.watched import INTERVAL_S, FakeRecipe, World, failed, ticks, until
 
 pytestmark = pytest.mark.anyio
-
-INTERVAL_S = 5.0
 
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, object]]:
     """Virtual time that waits longer for the real threads of the watcher: on a busy machine they start late."""
     return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.03)})
-
-
-@dataclass
-class FakeStore:
-    """An artifact whose bytes are a text. `trouble` is raised by the next looks; `hang` blocks them."""
-
-    content: str | None = "v1"
-    marker_text: str | None = None
-    sidecar: bool = False
-    trouble: Exception | None = None
-    hang: threading.Event | None = None
-    looks: int = 0
-
-    def marker(self) -> str:
-        self.looks += 1
-        if self.hang is not None:
-            self.hang.wait()
-        if self.trouble is not None:
-            raise self.trouble
-        if self.content is None:
-            raise FileNotFoundError("gone")
-        return self.marker_text or self.content
-
-    def sidecar_exists(self) -> bool:
-        return self.sidecar
-
-
-@dataclass
-class FakeLoader:
-    """Loads a store's text. A text may stand for an error; every load is noted."""
-
-    errors: dict[str, Exception] = field(default_factory=dict)
-    loads: list[tuple[str, str]] = field(default_factory=list)
-    hang: threading.Event | None = None
-
-    def load(self, recipe: Any, store: FakeStore, *, known_sha256: str | None = None) -> Loaded | None:
-        text = store.content or ""
-        if self.hang is not None:
-            self.hang.wait()
-        if text == known_sha256:
-            return None
-        self.loads.append((recipe.recipe.name, text))
-        if text in self.errors:
-            raise self.errors[text]
-        return Loaded(cast(Any, text), cast(Any, None), {"best_class": "TopPopRecommender"}, text, "k1", 0.0)
-
-
-class FakeLane:
-    def __init__(self, model: object) -> None:
-        self.model = model
-        self.closed = False
-
-    def close(self) -> None:
-        self.closed = True
-
-
-@dataclass(eq=False)
-class FakeFolder:
-    """What the folder holds, by file name; or an error to raise."""
-
-    files: dict[str, Any] = field(default_factory=dict)
-    trouble: Exception | None = None
-    hang: threading.Event | None = None
-
-    def scan(self) -> dict[str, Any]:
-        if self.hang is not None:
-            self.hang.wait()
-        if self.trouble is not None:
-            raise self.trouble
-        return dict(self.files)
-
-
-@dataclass(frozen=True)
-class FakeRecipe:
-    """The parts of a loaded recipe that serving looks at."""
-
-    name: str
-    output: str = "out.svc"
-    item_metadata: str | None = None
-    text: str = ""
-
-    @property
-    def recipe(self) -> Any:
-        return SimpleNamespace(name=self.name, output=self.output, item_metadata=self.item_metadata)
-
-
-class World:
-    """A watcher with its surroundings."""
-
-    def __init__(self, *names: str, settings: Settings | None = None) -> None:
-        self.folder = FakeFolder({f"{name}.yaml": FakeRecipe(name) for name in names})
-        self.stores: dict[tuple[str, str], FakeStore] = {}
-        self.loader = FakeLoader()
-        self.registry = Registry()
-        self.lanes: list[FakeLane] = []
-        self.hold_lanes = trio.Event()
-        self.hold_lanes.set()
-        self.records: list[dict[str, Any]] = []
-        self.metrics = Metrics.create()
-        self.watcher = Watcher(
-            folder=cast(Any, self.folder),
-            open_store=cast(Any, lambda recipe: self.store(recipe.name, recipe.output)),
-            loader=cast(Any, self.loader),
-            publisher=Publisher(self.registry, cast(Any, self.start_lane), self.metrics),
-            settings=settings or Settings(watch_interval_s=INTERVAL_S),
-            metrics=self.metrics,
-        )
-
-    def store(self, name: str, output: str = "out.svc") -> FakeStore:
-        return self.stores.setdefault((name, output), FakeStore())
-
-    async def start_lane(self, model: object) -> FakeLane:
-        await self.hold_lanes.wait()
-        self.lanes.append(FakeLane(model))
-        return self.lanes[-1]
-
-    def entry(self, name: str) -> Entry:
-        entry = self.registry.get(name)
-        assert entry is not None
-        return entry
-
-    def served(self, name: str) -> str | None:
-        entry = self.entry(name)
-        return cast(Any, entry.served.model) if entry.served else None
-
-    def said(self, event: str) -> list[dict[str, Any]]:
-        return [record for record in self.records if record["event"] == event]
-
-    def count(self, name: str) -> float:
-        lines = self.metrics.render().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        logs.configure(Settings(log_format="json"), lambda line: self.records.append(json.loads(line)))
-        yield
-        logs.configure(Settings())
-
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Started, and ticking until the block ends."""
-        with self.listening():
-            await self.watcher.start()
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self.watcher.run)
-                await ticks(0.5)
-                yield
-                nursery.cancel_scope.cancel()
-
-
-async def ticks(count: float) -> None:
-    """Let `count` intervals pass, with their jitter."""
-    await trio.sleep(count * INTERVAL_S * 1.11)
-
-
-def failed(error: Any, kid: str = "k1") -> LoadFailed:
-    return LoadFailed(error, kid, "sha")
 
 
 async def test_start_loads_every_recipe() -> None:
@@ -590,10 +420,3 @@ async def test_ticks_keep_the_interval_within_a_tenth() -> None:
         before = world.store("a").looks
         await trio.sleep(INTERVAL_S * 100)
         assert 90 <= world.store("a").looks - before <= 112
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let time pass until `condition` holds; real threads may need real moments."""
-    with trio.fail_after(INTERVAL_S * 1000):
-        while not condition():  # noqa: ASYNC110 (polls are what is tested)
-            await trio.sleep(1)
