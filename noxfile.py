@@ -51,9 +51,9 @@ def _azurite(session: nox.Session) -> str | None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """The readers of artifacts and recipes under a coverage-guided fuzzer; `nox -s fuzz -- 600`: ten minutes each."""
+    """Coverage-guided fuzzing of what reads artifacts, recipes and bodies; `nox -s fuzz -- 600`: ten minutes each."""
     _install(session, "test", "fuzz")
-    for target in ("artifact", "recipe"):
+    for target in ("artifact", "recipe", "body"):
         session.run("python", "-m", "tests.fuzz", target, *session.posargs)
 
 

@@ -1,4 +1,4 @@
-"""Coverage-guided fuzzing with atheris: `python -m tests.fuzz artifact|recipe [SECONDS]`.
+"""Coverage-guided fuzzing with atheris: `python -m tests.fuzz artifact|recipe|body [SECONDS]`.
 
 Starts from the files in `corpus/<target>` and adds those that reach new code. An input that breaks the rule of
 `targets.py` is written to `crash-*` in the working folder, and the exit code is not 0.

@@ -1,17 +1,23 @@
-"""What the fuzzer feeds: any bytes must end in svc's own errors, never in another exception or a crash."""
+"""What the fuzzer feeds: any bytes must end in svc's own errors, never in another exception or a crash.
+
+The bytes of a request body must also mean what they mean to the parser of small bodies.
+"""
 
 from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from unittest.mock import patch
 
 from svc.artifact import layout
 from svc.artifact.keys import development_keys, verify
 from svc.errors import ArtifactError, RecipeError
 from svc.model import codec
 from svc.recipe.load import load_recipe
+from svc.serving import large_bodies
 from svc.settings import Settings
+from tests.serving.bodies import expected, found
 
 CAP = 1 << 20
 SETTINGS = Settings()
@@ -48,4 +54,10 @@ def recipe(data: bytes) -> None:
         load_recipe(Path(file.name), {}, settings=SETTINGS)
 
 
-TARGETS = {"artifact": artifact, "recipe": recipe}
+def body(data: bytes) -> None:
+    """The first byte chooses the size of the pieces, the rest is a request body: read in pieces it means the same."""
+    with patch.object(large_bodies, "PIECE_BYTES", (1, 24, CAP)[data[0] % 3 if data else 0]):
+        assert found(data[1:]) == expected(data[1:])
+
+
+TARGETS = {"artifact": artifact, "recipe": recipe, "body": body}

@@ -13,9 +13,9 @@ from pydantic_core import from_json
 from svc.errors import ValidationFailed
 from svc.serving import large_bodies
 from svc.serving.large_bodies import MAX_DEPTH, Longest, read_large
+from tests.serving.bodies import ROOMY, expected, found
 
 LONGEST = Longest(items=10, names=8, at_top={"requests": 4})
-ROOMY = Longest(items=1000, names=1000, at_top={})
 
 SCALARS = (
     st.none()
@@ -55,28 +55,6 @@ def documents(draw: st.DrawFn) -> bytes:
     return (
         document[:start] + (draw(st.sampled_from(INSERTS)) if insert is None else insert) + document[start + removed :]
     )
-
-
-def expected(body: bytes) -> str | None:
-    """The value as Python writes it, or None for what must be refused: a key twice too."""
-
-    def once(pairs: list[tuple[str, Any]]) -> None:
-        if len({name for name, _ in pairs}) < len(pairs):
-            raise ValueError
-
-    try:
-        value = from_json(body)
-        json.loads(body, object_pairs_hook=once)
-    except ValueError:
-        return None
-    return repr(value) if isinstance(value, dict) else None
-
-
-def found(body: bytes, longest: Longest = ROOMY) -> str | None:
-    try:
-        return repr(read_large(body, longest))
-    except ValidationFailed:
-        return None
 
 
 def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
