@@ -91,33 +91,19 @@ async def test_each_connection_gets_its_own_bytes_in_their_order(
     assert got == {place: b"".join(b"part %d of %d;" % (part, place) for part in range(3)) for place in range(MANY)}
 
 
-async def test_a_probe_goes_before_all_others(lines: Lines) -> None:
-    """However many spoke before it."""
+@pytest.mark.parametrize(("many", "one"), [(WORK, PROBE), (PROBE, WORK)], ids=["a probe", "work in a flood of probes"])
+async def test_one_is_handed_over_before_many_others(lines: Lines, many: bytes, one: bytes) -> None:
+    """A probe goes first, however many spoke before it; but each turn has room for others than probes."""
     desks = Reception()
     order: list[int] = []
     waiting = lines(desks, MANY)
     async with receiving(desks) as nursery:
         await all_wait(nursery, waiting, lambda place, _: order.append(place))
         for line in waiting[:-1]:
-            line.client.sendall(WORK)
-        waiting[-1].client.sendall(PROBE)
+            line.client.sendall(many)
+        waiting[-1].client.sendall(one)
         await trio.testing.wait_all_tasks_blocked()
     assert sorted(order) == list(range(MANY))
-    assert order.index(MANY - 1) <= FEWEST_A_TURN + PROBES_A_TURN
-
-
-async def test_a_flood_of_probes_keeps_nobody_out(lines: Lines) -> None:
-    """Each turn has room for others too."""
-    desks = Reception()
-    order: list[int] = []
-    waiting = lines(desks, MANY)
-    async with receiving(desks) as nursery:
-        await all_wait(nursery, waiting, lambda place, _: order.append(place))
-        for line in waiting[:-1]:
-            line.client.sendall(PROBE)
-        waiting[-1].client.sendall(WORK)
-        await trio.testing.wait_all_tasks_blocked()
-    assert len(order) == MANY
     assert order.index(MANY - 1) <= FEWEST_A_TURN + PROBES_A_TURN
 
 
