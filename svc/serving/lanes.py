@@ -177,17 +177,17 @@ class Lane:
         return parts
 
     async def _score(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
-        questions = [part for _, part in parts]
-        singles = [ticket.queries[0] for ticket, _ in parts if len(ticket.queries) == 1]
+        tickets, questions = [ticket for ticket, _ in parts], [part for _, part in parts]
+        singles = [ticket.queries[0] for ticket in tickets if len(ticket.queries) == 1]
         if len(singles) == len(parts) and self._are_cheap(singles):
             outcomes = self._score_here(questions)
         else:
             try:
                 outcomes = await self._score_in_thread(questions)
             except trio.Cancelled:
-                _turn_away([ticket for ticket, _ in parts])
+                _turn_away(tickets)
                 raise
-        await self._give_out([ticket for ticket, _ in parts], outcomes)
+        await self._give_out(tickets, outcomes)
 
     async def _give_out(self, tickets: list[_Ticket], outcomes: list[Outcome]) -> None:
         for place, (ticket, outcome) in enumerate(zip(tickets, outcomes, strict=True), start=1):

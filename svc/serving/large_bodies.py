@@ -22,6 +22,7 @@ MAX_DEPTH = 200  # as for small bodies
 PIECE_BYTES = 64 * 1024
 # The longest text that can be valid, all of it escaped, is shorter than this.
 LONGEST_RUN_BYTES = 128 * 1024
+_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # for the end of one text, with the blanks around it
 
 _BLANKS = rb"[ \t\n\r]*+"
 _TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
@@ -60,6 +61,7 @@ def read_large(body: bytes, longest: Longest) -> dict[str, Any]:
 
 
 def _refuse_what_is_too_much(body: bytes) -> None:
+    """Count in slices: a single count of a large body would keep the event loop waiting for its whole length."""
     containers = commas = 0
     for start in range(0, len(body), LONGEST_RUN_BYTES):
         end = start + LONGEST_RUN_BYTES
@@ -128,9 +130,9 @@ class _Reader:
         return found
 
     def _one_scalar(self) -> Any:
-        match = _scalar.match(self._body, self._at, self._at + 2 * LONGEST_RUN_BYTES)
+        match = _scalar.match(self._body, self._at, self._at + _SEARCHED_BYTES)
         if match is None:
-            cut = len(self._body) > self._at + 2 * LONGEST_RUN_BYTES
+            cut = len(self._body) > self._at + _SEARCHED_BYTES
             raise _too_long() if cut and self._next() == b'"' else self._invalid()
         value = self._parsed(match[0])
         self._at = match.end()
@@ -202,7 +204,7 @@ class _Reader:
         return name, value, match[2] == b"}"
 
     def _name(self, depth: int) -> str:
-        match = _name.match(self._body, self._at, self._at + 2 * LONGEST_RUN_BYTES)
+        match = _name.match(self._body, self._at, self._at + _SEARCHED_BYTES)
         if match is None:
             raise self._invalid()
         name: str = self._parsed(match[1])

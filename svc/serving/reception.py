@@ -30,12 +30,11 @@ _WANTED = select.EPOLLIN | select.EPOLLONESHOT
 class Desk:
     """Where one connection waits for its bytes, one reader at a time. Closed before its socket is."""
 
-    __slots__ = ("_closed", "_fd", "_most", "_reader", "_reception", "_registered", "outcome")
+    __slots__ = ("_closed", "_fd", "_most", "_reader", "_reception", "outcome")
 
     def __init__(self, reception: Reception, fd: int) -> None:
         self._reception = reception
         self._fd = fd
-        self._registered = False
         self._closed = False
         self._most = READ_BYTES
         self._reader: trio.lowlevel.Task | None = None
@@ -67,7 +66,7 @@ class Desk:
         if self._reader is not None:
             raise trio.BusyResourceError("another task receives from this connection")
         self._most = most
-        self._watch()
+        self._reception.watch(self, self._fd)
         self._reader = trio.lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -76,16 +75,12 @@ class Desk:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def _watch(self) -> None:
-        self._reception.watch(self, self._fd, again=self._registered)
-        self._registered = True
-
     def read(self) -> None:
         """Read what is there, if anything is."""
         try:
             self.outcome = os.read(self._fd, self._most)
         except BlockingIOError:
-            self._watch()
+            self._reception.watch(self, self._fd)
         except (OSError, MemoryError) as error:
             self.outcome = error
 
@@ -98,9 +93,7 @@ class Desk:
     def close(self) -> None:
         """Watch no more, and tell whoever waits."""
         self._closed = True
-        if self._registered:
-            self._registered = False
-            self._reception.forget(self._fd)
+        self._reception.forget(self, self._fd)
         self.wake()
 
 
@@ -115,16 +108,18 @@ class Reception:
         self._others: deque[Desk] = deque()
         self._share = FEWEST_A_TURN
 
-    def watch(self, desk: Desk, fd: int, *, again: bool) -> None:
+    def watch(self, desk: Desk, fd: int) -> None:
         """Read once for `desk`, as soon as there is something to read."""
-        if again:
+        if self._desks.get(fd) is desk:
             self._epoll.modify(fd, _WANTED)
         else:
             self._epoll.register(fd, _WANTED)
             self._desks[fd] = desk
 
-    def forget(self, fd: int) -> None:
-        """Read no more from a socket that is about to be closed; another one may get its number."""
+    def forget(self, desk: Desk, fd: int) -> None:
+        """Read no more for `desk`, whose socket is about to be closed. Later its number may be another one's."""
+        if self._desks.get(fd) is not desk:
+            return
         del self._desks[fd]
         if not self._epoll.closed:
             self._epoll.unregister(fd)
