@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.common import origin
-from benchmarks.hostile_clients import ATTACKS, HEALTH, MANY, PATIENCE_S, Address, attack, connect, most_files
+from benchmarks.hostile_clients import ATTACKS, MANY, attack, most_files
+from benchmarks.probing import PATIENCE_S, Address, probing
 from svc.serving.auth import hash_api_key, new_api_key
 from tests.e2e.load import Load
 from tests.e2e.server import Server, write_recipe
 from tests.serving.artifacts import factor_model, write_artifact
-
-PROBE_S = 0.01
 
 
 class Seen(NamedTuple):
@@ -58,18 +57,12 @@ class Watch:
         headers = {"X-API-Key": self.key}
         load = Load(self.server.url, asked, clients=4, judge=judge, headers=headers, pause_s=0.05)
         most = 0
-        with load:
-            health = []
+        with probing(self.address) as health, load:
             ends = time.monotonic() + seconds
             late = ends + PATIENCE_S
-            with connect(self.address) as client:
-                while time.monotonic() < ends or (most < connections and time.monotonic() < late):
-                    began = time.perf_counter()
-                    client.sendall(HEALTH)
-                    assert client.recv(65536).startswith(b"HTTP/1.1 200")
-                    health.append(time.perf_counter() - began)
-                    most = max(most, self._connections()) if len(health) % 100 == 0 else most
-                    time.sleep(PROBE_S)
+            while time.monotonic() < ends or (most < connections and time.monotonic() < late):
+                time.sleep(0.5)
+                most = max(most, self._connections())
         tally = load.tally
         return Seen(p99(health), p99(tally.seconds), tally.answered, len(tally.failures) + tally.refused, most)
 

@@ -11,24 +11,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from benchmarks.probing import HEALTH, PATIENCE_S, Address, connect
 from svc.serving.auth import new_api_key
 
 MANY = 10_000
 SOME = 500
 BODY_BYTES = 128 << 20
 LARGE_BODIES = 8
-PATIENCE_S = 60.0
-Address = tuple[str, int]
 Over = Callable[[], bool]
 
 HEAD = b"POST /v1/recipes/a:recommend HTTP/1.1\r\nHost: localhost\r\n"
-HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def connect(address: Address) -> socket.socket:
-    client = socket.create_connection(address, timeout=PATIENCE_S)
-    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return client
 
 
 def hold(address: Address, over: Over, count: int, words: bytes, drip: bytes = b"") -> None:
