@@ -8,8 +8,9 @@ from typing import Any
 import trio
 from pydantic_core import to_json
 
+from svc.serving.bodies import ClientGone
 from svc.serving.gate import Call, Gate, Reply, Scope, Send, error_reply, needs_key
-from svc.serving.limits import ClientGone, Receive
+from svc.serving.limits import Receive
 from svc.serving.probes import PROBES
 from svc.serving.routes import FAILURE, build_routes
 from svc.serving.state import ServerState

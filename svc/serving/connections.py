@@ -22,7 +22,7 @@ from hypercorn.trio.worker_context import TrioSingleTask, WorkerContext
 from hypercorn.typing import AppWrapper, ASGIFramework, LifespanState, TaskGroup
 
 from svc import events, logs
-from svc.serving.limits import SLOWEST_BYTES_PER_S
+from svc.serving.bodies import SLOWEST_BYTES_PER_S
 from svc.serving.reception import Desk, Reception
 
 Send = Callable[[Any], Awaitable[None]]

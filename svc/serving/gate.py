@@ -14,7 +14,8 @@ from pydantic_core import to_json
 from svc import events, logs
 from svc.errors import AmbiguousLength, ApiError, InternalError, ValidationFailed
 from svc.metrics import AUTH_FAILURES
-from svc.serving.limits import PREFLIGHT_HEADERS, ClientGone, HostRules, Origins, Pairs, Receive, read_body
+from svc.serving.bodies import Bodies, Body, ClientGone
+from svc.serving.limits import PREFLIGHT_HEADERS, HostRules, Origins, Pairs, Receive
 from svc.serving.state import ServerState
 
 Scope = MutableMapping[str, Any]
@@ -78,6 +79,7 @@ class Gate:
         self._state = state
         self._hosts = HostRules(state.settings, has_keys=state.auth.required)
         self._origins = Origins(state.settings)
+        self._bodies = Bodies(state.settings)
 
     def admit(self, call: Call) -> Reply | None:
         """Let a request pass, or answer a preflight. Raises the ApiError that refuses it."""
@@ -109,12 +111,16 @@ class Gate:
             self._state.metrics.of(AUTH_FAILURES, code=error.code).inc()
             raise
 
-    async def body(self, call: Call) -> bytes:
+    async def body(self, call: Call) -> Body:
         """The body, taken for JSON whatever type is declared: a forgotten header must not cost a debugging session.
 
-        Raises what `read_body` raises.
+        Raises what `Bodies.take` raises.
         """
-        body = await read_body(call.receive, call.headers, self._state.settings)
+        try:
+            body = await self._bodies.take(call.receive, call.headers)
+        except ValidationFailed:
+            call.unread = False
+            raise
         call.unread = False
         return body
 

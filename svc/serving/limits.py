@@ -1,14 +1,11 @@
-"""What a client may send and ask for: hosts, origins, and how much body in how much time."""
+"""Which hosts and origins are served."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-import trio
-
-from svc.errors import BodyTimeout, HostNotAllowed, PayloadTooLargeForRequest
+from svc.errors import HostNotAllowed
 from svc.settings import Settings
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -78,42 +75,3 @@ PREFLIGHT_HEADERS: Pairs = [
     (b"access-control-allow-headers", b"Content-Type, X-API-Key, X-Request-ID"),
     (b"access-control-max-age", str(PREFLIGHT_AGE_S).encode()),
 ]
-
-
-async def read_body(receive: Receive, headers: Headers, settings: Settings) -> bytes:
-    """The whole body.
-
-    Raises PayloadTooLargeForRequest by Content-Length before reading and by count while reading, BodyTimeout when
-    it has not come in `client_timeout_s` and a second for each MiB, and ClientGone.
-    """
-    cap = settings.max_body_bytes
-    declared = headers.get(b"content-length", b"0")
-    if len(declared) > len(str(cap)) or int(declared) > cap:
-        raise PayloadTooLargeForRequest(f"the body is larger than {cap} bytes")
-    length = int(declared) if b"content-length" in headers and b"transfer-encoding" not in headers else None
-    with trio.move_on_after(settings.client_timeout_s) as scope:
-        return await _collect(receive, length, cap, scope)
-    raise BodyTimeout(f"the body did not arrive within {settings.client_timeout_s:g} seconds")
-
-
-async def _collect(receive: Receive, length: int | None, cap: int, scope: trio.CancelScope) -> bytes:
-    """The body. One of known length is whole with its last byte, before an empty message says so."""
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    buffer: io.BytesIO | None = None  # its value is taken without another copy
-    size = len(body)
-    while message.get("more_body") and size != length:
-        message = await receive()
-        part: bytes = message.get("body", b"")
-        if part:
-            if buffer is None:
-                buffer = io.BytesIO()
-                buffer.write(body)
-            buffer.write(part)
-            size += len(part)
-            scope.deadline += len(part) / SLOWEST_BYTES_PER_S
-        if size > cap:
-            raise PayloadTooLargeForRequest(f"the body is larger than {cap} bytes")
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return buffer.getvalue() if buffer else body

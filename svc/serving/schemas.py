@@ -22,7 +22,7 @@ from pydantic_core import PydanticCustomError
 
 from svc.errors import ValidationFailed
 from svc.model.query import Prepared
-from svc.serving.large_bodies import Longest, read_large, refused
+from svc.serving.large_bodies import Longest, refused
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -39,9 +39,8 @@ MAX_TEXT_CHARACTERS = 8192
 MAX_LABELS = 1000
 MAX_ERRORS = 100
 MAX_SHOWN_CHARACTERS = 256
-SMALL_BODY_BYTES = 64 * 1024
 
-_LONGEST = Longest(
+LONGEST = Longest(
     items=max(MAX_EXCLUDED, MAX_LABELS),
     names=max(MAX_FEATURES, MAX_FEATURE_ITEMS),
     at_top={"requests": MAX_BATCH, "exclude_items": MAX_EXCLUDED, "seed_items": MAX_SEEDS},
@@ -279,24 +278,19 @@ def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:
     return batch.requests
 
 
-def parse(schema: type[AnyBody], body: bytes) -> AnyBody:
-    """The validated body. Raises ValidationFailed for anything else, whatever bytes came."""
+def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
+    """The validated body, given as JSON or as what it says. Raises ValidationFailed, whatever bytes came."""
     try:
-        return _parse_small(schema, body) if len(body) <= SMALL_BODY_BYTES else _parse_large(schema, body)
+        return _parse_json(schema, body) if isinstance(body, bytes) else schema.model_validate(body)
     except ValidationError as error:
         raise failed(error, "request body") from None
 
 
-def _parse_small(schema: type[AnyBody], body: bytes) -> AnyBody:
+def _parse_json(schema: type[AnyBody], body: bytes) -> AnyBody:
     parsed = schema.model_validate_json(body)
     if body.count(b":") != _keys(cast(AnyRequest | AnyBatch, parsed)):
         _refuse_repeated_keys(body)
     return parsed
-
-
-def _parse_large(schema: type[AnyBody], body: bytes) -> AnyBody:
-    """The same, in calls that do not hold the interpreter for long."""
-    return schema.model_validate(read_large(body, _LONGEST))
 
 
 def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody:

@@ -20,6 +20,7 @@ from svc.errors import (
 )
 from svc.metrics import BATCH_ERRORS, LATENCY, REQUESTS, UNKNOWN_RECIPE
 from svc.model.query import Prepared, Ranking
+from svc.serving.bodies import Body
 from svc.serving.fragments import Origin, encode_answer, encode_batch
 from svc.serving.gate import Call, Gate, Reply
 from svc.serving.registry import Served
@@ -123,11 +124,11 @@ class Verbs:
     async def _single(
         self,
         schema: type[RecommendRequest] | type[RelatedRequest],
-        body: bytes,
+        body: Body,
         served: Served,
         origin: Origin,
     ) -> bytes:
-        if len(body) <= INLINE_BODY_BYTES:
+        if isinstance(body, bytes) and len(body) <= INLINE_BODY_BYTES:
             query, ignored = parse(schema, body).prepare(served.model)
         else:
             query, ignored = await trio.to_thread.run_sync(
@@ -145,7 +146,7 @@ class Verbs:
         )
 
     async def _batch(
-        self, schema: type[RecommendBatch] | type[RelatedBatch], body: bytes, served: Served, origin: Origin
+        self, schema: type[RecommendBatch] | type[RelatedBatch], body: Body, served: Served, origin: Origin
     ) -> bytes:
         batch, prepared = await trio.to_thread.run_sync(
             _prepare_all, schema, body, served, limiter=self._work, abandon_on_cancel=True
@@ -164,7 +165,7 @@ class Verbs:
 
 
 def _prepare_all(
-    schema: type[RecommendBatch] | type[RelatedBatch], body: bytes, served: Served
+    schema: type[RecommendBatch] | type[RelatedBatch], body: Body, served: Served
 ) -> tuple[AnyBatch, list[Prepared | ApiError]]:
     batch: AnyBatch = parse(schema, body)
     return batch, [_prepare(element, served) for element in elements(batch)]

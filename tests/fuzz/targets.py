@@ -17,7 +17,7 @@ from svc.model import codec
 from svc.recipe.load import load_recipe
 from svc.serving import large_bodies
 from svc.settings import Settings
-from tests.serving.bodies import expected, found
+from tests.serving.bodies import expected, found, several
 
 CAP = 1 << 20
 SETTINGS = Settings()
@@ -55,9 +55,16 @@ def recipe(data: bytes) -> None:
 
 
 def body(data: bytes) -> None:
-    """The first byte chooses the size of the pieces, the rest is a request body: read in pieces it means the same."""
+    """The first byte chooses the size of the pieces, the rest is a request body: read in pieces it means the same.
+
+    So does a body that holds it many times and comes in small parts, with little more at hand than one of them.
+    """
+    document = data[1:]
+    little = 4 * len(document) + 64
     with patch.object(large_bodies, "PIECE_BYTES", (1, 24, CAP)[data[0] % 3 if data else 0]):
-        assert found(data[1:]) == expected(data[1:])
+        assert found(document) == expected(document)
+        with patch.object(large_bodies, "AHEAD_BYTES", little):
+            assert found(several(document, 3 * little), step=13) == expected(several(document, 3 * little))
 
 
 TARGETS = {"artifact": artifact, "recipe": recipe, "body": body}

@@ -17,7 +17,7 @@ from hypercorn.config import Config
 from structlog.testing import capture_logs
 
 from svc.serving import connections
-from svc.serving.limits import SLOWEST_BYTES_PER_S
+from svc.serving.bodies import SLOWEST_BYTES_PER_S
 
 pytestmark = pytest.mark.anyio
 

@@ -1,4 +1,4 @@
-"""Large bodies are read in pieces, mean what they mean to the parser of small ones, and are refused early."""
+"""Large bodies are read while they arrive, mean what they mean to the parser of small ones, and are refused early."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
 from svc.serving import large_bodies
-from svc.serving.large_bodies import MAX_DEPTH, Longest, read_large
-from tests.serving.bodies import ROOMY, expected, found
+from svc.serving.large_bodies import AHEAD_BYTES, MAX_DEPTH, LargeBody, Longest
+from tests.serving.bodies import ROOMY, expected, found, read, several, work
 
 LONGEST = Longest(items=10, names=8, at_top={"requests": 4})
 
@@ -60,7 +60,7 @@ def documents(draw: st.DrawFn) -> bytes:
 def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
     """Where and why a body is refused."""
     with pytest.raises(ValidationFailed) as caught:
-        read_large(body, longest)
+        read(body, longest)
     (error,) = caught.value.errors or []
     return error["loc"], error["type"]
 
@@ -74,6 +74,21 @@ def test_the_same_documents_have_the_same_values(piece: int, monkeypatch: pytest
     @given(documents())
     def check(body: bytes) -> None:
         assert found(body) == expected(body)
+
+    check()
+
+
+@pytest.mark.parametrize("step", [1, 777, 1 << 16])
+def test_where_a_body_is_cut_changes_nothing(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it arrives, and with as little of it at hand as its longest token allows."""
+    monkeypatch.setattr(large_bodies, "AHEAD_BYTES", 1 << 13)
+    monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(documents())
+    def check(document: bytes) -> None:
+        body = several(document, 3 << 13)
+        assert found(body, step=step) == expected(body)
 
     check()
 
@@ -201,7 +216,7 @@ def test_what_makes_the_whole_body_invalid_ends_the_reading(body: bytes, place: 
 def test_what_makes_an_element_invalid_is_left_to_it() -> None:
     """A long list keeps its length and a large object one name too many, without most of their values."""
     body = {"requests": [{"a": list(range(30)), "b": [[0]] * 30}, {f"n{n}": [n] for n in range(30)}, {"a": 1}]}
-    first, second, third = read_large(json.dumps(body).encode(), LONGEST)["requests"]
+    first, second, third = read(json.dumps(body).encode(), LONGEST)["requests"]
     assert (len(first["a"]), len(first["b"]), first["b"][-1]) == (30, 30, None)
     assert list(second) == [f"n{n}" for n in range(9)]
     assert third == {"a": 1}
@@ -219,3 +234,58 @@ def test_what_makes_an_element_invalid_is_left_to_it() -> None:
 def test_values_are_counted_before_any_is_read(body: bytes, reason: str) -> None:
     """Too many of them, or one that is too long."""
     assert kind(body, ROOMY) == (["body"], reason)
+
+
+TEXTS = b"""{"0":{"1":"2","a":[1,"3","4",{},2,"5"]},"b":"6","c":[["7"],"8",["9",[]]]}"""
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_the_longest_texts_among_the_longest_blanks(place: int) -> None:
+    """Wherever two of them stand in a body, and in what has come of it, they are still read."""
+    text, between, around = b"x" * 130_000, b" " * 60_000, b" " * 125_000
+    rest = TEXTS.removeprefix(b"{")
+    rest = rest.replace(b'"%d"' % place, around + b'"%d%b"' % (place, text) + between)
+    rest = rest.replace(b'"%d"' % (place + 1), between + b'"%b"' % text + around)
+    for lead in range(0, 600_000, 30_000):
+        body = b'{"lead":["%b"],%b' % (b'","'.join([b"x" * 1000] * (lead // 1000)), rest)
+        assert found(body) == expected(body)
+
+
+def test_what_has_come_is_read_and_let_go() -> None:
+    """Of a body that goes on and on, no more stays than is needed to read on; a refusal needs no end."""
+    large = LargeBody(ROOMY)
+    part = b'"%b",' % (b"x" * 1000) * 60
+    large.feed(b'{"a":{"b":[')
+    for _ in range(100):
+        large.feed(part)
+        work(large)
+        assert len(large._window) + len(large._came) <= 4 * AHEAD_BYTES
+    large = LargeBody(LONGEST)
+    with pytest.raises(ValidationFailed, match="at most 10 items"):
+        large.feed(b'{"a":[')
+        for _ in range(2 * AHEAD_BYTES // len(part)):
+            large.feed(part)
+            work(large)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":[%b]}' % b",".join([b'["x",[]]'] * 1000),
+        b'{"a":[%b]}' % b",".join([b'"word"'] * 10_000),
+        b'{"a":{"b":[],%b}}' % b",".join(b'"%d":0' % n for n in range(10_000)),
+    ],
+)
+def test_a_step_is_short(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader stops at each token when its time is over, and goes on from there."""
+    monkeypatch.setattr(large_bodies, "SLICE_S", 0.0)
+    monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
+    large = LargeBody(ROOMY)
+    large.feed(body)
+    large.end()
+    steps = 0
+    while not large.hungry:
+        large.work()
+        steps += 1
+    assert steps > 700
+    assert repr(large.value) == expected(body)

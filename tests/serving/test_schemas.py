@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from svc.errors import ValidationFailed
 from svc.serving import schemas
 from svc.serving.schemas import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest, parse
+from tests.serving.bodies import read
 
 FEATURES = {
     "year": 1999,
@@ -56,10 +59,18 @@ BODIES = {
 }
 
 
-def outcome(schema: type[schemas.AnyRequest] | type[schemas.AnyBatch], body: bytes) -> object:
+Parse = Callable[[Any, bytes], Any]
+
+
+def in_pieces(schema: Any, body: bytes) -> Any:
+    """What becomes of a large body."""
+    return parse(schema, read(body, schemas.LONGEST))
+
+
+def outcome(schema: Any, body: bytes, how: Parse) -> object:
     """What came of it, in a form that can be compared; errors by what the client sees."""
     try:
-        parsed = parse(schema, body)
+        parsed = how(schema, body)
     except ValidationFailed as error:
         return [one["type"] if one["type"] == "json_invalid" else one for one in error.errors or []]
     if isinstance(parsed, schemas.Batch):
@@ -68,11 +79,10 @@ def outcome(schema: type[schemas.AnyRequest] | type[schemas.AnyBatch], body: byt
 
 
 @pytest.mark.parametrize("schema", BODIES, ids=lambda schema: schema.__name__)
-def test_length_changes_nothing(schema: type[RecommendRequest], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_length_changes_nothing(schema: Any) -> None:
     """Both accept the same bodies with the same values, and refuse others with the same words but for broken JSON."""
-    short = [outcome(schema, body) for body in BODIES[schema]]
-    monkeypatch.setattr(schemas, "SMALL_BODY_BYTES", 0)
-    assert [outcome(schema, body) for body in BODIES[schema]] == short
+    for body in BODIES[schema]:
+        assert outcome(schema, body, in_pieces) == outcome(schema, body, parse)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +93,10 @@ def test_length_changes_nothing(schema: type[RecommendRequest], monkeypatch: pyt
         (RelatedRequest, "seed_items", schemas.MAX_SEEDS),
     ],
 )
-def test_a_list_that_is_too_long_is_named(schema: type[RecommendRequest], name: str, most: int) -> None:
-    """In a short body and in a long one, where the rest is not read."""
-    for padding in (0, schemas.SMALL_BODY_BYTES):
-        body = json.dumps({name: ["i"] * (most + 1)}).encode() + b" " * padding
+def test_a_list_that_is_too_long_is_named(schema: Any, name: str, most: int) -> None:
+    """In a small body and in a large one."""
+    body = json.dumps({name: ["i"] * (most + 1)}).encode()
+    for how in (parse, in_pieces):
         with pytest.raises(ValidationFailed, match=f"{name}: List should have at most {most} items") as caught:
-            parse(schema, body)
+            how(schema, body)
         assert [(error["loc"], error["type"]) for error in caught.value.errors or []] == [(["body", name], "too_long")]
