@@ -231,7 +231,10 @@ METADATA_FIELD_MISSING = _event(
 # Serving: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error", "A request ended with 500.")
 CONNECTION_FAILED = _event(
-    "connection_failed", "warning", "error", "A connection was closed over a defect in its handling; no other notices."
+    "connection_failed",
+    "warning",
+    "error",
+    "A connection was closed over a defect in its handling, or could not be accepted; no other notices.",
 )
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name", "A request named no registered recipe.")
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client", "No keys are configured: a request passed.")

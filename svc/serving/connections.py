@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any
 
 import trio
@@ -23,7 +22,9 @@ from hypercorn.typing import AppWrapper, ASGIFramework, LifespanState, TaskGroup
 
 from svc import events, logs
 from svc.serving.bodies import SLOWEST_BYTES_PER_S
+from svc.serving.entrance import Entrance
 from svc.serving.reception import Desk, Reception
+from svc.serving.signals import run_until
 
 Send = Callable[[Any], Awaitable[None]]
 
@@ -207,7 +208,7 @@ async def serve(
     lifespan = Lifespan(wrapped, config, LifespanState())
     config.keep_alive_timeout = 0  # when hypercorn is told that a connection is stale, it has waited long enough
 
-    async def answer(stream: trio.SocketStream) -> None:
+    async def answer(stream: trio.SocketStream, desk: Desk) -> None:
         idleness = Idleness(idle_timeout_s, context.terminated.wait)
 
         def end() -> None:
@@ -227,7 +228,7 @@ async def serve(
                 life.cancel()  # it was refused; hypercorn would keep one whose handshake had a body
 
         with trio.CancelScope() as life:
-            wire = Wire(stream, Desk(reception, stream.socket.fileno()), unread_timeout_s, end)
+            wire = Wire(stream, desk, unread_timeout_s, end)
             await _converse(call, config, context, wire, idleness)
 
     async with trio.open_nursery() as process:
@@ -235,8 +236,18 @@ async def serve(
         await lifespan.wait_for_startup()
         process.start_soon(reception.run)
         async with trio.open_nursery() as connections:
+
+            def begin(stream: trio.SocketStream, desk: Desk) -> None:
+                connections.start_soon(answer, stream, desk)
+
+            entrance = Entrance(listener, reception, begin, idle_timeout_s)
             try:
-                await _accept(answer, listener, connections, until)
+                with listener:
+                    await run_until(until, entrance.run)
+                    entrance.let_all_in()
+                with trio.move_on_after(config.graceful_timeout):
+                    await reception.calm()
+                await entrance.close()
             finally:
                 await context.terminated.set()
                 connections.cancel_scope.deadline = trio.current_time() + config.graceful_timeout
@@ -270,16 +281,3 @@ def _patient(send: Send, wire: Wire, unread_timeout_s: float) -> Send:
         await trio.aclose_forcefully(wire)
 
     return send_in_time
-
-
-async def _accept(
-    answer: Callable[[trio.SocketStream], Awaitable[None]],
-    listener: socket.socket,
-    connections: trio.Nursery,
-    until: Callable[[], Awaitable[None]],
-) -> None:
-    accepting = trio.SocketListener(trio.socket.from_stdlib_socket(listener))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(trio.serve_listeners, answer, [accepting], handler_nursery=connections))
-        await until()
-        nursery.cancel_scope.cancel()

@@ -14,12 +14,6 @@ Pairs = list[tuple[bytes, bytes]]
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 PREFLIGHT_AGE_S = 600
-SLOWEST_BYTES_PER_S = 1 << 20
-"""A body that arrives faster than this may take longer than the client timeout."""
-
-
-class ClientGone(Exception):
-    """The client closed its connection before the request was whole: nobody waits for an answer."""
 
 
 class HostRules:

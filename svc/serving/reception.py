@@ -1,4 +1,4 @@
-"""One task reads for all connections and hands over what came: probes first, the rest a few at a time.
+"""One task reads for all connections and hands over what came: probes first, the rest a few at a time, newcomers last.
 
 Trio lets all tasks go on that can, in any order, before it looks at its sockets again. When many clients speak at one
 moment, a health probe would wait for all of them in each turn that its answer takes. So turns are kept short where
@@ -11,6 +11,7 @@ import os
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 
 import trio
 
@@ -18,19 +19,23 @@ PROBE = b"GET /v1/health"
 PROBES_A_TURN = 2
 """Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
 FEWEST_A_TURN, MOST_A_TURN = 2, 32
-"""Others than probes. One more after each turn that was shorter than SHORT_TURN_S, half as many after a longer one."""
-SHORT_TURN_S = 1e-3
+"""Others than probes. After a turn of so many that was shorter than SHORT_TURN_S one more, after a longer one half.
+At least one of them is a newcomer, if there is one, and the rest only when the known ones have had their turn."""
+SHORT_TURN_S = 0.7e-3
+ANSWERING_TURNS = 5
+"""So many from the handing over of a request to its answer, if that is quick. A probe has the fewest others in them."""
 READ_BYTES = 1 << 16
 READING_S = 1e-3
 """How long one turn may read. Each reading lets go of the interpreter, and a busy thread gives it back late."""
 POLLED = 1024
+CROWD = 64
 _WANTED = select.EPOLLIN | select.EPOLLONESHOT
 
 
 class Desk:
     """Where one connection waits for its bytes, one reader at a time. Closed before its socket is."""
 
-    __slots__ = ("_closed", "_fd", "_most", "_reader", "_reception", "outcome")
+    __slots__ = ("_closed", "_fd", "_first", "_most", "_reader", "_reception", "outcome")
 
     def __init__(self, reception: Reception, fd: int) -> None:
         self._reception = reception
@@ -38,12 +43,23 @@ class Desk:
         self._closed = False
         self._most = READ_BYTES
         self._reader: trio.lowlevel.Task | None = None
+        self._first: Callable[[Desk], None] | None = None
         self.outcome: bytes | Exception | None = None
         """What was read and not taken yet."""
 
     @property
+    def is_new(self) -> bool:
+        """True until its first bytes are handed over."""
+        return self._first is not None
+
+    @property
     def awaited(self) -> bool:
-        return self._reader is not None
+        return self._reader is not None or self.is_new
+
+    def expect(self, first: Callable[[Desk], None]) -> None:
+        """Call `first` when something has come, which stays here for the first reader: bytes, the end, or an error."""
+        self._first = first
+        self._reception.watch(self, self._fd)
 
     async def receive(self, most: int | None = None) -> bytes:
         """The next bytes, at most `most`; none at the end. What was read for a cancelled caller is for the next one.
@@ -86,13 +102,17 @@ class Desk:
 
     def wake(self) -> None:
         """Let the reader take what there is. One that was cancelled may have come back and wait for something else."""
-        if self._reader is not None and (self._closed or self.outcome is not None):
+        if self._first is not None:
+            first, self._first = self._first, None
+            first(self)
+        elif self._reader is not None and (self._closed or self.outcome is not None):
             trio.lowlevel.reschedule(self._reader)
             self._reader = None
 
     def close(self) -> None:
         """Watch no more, and tell whoever waits."""
         self._closed = True
+        self._first = None
         self._reception.forget(self, self._fd)
         self.wake()
 
@@ -105,8 +125,20 @@ class Reception:
         self._desks: dict[int, Desk] = {}
         self._ready: deque[int] = deque()
         self._probes: deque[Desk] = deque()
-        self._others: deque[Desk] = deque()
+        self._known: deque[Desk] = deque()
+        self._newcomers: deque[Desk] = deque()
         self._share = FEWEST_A_TURN
+        self._handed = 0
+        self._probe_turns = 0
+
+    @property
+    def crowded(self) -> bool:
+        """True while many newcomers wait to be handed over."""
+        return len(self._newcomers) >= CROWD
+
+    @property
+    def _waiting(self) -> bool:
+        return bool(self._ready or self._probes or self._known or self._newcomers)
 
     def watch(self, desk: Desk, fd: int) -> None:
         """Read once for `desk`, as soon as there is something to read."""
@@ -128,21 +160,28 @@ class Reception:
         """Read and hand over until cancelled."""
         with self._epoll:
             while True:
-                if self._ready or self._probes or self._others:
+                if self._waiting:
                     await self._let_others_work()
                 else:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
                 self._read()
                 self._hand_over()
 
+    async def calm(self) -> None:
+        """Return when nothing that has come waits here or is new to its reader."""
+        turns = 0
+        while turns < ANSWERING_TURNS:
+            await trio.lowlevel.checkpoint()
+            turns = 0 if self._waiting else turns + 1
+
     async def _let_others_work(self) -> None:
         """One turn, after which the share of the next one is known."""
         began = time.perf_counter()
         await trio.lowlevel.checkpoint()
-        if time.perf_counter() - began < SHORT_TURN_S:
-            self._share = min(self._share + 1, MOST_A_TURN)
-        else:
+        if time.perf_counter() - began >= SHORT_TURN_S:
             self._share = max(self._share // 2, FEWEST_A_TURN)
+        elif self._handed >= self._share:
+            self._share = min(self._share + 1, MOST_A_TURN)
 
     def _read(self) -> None:
         """Read from the sockets that have something: from all of them, unless that takes long."""
@@ -160,9 +199,14 @@ class Reception:
         if isinstance(desk.outcome, bytes) and desk.outcome.startswith(PROBE):
             self._probes.append(desk)
         elif desk.outcome is not None:
-            self._others.append(desk)
+            (self._newcomers if desk.is_new else self._known).append(desk)
 
     def _hand_over(self) -> None:
-        for queue, most in ((self._probes, PROBES_A_TURN), (self._others, self._share)):
+        self._probe_turns = ANSWERING_TURNS if self._probes else max(self._probe_turns - 1, 0)
+        share = FEWEST_A_TURN if self._probe_turns else self._share
+        known = min(share - bool(self._newcomers), len(self._known))
+        new = min(share - known, len(self._newcomers))
+        self._handed = known + new
+        for queue, most in ((self._probes, PROBES_A_TURN), (self._known, known), (self._newcomers, new)):
             for _ in range(min(most, len(queue))):
                 queue.popleft().wake()

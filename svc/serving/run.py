@@ -6,7 +6,7 @@ import gc
 import logging
 import resource
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from svc.serving.lanes import Lane, scoring_limiter
 from svc.serving.loader import Loader
 from svc.serving.publish import Publisher
 from svc.serving.registry import Registry
-from svc.serving.signals import Stop
+from svc.serving.signals import Stop, run_until
 from svc.serving.state import ServerState
 from svc.serving.watch import Watcher
 from svc.settings import Settings
@@ -130,8 +130,8 @@ async def _live(options: ServeOptions, state: ServerState, loader: Loader, liste
             if await _started(watcher, stop):
                 process.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
-                    background.start_soon(_run_until, stop, watcher.run)
-                    background.start_soon(_run_until, stop, partial(_warn_of, options.unsafe_modes))
+                    background.start_soon(run_until, stop.event.wait, watcher.run)
+                    background.start_soon(run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
                     await _answer(state, listener, stop)
             lanes.cancel_scope.cancel()
         _say_shutdown(stop)
@@ -166,23 +166,10 @@ def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
 
 async def _started(watcher: Watcher, stop: Stop) -> bool:
     """Load everything; False when a signal came first. Loads that a signal cuts short are left behind."""
-    await _run_until(stop, watcher.start)
+    await run_until(stop.event.wait, watcher.start)
     gc.collect()
     gc.freeze()  # what lives as long as the process is not walked again by every collection
     return not stop.event.is_set()
-
-
-async def _run_until(stop: Stop, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work()` to its end, or cancel it when `stop` comes first."""
-    async with trio.open_nursery() as nursery:
-
-        async def cancel() -> None:
-            await stop.event.wait()
-            nursery.cancel_scope.cancel()
-
-        nursery.start_soon(cancel)
-        await work()
-        nursery.cancel_scope.cancel()
 
 
 async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> None:

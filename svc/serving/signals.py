@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -24,6 +24,19 @@ class Stop:
         if not self.event.is_set():
             self.reason, self.since = reason, trio.current_time()
             self.event.set()
+
+
+async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awaitable[None]]) -> None:
+    """Run `work()` to its end, or cancel it when `over()` returns first."""
+    async with trio.open_nursery() as nursery:
+
+        async def cancel() -> None:
+            await over()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(cancel)
+        await work()
+        nursery.cancel_scope.cancel()
 
 
 async def listen(

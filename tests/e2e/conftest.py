@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.server import write_recipe
-from tests.serving.artifacts import popularity_model, write_artifact
+from tests.e2e.server import make_home
+from tests.serving.artifacts import popularity_model
 
 ROOT = Path(__file__).parent.parent.parent
 SIGNING_KEYS = "test:" + "5a" * 32
@@ -188,11 +188,7 @@ def make_shop(folder: Path) -> Shop:
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     """A folder of recipes with one, `a`, whose artifact recommends `i0`."""
-    folder = tmp_path / "recipes"
-    folder.mkdir()
-    write_recipe(folder, "a", tmp_path / "a.svc")
-    write_artifact(tmp_path / "a.svc", popularity_model(0))
-    return folder
+    return make_home(tmp_path, "a", popularity_model(0))
 
 
 @pytest.fixture

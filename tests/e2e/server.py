@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 
-from tests.serving.artifacts import SIGNING_KEYS
+from svc.model.model import Model
+from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 DEADLINE_S = 60.0
 FAST = {"SVC_WATCH_INTERVAL": "1", "SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_METRICS_ENABLED": "1"}
@@ -34,6 +35,15 @@ def write_recipe(folder: Path, name: str, output: str | Path, *, file: str | Non
     path = folder / (file or f"{name}.yaml")
     path.write_text(json.dumps(recipe), encoding="utf-8")
     return path
+
+
+def make_home(folder: Path, name: str, model: Model, *, head: Mapping[str, Any] | None = None) -> Path:
+    """The folder `recipes` in `folder`, with the one recipe `name`, whose artifact lies outside, in `folder`."""
+    home = folder / "recipes"
+    home.mkdir()
+    write_recipe(home, name, folder / f"{name}.svc")
+    write_artifact(folder / f"{name}.svc", model, head=head)
+    return home
 
 
 class Server:

@@ -9,25 +9,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from svc.serving.auth import hash_api_key, new_api_key
-from tests.e2e.server import Server, write_recipe
-from tests.serving.artifacts import popularity_model, write_artifact
+from tests.e2e.server import Server
 
 DISTINCT = 10_000
 WELL_FORMED = 500
 ALLOWED_GROWTH_BYTES = 4 << 20
-
-
-def _served(tmp_path: Path) -> Path:
-    recipes = tmp_path / "recipes"
-    recipes.mkdir()
-    write_artifact(tmp_path / "shop.svc", popularity_model())
-    write_recipe(recipes, "shop", tmp_path / "shop.svc")
-    return recipes
-
-
-def _resident(server: Server) -> int:
-    text = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(text.split("VmRSS:")[1].split()[0]) * 1024
 
 
 def _names(server: Server, count: int) -> Iterator[int]:
@@ -68,23 +54,23 @@ def _clients(server: Server, count: int) -> Iterator[int]:
         yield int(answer.split()[1])
 
 
-def test_unknown_names_and_clients_leave_memory_flat(tmp_path: Path) -> None:
+def test_unknown_names_and_clients_leave_memory_flat(home: Path) -> None:
     """10,000 distinct unknown recipe names and 10,000 distinct client addresses, on a server without keys."""
-    with Server(_served(tmp_path), env={"SVC_LOG_LEVEL": "info"}) as server:
+    with Server(home, env={"SVC_LOG_LEVEL": "info"}) as server:
         for visit, status in ((_names, 404), (_clients, 200)):
             assert set(visit(server, 2000)) == {status}
-            before = _resident(server)
+            before = server.resident_bytes()
             assert set(visit(server, DISTINCT)) == {status}
-            assert _resident(server) - before < ALLOWED_GROWTH_BYTES
+            assert server.resident_bytes() - before < ALLOWED_GROWTH_BYTES
         assert len(server.client.get("/v1/metrics").text) < 50_000
 
 
-def test_wrong_keys_leave_memory_flat(tmp_path: Path) -> None:
+def test_wrong_keys_leave_memory_flat(home: Path) -> None:
     """10,000 distinct wrong keys, well-formed and not."""
     keys = f"test:{hash_api_key(new_api_key())}"
-    with Server(_served(tmp_path), env={"SVC_API_KEYS": keys}) as server:
+    with Server(home, env={"SVC_API_KEYS": keys}) as server:
         _keys(server, 2 * DISTINCT)
-        before = _resident(server)
+        before = server.resident_bytes()
         _keys(server, DISTINCT)
         assert _refused(server, 100) == {401}
-        assert _resident(server) - before < ALLOWED_GROWTH_BYTES
+        assert server.resident_bytes() - before < ALLOWED_GROWTH_BYTES

@@ -18,8 +18,8 @@ import h2.connection
 import httpx
 import pytest
 
-from tests.e2e.server import Server, until, write_recipe
-from tests.serving.artifacts import popularity_model, write_artifact
+from tests.e2e.server import Server, make_home, until
+from tests.serving.artifacts import popularity_model
 
 PATIENCE_S = 20
 ENV = {"SVC_KEEP_ALIVE_SECONDS": "2", "SVC_CLIENT_TIMEOUT_SECONDS": "2", "SVC_MAX_BODY_BYTES": "64MiB"}
@@ -30,11 +30,7 @@ GOOD = b'{"user_id":"u1"}'
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("hostile")
-    recipes = folder / "recipes"
-    recipes.mkdir()
-    write_artifact(folder / "shop.svc", popularity_model(n_items=2000))
-    write_recipe(recipes, "shop", folder / "shop.svc")
+    recipes = make_home(tmp_path_factory.mktemp("hostile"), "shop", popularity_model(n_items=2000))
     with Server(recipes, env=ENV) as running:
         yield running
 

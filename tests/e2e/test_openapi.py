@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from svc.serving.auth import hash_api_key
-from tests.e2e.server import Server, write_recipe
+from tests.e2e.server import Server, make_home
 from tests.serving.api import encoder, model
-from tests.serving.artifacts import header, write_artifact
+from tests.serving.artifacts import header
 
 KEY = "A" * 43
 EXAMPLES = 25
@@ -27,11 +27,8 @@ def test_the_server_keeps_to_its_document(tmp_path: Path) -> None:
     """All checks over all operations, a bounded number of seeded examples: no failure."""
     side = {"dimension": encoder().dim, "columns": list(encoder().columns)}
     features = {"version": 1, "active": True, "user": side, "item": side}
-    artifact = tmp_path / "artifacts" / "movies.svc"
-    write_artifact(artifact, model(), head=header(features=features, best_class="IALSRecommender"))
-    recipes = tmp_path / "recipes"
-    recipes.mkdir()
-    write_recipe(recipes, "movies", artifact)
+    head = header(features=features, best_class="IALSRecommender")
+    recipes = make_home(tmp_path, "movies", model(), head=head)
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG)
     with Server(recipes, env={"SVC_API_KEYS": f"test:{hash_api_key(KEY)}"}) as server:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.server import Server, write_recipe
+from tests.e2e.server import Server, make_home
 from tests.serving.api import model
-from tests.serving.artifacts import header, write_artifact
+from tests.serving.artifacts import header
 
 MAPS = 10_000
 COLUMNS = ("tag", "age")
@@ -53,10 +53,8 @@ def _bodies() -> Iterator[tuple[str, str, bytes]]:
 
 def test_ten_thousand_random_feature_maps(tmp_path: Path) -> None:
     """No answer is a 5xx; a value that cannot be used is refused by the name of its column."""
-    recipes = tmp_path / "recipes"
-    recipes.mkdir()
-    write_artifact(tmp_path / "shop.svc", model(), head=header(best_class="IALSRecommender", features=FEATURES))
-    write_recipe(recipes, "shop", tmp_path / "shop.svc")
+    head = header(best_class="IALSRecommender", features=FEATURES)
+    recipes = make_home(tmp_path, "shop", model(), head=head)
     seen: Counter[str] = Counter()
     with Server(recipes) as server:
         for side, verb, body in _bodies():

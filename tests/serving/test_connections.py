@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from hypercorn.config import Config
 from structlog.testing import capture_logs
 
 from svc.serving import connections
+from svc.serving.bind import BACKLOG
 from svc.serving.bodies import SLOWEST_BYTES_PER_S
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +45,7 @@ async def served(
     *, idle_timeout_s: float = 30.0, unread_timeout_s: float = 30.0
 ) -> AsyncIterator[tuple[Connect, Callable[[], None]]]:
     """How to connect to a server of `application`, and to begin its drain, which the end of the block also does."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
     port = listener.getsockname()[1]
     over = trio.Event()
     config = Config()
@@ -168,6 +170,27 @@ async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None
             assert len(await everything(busy)) >= len(LARGE)
             await idle.aclose()
             await busy.aclose()
+
+
+async def test_what_has_come_before_a_drain_is_answered() -> None:
+    """However many speak at the last moment: on connections that were idle, or silent, or not accepted yet."""
+    ask = (REQUEST % b"").replace(b"Connection: close\r\n", b"")
+    with trio.fail_after(20):
+        async with served() as (connect, drain), AsyncExitStack() as stack:
+            streams = [await stack.enter_async_context(await connect()) for _ in range(300)]
+            for stream in streams[::2]:
+                await stream.send_all(ask)
+                assert (await stream.receive_some()).endswith(b"well")
+            for stream in streams:  # in one turn, so that nothing of it is answered before the drain
+                assert os.write(stream.socket.fileno(), ask) == len(ask)
+            for _ in range(100):
+                late = socket.create_connection(streams[0].socket.getpeername())
+                late.sendall(ask)
+                streams.append(trio.SocketStream(trio.socket.from_stdlib_socket(late)))
+                stack.push_async_callback(streams[-1].aclose)
+            drain()
+            for stream in streams:
+                assert (await everything(stream)).endswith(b"well")
 
 
 def http2(window: int, *, asks: bool) -> bytes:

@@ -92,8 +92,11 @@ async def test_each_connection_gets_its_own_bytes_in_their_order(
 
 
 @pytest.mark.parametrize(("many", "one"), [(WORK, PROBE), (PROBE, WORK)], ids=["a probe", "work in a flood of probes"])
-async def test_one_is_handed_over_before_many_others(lines: Lines, many: bytes, one: bytes) -> None:
+async def test_one_is_handed_over_before_many_others(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch, many: bytes, one: bytes
+) -> None:
     """A probe goes first, however many spoke before it; but each turn has room for others than probes."""
+    monkeypatch.setattr(reception, "READING_S", math.inf)
     desks = Reception()
     order: list[int] = []
     waiting = lines(desks, MANY)
@@ -105,6 +108,29 @@ async def test_one_is_handed_over_before_many_others(lines: Lines, many: bytes, 
         await trio.testing.wait_all_tasks_blocked()
     assert sorted(order) == list(range(MANY))
     assert order.index(MANY - 1) <= FEWEST_A_TURN + PROBES_A_TURN
+
+
+@pytest.mark.parametrize("last_is_new", [False, True], ids=["a known one", "a newcomer"])
+async def test_known_ones_go_before_newcomers_who_are_not_kept_out(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch, last_is_new: bool
+) -> None:
+    """The last of many to speak is of the other kind, and has its turn in the first; a known one hears of it next."""
+    monkeypatch.setattr(reception, "READING_S", math.inf)
+    desks = Reception()
+    order: list[int] = []
+    waiting = lines(desks, MANY)
+    *many, last = waiting
+    known, new = (many, [last]) if last_is_new else ([last], many)
+    async with receiving(desks) as nursery:
+        for line in new:
+            line.desk.expect(lambda desk: order.append(place_of[desk]))
+        place_of = {line.desk: place for place, line in enumerate(waiting)}
+        await all_wait(nursery, known, lambda place, _: order.append(place_of[known[place].desk]))
+        for line in waiting:
+            line.client.sendall(WORK)
+        await trio.testing.wait_all_tasks_blocked()
+    assert sorted(order) == list(range(MANY))
+    assert order.index(MANY - 1) <= 2 * FEWEST_A_TURN
 
 
 @pytest.mark.parametrize(
