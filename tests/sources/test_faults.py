@@ -175,9 +175,12 @@ class Front:
                 client.shutdown(socket.SHUT_RDWR)
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
+        """Until the client leaves, however early: its session must end then, and let go of the table."""
         with suppress(OSError):
             while data := client.recv(1 << 14):
                 server.sendall(data)
+        with suppress(OSError):
+            server.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(params=["postgres", "mysql"])
