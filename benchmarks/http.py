@@ -149,6 +149,15 @@ def running(command: list[str], port: int, ready: str) -> Iterator[Running]:
         process.wait()
 
 
+@contextlib.contextmanager
+def floor(size: int) -> Iterator[Running]:
+    """A bare ASGI application on the HTTP library that svc uses, with answers of `size` bytes."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.http_servers", "floor", str(port), str(size)]
+    with running(command, port, "/") as server:
+        yield server
+
+
 def script(folder: Path, n_users: int, size: int = 0, pause_ms: int = 0) -> Path:
     """A wrk script that asks for random users: one a request, or `size` of them in a batch.
 
@@ -205,13 +214,12 @@ def measure(shape: Shape, rounds: int, seconds: int, *, with_fastapi: bool) -> N
         folder = Path(name)
         prepare(shape, folder)
         servers = {"svc": _svc(stack, folder).asked(RECOMMEND)}
-        port = free_port()
-        helper = [sys.executable, "-m", "benchmarks.http_servers"]
-        size = str(answer_size(servers["svc"].url))
-        servers["floor"] = stack.enter_context(running([*helper, "floor", str(port), size], port, "/"))
+        size = answer_size(servers["svc"].url)
+        servers["floor"] = stack.enter_context(floor(size))
         if with_fastapi:
             port = free_port()
-            fastapi = stack.enter_context(running([*helper, "fastapi", str(port), name], port, "/openapi.json"))
+            command = [sys.executable, "-m", "benchmarks.http_servers", "fastapi", str(port), name]
+            fastapi = stack.enter_context(running(command, port, "/openapi.json"))
             servers["fastapi"] = fastapi.asked("/recommend")
         lua = script(folder, shape.n_users)
         print(f"\n({shape.name}) {shape.n_items:,} items, {shape.n_users:,} users, answers of {size} bytes\n")

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from typing import BinaryIO
 
 HEALTH = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PROBE_S = 0.01
@@ -32,6 +33,7 @@ def probing(address: Address) -> Iterator[list[float]]:
     over, (here, there) = context.Event(), context.Pipe()
     process = context.Process(target=_probe, args=(address, over.is_set, there))
     process.start()
+    there.close()  # so that the end of the process is the end of what it says
     seconds: list[float] = []
     try:
         here.recv()
@@ -46,12 +48,22 @@ def probing(address: Address) -> Iterator[list[float]]:
 def _probe(address: Address, over: Callable[[], bool], results: Connection) -> None:
     gc.disable()
     seconds = []
-    with connect(address) as client:
+    with connect(address) as client, client.makefile("rb") as answers:
         results.send("ready")
         while not over():
             began = time.perf_counter()
             client.sendall(HEALTH)
-            assert client.recv(65536).startswith(b"HTTP/1.1 200")
+            _read(answers)
             seconds.append(time.perf_counter() - began)
             time.sleep(PROBE_S)
     results.send(seconds)
+
+
+def _read(answers: BinaryIO) -> None:
+    """Read one answer, in however many pieces it comes."""
+    assert answers.readline().startswith(b"HTTP/1.1 200")
+    length = 0
+    while line := answers.readline().strip():
+        name, _, value = line.partition(b":")
+        length = int(value) if name.lower() == b"content-length" else length
+    assert len(answers.read(length)) == length

@@ -29,8 +29,9 @@ from scipy.stats import mannwhitneyu
 
 from benchmarks.common import origin
 from benchmarks.hostile import Watch, watched
-from benchmarks.hostile_clients import HEAD, attack, connect
+from benchmarks.hostile_clients import HEAD, attack
 from benchmarks.http import load
+from benchmarks.probing import connect
 from svc.serving.auth import REFUSALS_PER_S, new_api_key
 
 FLOODS = ("wrong_keys", "malformed_keys")
