@@ -32,7 +32,7 @@ from benchmarks.common import origin
 from svc.model.features import FEATURE_VERSION
 from svc.serving.auth import hash_api_key, new_api_key
 from tests.e2e.load import Load
-from tests.e2e.server import Server, write_recipe
+from tests.e2e.server import Server, put, write_recipe
 from tests.serving import api
 from tests.serving.artifacts import OTHER_KEYS, factor_model, header, popularity_model, write_artifact
 
@@ -72,12 +72,12 @@ class Faults:
         self._good_recipe = recipe.read_text(encoding="utf-8")
 
     def truncated(self) -> None:
-        self._artifact.write_bytes(self._artifact.read_bytes()[:1000])
+        put(self._artifact, self._artifact.read_bytes()[:1000])
 
     def flipped(self) -> None:
         data = bytearray(self._artifact.read_bytes())
         data[len(data) // 2] ^= 1
-        self._artifact.write_bytes(data)
+        put(self._artifact, data)
 
     def foreign(self) -> None:
         write_artifact(self._artifact, popularity_model(), keys=OTHER_KEYS)
@@ -86,10 +86,10 @@ class Faults:
         self._artifact.unlink()
 
     def broken_recipe(self) -> None:
-        self._recipe.write_text("name: [", encoding="utf-8")
+        put(self._recipe, "name: [")
 
     def mend(self) -> None:
-        self._recipe.write_text(self._good_recipe, encoding="utf-8")
+        put(self._recipe, self._good_recipe)
 
     def all(self) -> list[Callable[[], None]]:
         return [self.truncated, self.flipped, self.foreign, self.missing, self.broken_recipe]
@@ -212,8 +212,7 @@ class Soak:
 
     def _swap(self, number: int) -> None:
         for name in ("a", "cold"):
-            (self._folder / "next").write_bytes((self._folder / f"{name}{number % 2}").read_bytes())
-            (self._folder / "next").rename(self._folder / f"{name}.svc")
+            put(self._folder / f"{name}.svc", (self._folder / f"{name}{number % 2}").read_bytes())
 
     def _row(self, server: Server, loads: list[Load], strangers: Strangers, passed: float) -> dict[str, float]:
         process = Path(f"/proc/{server.process.pid}")

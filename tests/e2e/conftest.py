@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.server import make_home
+from tests.e2e.server import make_home, put
 from tests.serving.artifacts import popularity_model
 
 ROOT = Path(__file__).parent.parent.parent
@@ -77,14 +77,14 @@ class Shop:
     def give(self, artifact: bytes) -> bytes:
         """Put a trained artifact in place, and return it."""
         self.artifact.parent.mkdir(exist_ok=True)
-        self.artifact.write_bytes(artifact)
+        put(self.artifact, artifact)
         return artifact
 
     def edit(self, old: str, new: str) -> None:
         """Change the recipe; `old` must be there."""
         text = self.recipe.read_text()
         assert old in text
-        self.recipe.write_text(text.replace(old, new))
+        put(self.recipe, text.replace(old, new))
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

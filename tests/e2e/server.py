@@ -22,6 +22,13 @@ DEADLINE_S = 60.0
 FAST = {"SVC_WATCH_INTERVAL": "1", "SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_METRICS_ENABLED": "1"}
 
 
+def put(path: Path, content: bytes | bytearray | str) -> None:
+    """Write `path` as a whole: a server that polls sees what was there before or this, never a part."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    temporary.replace(path)
+
+
 def write_recipe(folder: Path, name: str, output: str | Path, *, file: str | None = None, **more: Any) -> Path:
     """A recipe that serves the artifact at `output`; its data source is never read here. JSON is YAML."""
     recipe = {
@@ -33,7 +40,7 @@ def write_recipe(folder: Path, name: str, output: str | Path, *, file: str | Non
         **more,
     }
     path = folder / (file or f"{name}.yaml")
-    path.write_text(json.dumps(recipe), encoding="utf-8")
+    put(path, json.dumps(recipe))
     return path
 
 

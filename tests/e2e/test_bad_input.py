@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.server import put
+
 if TYPE_CHECKING:
     from tests.e2e.conftest import Ended, Server, Shop
 
@@ -191,7 +193,7 @@ def test_an_artifact_is_inspected_only_with_its_key(shop: Shop, artifact: bytes)
         (b"", {}, "magic bytes mismatch"),
     ]
     for data, environment, text in cases:
-        shop.artifact.write_bytes(data)
+        put(shop.artifact, data)
         assert_failed(shop.svc("inspect", path, **environment), 5, text, event="command_error")
     assert_failed(shop.svc("inspect", path + ".not-there"), 5, event="command_error")
 
@@ -201,14 +203,14 @@ def test_a_truncated_artifact_is_a_stub_until_a_good_one_comes(
 ) -> None:
     """The process runs, says what is wrong, answers 503, and heals without a restart."""
     whole = shop.give(artifact)
-    shop.artifact.write_bytes(whole[:100])
+    put(shop.artifact, whole[:100])
     server = serve()
     assert server.ask("/v1/health")[0] == 503
     assert server.ask("/v1/recipes/shop:recommend", {"user_id": "u1"})[1]["code"] == "RECIPE_UNAVAILABLE"
     status, details = server.ask("/v1/health/details")
     assert (status, details["recipes"]["shop"]["loaded"]) == (503, False)
     assert shop.svc("status", server.url).code == 5
-    shop.artifact.write_bytes(whole)
+    put(shop.artifact, whole)
     server.wait_for("artifact_loaded")
     assert server.ask("/v1/recipes/shop:recommend", {"user_id": "u1"})[0] == 200
 

@@ -15,7 +15,7 @@ import numpy as np
 from svc.artifact import layout
 from svc.artifact.keys import parse_signing_keys
 from svc.model import codec
-from tests.e2e.server import Server, write_recipe
+from tests.e2e.server import Server, put, write_recipe
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, header, popularity_model
 
 MIB = 1 << 20
@@ -104,7 +104,7 @@ def test_hostile_artifacts_at_the_start_and_again_while_it_serves(home: Path) ->
     attacks = hostile(home.parent / "mark")
     names = list(attacks)
     for name, (data, _, _) in attacks.items():
-        (home.parent / f"{name}.svc").write_bytes(data)
+        put(home.parent / f"{name}.svc", data)
         write_recipe(home, name, home.parent / f"{name}.svc")
     with Server(home) as server:
         for name, (_, event, words) in attacks.items():
@@ -114,7 +114,7 @@ def test_hostile_artifacts_at_the_start_and_again_while_it_serves(home: Path) ->
         before = server.resident_bytes()
         for number in range(1, ROUNDS + 1):
             for name, attack in zip(names, names[number:] + names[:number], strict=True):
-                (home.parent / f"{name}.svc").write_bytes(attacks[attack][0])
+                put(home.parent / f"{name}.svc", attacks[attack][0])
             for name in names:
                 server.wait_for("artifact_load_failed", name=name, times=number)
             assert server.recommend("a").status_code == 200

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from svc.recipe.yaml_reader import MAX_BYTES
-from tests.e2e.server import Server, until, write_recipe
+from tests.e2e.server import Server, put, until, write_recipe
 from tests.serving.artifacts import popularity_model, write_artifact
 
 MIB = 1 << 20
@@ -80,7 +80,7 @@ HOSTILE: dict[str, tuple[str, str, str]] = {
 
 
 def plant(home: Path, what: str, mark: Path) -> None:
-    (home / f"{what}.yaml").write_text(HOSTILE[what][0].replace("{mark}", str(mark)), encoding="utf-8")
+    put(home / f"{what}.yaml", HOSTILE[what][0].replace("{mark}", str(mark)))
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_things_in_the_folder_that_are_no_files(home: Path, tmp_path: Path) -> N
     (home / "nowhere.yaml").symlink_to(home / "none.yaml")
     (home / "circle.yaml").symlink_to(home / "circle.yaml")
     os.mkfifo(home / "pipe.yaml")
-    (home / os.fsdecode(b"\xff\xfe.yaml")).write_text("name: [", encoding="utf-8")
+    put(home / os.fsdecode(b"\xff\xfe.yaml"), "name: [")
     with Server(home, env=environment(home)) as server:
         refused = {event: {one["name"] for one in server.said(event)} for event in (SECURITY, MISTAKE)}
         assert refused[SECURITY] == {"out", "passwd", "zero"}

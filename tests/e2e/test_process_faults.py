@@ -14,7 +14,7 @@ import pytest
 
 from svc.model.model import Model
 from tests.e2e.load import Load
-from tests.e2e.server import Server, until, write_recipe
+from tests.e2e.server import Server, put, until, write_recipe
 from tests.serving.artifacts import factor_model, popularity_model, write_artifact
 
 pytestmark = pytest.mark.integration
@@ -120,7 +120,7 @@ def test_a_recipes_folder_that_vanishes(home: Path) -> None:
 
 def test_killed_under_load_it_comes_back_as_it_was(home: Path) -> None:
     """SIGKILL leaves nothing behind, and the next process answers and reports the same."""
-    (home / "broken.yaml").write_text("name: [", encoding="utf-8")
+    put(home / "broken.yaml", "name: [")
     write_recipe(home, "stub", home.parent / "none.svc")
     files = sorted(home.parent.rglob("*"))
     seen = []

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.server import put
+
 if TYPE_CHECKING:
     from tests.e2e.conftest import Ended, Server, Shop
 
@@ -99,7 +101,7 @@ def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> t
         "SVC_METRICS_ENABLED": "1",
     }
     orders = shop.folder / "orders.yaml"
-    orders.write_text(SQL_RECIPE)
+    put(orders, SQL_RECIPE)
     for recipe in (shop.recipe, orders):
         heard.command(f"validate {recipe.name}", shop.svc("validate", str(recipe)))
         heard.command(f"train {recipe.name}", shop.svc("train", str(recipe), "--verbose"))
@@ -114,7 +116,7 @@ def cycle(shop: Shop, serve: Callable[..., Server], dsn: str, heard: Heard) -> t
     heard.command("status", shop.svc("status", server.url, SVC_CLIENT_KEY=good))
     heard.command("status with a wrong key", shop.svc("status", server.url, SVC_CLIENT_KEY=good[::-1]))
     whole = shop.artifact.read_bytes()
-    shop.artifact.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    put(shop.artifact, whole[:-1] + bytes([whole[-1] ^ 1]))
     server.wait_for("artifact_load_failed")
     heard.answer("details with an error", server.url + "/v1/health/details", None, {"X-API-Key": good})
     assert server.stop() == 0

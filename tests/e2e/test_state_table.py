@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.server import Server, until, write_recipe
+from tests.e2e.server import Server, put, until, write_recipe
 from tests.e2e.tables import missing_tests
 from tests.serving.artifacts import OTHER_KEYS, popularity_model, write_artifact
 
@@ -91,11 +91,11 @@ def test_startup_makes_a_stub_of_a_bad_artifact(home: Path, damage: str, event: 
     if damage == "missing":
         file.unlink()
     elif damage == "truncated":
-        file.write_bytes(data[:100])
+        put(file, data[:100])
     elif damage == "foreign":
         write_artifact(file, popularity_model(0), keys=OTHER_KEYS)
     else:
-        file.write_bytes(data)
+        put(file, data)
     with Server(home) as server:
         assert [record["name"] for record in server.said(event)] == ["a"]
         assert server.said("recipe_not_loaded_at_startup", name="a")
@@ -132,10 +132,10 @@ def test_a_new_recipe_file_without_artifact_is_a_stub(home: Path) -> None:
 
 def test_an_unparseable_file_is_skipped(home: Path) -> None:
     """At the start as on a poll: counted apart, shown in details, degrading nothing."""
-    (home / "broken.yaml").write_text("name: [", encoding="utf-8")
+    put(home / "broken.yaml", "name: [")
     with Server(home) as server:
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 1})
-        (home / "later.yaml").write_text("name: 7", encoding="utf-8")
+        put(home / "later.yaml", "name: 7")
         server.wait_for("recipe_load_error_skipped", name="later")
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1, "skipped": 2})
         status, document = server.details()
@@ -171,7 +171,7 @@ def test_a_bad_artifact_leaves_the_old_model(home: Path) -> None:
     """Requests are answered, health stays 200, details say what is wrong until a good artifact comes."""
     file = home.parent / "a.svc"
     with Server(home) as server:
-        file.write_bytes(b"NOTMODEL" + file.read_bytes()[8:])
+        put(file, b"NOTMODEL" + file.read_bytes()[8:])
         failed = server.wait_for("artifact_load_failed", name="a")
         assert (failed["kid"], failed["error"]) == ("k1", "magic bytes mismatch")
         assert first_item(server) == "i0"
@@ -209,9 +209,9 @@ def test_a_rollback_clears_the_error(home: Path) -> None:
     file = home.parent / "a.svc"
     good = file.read_bytes()
     with Server(home) as server:
-        file.write_bytes(good[:200])
+        put(file, good[:200])
         server.wait_for("artifact_load_failed", name="a")
-        file.write_bytes(good)
+        put(file, good)
         assert server.wait_for("artifact_load_error_cleared")["reason"] == "bytes_unchanged"
         assert server.details()[0] == 200
         assert len(server.said("artifact_loaded")) == 1
@@ -221,7 +221,7 @@ def test_a_load_error_stays_while_the_artifact_does(home: Path) -> None:
     """Neither forgotten nor tried again: only other bytes can help."""
     file = home.parent / "a.svc"
     with Server(home) as server:
-        file.write_bytes(file.read_bytes()[:200])
+        put(file, file.read_bytes()[:200])
         server.wait_for("artifact_load_failed", name="a")
         poll_twice(server)
         assert server.recipe("a")["last_load_error"].startswith("magic bytes mismatch")
@@ -232,13 +232,13 @@ def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
     """Served as before, with the error, until the file parses again."""
     with Server(home) as server:
         good = (home / "a.yaml").read_text(encoding="utf-8")
-        (home / "a.yaml").write_text("name: [", encoding="utf-8")
+        put(home / "a.yaml", "name: [")
         server.wait_for("recipe_load_error_skipped", name="a")
         poll_twice(server)
         assert first_item(server) == "i0"
         assert "a.yaml" in server.recipe("a")["last_load_error"]
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
-        (home / "a.yaml").write_text(good, encoding="utf-8")
+        put(home / "a.yaml", good)
         server.wait_for("artifact_load_error_cleared", name="a")
         assert server.details()[0] == 200
 
@@ -268,7 +268,7 @@ def test_a_removed_file_is_forgotten(home: Path) -> None:
 def test_a_new_output_path_and_new_metadata_take_effect(home: Path) -> None:
     """A served recipe file that changes is read again on the next poll."""
     write_artifact(home.parent / "other.svc", popularity_model(1))
-    (home / "titles.csv").write_text("item_id,title\ni1,One\n", encoding="utf-8")
+    put(home / "titles.csv", "item_id,title\ni1,One\n")
     metadata: dict[str, Any] = {
         "source": {"type": "csv", "path": "titles.csv"},
         "id_column": "item_id",
@@ -285,7 +285,7 @@ def test_a_new_output_path_and_new_metadata_take_effect(home: Path) -> None:
 
 def test_files_that_are_no_recipes_or_must_not_be(home: Path, tmp_path: Path) -> None:
     """`.yml` and folders are ignored; a link out of the folder, a bad scheme and a name taken twice are skipped."""
-    (home / "x.yml").write_text("name: x", encoding="utf-8")
+    put(home / "x.yml", "name: x")
     (home / "sub").mkdir()
     write_recipe(home / "sub", "y", "y.svc")
     outside = write_recipe(tmp_path, "outside", "o.svc")

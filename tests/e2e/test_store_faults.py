@@ -14,7 +14,7 @@ import pytest
 
 from svc.artifact.store import open_store
 from svc.settings import Settings
-from tests.e2e.server import Server, until, write_recipe
+from tests.e2e.server import Server, put, until, write_recipe
 from tests.privileges import obeying_command
 from tests.serving.artifacts import header, popularity_model, write_artifact
 
@@ -78,11 +78,11 @@ def by_device(path: Path) -> None:
 
 
 def by_missing_target(path: Path) -> None:
-    path.write_text(f"{path.stem}.01234567.svc\n", encoding="utf-8")
+    put(path, f"{path.stem}.01234567.svc\n")
 
 
 def by_hostile_pointer(path: Path) -> None:
-    path.write_text("../../../../etc/passwd\n", encoding="utf-8")
+    put(path, "../../../../etc/passwd\n")
 
 
 FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -93,7 +93,7 @@ FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "device": (by_device, "is not a file"),
     "sparse": (lambda path: os.truncate(path, 64 << 30), "payload exceeds max bytes"),
     "gone": (Path.unlink, "artifact not found"),
-    "empty": (lambda path: path.write_bytes(b"") and None, "magic bytes mismatch"),
+    "empty": (lambda path: put(path, ""), "magic bytes mismatch"),
     "cut": (lambda path: os.truncate(path, 100), "magic bytes mismatch"),
     "pointer": (by_missing_target, "points to an artifact that cannot be read"),
     "climbing-pointer": (by_hostile_pointer, "magic bytes mismatch"),
