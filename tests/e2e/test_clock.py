@@ -1,0 +1,100 @@
+"""The machine's clock is set while svc works: forwards by years, back by decades. Only times that are told change."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Shop
+from tests.e2e.load import Load
+from tests.e2e.server import Server, put, until
+from tests.serving.artifacts import popularity_model, write_artifact
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("faketime") is None, reason="faketime is not installed"),
+]
+FUTURE, PAST = "+10y", "-40y"
+
+
+class Clock:
+    """The wall clock of whatever runs with `environment`; the one that only runs forward stays as it is."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "clock"
+        self.set("+0")
+        library = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
+        self.environment = {
+            "LD_PRELOAD": str(library),
+            "FAKETIME_TIMESTAMP_FILE": str(self._file),
+            "FAKETIME_NO_CACHE": "1",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "NO_FAKE_STAT": "1",
+        }
+
+    def set(self, time: str) -> None:
+        put(self._file, time)
+
+    @contextmanager
+    def jumping(self, every_s: float) -> Iterator[None]:
+        """Back and forth until the block ends."""
+        over = threading.Event()
+
+        def jump() -> None:
+            for time in cycle((FUTURE, PAST, "+0")):
+                self.set(time)
+                if over.wait(every_s):
+                    return
+
+        thread = threading.Thread(target=jump)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+def years(records: list[dict[str, Any]]) -> set[int]:
+    return {datetime.fromisoformat(record["timestamp"]).year for record in records}
+
+
+def judge(status: int, body: object) -> str | None:
+    return None if status == 200 else f"status {status}: {body}"
+
+
+def test_a_server_whose_clock_is_set(home: Path, tmp_path: Path) -> None:
+    """Every request is answered, every new artifact is served, and the drain ends in time."""
+    clock = Clock(tmp_path)
+    asked = [("/v1/recipes/a:recommend", {"user_id": "u1"})]
+    with Server(home, env=clock.environment) as server:
+        with Load(server.url, asked, clients=4, judge=judge, pause_s=0.01) as load:
+            for number, time in enumerate((FUTURE, PAST, FUTURE, "+0"), start=1):
+                clock.set(time)
+                sha256 = write_artifact(home.parent / "a.svc", popularity_model(number % 3))
+                server.wait_for("artifact_loaded", model_version=f"sha256:{sha256}")
+                until(lambda goal=load.tally.answered + 100: load.tally.answered >= goal)
+        assert load.tally.failures == []
+        assert server.stop() == 0
+    assert len(years(server.records)) == 3
+
+
+def test_a_training_whose_clock_is_set(shop: Shop, tmp_path: Path) -> None:
+    """No limit of time is over too early, and nothing took years or less than no time."""
+    clock = Clock(tmp_path)
+    shop.edit("n_trials: 4", "n_trials: 12\n  timeout_seconds: 600\n  per_trial_timeout_seconds: 300")
+    with clock.jumping(every_s=0.1):
+        ended = shop.train(**clock.environment)
+    assert ended.code == 0, ended.err
+    assert len(years(ended.records)) == 3
+    took = [value for record in ended.records for name, value in record.items() if name.endswith("seconds")]
+    assert took, ended.err
+    assert all(0 <= seconds <= 600 for seconds in took), took
