@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from svc.serving.auth import hash_api_key, new_api_key
 from tests.e2e.server import Server
+
+pytestmark = pytest.mark.timeout(900)  # a minute each, but many times that on a machine with other work
 
 DISTINCT = 10_000
 WELL_FORMED = 500
