@@ -71,7 +71,7 @@ def _digest(plaintext: bytes) -> bytes:
 
 
 def _digest_nicely(plaintext: bytes) -> bytes:
-    from svc.serving.lanes import be_nice
+    from svc.serving.threads import be_nice
 
     be_nice()
     return _digest(plaintext)

@@ -15,8 +15,8 @@ from pydantic_core import to_json
 from svc.model.features import Column, SideEncoder, TokenColumn
 from svc.model.model import Model
 from svc.serving.fragments import ItemFragments
-from svc.serving.lanes import be_nice
 from svc.serving.registry import Served
+from svc.serving.threads import be_nice
 
 MAX_VALUES = 200
 BLOCK_BYTES = 64 * 1024

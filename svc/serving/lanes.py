@@ -7,8 +7,6 @@ while the thread is busy with the one before.
 from __future__ import annotations
 
 import math
-import os
-import threading
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -18,7 +16,7 @@ import trio
 
 from svc.errors import RecipeUnavailable
 from svc.model.query import Query, Ranking
-from svc.settings import Settings
+from svc.serving.threads import ScoringThreads
 
 MAX_BATCH = 256
 INLINE_S = 400e-6
@@ -32,9 +30,7 @@ ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Callers who encode and send at one time: while they do, a health probe waits for all of them."""
 _STEP = 1.05
 BULK_SLICE = 64
-SCORING_NICENESS = 10
 
-_thread = threading.local()
 Outcome = list[Ranking] | Exception
 
 
@@ -42,19 +38,6 @@ class Ranker(Protocol):
     """What a lane needs of a model. `rank` is pure, thread-safe, and answers in the order asked."""
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
-
-
-def scoring_limiter(settings: Settings) -> trio.CapacityLimiter:
-    """The places of all scoring threads of a process: one core is left to the event loop."""
-    cores = len(os.sched_getaffinity(0))
-    return trio.CapacityLimiter(settings.scoring_threads or max(1, cores - 1))
-
-
-def be_nice() -> None:
-    """Lower the priority of this worker thread, so that the event loop is scheduled before it."""
-    if not getattr(_thread, "nice", False):
-        _thread.nice = True
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), SCORING_NICENESS)
 
 
 class _Ticket:
@@ -92,9 +75,9 @@ class Lane:
     for 256 of another client.
     """
 
-    def __init__(self, model: Ranker, limiter: trio.CapacityLimiter) -> None:
+    def __init__(self, model: Ranker, threads: ScoringThreads) -> None:
         self._model = model
-        self._limiter = limiter
+        self._threads = threads
         self._singles: deque[_Ticket] = deque()
         self._bulk: deque[_Ticket] = deque()
         self._wake = trio.Event()
@@ -116,8 +99,8 @@ class Lane:
                 raise outcome
             return outcome
         if self._closing:
-            return await trio.to_thread.run_sync(
-                _rank_nicely, self._model, queries, limiter=self._limiter, abandon_on_cancel=True
+            return await self._threads.run(
+                self._model.rank, queries, usual_s=self._usual_s(len(queries)), abandon_on_cancel=True
             )
         ticket = _Ticket(queries)
         queue = self._singles if len(queries) == 1 else self._bulk
@@ -213,17 +196,22 @@ class Lane:
     async def _score_in_thread(self, questions: list[Sequence[Query]]) -> list[Outcome]:
         self._busy = True
         try:
-            outcomes, seconds = await trio.to_thread.run_sync(
-                _rank_apart_nicely, self._model, questions, limiter=self._limiter, abandon_on_cancel=False
+            outcomes, seconds = await self._threads.run(
+                _rank_apart, self._model, questions, usual_s=self._usual_s(_count(questions)), abandon_on_cancel=False
             )
         finally:
             self._busy = False
         self._learn(questions, seconds)
         return outcomes
 
+    def _usual_s(self, count: int) -> float:
+        """Processor seconds that about as many queries take; 0 as long as nobody knows."""
+        known_s = self._costs_s[count.bit_length()]
+        return 0.0 if known_s == math.inf else known_s
+
     def _learn(self, questions: list[Sequence[Query]], seconds: float) -> None:
         """Step towards the median cost of about as many queries, which a slow call now and then does not move."""
-        size = sum(map(len, questions)).bit_length()
+        size = _count(questions).bit_length()
         known_s = self._costs_s[size]
         self._costs_s[size] = seconds if known_s == math.inf else known_s * (_STEP if seconds > known_s else 1 / _STEP)
 
@@ -232,16 +220,6 @@ def _turn_away(tickets: list[_Ticket]) -> None:
     """Nobody scores any more: whoever still waits is told so."""
     for ticket in tickets:
         ticket.give(RecipeUnavailable("the server is stopping"))
-
-
-def _rank_nicely(model: Ranker, queries: Sequence[Query]) -> list[Ranking]:
-    be_nice()
-    return model.rank(queries)
-
-
-def _rank_apart_nicely(model: Ranker, questions: list[Sequence[Query]]) -> tuple[list[Outcome], float]:
-    be_nice()
-    return _rank_apart(model, questions)
 
 
 def _rank_apart(model: Ranker, questions: list[Sequence[Query]]) -> tuple[list[Outcome], float]:
@@ -267,10 +245,14 @@ def _outcomes(model: Ranker, questions: list[Sequence[Query]]) -> list[Outcome]:
     return outcomes
 
 
+def _count(questions: Sequence[Sequence[Query]]) -> int:
+    return sum(map(len, questions))
+
+
 def _deal(rankings: list[Ranking], questions: list[Sequence[Query]]) -> list[Outcome]:
     """Hand each caller its own share of `rankings`, which must be one a query."""
-    if len(rankings) != sum(map(len, questions)):
-        raise RuntimeError(f"the model answered {len(rankings)} of {sum(map(len, questions))} queries")
+    if len(rankings) != _count(questions):
+        raise RuntimeError(f"the model answered {len(rankings)} of {_count(questions)} queries")
     shares: list[Outcome] = []
     start = 0
     for part in questions:

@@ -23,8 +23,8 @@ from svc.model.model import Model
 from svc.model.skew import check_feature_version, check_version_skew, running_irspack_version
 from svc.recipe.load import LoadedRecipe
 from svc.serving.fragments import ItemFragments
-from svc.serving.lanes import be_nice
 from svc.serving.metadata import load_metadata
+from svc.serving.threads import be_nice
 from svc.settings import Settings
 
 UNKNOWN_KID = "<unknown>"

@@ -26,12 +26,13 @@ from svc.serving import bind, connections, signals
 from svc.serving.app import build_app
 from svc.serving.auth import HASHING_THREADS, Authenticator, parse_api_keys
 from svc.serving.discovery import RecipeFolder
-from svc.serving.lanes import Lane, scoring_limiter
+from svc.serving.lanes import Lane
 from svc.serving.loader import Loader
 from svc.serving.publish import Publisher
 from svc.serving.registry import Registry
 from svc.serving.signals import Stop, run_until
 from svc.serving.state import ServerState
+from svc.serving.threads import SWITCH_INTERVAL_S, ScoringThreads
 from svc.serving.watch import Watcher
 from svc.settings import Settings
 
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from svc.model.model import Model
 
-SWITCH_INTERVAL_S = 0.0005
 UNSAFE_WARNING_INTERVAL_S = 300.0
 FULL_COLLECTION_EVERY = 100
 """Collections of the middle generation: one of all objects stops the loop for 0.2 s with 10,000 connections."""
@@ -141,10 +141,11 @@ async def _live(options: ServeOptions, state: ServerState, loader: Loader, liste
 
 def _watcher(options: ServeOptions, state: ServerState, loader: Loader, lanes: trio.Nursery) -> Watcher:
     settings = state.settings
-    limiter = scoring_limiter(settings)
+    threads = ScoringThreads.of(settings)
+    trio.lowlevel.add_instrument(threads)
 
     async def start_lane(model: Model) -> Lane:
-        lane = Lane(model, limiter)
+        lane = Lane(model, threads)
         await lanes.start(lane.run)
         return lane
 

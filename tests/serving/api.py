@@ -27,6 +27,7 @@ from svc.serving.lanes import Lane
 from svc.serving.metadata import MetadataTable
 from svc.serving.registry import Entry, Faults, Registry, Served
 from svc.serving.state import ServerState
+from svc.serving.threads import ScoringThreads
 from svc.settings import Settings
 
 N_USERS, N_ITEMS, COMPONENTS = 20, 60, 6
@@ -172,7 +173,7 @@ async def serving(
     )
     async with trio.open_nursery() as nursery:
         for name, served, metadata in (("movies", rich, table), ("plain", poor, None), ("broken", Broken(poor), None)):
-            lane = Lane(served, trio.CapacityLimiter(1))
+            lane = Lane(served, ScoringThreads(1))
             await nursery.start(lane.run)
             fragments = ItemFragments.build(served.item_ids, metadata)
             version = "sha256:" + name.encode().hex().ljust(64, "0")

@@ -13,8 +13,8 @@ import trio.testing
 
 from svc.errors import RecipeUnavailable
 from svc.model.query import Query, Ranking
-from svc.serving.lanes import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, BULK_SLICE, MAX_BATCH, Lane, scoring_limiter
-from svc.settings import Settings
+from svc.serving.lanes import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, BULK_SLICE, MAX_BATCH, Lane
+from svc.serving.threads import ScoringThreads
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ def users(rankings: list[Ranking]) -> list[int]:
 async def test_a_request_alone_goes_straight_through() -> None:
     """One query is scored by itself, without waiting for others."""
     model = Echo()
-    lane = Lane(model, trio.CapacityLimiter(1))
+    lane = Lane(model, ScoringThreads(1))
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: lane.run(task_status=task_status))
         assert users(await lane.rank([ask(7)])) == [7]
@@ -56,7 +56,7 @@ async def test_a_request_alone_goes_straight_through() -> None:
 @pytest.mark.parametrize("others_wait", [False, True])
 async def test_the_answers_of_a_batch_are_given_a_few_at_a_time(others_wait: bool) -> None:
     """No turn of the event loop has more callers to encode and send for, so whoever else waits gets in between."""
-    lane = Lane(Echo(), trio.CapacityLimiter(1))
+    lane = Lane(Echo(), ScoringThreads(1))
     callers = POISON if others_wait else 3 * ANSWERED_A_TURN
     turns = [0]
 
@@ -85,7 +85,7 @@ async def test_the_answers_of_a_batch_are_given_a_few_at_a_time(others_wait: boo
 async def test_requests_that_wait_together_are_scored_together() -> None:
     """All that wait when the lane looks make one batch, of at most 256 queries."""
     model = Echo()
-    lane = Lane(model, trio.CapacityLimiter(1))
+    lane = Lane(model, ScoringThreads(1))
     answers: dict[int, list[int]] = {}
 
     async def client(user: int) -> None:
@@ -104,7 +104,7 @@ async def test_requests_that_wait_together_are_scored_together() -> None:
 async def test_single_requests_go_before_batches() -> None:
     """A batch is scored in slices, with whoever asks for one user in front."""
     model = Echo()
-    lane = Lane(model, trio.CapacityLimiter(1))
+    lane = Lane(model, ScoringThreads(1))
     order: list[str] = []
 
     async def client(name: str, queries: list[Query]) -> None:
@@ -125,7 +125,7 @@ async def test_single_requests_go_before_batches() -> None:
 async def test_no_answer_goes_astray_among_thousands() -> None:
     """Thousands of interleaved requests, a third cancelled, some failing: each gets its own answer or error."""
     rng = random.Random(5)
-    lane = Lane(Echo(), trio.CapacityLimiter(2))
+    lane = Lane(Echo(), ScoringThreads(2))
     outcomes = {"ok": 0, "failed": 0, "left": 0}
 
     async def client(number: int) -> None:
@@ -165,7 +165,7 @@ async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_b
             threads.append((len(queries), threading.current_thread() is not threading.main_thread()))
             return super().rank(queries)
 
-    lane = Lane(Watched(), trio.CapacityLimiter(1))
+    lane = Lane(Watched(), ScoringThreads(1))
     async with trio.open_nursery() as lanes:
         lanes.start_soon(lane.run)
         await trio.testing.wait_all_tasks_blocked()
@@ -182,7 +182,7 @@ async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_b
 
 async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
     """Once the model is known to be cheap, and only while no thread scores for the lane."""
-    lane = Lane(Echo(), trio.CapacityLimiter(1))
+    lane = Lane(Echo(), ScoringThreads(1))
     async with trio.open_nursery() as lanes:
         lanes.start_soon(lane.run)
         for _ in range(100):
@@ -203,7 +203,7 @@ async def test_lone_cheap_queries_need_no_thread() -> None:
             threads.append(threading.current_thread() is not threading.main_thread())
             return super().rank(queries)
 
-    lane = Lane(Watched(), trio.CapacityLimiter(1))
+    lane = Lane(Watched(), ScoringThreads(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run)
         for _ in range(100):
@@ -223,7 +223,7 @@ async def test_a_lost_answer_is_an_error_not_a_shift() -> None:
         def rank(self, queries: Sequence[Query]) -> list[Ranking]:
             return []
 
-    lane = Lane(Short(), trio.CapacityLimiter(1))
+    lane = Lane(Short(), ScoringThreads(1))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lane.run)
         with pytest.raises(RuntimeError, match="0 of 1"):
@@ -233,7 +233,7 @@ async def test_a_lost_answer_is_an_error_not_a_shift() -> None:
 
 async def test_closing_finishes_what_waits() -> None:
     """close() lets the waiting requests have their answers before run() returns; later ones are scored alone."""
-    lane = Lane(Echo(), trio.CapacityLimiter(1))
+    lane = Lane(Echo(), ScoringThreads(1))
     answers: list[int] = []
 
     async def client(user: int) -> None:
@@ -258,7 +258,7 @@ async def test_a_cancelled_lane_turns_waiting_requests_away() -> None:
             release.wait()
             return super().rank(queries)
 
-    lane = Lane(Slow(), trio.CapacityLimiter(1))
+    lane = Lane(Slow(), ScoringThreads(1))
     refused: list[int] = []
 
     async def client(user: int) -> None:
@@ -277,9 +277,3 @@ async def test_a_cancelled_lane_turns_waiting_requests_away() -> None:
         lanes.cancel_scope.cancel()
         release.set()
     assert refused == [2]
-
-
-def test_one_core_is_left_to_the_event_loop() -> None:
-    """The number of scoring threads is a setting; unset, one less than the cores and at least one."""
-    assert scoring_limiter(Settings(scoring_threads=3)).total_tokens == 3
-    assert scoring_limiter(Settings()).total_tokens >= 1
