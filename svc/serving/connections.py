@@ -85,6 +85,7 @@ class Wire(trio.abc.Stream):
         return data
 
     async def _send(self, data: bytes | bytearray | memoryview) -> None:
+        self._desk.answered()
         rest = memoryview(data)[self._send_now(data) :]
         if not rest:
             return

@@ -1,4 +1,4 @@
-"""One task reads for all connections and hands over what came: probes first, the rest a few at a time, newcomers last.
+"""One task reads for all connections and hands over what came: probes first, the rest a few at a time.
 
 Trio lets all tasks go on that can, in any order, before it looks at its sockets again. When many clients speak at one
 moment, a health probe would wait for all of them in each turn that its answer takes. So turns are kept short where
@@ -20,8 +20,10 @@ PROBES_A_TURN = 2
 """Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
 FEWEST_A_TURN, MOST_A_TURN = 2, 32
 """Others than probes. After a turn of so many that was shorter than SHORT_TURN_S one more, after a longer one half.
-At least one of them is a newcomer, if there is one, and the rest only when the known ones have had their turn."""
+Who has been answered goes before newcomers, and both before who goes on and on; of each that waits at least one."""
 SHORT_TURN_S = 0.7e-3
+SPOKEN_IN_ONE_GO = 2
+"""A head and a body. Who speaks more often before there is an answer sends much, or little by little."""
 ANSWERING_TURNS = 5
 """So many from the handing over of a request to its answer, if that is quick. A probe has the fewest others in them."""
 READ_BYTES = 1 << 16
@@ -35,13 +37,14 @@ _WANTED = select.EPOLLIN | select.EPOLLONESHOT
 class Desk:
     """Where one connection waits for its bytes, one reader at a time. Closed before its socket is."""
 
-    __slots__ = ("_closed", "_fd", "_first", "_most", "_reader", "_reception", "outcome")
+    __slots__ = ("_closed", "_fd", "_first", "_most", "_reader", "_reception", "_spoken", "outcome")
 
     def __init__(self, reception: Reception, fd: int) -> None:
         self._reception = reception
         self._fd = fd
         self._closed = False
         self._most = READ_BYTES
+        self._spoken = 0
         self._reader: trio.lowlevel.Task | None = None
         self._first: Callable[[Desk], None] | None = None
         self.outcome: bytes | Exception | None = None
@@ -51,6 +54,15 @@ class Desk:
     def is_new(self) -> bool:
         """True until its first bytes are handed over."""
         return self._first is not None
+
+    @property
+    def goes_on(self) -> bool:
+        """True while more has been handed over since the last answer than a request usually takes."""
+        return self._spoken >= SPOKEN_IN_ONE_GO
+
+    def answered(self) -> None:
+        """Something was sent: the next that comes is taken for a request."""
+        self._spoken = 0
 
     @property
     def awaited(self) -> bool:
@@ -102,6 +114,7 @@ class Desk:
 
     def wake(self) -> None:
         """Let the reader take what there is. One that was cancelled may have come back and wait for something else."""
+        self._spoken += 1
         if self._first is not None:
             first, self._first = self._first, None
             first(self)
@@ -127,6 +140,7 @@ class Reception:
         self._probes: deque[Desk] = deque()
         self._known: deque[Desk] = deque()
         self._newcomers: deque[Desk] = deque()
+        self._going_on: deque[Desk] = deque()
         self._share = FEWEST_A_TURN
         self._handed = 0
         self._probe_turns = 0
@@ -138,7 +152,7 @@ class Reception:
 
     @property
     def _waiting(self) -> bool:
-        return bool(self._ready or self._probes or self._known or self._newcomers)
+        return bool(self._ready or self._probes or self._known or self._newcomers or self._going_on)
 
     def watch(self, desk: Desk, fd: int) -> None:
         """Read once for `desk`, as soon as there is something to read."""
@@ -199,14 +213,26 @@ class Reception:
         if isinstance(desk.outcome, bytes) and desk.outcome.startswith(PROBE):
             self._probes.append(desk)
         elif desk.outcome is not None:
-            (self._newcomers if desk.is_new else self._known).append(desk)
+            self._queue_of(desk).append(desk)
+
+    def _queue_of(self, desk: Desk) -> deque[Desk]:
+        if desk.is_new:
+            return self._newcomers
+        return self._going_on if desk.goes_on else self._known
 
     def _hand_over(self) -> None:
         self._probe_turns = ANSWERING_TURNS if self._probes else max(self._probe_turns - 1, 0)
         share = FEWEST_A_TURN if self._probe_turns else self._share
-        known = min(share - bool(self._newcomers), len(self._known))
-        new = min(share - known, len(self._newcomers))
-        self._handed = known + new
-        for queue, most in ((self._probes, PROBES_A_TURN), (self._known, known), (self._newcomers, new)):
-            for _ in range(min(most, len(queue))):
-                queue.popleft().wake()
+        _wake(self._probes, PROBES_A_TURN)
+        self._handed = 0
+        queues = [queue for queue in (self._known, self._newcomers, self._going_on) if queue]
+        for behind, queue in zip(reversed(range(len(queues))), queues, strict=True):
+            self._handed += _wake(queue, max(share - self._handed - behind, 1))
+
+
+def _wake(queue: deque[Desk], most: int) -> int:
+    """Let the first ones take what they have; how many they were."""
+    count = min(most, len(queue))
+    for _ in range(count):
+        queue.popleft().wake()
+    return count

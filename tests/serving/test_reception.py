@@ -6,13 +6,14 @@ import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager
+from itertools import permutations
 
 import pytest
 import trio
 import trio.testing
 
 from svc.serving import reception
-from svc.serving.reception import FEWEST_A_TURN, MOST_A_TURN, PROBES_A_TURN, Desk, Reception
+from svc.serving.reception import FEWEST_A_TURN, MOST_A_TURN, PROBES_A_TURN, SPOKEN_IN_ONE_GO, Desk, Reception
 
 pytestmark = pytest.mark.anyio
 
@@ -63,6 +64,13 @@ async def all_wait(nursery: trio.Nursery, waiting: list[Line], took: Callable[[i
     await trio.testing.wait_all_tasks_blocked()
 
 
+async def speak(line: Line, times: int) -> None:
+    """So many messages, each taken before the next comes."""
+    for _ in range(times):
+        line.client.sendall(WORK)
+        await line.desk.receive()
+
+
 @pytest.mark.parametrize("reading_s", [reception.READING_S, -1.0], ids=["all at once", "one a turn"])
 async def test_each_connection_gets_its_own_bytes_in_their_order(
     lines: Lines, monkeypatch: pytest.MonkeyPatch, reading_s: float
@@ -110,27 +118,53 @@ async def test_one_is_handed_over_before_many_others(
     assert order.index(MANY - 1) <= FEWEST_A_TURN + PROBES_A_TURN
 
 
-@pytest.mark.parametrize("last_is_new", [False, True], ids=["a known one", "a newcomer"])
-async def test_known_ones_go_before_newcomers_who_are_not_kept_out(
-    lines: Lines, monkeypatch: pytest.MonkeyPatch, last_is_new: bool
+KINDS = ("answered", "new", "going on")
+
+
+@pytest.mark.parametrize(("many", "one"), list(permutations(KINDS, 2)))
+async def test_one_of_another_kind_need_not_wait_for_many(
+    lines: Lines, monkeypatch: pytest.MonkeyPatch, many: str, one: str
 ) -> None:
-    """The last of many to speak is of the other kind, and has its turn in the first; a known one hears of it next."""
+    """The last of many to speak has its turn in the first, whether it goes before them or is only not kept out."""
     monkeypatch.setattr(reception, "READING_S", math.inf)
     desks = Reception()
-    order: list[int] = []
-    waiting = lines(desks, MANY)
-    *many, last = waiting
-    known, new = (many, [last]) if last_is_new else ([last], many)
+    order: list[Desk] = []
+    *others, last = waiting = lines(desks, MANY)
+
+    async def take(line: Line) -> None:
+        await line.desk.receive()
+        order.append(line.desk)
+
     async with receiving(desks) as nursery:
-        for line in new:
-            line.desk.expect(lambda desk: order.append(place_of[desk]))
-        place_of = {line.desk: place for place, line in enumerate(waiting)}
-        await all_wait(nursery, known, lambda place, _: order.append(place_of[known[place].desk]))
+        for kind, of_it in ((many, others), (one, [last])):
+            for line in of_it:
+                if kind == "going on":
+                    await speak(line, SPOKEN_IN_ONE_GO)
+                if kind == "new":
+                    line.desk.expect(order.append)
+                else:
+                    nursery.start_soon(take, line)
+        await trio.testing.wait_all_tasks_blocked()
         for line in waiting:
             line.client.sendall(WORK)
         await trio.testing.wait_all_tasks_blocked()
-    assert sorted(order) == list(range(MANY))
-    assert order.index(MANY - 1) <= 2 * FEWEST_A_TURN
+    assert set(order) == {line.desk for line in waiting}
+    assert len(order) == MANY
+    assert order.index(last.desk) <= 2 * FEWEST_A_TURN
+
+
+async def test_a_head_and_a_body_are_no_going_on(lines: Lines) -> None:
+    """One message more is, until something is answered."""
+    desks = Reception()
+    (line,) = lines(desks, 1)
+    async with receiving(desks):
+        for _ in range(2):
+            await speak(line, SPOKEN_IN_ONE_GO - 1)
+            assert not line.desk.goes_on
+            await speak(line, 1)
+            assert line.desk.goes_on
+            line.desk.answered()
+            assert not line.desk.goes_on
 
 
 @pytest.mark.parametrize(
