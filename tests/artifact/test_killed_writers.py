@@ -1,4 +1,4 @@
-"""Writers that are killed at random moments while a server polls and somebody else never stops reading."""
+"""Writers that are killed at random moments, of files under a server that polls and of objects in three stores."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store, read_verified
 from svc.settings import Settings
+from tests.artifact.conftest import Place
 from tests.e2e.server import Server, write_recipe
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, header, popularity_model, write_artifact
 
@@ -24,14 +25,15 @@ ROOT = Path(__file__).parent.parent.parent
 READING_FAILED = ("artifact_load_failed", "artifact_load_unexpected_error", "artifact_stat_failed")
 WRITER = """
 import sys
-from pathlib import Path
 from tests.serving.artifacts import factor_model, header, write_artifact
 model = factor_model(500, 12_000, 64)
 print("ready", flush=True)
 number = int(sys.argv[3])
 while True:
     number += 1
-    write_artifact(Path(sys.argv[1]), model, versioning=sys.argv[2], head=header(number=number))
+    print(number, flush=True)
+    write_artifact(sys.argv[1], model, versioning=sys.argv[2], head=header(number=number))
+    print("done", flush=True)
 """
 
 
@@ -62,6 +64,42 @@ def test_nobody_ever_sees_a_part(tmp_path: Path, versioning: str) -> None:
     assert found["answers"] == KILLS // 2
     assert list(path.parent.glob(".m.svc.*.tmp")) == []
     assert found["leftovers"] > 0, "no kill hit a write: the test proves nothing"
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("versioning", ["append_sha", "always_overwrite"])
+@pytest.mark.parametrize("place", ["s3", "gcs", "azure"], indirect=True)
+def test_an_object_store_never_shows_a_part(place: Place, versioning: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each kill there is the artifact that was written last, or the one that was being written, whole."""
+    for name in ("GCS", "GS"):
+        monkeypatch.setenv(f"FSSPEC_{name}_TOKEN", "anon")
+        monkeypatch.setenv(f"FSSPEC_{name}_PROJECT", "test")
+    uri, moments, interrupted = place.uri("m.svc"), random.Random(11), 0
+    for kill in range(1, 1 + max(2, KILLS // 4)):
+        began, done = killed(uri, versioning, kill * 1000, moments.uniform(0.0, 0.3))
+        assert number_at(uri) in {done, began}
+        interrupted += began > done
+    print(f"{uri}: {versioning}: {kill} kills, {interrupted} of them in a write")  # noqa: T201
+    assert interrupted > 0, "no kill hit a write: the test proves nothing"
+
+
+def killed(uri: str, versioning: str, number: int, after_s: float) -> tuple[int, int]:
+    """The numbers that a writer began with and wrote last before it was killed, `after_s` after its first write."""
+    command = [sys.executable, "-c", WRITER, uri, versioning, str(number)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as writer:
+        assert writer.stdout is not None
+        said = [writer.stdout.readline().strip() for _ in range(3)]
+        time.sleep(after_s)
+        writer.send_signal(signal.SIGKILL)
+        said += writer.stdout.read().split()
+    began = [int(word) for word in said[1:] if word != "done"]
+    return began[-1], began[-1] if said[-1] == "done" else began[-2]
+
+
+def number_at(uri: str) -> int:
+    _, parsed = read_verified(uri, parse_signing_keys(SIGNING_KEYS), Settings(http_timeout_s=20))
+    return int(parsed.header["number"])
 
 
 def kill_one(path: Path, versioning: str, number: int, after_s: float, found: Counter[str]) -> None:

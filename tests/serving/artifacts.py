@@ -78,16 +78,15 @@ def header(**more: Any) -> dict[str, Any]:
 
 
 def write_artifact(
-    path: Path,
+    path: Path | str,
     model: Model,
     *,
     versioning: Any = "always_overwrite",
     keys: str = SIGNING_KEYS,
     head: Mapping[str, Any] | None = None,
 ) -> str:
-    """Publish `model` at `path` and give its sha256."""
+    """Publish `model` at `path`, which may be a URI, and give its sha256."""
     kid, key = parse_signing_keys(keys).active
     payload = encode(model)
     write = partial(layout.write, kid=kid, key=key, header=head or header(), payload=payload)
-    path.parent.mkdir(parents=True, exist_ok=True)
     return open_store(str(path), Settings()).publish(write, versioning).written.sha256_hex
