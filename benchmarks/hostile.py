@@ -27,7 +27,7 @@ from benchmarks.hostile_clients import ATTACKS, MANY, attack, most_files
 from benchmarks.http import floor
 from benchmarks.probing import PATIENCE_S, Address, probing
 from svc.serving.auth import hash_api_key, new_api_key
-from tests.e2e.load import Load
+from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, make_home
 from tests.serving.artifacts import factor_model
 
@@ -61,7 +61,7 @@ class Watch:
         """What is seen for that long, and until there are that many connections, if that takes longer."""
         asked = [("/v1/recipes/a:recommend", {"user_id": f"u{number}"}) for number in range(4)]
         headers = {"X-API-Key": self.key}
-        load = Load(self.server.url, asked, clients=4, judge=judge, headers=headers, pause_s=0.05)
+        load = Load(self.server.url, asked, clients=4, judge=only_200, headers=headers, pause_s=0.05)
         most = 0
         with probing(self.address) as health, load:
             ends = time.monotonic() + seconds
@@ -91,10 +91,6 @@ class Watch:
 def address_of(url: str) -> Address:
     host, port = url.removeprefix("http://").split(":")
     return host, int(port)
-
-
-def judge(status: int, body: object) -> str | None:
-    return None if status == 200 else f"status {status}: {body}"
 
 
 def p99(seconds: list[float]) -> float:

@@ -16,10 +16,9 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from benchmarks.common import origin
-from tests.e2e.load import Load
+from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, write_recipe
 from tests.serving.artifacts import factor_model, write_artifact
 
@@ -40,10 +39,6 @@ def report(what: str, load: Load) -> None:
         f"p50 {percentile(taken, 0.5):6.1f} ms, p99 {percentile(taken, 0.99):6.1f} ms",
         flush=True,
     )
-
-
-def judge(status: int, _body: dict[str, Any]) -> str | None:
-    return None if status == 200 else f"status {status}"
 
 
 def prepare(folder: Path, n_users: int, n_items: int) -> Path:
@@ -67,10 +62,10 @@ def under_load(swaps: int) -> None:
         folder = Path(temporary)
         requests = [("/v1/recipes/a:recommend", {"user_id": f"u{number}"}) for number in range(CLIENTS)]
         with Server(prepare(folder, 30_000, 41_000), env=ENV) as server:
-            with Load(server.url, requests, clients=CLIENTS, judge=judge) as steady:
+            with Load(server.url, requests, clients=CLIENTS, judge=only_200) as steady:
                 time.sleep(STEADY_S)
             report("steady", steady)
-            with Load(server.url, requests, clients=CLIENTS, judge=judge) as swapping:
+            with Load(server.url, requests, clients=CLIENTS, judge=only_200) as swapping:
                 waits = []
                 for number in range(1, swaps + 1):
                     began = time.perf_counter()

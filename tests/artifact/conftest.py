@@ -253,12 +253,15 @@ def gcs_place(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def gcs_environment(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:
+    """For this process, which has read its configuration, and for those that it starts."""
     import fsspec.config
 
     monkeypatch.setenv("NO_GCE_CHECK", "true")
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", endpoint)
-    monkeypatch.setitem(fsspec.config.conf, "gcs", {"token": "anon", "project": "test"})
-    monkeypatch.setitem(fsspec.config.conf, "gs", {"token": "anon", "project": "test"})
+    for name in ("gcs", "gs"):
+        monkeypatch.setitem(fsspec.config.conf, name, {"token": "anon", "project": "test"})
+        monkeypatch.setenv(f"FSSPEC_{name.upper()}_TOKEN", "anon")
+        monkeypatch.setenv(f"FSSPEC_{name.upper()}_PROJECT", "test")
     forget_clients()
 
 

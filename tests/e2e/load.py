@@ -15,6 +15,11 @@ from urllib.parse import urlsplit
 Judge = Callable[[int, dict[str, Any]], str | None]
 
 
+def only_200(status: int, body: object) -> str | None:
+    """The judge of a load in which nothing may be refused."""
+    return None if status == 200 else f"status {status}: {body}"
+
+
 @dataclass
 class Tally:
     """What came back. `failures` holds a text for each request that was not answered as it should be.

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Shop
-from tests.e2e.load import Load
+from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, put, until
 from tests.serving.artifacts import popularity_model, write_artifact
 
@@ -67,16 +67,12 @@ def years(records: list[dict[str, Any]]) -> set[int]:
     return {datetime.fromisoformat(record["timestamp"]).year for record in records}
 
 
-def judge(status: int, body: object) -> str | None:
-    return None if status == 200 else f"status {status}: {body}"
-
-
 def test_a_server_whose_clock_is_set(home: Path, tmp_path: Path) -> None:
     """Every request is answered, every new artifact is served, and the drain ends in time."""
     clock = Clock(tmp_path)
     asked = [("/v1/recipes/a:recommend", {"user_id": "u1"})]
     with Server(home, env=clock.environment) as server:
-        with Load(server.url, asked, clients=4, judge=judge, pause_s=0.01) as load:
+        with Load(server.url, asked, clients=4, judge=only_200, pause_s=0.01) as load:
             for number, time in enumerate((FUTURE, PAST, FUTURE, "+0"), start=1):
                 clock.set(time)
                 sha256 = write_artifact(home.parent / "a.svc", popularity_model(number % 3))

@@ -11,12 +11,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.e2e.load import Load
+from tests.e2e.load import Load, only_200
 from tests.e2e.server import Server, write_recipe
 from tests.e2e.tables import missing_tests
 from tests.serving.artifacts import popularity_model, write_artifact
@@ -140,14 +139,11 @@ def test_signals_at_any_moment_under_load_leave_nobody_unanswered(home: Path, mo
     SIGNALS_UNDER_LOAD in the environment says how many moments are tried; with `-rP` each says what came of it.
     """
 
-    def judge(status: int, _body: dict[str, Any]) -> str | None:
-        return None if status == 200 else f"status {status}"
-
     one = {"user_id": "u3", "limit": 1}
     requests = [("/v1/recipes/a:recommend", one), ("/v1/recipes/a:batch-recommend", {"requests": [one] * 64})]
     random_s = random.Random(moment)
     with Server(home, env={"SVC_DRAIN_SECONDS": "20"}) as server:
-        with Load(server.url, requests, clients=8, judge=judge) as load:
+        with Load(server.url, requests, clients=8, judge=only_200) as load:
             time.sleep(random_s.uniform(0.0, 0.6))
             code = server.stop(random_s.choice((signal.SIGTERM, signal.SIGINT)))
         seconds = server.said("serve_shutdown")[0]["drain_seconds"]

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import trio
+import trio.testing
 
 from svc.serving import threads
 from svc.serving.threads import NICENESS, REST_S, ScoringThreads
