@@ -54,9 +54,9 @@ def _azurite(session: nox.Session) -> str | None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Coverage-guided fuzzing of what reads artifacts, recipes and bodies; `nox -s fuzz -- 600`: ten minutes each."""
+    """Coverage-guided fuzzing of whatever reads outside bytes; `nox -s fuzz -- 600`: ten minutes each."""
     _install(session, "test", "fuzz")
-    for target in ("artifact", "recipe", "body"):
+    for target in ("artifact", "recipe", "body", "request"):
         session.run("python", "-m", "tests.fuzz", target, *session.posargs)
 
 
@@ -110,9 +110,9 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation, strict: a broken link fails."""
+    """The documentation as a site, strict: a broken link or anchor fails."""
     _install(session, "docs")
-    session.run("mkdocs", "build", "--strict", "-f", "docs/site/mkdocs.yml", *session.posargs)
+    session.run("zensical", "build", "--strict", "--clean", *session.posargs)
 
 
 @nox.session

@@ -61,8 +61,8 @@ def measure(places: int) -> dict[str, Any]:
     model.ready()
     found = {"training": trained_s, "peak": peak, "ready": time.perf_counter() - began}
     found["weights"] = sum(size for name, size in payload_parts(model).items() if name.endswith("_weights"))
-    placing = vars(model.scorer)["placing"]
-    derived = [value for name, value in vars(placing).items() if name in {"_prior", "_user_map", "_item_map"}]
+    least_squares = vars(model.scorer)["least_squares"]
+    derived = [value for name, value in vars(least_squares).items() if name in {"_prior", "_user_map", "_item_map"}]
     found["derived"] = sum(value.nbytes for value in derived if value is not None)
     if places:
         vectors = np.zeros((256, places))

@@ -3,6 +3,8 @@
 `floor PORT BYTES` is a bare ASGI application on hypercorn's trio worker: it reads the body and answers BYTES bytes.
 `fastapi PORT FOLDER` is what one would write instead: FastAPI on uvicorn with uvloop and httptools, calling irspack
 for each request in a sync handler.
+`trivial PORT FOLDER` is FastAPI on the same stack that recommends nothing: it validates the body, looks up the user and
+returns ten fixed items. Nobody's framework answers faster than that here.
 """
 
 import pickle
@@ -66,9 +68,33 @@ def fastapi(port: int, folder: Path) -> None:
     uvicorn.run(app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", access_log=False, log_level="error")
 
 
+def trivial(port: int, folder: Path) -> None:
+    import uvicorn
+    from fastapi import FastAPI, HTTPException
+    from pydantic import BaseModel, Field
+
+    with (folder / "irspack.pickle").open("rb") as file:
+        _, user_ids, item_ids = pickle.load(file)
+    users = set(user_ids)
+    items = [{"item_id": item, "score": 0.123456789 + place} for place, item in enumerate(item_ids[:10])]
+    app = FastAPI()
+
+    class Request(BaseModel):
+        user_id: str = Field(min_length=1, max_length=256)
+        limit: int = Field(10, ge=1, le=1000)
+
+    @app.post("/recommend")
+    async def recommend(request: Request) -> dict[str, Any]:
+        if request.user_id not in users:
+            raise HTTPException(404)
+        return {"request_id": "0" * 12, "recipe": "m", "model_version": "sha256:" + "0" * 64, "items": items}
+
+    uvicorn.run(app, host="127.0.0.1", port=port, loop="uvloop", http="httptools", access_log=False, log_level="error")
+
+
 if __name__ == "__main__":
     kind, port, argument = sys.argv[1:]
     if kind == "floor":
         floor(int(port), int(argument))
     else:
-        fastapi(int(port), Path(argument))
+        {"fastapi": fastapi, "trivial": trivial}[kind](int(port), Path(argument))

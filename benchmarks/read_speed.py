@@ -3,6 +3,7 @@
     python -m benchmarks read_speed            # 1 million rows
     python -m benchmarks read_speed --full     # 10 million rows
     python -m benchmarks read_speed --only csv parquet
+    python -m benchmarks read_speed --only folder --full    # 100 million rows in 1,000 files
 
 Each reader is a process of its own; `peak` is the most memory it ever held, with imports; the times are without them.
 `cpu` is what the reader itself computed, in all its threads: a busy neighbour stretches `s`, but hardly `cpu`. pandas
@@ -28,7 +29,8 @@ from benchmarks.common import origin
 
 COLUMNS = ("user_id", "item_id", "ts")
 TABLE = "svc_read_speed"
-PLACES = ("csv", "parquet", "postgresql")
+PLACES = ("csv", "parquet", "folder", "postgresql")
+FOLDER_FILES = 1000
 AFTER = """
 took, worked = time.perf_counter() - began[0], time.process_time() - began[1]
 status = Path("/proc/self/status").read_text()  # what rusage calls the peak includes that of the parent
@@ -74,6 +76,18 @@ def generate(folder: Path, rows: int) -> None:
     pq.write_table(table, folder / "a.parquet")
 
 
+def generate_folder(folder: Path, rows: int) -> None:
+    """Hive partitions of a day each, which the ids of 2 million users and 200,000 items run through."""
+    rng = np.random.default_rng(0)
+    each = rows // FOLDER_FILES
+    for number in range(FOLDER_FILES):
+        path = folder / f"date={number // 10:03}" / f"part-{number:04}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        times = rng.integers(0, 86_400, each) + 86_400 * (number // 10)
+        users, items = rng.zipf(1.1, each) % 2_000_000, rng.zipf(1.1, each) % 200_000
+        pq.write_table(pa.table({"user_id": users, "item_id": items, "rating": users % 5, "ts": times}), path)
+
+
 def fill_database(url: str, path: Path) -> None:
     import psycopg
 
@@ -109,6 +123,11 @@ def measure_parquet(path: Path) -> None:
     measure("pandas, parquet", PANDAS % f"pd.read_parquet({str(path)!r}, columns={list(COLUMNS)!r})")
 
 
+def measure_folder(folder: Path, rows: int) -> None:
+    generate_folder(folder, rows)
+    measure("svc, 1,000 files", SVC % {"type": "parquet", "path": str(folder)})
+
+
 def measure_database(url: str, path: Path) -> None:
     fill_database(url, path)
     query = f"SELECT user_id, item_id, ts FROM {TABLE}"
@@ -119,17 +138,20 @@ def measure_database(url: str, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="10 million rows")
+    parser.add_argument("--full", action="store_true", help="10 million rows, 100 million in many files")
     parser.add_argument("--only", nargs="+", choices=PLACES, default=PLACES, help="leave the others out")
     options = parser.parse_args()
     print("\n".join(origin()))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        generate(folder, 10_000_000 if options.full else 1_000_000)
+        if set(options.only) - {"folder"}:
+            generate(folder, 10_000_000 if options.full else 1_000_000)
         if "csv" in options.only:
             measure_csv(folder / "a.csv")
         if "parquet" in options.only:
             measure_parquet(folder / "a.parquet")
+        if "folder" in options.only:
+            measure_folder(folder / "lake", 100_000_000 if options.full else 1_000_000)
         url = os.environ.get("SVC_TEST_POSTGRES_URL")
         if "postgresql" in options.only and url:
             measure_database(url, folder / "a.csv")

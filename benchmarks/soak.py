@@ -30,10 +30,10 @@ from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.common import origin
 from svc.model.features import FEATURE_VERSION
-from svc.serving.auth import hash_api_key, new_api_key
+from svc.serving.api.api_keys import hash_api_key, new_api_key
 from tests.e2e.load import Load
 from tests.e2e.server import Server, put, write_recipe
-from tests.serving import api
+from tests.serving import client
 from tests.serving.artifacts import OTHER_KEYS, factor_model, header, popularity_model, write_artifact
 
 ROUND_S = 10.0
@@ -148,7 +148,7 @@ def nothing_is_found(status: int, body: dict[str, Any]) -> str | None:
 
 def cold_header(trained_at: str) -> dict[str, Any]:
     """What the header of a model with features says, apart for each `trained_at`."""
-    side = {"dimension": api.encoder().dim, "columns": list(api.encoder().columns)}
+    side = {"dimension": client.encoder().dim, "columns": list(client.encoder().columns)}
     return header(
         trained_at=trained_at, features={"version": FEATURE_VERSION, "active": True, "user": side, "item": side}
     )
@@ -166,7 +166,7 @@ class Soak:
         write_recipe(self._recipes, "cold", folder / "cold.svc")
         for number in range(2):
             write_artifact(folder / f"a{number}", factor_model(2_000, 5_000, 64, seed=number))
-            write_artifact(folder / f"cold{number}", api.model(), head=cold_header(f"2026-01-0{number + 1}"))
+            write_artifact(folder / f"cold{number}", client.model(), head=cold_header(f"2026-01-0{number + 1}"))
         self._swap(0)
         self._faults = Faults(folder, recipe)
         self._chance = random.Random(0)

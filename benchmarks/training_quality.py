@@ -1,10 +1,15 @@
 """Is svc's search at least as good, and as fast, as irspack's own `tune` with the same budget?
 
-    python -m benchmarks.training_quality ratings.csv [--trials 40]
+    python -m benchmarks.training_quality ratings.csv --user user_id --item item_id --time ts [--scheme time_user]
+    python -m benchmarks.training_quality train.csv --test test.csv [--algorithms IALS RP3beta Blend]
 
-`ratings.csv` has the columns user_id, item_id and ts (seconds). Both sides see the same split (time_user, half of
-each user's items held out) and the same number of trials for each algorithm. Prints one line an algorithm and the
-totals, in wall and in CPU seconds; the latter are disturbed less by neighbours on the machine.
+Both sides see the same split and the same number of trials for each algorithm. Prints when svc's search reached each
+of its best scores, one line an algorithm, and the totals in seconds. `--no-tune` leaves irspack out.
+
+With `--test` it follows the protocol of a public split: the search sees nothing but a holdout of the first file, its
+winner is trained on the whole of that file, and recall@20 and ndcg@20 are means over all users of the second file.
+recall divides by the number of test items, ndcg by the best that 20 places allow, as published results do. A file
+that ends in .txt has one line a user: the user, then the items, with blanks between.
 """
 
 from __future__ import annotations
@@ -12,86 +17,185 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
+import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import optuna
+import numpy as np
 import pandas as pd
 from irspack import Evaluator
 from irspack import recommenders as irspack_recommenders
+from scipy import sparse
 
+from benchmarks.common import origin
 from svc import logs
-from svc.recipe.algorithms import DEFAULT_ALGORITHMS
-from svc.recipe.schema import Cleansing, InteractionSchema
+from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
+from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from svc.training import interactions, split
-from svc.training.algorithms import search_space
-from svc.training.budget import plan_trials
-from svc.training.evaluate import Evaluation
-from svc.training.fit import Judge
-from svc.training.objective import Builder, Threads, TrialObjective
+from svc.training import data, prepare
+from svc.training.blend import add_blend
+from svc.training.evaluate import Evaluation, scorer_of
+from svc.training.objective import refit_winner
 from svc.training.progress import NullProgress
-from svc.training.pruner import AlgorithmMedianPruner
-from svc.training.sampler import AlgorithmSampler
-from svc.training.search import Limits, Search, Talk
-from svc.training.storage import locate, open_storage
+from svc.training.storage import preflight
+from svc.training.trials import SearchResult
 
 CUTOFF, SEED = 20, 42
+ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender", BLEND)
 
 
-def load(path: Path) -> split.Split:
-    frame = pd.read_csv(path, dtype={"user_id": "category", "item_id": "category"})
-    schema = InteractionSchema(user_column="user_id", item_column="item_id", time_column="ts", time_unit="s")
-    found = interactions.from_frame(frame, schema, Cleansing(), with_times=True)
-    return split.split(found, split.SplitPlan("time_user", 0.5, 1.0, SEED))
+@dataclass
+class Watch(NullProgress):
+    """Notes when the best score rose."""
+
+    began: float = field(default_factory=time.monotonic)
+    reached: list[tuple[float, float, str]] = field(default_factory=list)
+
+    def trial(self, done: int, total: int, best_score: float | None, algorithm: str | None) -> None:  # noqa: ARG002
+        if best_score is not None and (not self.reached or best_score > self.reached[-1][1]):
+            self.reached.append((time.monotonic() - self.began, best_score, algorithm or ""))
 
 
-def run_svc(data: split.Split, n_trials: int) -> tuple[float, dict[str, Any], dict[str, int]]:
-    n_users, n_items = data.train.shape
-    spaces = {name: search_space(name, n_users=n_users, n_items=n_items) for name in DEFAULT_ALGORITHMS}
-    plan = plan_trials(DEFAULT_ALGORITHMS, n_trials, own={}, fixed=[name for name in spaces if not spaces[name]])
-    storage = open_storage(locate("", Path()))
-    sampler = AlgorithmSampler(plan, spaces, SEED)
-    study = optuna.create_study(
-        direction="maximize", storage=storage.backend, sampler=sampler, pruner=AlgorithmMedianPruner()
-    )
-    judge = Judge.of(Evaluation(data.heldout, offset=data.val_offset, cutoff=CUTOFF), "ndcg", SEED)
-    objective = TrialObjective(Builder(SEED, Threads.choose(None, reproducible=True)), data.train, judge, {})
-    search = Search(study, storage, sampler, plan, objective, Limits(), NullProgress(), Talk(trials=False))
+def pairs(path: Path, user: str, item: str, more: list[str]) -> pd.DataFrame:
+    """The columns that are used, ids as text."""
+    if path.suffix == ".txt":
+        lines = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
+        found = [(words[0], word) for words in lines for word in words[1:]]
+        return pd.DataFrame(found, columns=[user, item])
+    return pd.read_csv(path, usecols=[user, item, *more], dtype={user: str, item: str})
+
+
+def recipe(folder: Path, options: argparse.Namespace) -> Any:
+    """A recipe over a copy of the ratings."""
+    more = [options.time] if options.time else []
+    pairs(options.ratings, options.user, options.item, more).to_csv(folder / "ratings.csv", index=False)
+    columns = {"user_column": options.user, "item_column": options.item}
+    if options.time:
+        columns |= {"time_column": options.time, "time_unit": "s"}
+    text = {
+        "name": "quality",
+        "source": {"type": "csv", "path": "ratings.csv", "dtype": {options.user: "str", options.item: "str"}},
+        "schema": columns,
+        "training": {
+            "algorithms": options.algorithms,
+            "n_trials": options.trials,
+            "cutoff": CUTOFF,
+            "seed": SEED,
+            "split": {"scheme": options.scheme, "heldout_ratio": options.heldout_ratio, "seed": SEED},
+            **({"parallelism": options.workers} if options.workers else {}),
+        },
+        "output": {"path": "quality.svc"},
+    }
+    (folder / "quality.yaml").write_text(json.dumps(text), encoding="utf-8")
+    return load_recipe(folder / "quality.yaml", {}, settings=Settings())
+
+
+def run_svc(folder: Path, options: argparse.Namespace) -> tuple[prepare.Task, SearchResult, Watch]:
+    loaded = recipe(folder, options)
+    found = data.load(loaded, Settings(), {}, NullProgress())
+    task = prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
+    watch = Watch()
+    location = preflight("", folder)
+    search = prepare.open_search(task, location, "benchmark", watch, quiet=True, verbose=False)
     result = search.run()
-    return result.seconds, result.best_per_algorithm, dict(plan.shares)
+    search.storage.close()
+    if BLEND in loaded.recipe.training.algorithms:
+        result = add_blend(task, result)
+        watch.trial(0, 0, result.best.score, result.best.algorithm)
+    return task, result, watch
 
 
-def run_irspack(data: split.Split, name: str, n_trials: int) -> tuple[float, float, float]:
-    evaluator = Evaluator(data.heldout, offset=data.val_offset, cutoff=CUTOFF, target_metric="ndcg")
+def run_irspack(task: prepare.Task, name: str, n_trials: int) -> tuple[float, float]:
+    evaluator = Evaluator(task.split.heldout, offset=task.split.val_offset, cutoff=CUTOFF, target_metric="ndcg")
     cls = getattr(irspack_recommenders, name)
-    begin, cpu = time.monotonic(), time.process_time()
-    with contextlib.redirect_stdout(io.StringIO()):
-        _, trials = cls.tune(data.train, evaluator, n_trials=n_trials, tuning_random_seed=SEED)
-    return time.monotonic() - begin, time.process_time() - cpu, -float(trials["value"].min())
+    begin = time.monotonic()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        _, trials = cls.tune(task.split.train, evaluator, n_trials=n_trials, tuning_random_seed=SEED)
+    return time.monotonic() - begin, -float(trials["value"].min())
+
+
+def held_out(task: prepare.Task, options: argparse.Namespace) -> sparse.csr_matrix:
+    """The test file over the users and items of the training file, (users, items)."""
+    frame = pairs(options.test, options.user, options.item, [])
+    users, items = (
+        pd.Index(ids).get_indexer(pd.Index(frame[column]))
+        for ids, column in (
+            (task.data.interactions.user_ids, options.user),
+            (task.data.interactions.item_ids, options.item),
+        )
+    )
+    known = (users >= 0) & (items >= 0)
+    print(f"test: {known.sum():,} of {len(frame):,} pairs have a user and an item of the training file")
+    shape = (len(task.data.interactions.user_ids), len(task.data.interactions.item_ids))
+    matrix = sparse.csr_matrix((np.ones(int(known.sum()), np.float32), (users[known], items[known])), shape=shape)
+    matrix.data[:] = 1.0
+    return matrix
+
+
+def public_split(task: prepare.Task, result: SearchResult, options: argparse.Namespace) -> Iterator[str]:
+    """A line for the best of each algorithm: trained on the whole training file, scored on the test file."""
+    test, matrix = held_out(task, options), task.data.interactions.matrix()
+    judge = Evaluation(test, offset=0, cutoff=CUTOFF, seed=SEED)
+    truths = [set(test.indices[test.indptr[row] : test.indptr[row + 1]].tolist()) for row in judge.judged]
+    gains = 1 / np.log2(np.arange(2, CUTOFF + 2))
+    for name, trial in result.best_per_algorithm.items():
+        trained = refit_winner(task.builder, trial, matrix, {})
+        recall, ndcg = [], []
+        for ranking, truth in zip(judge.rankings(scorer_of(trained), matrix), truths, strict=True):
+            hits = np.array([item in truth for item in ranking], dtype=np.float64)
+            recall.append(hits.sum() / len(truth))
+            ndcg.append(hits @ gains[: len(hits)] / gains[: len(truth)].sum())
+        yield f"{name:24} test users {len(truths):,}  recall@20 {np.mean(recall):.5f}  ndcg@20 {np.mean(ndcg):.5f}"
+
+
+def compare(task: prepare.Task, best: dict[str, Any]) -> None:
+    """irspack's `tune` with the trials that each algorithm had in svc's search."""
+    total, top = 0.0, 0.0
+    for name, share in task.plan.shares.items():
+        took, score = run_irspack(task, name, share)
+        total, top = total + took, max(top, score)
+        own = best[name].score if name in best else float("nan")
+        print(f"{name:24} {share:3} trials  svc {own:.5f}  irspack {score:.5f} in {took:.1f} s", flush=True)
+    print(f"irspack: best {top:.5f} in {total:.1f} s")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("ratings", type=Path)
+    parser.add_argument("--test", type=Path, help="the test file of a public split")
+    parser.add_argument("--user", default="user_id", help="column of user ids")
+    parser.add_argument("--item", default="item_id", help="column of item ids")
+    parser.add_argument("--time", help="column of times in seconds, for the time schemes")
+    parser.add_argument("--scheme", default="random", help="split of the search")
+    parser.add_argument("--heldout-ratio", type=float, default=0.1)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--algorithms", nargs="+", default=list(ALL))
+    parser.add_argument("--workers", type=int, help="worker processes of svc's search; by default all cores")
+    parser.add_argument("--no-tune", action="store_true", help="without irspack's tune")
+    return parser.parse_args()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("ratings", type=Path)
-    parser.add_argument("--trials", type=int, default=40)
-    options = parser.parse_args()
+    options = arguments()
     logs.configure(Settings(log_format="json", log_level="error"))
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    data = load(options.ratings)
-    cpu = time.process_time()
-    seconds, best, shares = run_svc(data, options.trials)
-    cpu = time.process_time() - cpu
-    score = max(trial.score or 0.0 for trial in best.values())
-    print(f"svc: best {score:.5f} in {seconds:.1f} s wall, {cpu:.1f} s CPU", flush=True)
-    total, total_cpu, top = 0.0, 0.0, 0.0
-    for name, share in shares.items():
-        took, used, score = run_irspack(data, name, share)
-        total, total_cpu, top = total + took, total_cpu + used, max(top, score)
-        own = best[name].score if name in best else float("nan")
-        print(f"{name:24} {share:3} trials  svc {own:.5f}  irspack {score:.5f} in {took:.1f} s", flush=True)
-    print(f"irspack: best {top:.5f} in {total:.1f} s wall, {total_cpu:.1f} s CPU")
+    print("\n".join(origin()))
+    with tempfile.TemporaryDirectory() as folder:
+        task, result, watch = run_svc(Path(folder), options)
+    for seconds, score, name in watch.reached:
+        print(f"reached {score:.5f} after {seconds:6.1f} s  {name}")
+    best = result.best_per_algorithm
+    print(f"svc: best {result.best.score:.5f} ({result.best.algorithm}) in {result.seconds:.1f} s")
+    for name, trial in best.items():
+        print(f"{name:24} svc {trial.score:.5f}  {json.dumps(trial.params)}", flush=True)
+    if options.test is not None:
+        for line in public_split(task, result, options):
+            print(line, flush=True)
+    elif not options.no_tune:
+        compare(task, best)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,12 @@
 """How do time and memory of a training grow with its rows?
 
     python -m benchmarks.training_scale --rows 1000000 3000000 10000000
+    python -m benchmarks.training_scale --full                          # 100 million
+    python -m benchmarks.training_scale --full --sample-users 200000    # trained on a tenth of the users
 
-Generates interactions with long tails (500,000 users and 50,000 items at 10 million rows, fewer in proportion),
-writes them as parquet, and trains iALS on them in a fresh process. Prints seconds by phase and the peak memory.
+Generates interactions with long tails (500,000 users and 50,000 items at 10 million rows, fewer in proportion; with
+--full 2 million users and 200,000 items), writes them as a folder of parquet files, and trains iALS on them in a fresh
+process; with --full of 64 dimensions. Prints seconds by phase and the peak memory, workers of the search included.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,29 +35,32 @@ PHASES = {
 }
 
 
-def generate(path: Path, rows: int) -> None:
-    """Users have about 20 rows each in random order; item popularity falls with rank^0.8."""
+FILE_ROWS = 5_000_000
+FULL_ROWS, FULL_USERS, FULL_ITEMS = 100_000_000, 2_000_000, 200_000
+
+
+def generate(folder: Path, rows: int) -> None:
+    """About 20 rows a user, 50 with FULL_ROWS; activity of users and popularity of items have long tails."""
     rng = np.random.default_rng(1)
-    n_users, n_items = max(1000, rows // 20), max(1000, rows // 200)
-    weights = 1.0 / np.arange(1, n_items + 1) ** 0.8
-    items = np.searchsorted(np.cumsum(weights / weights.sum()), rng.random(rows))
-    users = rng.integers(0, n_users, rows)
-    times = 1_600_000_000 + rng.integers(0, 10**8, rows)
+    full = rows >= FULL_ROWS
+    n_users, n_items = (FULL_USERS, FULL_ITEMS) if full else (max(1000, rows // 20), max(1000, rows // 200))
     names = [pa.array([f"{letter}{i}" for i in range(n)]) for letter, n in (("u", n_users), ("i", n_items))]
-    table = pa.table(
-        {
-            "user_id": names[0].take(pa.array(users)),
-            "item_id": names[1].take(pa.array(np.minimum(items, n_items - 1))),
-            "ts": pa.array(times),
-        }
-    )
-    pq.write_table(table, path)
+    chances = [np.cumsum(rng.lognormal(0, 1, n_users)), np.cumsum(1.0 / np.arange(1, n_items + 1) ** 0.8)]
+    folder.mkdir()
+    for number, start in enumerate(range(0, rows, FILE_ROWS)):
+        count = min(FILE_ROWS, rows - start)
+        drawn = [np.searchsorted(chance, rng.random(count) * chance[-1]) for chance in chances]
+        users, items = (
+            known.take(pa.array(np.minimum(codes, len(known) - 1))) for known, codes in zip(names, drawn, strict=True)
+        )
+        times = pa.array(1_600_000_000 + rng.integers(0, 10**8, count))
+        pq.write_table(pa.table({"user_id": users, "item_id": items, "ts": times}), folder / f"{number:03}.parquet")
 
 
-def recipe(folder: Path) -> Path:
-    found = {
+def recipe(folder: Path, rows: int, sample_users: int | None) -> Path:
+    found: dict[str, Any] = {
         "name": "scale",
-        "source": {"type": "parquet", "path": str(folder / "data.parquet")},
+        "source": {"type": "parquet", "path": str(folder / "data")},
         "schema": {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"},
         "training": {
             "algorithms": ["IALS"],
@@ -62,6 +69,10 @@ def recipe(folder: Path) -> Path:
         },
         "output": {"path": str(folder / "scale.svc")},
     }
+    if rows >= FULL_ROWS:
+        found["training"]["search_space"] = {"IALS": {"n_components": [64]}}
+    if sample_users is not None:
+        found["training"]["sample_users"] = sample_users
     path = folder / "scale.yaml"
     path.write_text(json.dumps(found), encoding="utf-8")
     return path
@@ -91,7 +102,8 @@ def train(path: Path) -> None:
     )
     seconds = {name: moments[end] - moments[start] for name, (start, end) in PHASES.items()}
     seconds["total"] = time.monotonic() - begin
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)  # of the children the largest one is told
+    peak = sum(resource.getrusage(one).ru_maxrss for one in who) * 1024
     size = path.with_suffix(".svc").stat().st_size
     print(json.dumps({"exit_code": result.exit_code, "seconds": seconds, "peak_bytes": peak, "artifact_bytes": size}))
 
@@ -99,16 +111,19 @@ def train(path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
+    parser.add_argument("--full", action="store_true", help="100 million rows")
+    parser.add_argument("--sample-users", type=int, help="train on so many users, place the others exactly")
     parser.add_argument("--train", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train:
         train(options.train)
         return
-    for rows in options.rows:
+    for rows in [FULL_ROWS] if options.full else options.rows:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            generate(folder / "data.parquet", rows)
-            command = [sys.executable, "-m", "benchmarks.training_scale", "--train", str(recipe(folder))]
+            generate(folder / "data", rows)
+            path = recipe(folder, rows, options.sample_users)
+            command = [sys.executable, "-m", "benchmarks.training_scale", "--train", str(path)]
             found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
             seconds = found["seconds"]
             around = 1 - (seconds["search"] + seconds["refit"]) / seconds["total"]

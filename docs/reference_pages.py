@@ -1,4 +1,5 @@
-"""Writes the reference pages that follow from the code: environment, events, metrics, exit codes, command line.
+"""Writes the reference pages that follow from the code: environment, events, metrics, exit codes, command line,
+Python.
 
     python docs/reference_pages.py
 
@@ -8,17 +9,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import typer
 
+import svc
 from svc import errors, events, metrics, settings
 from svc.cli.main import app
 from svc.errors import ApiError, ArtifactError, SvcError
 from svc.settings import GIB, KIB, MIB
 
+_HEADINGS = {"Args": "Parameters", "Returns": "Returns", "Raises": "Raises", "Attributes": "Fields"}
 FOLDER = Path(__file__).parent / "reference"
 NOTE = "<!-- Written by docs/reference_pages.py: change the code, then run it. -->\n"
 
@@ -87,6 +91,15 @@ def metrics_page() -> str:
         "installed; it needs an API key when keys are configured. A request for a name that is no recipe counts under "
         f"`{metrics.UNKNOWN_RECIPE}`. Metrics of the process (`process_*`, `python_*`) come along.\n\n"
         + _table(("Metric", "Kind", "Labels", "Meaning"), rows)
+        + "\nOn a port of its own (`SVC_METRICS_PORT`) the same text is at `/metrics` and `/v1/metrics`, without a key.\n\n"
+        "## Of trainings\n\n`svc train --metrics-file FILE.prom` writes these:\n\n"
+        + _table(
+            ("Metric", "Kind", "Labels", "Meaning"),
+            [
+                (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
+                for metric in metrics.TRAINING_METRICS
+            ],
+        )
         + "\nHow to alert on them: [monitoring](../howto/monitor.md).\n"
     )
 
@@ -177,12 +190,85 @@ def command_line() -> str:
     return "".join(parts)
 
 
+def _paragraphs(text: str) -> str:
+    """A docstring as Markdown: its sections as lists, its text as it stands."""
+    lines = []
+    for line in text.splitlines():
+        heading = re.fullmatch(r"(Args|Returns|Raises|Attributes):", line)
+        entry = re.fullmatch(r"    (\S[^:]*): (.*)", line)
+        if heading:
+            lines += [f"**{_HEADINGS[heading[1]]}**", ""]
+        elif entry and not line.startswith("     "):
+            lines.append(f"- `{entry[1]}`: {entry[2]}")
+        else:
+            lines.append(f"  {line.strip()}" if line.startswith("        ") else line.strip())
+    return "\n".join(lines)
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
+    return f"{stars}{parameter.name}: {parameter.annotation}{default}"
+
+
+def _signature(name: str, called: Callable[..., Any]) -> str:
+    """One parameter a line once the whole does not fit."""
+    found = inspect.signature(called)
+    parameters = [_parameter(p) for p in found.parameters.values() if p.name != "self"]
+    for place, parameter in enumerate(p for p in found.parameters.values() if p.name != "self"):
+        if parameter.kind is parameter.KEYWORD_ONLY:
+            parameters.insert(place, "*")
+            break
+    end = f" -> {found.return_annotation}" if found.return_annotation is not found.empty else ""
+    whole = f"{name}({', '.join(parameters)}){end}"
+    if len(whole) > 100:
+        whole = f"{name}(\n    " + ",\n    ".join(parameters) + f",\n){end}"
+    return f"```text\n{whole}\n```\n"
+
+
+def _documented(name: str, called: Any, level: int) -> str:
+    return f"\n{'#' * level} {name}\n\n{_signature(name, called)}\n{_paragraphs(inspect.getdoc(called) or '')}\n"
+
+
+def _members(owner: type) -> list[tuple[str, Any]]:
+    """Public methods and properties, in the order of the code."""
+    return [(name, member) for name, member in vars(owner).items() if not name.startswith("_")]
+
+
+def _class(name: str, owner: type) -> str:
+    parts = [f"\n## {name}\n\n{_paragraphs(inspect.getdoc(owner) or '')}\n"]
+    for member_name, member in _members(owner):
+        if isinstance(member, property):
+            parts.append(f"\n### {name}.{member_name}\n\n{_paragraphs(inspect.getdoc(member) or '')}\n")
+        elif inspect.isfunction(member):
+            parts.append(_documented(f"{name}.{member_name}", member, 3))
+    return "".join(parts)
+
+
+def python() -> str:
+    """docs/reference/python.md."""
+    return (
+        f"# Python\n\n{NOTE}\n"
+        "`import svc` is light; what these functions need is imported with their first use. They read the same environment "
+        "as the commands, and raise the classes of `svc.errors`, whose codes the page on [errors](exit-codes.md) lists. "
+        "Log records go to the standard logger `svc`. A notebook that uses all of them: "
+        "[docs/tutorial.ipynb](../tutorial.ipynb).\n"
+        + _documented("svc.train", svc.train, 2)
+        + _class("svc.TrainResult", svc.TrainResult)
+        + _documented("svc.load", svc.load, 2)
+        + _class("svc.Recommender", svc.Recommender)
+        + _documented("svc.evaluate", svc.evaluate, 2)
+        + _class("svc.Evaluation", svc.Evaluation)
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "environment.md": environment,
     "events.md": events_page,
     "metrics.md": metrics_page,
     "exit-codes.md": exit_codes,
     "cli.md": command_line,
+    "python.md": python,
 }
 
 if __name__ == "__main__":

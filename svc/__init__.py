@@ -1,3 +1,42 @@
-"""svc turns a recipe into a recommendation API: `svc train` writes one signed file, `svc serve` answers from it."""
+"""svc turns a recipe into a recommendation API: `svc train` writes one signed file, `svc serve` answers from it.
 
-__version__ = "2.1.0"
+For Python programs and notebooks there are `svc.train`, `svc.load` and `svc.evaluate`; their libraries are imported
+with the first use, so that `svc --help` stays light.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "2.1.1"
+DISTRIBUTION = "svc-recommender"
+"""The name to install by. Package and command are `svc`, but on the package index that name is another project's."""
+
+
+def install_command(extra: str) -> str:
+    """What to type for an extra, as messages show it."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+_OFFERED = {
+    "train": "svc.library.training",
+    "TrainResult": "svc.library.training",
+    "load": "svc.library.recommender",
+    "Recommender": "svc.library.recommender",
+    "evaluate": "svc.library.evaluation",
+    "Evaluation": "svc.library.evaluation",
+}
+__all__ = ["Evaluation", "Recommender", "TrainResult", "errors", "evaluate", "load", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("svc.errors")
+    if name not in _OFFERED:
+        raise AttributeError(f"module 'svc' has no attribute {name!r}")
+    return getattr(import_module(_OFFERED[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

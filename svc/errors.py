@@ -10,14 +10,18 @@ SvcError
 │  └─ FetchForbidden, FetchStatus, FetchTimedOut, FetchTooLarge
 ├─ TrainingError            4  data or search cannot give a model
 │  ├─ MinDataViolation  ├─ ZeroScore  ├─ FeatureAxisError  ├─ FeatureTableError
-│  └─ TimeUnitRequired  └─ CutoffTooLarge  └─ FeatureDimensionExceeded  └─ FeatureRidgeFailed
+│  ├─ TimeUnitRequired  ├─ TimeMixture  ├─ CutoffTooLarge  ├─ FeatureDimensionExceeded
+│  └─ FeatureRidgeFailed, DataChangedTooMuch
 ├─ ArtifactError            5  an artifact cannot be read, trusted or used
-│  ├─ ArtifactReadError, MetadataError                                                  stage "read"
-│  ├─ MagicMismatch, UnsupportedFormat, HeaderTooLarge, HeaderInvalid, PayloadTooLarge   stage "parse"
+│  ├─ ArtifactReadError, NoSuchVersion, MetadataError                                   stage "read"
+│  ├─ MagicMismatch, UnsupportedFormat, HeaderTooLarge, HeaderInvalid, PayloadTooLarge,  stage "parse"
+│  │  ArtifactReplayed, ArtifactExpired
 │  ├─ UnknownKid, SignatureMismatch                                                     stage "hmac"
 │  └─ ForbiddenClass, PayloadInvalid, VersionSkew, FeatureVersionMismatch, FeatureStateMismatch
 │                                                                                       stage "deserialize"
-├─ ArtifactWriteError       5  an artifact could not be written
+├─ ArtifactWriteError       5  an artifact or an export could not be written
+├─ ExportIncomplete         5  parts of an export are missing or do not belong together
+│  └─ ExportDamaged            ... a part is not what its manifest describes
 ├─ LockContestedError       6  another run holds the lock
 ├─ ConfigError              8  the environment or the machine is set up wrongly
 │  └─ StoragePathUnusable      training.storage_path
@@ -133,8 +137,18 @@ class FeatureRidgeFailed(TrainingError):
     code = "feature_ridge_failed"
 
 
+class DataChangedTooMuch(TrainingError):
+    """`fields` holds before and after, each with n_rows, n_users and n_items."""
+
+    code = "data_changed_too_much"
+
+
 class TimeUnitRequired(TrainingError):
     code = "time_unit_required"
+
+
+class TimeMixture(TrainingError):
+    code = "time_mixture"
 
 
 class CutoffTooLarge(TrainingError):
@@ -193,6 +207,18 @@ class SignatureMismatch(ArtifactError):
     reason = "signature"
 
 
+class ArtifactReplayed(ArtifactError):
+    """An older artifact than one that was served before, which no signed rollback names."""
+
+    reason = "replayed"
+
+
+class ArtifactExpired(ArtifactError):
+    """Its signed time of expiry has passed."""
+
+    reason = "expired"
+
+
 class ForbiddenClass(ArtifactError):
     """The payload names a class or function that is not on the allow-list."""
 
@@ -220,6 +246,14 @@ class FeatureStateMismatch(ArtifactError):
     reason = "feature_state"
 
 
+class NoSuchVersion(ArtifactError):
+    """A version to go to that is not there."""
+
+    code = "no_such_version"
+    stage = "read"
+    reason = "read"
+
+
 class MetadataError(ArtifactError):
     """Item metadata that the recipe declares could not be read or lacks a declared field."""
 
@@ -230,6 +264,15 @@ class MetadataError(ArtifactError):
 class ArtifactWriteError(SvcError):
     code = "artifact_write_error"
     exit_code = 5
+
+
+class ExportIncomplete(SvcError):
+    code = "export_incomplete"
+    exit_code = 5
+
+
+class ExportDamaged(ExportIncomplete):
+    code = "export_damaged"
 
 
 class LockContestedError(SvcError):
@@ -247,42 +290,74 @@ class StoragePathUnusable(ConfigError):
 
 
 class ApiError(SvcError):
-    """An HTTP answer other than 200. `message` goes to the client as `detail`."""
+    """An HTTP answer other than 200. `message` goes to the client as `detail`.
+
+    `detail` of a class is its usual message, and the example in the OpenAPI document.
+    """
 
     code = "INTERNAL_ERROR"
     http_status: ClassVar[int] = 500
+    detail: ClassVar[str] = ""
+
+    def __init__(self, message: str = "", *, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message or self.detail, fields=fields)
 
     @classmethod
     def metric_status(cls) -> str:
         """The `status` label of `svc_v1_requests_total`."""
-        if cls.code == "RECIPE_UNAVAILABLE":
+        if cls.code in ("RECIPE_UNAVAILABLE", "AVAILABILITY_STALE"):
             return "unavailable"
         return "error" if cls.http_status >= 500 else cls.code.lower()
+
+
+class MalformedRequest(ApiError):
+    """The target or the host of the request is not what HTTP lets them be."""
+
+    code = "MALFORMED_REQUEST"
+    http_status = 400
+    detail = "the path of the request is not UTF-8"
+
+
+class TargetTooLong(ApiError):
+    code = "TARGET_TOO_LONG"
+    http_status = 414
+    detail = "the first line of the request is longer than 65536 bytes"
+
+
+class HeadersTooLarge(ApiError):
+    code = "HEADERS_TOO_LARGE"
+    http_status = 431
+    detail = "the head of the request has more than 65536 bytes or 100 headers"
 
 
 class NotFound(ApiError):
     code = "NOT_FOUND"
     http_status = 404
+    detail = "nothing is served at this path"
 
 
 class RecipeNotFound(ApiError):
     code = "RECIPE_NOT_FOUND"
     http_status = 404
+    detail = "no recipe of this name is served here"
 
 
 class UnknownUser(ApiError):
     code = "UNKNOWN_USER"
     http_status = 404
+    detail = "user_id is not in the training data; user_features can stand in for it"
 
 
 class UnknownSeedItems(ApiError):
     code = "UNKNOWN_SEED_ITEMS"
     http_status = 404
+    detail = "none of the seed items is in the training data; item_features can stand in for them"
 
 
 class NoCandidates(ApiError):
     code = "NO_CANDIDATES"
     http_status = 404
+    detail = "no item is left to recommend after exclusions"
 
 
 class MethodNotAllowed(ApiError):
@@ -297,21 +372,25 @@ class BodyTimeout(ApiError):
 
     code = "REQUEST_TIMEOUT"
     http_status = 408
+    detail = "the body did not arrive within 30 seconds"
 
 
 class PayloadTooLargeForRequest(ApiError):
     code = "PAYLOAD_TOO_LARGE"
     http_status = 413
+    detail = "the body is larger than 134217728 bytes"
 
 
 class HostNotAllowed(ApiError):
     code = "HOST_NOT_ALLOWED"
     http_status = 400
+    detail = "this server does not answer for the host of the request; see SVC_ALLOWED_HOSTS"
 
 
 class AmbiguousLength(ApiError):
     code = "AMBIGUOUS_LENGTH"
     http_status = 400
+    detail = "the request has both Content-Length and Transfer-Encoding"
 
 
 class ValidationFailed(ApiError):
@@ -319,6 +398,7 @@ class ValidationFailed(ApiError):
 
     code = "VALIDATION_ERROR"
     http_status = 422
+    detail = "request body: limit: Input should be a valid integer"
 
     def __init__(self, message: str, *, errors: list[dict[str, Any]] | None = None) -> None:
         super().__init__(message)
@@ -328,28 +408,42 @@ class ValidationFailed(ApiError):
 class MissingApiKey(ApiError):
     code = "MISSING_API_KEY"
     http_status = 401
+    detail = "this endpoint needs the header X-API-Key, or Authorization: Bearer with the key"
 
 
 class InvalidApiKey(ApiError):
     code = "INVALID_API_KEY"
     http_status = 401
+    detail = "the value of X-API-Key is not a valid key"
 
 
 class FeaturesNotSupported(ApiError):
     code = "FEATURES_NOT_SUPPORTED"
     http_status = 400
+    detail = "user_features: the model was not trained with features of that side"
 
 
 class FeatureValueUnusable(ApiError):
     code = "FEATURE_VALUE_UNUSABLE"
     http_status = 400
+    detail = "feature 'year': the value is not a finite number"
 
 
 class RecipeUnavailable(ApiError):
     code = "RECIPE_UNAVAILABLE"
     http_status = 503
+    detail = "the recipe has no model now; /v1/health/details says why"
+
+
+class AvailabilityStale(ApiError):
+    """The recipe shows only items of a list, and there is no list that can be trusted."""
+
+    code = "AVAILABILITY_STALE"
+    http_status = 503
+    detail = "the list of available items is too old or was never read; /v1/health/details says its age"
 
 
 class InternalError(ApiError):
     code = "INTERNAL_ERROR"
     http_status = 500
+    detail = "the server failed to answer; its log has the request id"

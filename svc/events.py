@@ -38,17 +38,38 @@ RECIPE_LOCK_CONTENDED_SKIPPING = _event(
 FETCHING_DATA = _event("fetching_data", "info", "", "The source is about to be read.")
 DATA_FETCHED = _event("data_fetched", "info", "n_rows", "The source has been read.")
 DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count", "Rows left after cleansing, and dropped by it.")
+USERS_SAMPLED = _event(
+    "users_sampled", "info", "n_users n_sampled n_rows", "training.sample_users: models are trained on some users only."
+)
 SPLITTING_DATA = _event("splitting_data", "info", "", "The validation split begins.")
 SPLIT_DONE = _event("split_done", "info", "val_offset", "Row of the first validation user in the training matrix.")
-SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials", "The hyperparameter search begins.")
+SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers", "The hyperparameter search begins.")
 TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score", "One trial ended.")
 TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params", "With --verbose: values of a trial.")
 SEARCH_DONE = _event("search_done", "info", "best_class best_score n_completed", "The search ended with a winner.")
 SEARCH_ONLY_DONE = _event(
     "search_only_done", "info", "run_id n_completed", "With --search-only: the budget is used, nothing is refitted."
 )
+BLEND_SEARCHED = _event(
+    "blend_searched", "info", "weights score seconds", "The best trials were blended; weights by algorithm."
+)
 TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender", "The winner is refitted on all data.")
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender", "The refit ended.")
+WINNER_MEASURED = _event(
+    "winner_measured",
+    "info",
+    "best_class metric score interval n_scored_users n_users lead",
+    "How sure the winner's score is, of how many users, and its lead over the next algorithm.",
+)
+COLD_START_PART_TRAINED = _event(
+    "cold_start_part_trained",
+    "info",
+    "recommender score bytes",
+    "The best feature-aware trial was refitted beside the winner, to answer for features and seeds.",
+)
+FEATURES_INACTIVE = _event(
+    "features_inactive", "warning", "reason", "The recipe has features, but the model cannot be asked with them."
+)
 COLD_START_EVALUATED = _event(
     "cold_start_evaluated",
     "info",
@@ -90,8 +111,29 @@ ALGORITHM_SKIPPED = _event(
 RECIPE_WARNING = _event(
     "recipe_warning", "warning", "code field message", "Something in the recipe works, but hardly as meant."
 )
+INCUMBENT_NOT_COMPARABLE = _event(
+    "incumbent_not_comparable",
+    "warning",
+    "recipe reason",
+    "Nothing to compare with: no earlier model, or one that cannot be verified. The run goes on.",
+)
+PROMOTION_HELD = _event(
+    "promotion_held",
+    "warning",
+    "recipe artifact",
+    "A rollback holds the pointer: the new version is written, and is not live until `svc promote`.",
+)
 DATA_LOST_ROWS = _event(
     "rows_dropped", "info", "reason count", "Cleansing dropped rows for one reason (null ids, duplicates, bad times)."
+)
+MANY_ROWS_DROPPED = _event(
+    "many_rows_dropped", "warning", "count n_rows detail", "More than 5% of the rows have no id or no readable time."
+)
+IDS_HARDLY_MEANT = _event(
+    "ids_hardly_meant",
+    "warning",
+    "side reason count example",
+    "Ids of this side that nobody can ask for (`too_long`), or that became `7.0` (`floating_point`).",
 )
 TRIAL_TIMED_OUT = _event(
     "trial_timed_out", "warning", "number algorithm seconds", "A trial went over its time and was left behind."
@@ -135,8 +177,17 @@ SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys", "At start: kid and fingerprint of each key, and what is open."
 )
 SERVE_STARTED = _event("serve_started", "info", "host port recipes", "The server accepts connections at this address.")
+MONITORING_STARTED = _event(
+    "monitoring_started", "info", "host port", "With SVC_METRICS_PORT: metrics and probes are answered here too."
+)
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds", "A signal began the drain.")
 SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds", "The drain ended.")
+KEYS_RELOADED = _event(
+    "keys_reloaded", "info", "signing_keys api_keys_configured", "After SIGHUP: the key files were read again."
+)
+KEYS_RELOAD_FAILED = _event(
+    "keys_reload_failed", "error", "error", "After SIGHUP: a key file cannot be used; the keys before stay."
+)
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes", "Repeated while an unsafe mode is on.")
 
 # Serving: recipes.
@@ -152,12 +203,33 @@ RECIPE_SECURITY_VIOLATION_SKIPPED = _event(
 RECIPE_LOAD_ERROR_SKIPPED = _event(
     "recipe_load_error_skipped", "warning", "name file error", "A recipe cannot be parsed or validated."
 )
+RECIPE_PARSE_FAILED = _event(
+    "recipe_parse_failed",
+    "error",
+    "name file error",
+    "The file of a served recipe stopped parsing: its model stays, but a restart would lose the recipe.",
+)
 RECIPE_NOT_LOADED_AT_STARTUP = _event(
     "recipe_not_loaded_at_startup", "warning", "name error", "A recipe starts without a model."
 )
 RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error", "The recipes folder cannot be listed.")
 
 # Serving: artifacts.
+ARTIFACT_REPLAYED = _event(
+    "artifact_replayed",
+    "error",
+    "name kid serial highest",
+    "With SVC_STATE_DIR: an artifact is older than one that was served, and no signed rollback names it.",
+)
+ARTIFACT_EXPIRED = _event(
+    "artifact_expired", "warning", "name expires_at", "The served model has expired; it stays, and none is loaded anew."
+)
+REPLAY_STATE_UNUSABLE = _event(
+    "replay_state_unusable",
+    "warning",
+    "name path error",
+    "The file of the highest serials is lost, damaged or cannot be written; serving goes on.",
+)
 INITIAL_ARTIFACT_READ_FAILED = _event(
     "initial_artifact_read_failed", "error", "name error", "At start: cannot be read."
 )
@@ -227,6 +299,21 @@ WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error", "A
 METADATA_FIELD_MISSING = _event(
     "metadata_field_missing", "warning", "name fields", "Metadata lacks declared fields; they are answered as null."
 )
+AVAILABILITY_LOADED = _event(
+    "availability_loaded", "info", "name mode n_ids n_items", "A list of available items is in force, or changed."
+)
+AVAILABILITY_LOAD_FAILED = _event(
+    "availability_load_failed",
+    "warning",
+    "name error",
+    "A list cannot be read; the last one stays.",
+)
+AVAILABILITY_STALE = _event(
+    "availability_stale",
+    "warning",
+    "name mode age_seconds",
+    "A list is older than max_stale_seconds, or was never read: with mode allow the recipe answers 503.",
+)
 
 # Serving: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error", "A request ended with 500.")
@@ -236,12 +323,37 @@ CONNECTION_FAILED = _event(
     "error",
     "A connection was closed over a defect in its handling, or could not be accepted; no other notices.",
 )
+REQUEST_ANSWERED = _event(
+    "request_answered",
+    "info",
+    "method recipe verb status ms client kid",
+    "The access log (SVC_ACCESS_LOG): one answer; verb is the endpoint's name where it is none of the four.",
+)
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name", "A request named no registered recipe.")
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client", "No keys are configured: a request passed.")
 AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event(
     "auth_anonymous_bypass_first_seen", "info", "client", "First request of a client without a key."
 )
 AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client", "A request came with a missing or wrong key.")
+
+# Exports.
+EXPORT_STARTED = _event("export_started", "info", "output model_version", "The model is verified; rows are written.")
+EXPORT_PROGRESS = _event(
+    "export_progress",
+    "info",
+    "done total rows rows_per_s seconds_left",
+    "Every ten seconds: users or seeds done, rows written, and the time that the rest will take.",
+)
+EXPORT_DONE = _event(
+    "export_done", "info", "output rows skipped seconds rows_per_s", "The file and its manifest are in place."
+)
+EXPORT_NOT_MERGED = _event(
+    "export_not_merged",
+    "info",
+    "output reason",
+    "With --shard and --merge: other parts of this export are not there yet.",
+)
+EXPORT_MERGED = _event("export_merged", "info", "output parts rows", "All parts are there; their manifest is in place.")
 
 COMMAND_ERROR = _event(
     "command_error",

@@ -10,8 +10,9 @@ import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, MutableMapping
-from typing import Any, TextIO
+from collections import deque
+from collections.abc import Callable, Mapping, MutableMapping, Set
+from typing import Any, Final, TextIO
 
 import structlog
 
@@ -26,24 +27,55 @@ _READABLE = frozenset(
 _SECRET_NAME = re.compile(
     r"secret|password|passwd|token|key(?!s)|auth|bearer|cred|private|^cookie$|^(aws|gcp|google|azure)_", re.IGNORECASE
 )
-_USER_INFO = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]*://)[^/\s@\"']*@")
-_SECRET_PARAMETER = re.compile(
-    r"(?P<name>[?&;](?:[\w.\-]*(?:secret|password|passwd|pwd|token|key|sig|signature|cred)[\w.\-]*)=)[^&\s\"']+",
-    re.IGNORECASE,
-)
+# The log holds the interpreter while it redacts text of strangers, so each expression is linear by construction: what
+# one attempt may run over ends before the next place where another could begin.
+_USER_INFO = re.compile(r"://[^/\s\"']*@")
+_OPEN_USER_INFO = re.compile(r"://[^/\s\"']*\Z")
+_PARAMETER = re.compile(r"[?&;#][\w.\-]+=")
+_PARAMETER_VALUE = re.compile(r"[^&\s\"']+")
+_SECRET_PARAMETER = re.compile(r"secret|password|passwd|pwd|token|key|sig|cred", re.IGNORECASE)
+_BLANK = re.compile(r"\s")
+MAX_TEXT: Final = 32 << 10
+"""Characters of one text that are looked at and written; of a longer one its begin and its end."""
+_TAIL: Final = 8 << 10
 _MAX_DEPTH = 6
 _EVENT_WIDTH = 20
+_RED, _PLAIN = "\x1b[31m\x1b[1m", "\x1b[0m"
 
 Record = MutableMapping[str, Any]
 _levels = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def redact_text(text: str) -> str:
-    """`text` without the user-info and the secret query parameters of any URL in it."""
+    """`text` without the user-info and the secret query parameters of any URL in it, cut to about `MAX_TEXT`."""
+    if len(text) > MAX_TEXT:
+        text = _cut(text)
     if "://" in text:
-        text = _USER_INFO.sub(rf"\g<scheme>{REDACTED}@", text)
-        text = _SECRET_PARAMETER.sub(rf"\g<name>{REDACTED}", text)
+        text = _USER_INFO.sub(f"://{REDACTED}@", text)
+        text = _without_secret_parameters(text)
     return text
+
+
+def _cut(text: str) -> str:
+    """The begin and the end of `text`, neither with a part of a secret whose other part was cut away.
+
+    The begin may stop within user-info, before the `@` that tells; the end starts after a blank, thus in no URL.
+    """
+    head = _OPEN_USER_INFO.sub(f"://{REDACTED}", text[: MAX_TEXT - _TAIL])
+    blank = _BLANK.search(text, len(text) - _TAIL)
+    tail = text[blank.end() :] if blank else ""
+    return f"{head} [{len(text)} characters, cut here] {tail}"
+
+
+def _without_secret_parameters(text: str) -> str:
+    parts, end = [], 0
+    for name in _PARAMETER.finditer(text):
+        if name.start() < end or not _SECRET_PARAMETER.search(name[0]):
+            continue
+        if value := _PARAMETER_VALUE.match(text, name.end()):
+            parts += [text[end : name.end()], REDACTED]
+            end = value.end()
+    return "".join([*parts, text[end:]])
 
 
 def printable(text: str) -> str:
@@ -56,13 +88,25 @@ def printable(text: str) -> str:
 def _redact(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return redact_text(value)
-    if depth >= _MAX_DEPTH:
-        return REDACTED if isinstance(value, dict | list | tuple) else value
-    if isinstance(value, dict):
-        return {str(k): _redact_field(str(k), v, depth + 1) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_redact(v, depth + 1) for v in value]
-    return value
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping | list | tuple | Set | deque):
+        return REDACTED if depth >= _MAX_DEPTH else _redact_members(value, depth + 1)
+    return _redact_other(value)
+
+
+def _redact_members(value: Any, depth: int) -> Any:
+    if isinstance(value, Mapping):
+        return {redact_text(str(k)): _redact_field(str(k), v, depth) for k, v in value.items()}
+    return [_redact(member, depth) for member in value]
+
+
+def _redact_other(value: Any) -> Any:
+    """What a renderer would make a text of when nothing is redacted any more: paths, errors, bytes; and numbers."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return redact_text(bytes(value[: 2 * MAX_TEXT]).decode("utf-8", "backslashreplace"))
+    scalar = value.item() if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0 else value
+    return scalar if isinstance(scalar, bool | int | float) else redact_text(str(scalar))
 
 
 def _redact_field(name: str, value: Any, depth: int) -> Any:
@@ -85,10 +129,19 @@ def _visible(text: str) -> str:
     return "\n".join(printable(line) for line in text.split("\n"))
 
 
-def _plain(value: Any) -> Any:
-    """What JSON cannot say by itself, such as numpy scalars and paths."""
-    item = getattr(value, "item", None)
-    return item() if callable(item) else str(value)
+def _ascii_where_unseen(_logger: Any, _method: str, line: str) -> str:
+    """structlog processor behind the JSON renderer: letters that no terminal shows as they are, as JSON escapes.
+
+    JSON itself keeps U+009B, U+202E and U+2028, which steer a terminal or split the line in a viewer.
+    """
+    if line.isprintable():
+        return line
+    return "".join(one if one.isprintable() else _json_escape(one) for one in line)
+
+
+def _json_escape(one: str) -> str:
+    units = one.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 class _StreamLogger:
@@ -137,11 +190,31 @@ def configure(settings: Settings, write: Callable[[str], None] | None = None) ->
     warnings.showwarning = _show_warning
 
 
+def configure_for_library() -> None:
+    """Send records to the standard logger `svc` of a Python program that uses svc, unless logging was set up.
+
+    The program's own handlers, levels and warnings stay as they are.
+    """
+    if structlog.is_configured():
+        return
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            redact,
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=lambda *_: logging.getLogger("svc"),
+        cache_logger_on_first_use=False,
+    )
+
+
 def _for_machines() -> list[Any]:
     return [
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         redact,
-        structlog.processors.JSONRenderer(default=_plain, ensure_ascii=False),
+        structlog.processors.JSONRenderer(ensure_ascii=False),
+        _ascii_where_unseen,
     ]
 
 
@@ -153,10 +226,31 @@ def _for_people() -> list[Any]:
         redact,
         _for_terminals,
         _short_numbers,
-        structlog.dev.ConsoleRenderer(
-            _EVENT_WIDTH, colors=_may_colour(), sort_keys=False, pad_level=False, exception_formatter=plain
+        _LastWord(
+            structlog.dev.ConsoleRenderer(
+                _EVENT_WIDTH, colors=_may_colour(), sort_keys=False, pad_level=False, exception_formatter=plain
+            )
         ),
     ]
+
+
+class _LastWord:
+    """Renders the end of a failed training as a sentence, and every other record with `otherwise`."""
+
+    def __init__(self, otherwise: Callable[[Any, str, Record], str]) -> None:
+        self._otherwise = otherwise
+
+    def __call__(self, logger: Any, method: str, record: Record) -> str:
+        if record.get("event") != events.TRAIN_ERROR.name:
+            return self._otherwise(logger, method, record)
+        line = error_line(str(record["error"]), colour=_may_colour())
+        traceback = "".join(f"\n  {place}" for place in record.get("traceback", ()))
+        return f"{line}\n(code {record['code']}, exit code {record['exit_code']}, run {record['run_id']}){traceback}"
+
+
+def error_line(text: str, *, colour: bool) -> str:
+    """How an error that ends a command begins on a terminal; its own line breaks stay."""
+    return f"{_RED if colour else ''}error: {_PLAIN if colour else ''}{text}"
 
 
 def _short_numbers(_logger: Any, _method: str, record: Record) -> Record:
@@ -196,6 +290,16 @@ def _adopt_library_logs() -> None:
 
 def _show_warning(message: Any, category: type[Warning], *_place: Any, **_more: Any) -> None:
     emit(events.PYTHON_WARNING, category=category.__name__, message=str(message))
+
+
+def bound(name: str) -> str:
+    """The value of a field that was bound in this task."""
+    return str(structlog.contextvars.get_contextvars()[name])
+
+
+def unbind(*names: str) -> None:
+    """Remove fields that were bound: a connection handles one request after the other in one task."""
+    structlog.contextvars.unbind_contextvars(*names)
 
 
 def bind(**fields: Any) -> None:

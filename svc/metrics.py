@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from svc import install_command
 from svc.errors import ConfigError
 
 UNKNOWN_RECIPE = "<unknown>"
@@ -41,7 +42,12 @@ MODEL_TRAINED_AT = _metric(
     "svc_model_trained_timestamp_seconds", "gauge", "recipe", "When the served model was trained."
 )
 ACTIVE_RECIPES = _metric("svc_active_recipes", "gauge", "", "Registered recipes, loaded or not.")
-SKIPPED_RECIPES = _metric("svc_skipped_recipes", "gauge", "", "Recipe files that are skipped.")
+SKIPPED_RECIPES = _metric(
+    "svc_skipped_recipes", "gauge", "", "Recipe files that cannot be used now, also those whose last recipe is served."
+)
+RECIPE_PARSE_FAILED = _metric(
+    "svc_recipe_parse_failed", "gauge", "recipe", "1 while the file of a served recipe does not parse, else 0."
+)
 SWAPS = _metric("svc_swap_total", "counter", "result", "Hot swaps by result: ok or error.")
 LOAD_FAILURES = _metric("svc_artifact_load_failures_total", "counter", "recipe reason", "Failed loads by reason.")
 STAT_FAILURES = _metric(
@@ -53,6 +59,15 @@ WATCHER_TICK_SECONDS = _metric("svc_watcher_tick_seconds", "histogram", "", "Tim
 REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Recommendation requests by status.")
 LATENCY = _metric("svc_v1_request_latency_seconds", "histogram", "recipe", "Time from request to answer.")
 BATCH_ERRORS = _metric("svc_v1_batch_element_errors_total", "counter", "code", "Failed elements of batches by code.")
+FALLBACKS = _metric(
+    "svc_v1_fallbacks_total",
+    "counter",
+    "recipe verb",
+    "Answers with the most chosen items, for lack of a known user.",
+)
+AVAILABILITY_AGE = _metric(
+    "svc_availability_age_seconds", "gauge", "recipe", "Since the list of available items was last read; +Inf: never."
+)
 AUTH_FAILURES = _metric("svc_auth_failures_total", "counter", "code", "Requests refused for a missing or wrong key.")
 BIGQUERY_FALLBACK = _metric(
     "svc_bigquery_storage_fallback_total",
@@ -60,6 +75,20 @@ BIGQUERY_FALLBACK = _metric(
     "",
     "Never grows in a server: alert on the log event of the trainer.",
 )
+
+
+TRAINING_METRICS: tuple[Metric, ...] = (
+    Metric("svc_train_last_exit_code", "gauge", ("recipe",), "Exit code of the last training."),
+    Metric("svc_train_last_run_timestamp_seconds", "gauge", ("recipe",), "When the last training ended."),
+    Metric("svc_train_last_duration_seconds", "gauge", ("recipe",), "How long the last training took."),
+    Metric(
+        "svc_train_last_success_timestamp_seconds",
+        "gauge",
+        ("recipe",),
+        "When a training last ended well; kept by failures.",
+    ),
+)
+"""What `svc train --metrics-file` writes; a server has none of them."""
 
 
 class Instrument(Protocol):
@@ -97,7 +126,8 @@ class Metrics:
         try:
             import prometheus_client as prometheus
         except ImportError:
-            raise ConfigError("SVC_METRICS_ENABLED=1 needs prometheus-client: pip install 'svc[metrics]'") from None
+            how = install_command("metrics")
+            raise ConfigError(f"SVC_METRICS_ENABLED=1 needs prometheus-client: {how}") from None
         registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=registry)
         prometheus.PlatformCollector(registry=registry)

@@ -28,7 +28,22 @@ MAX_REDIRECTS: Final = 5
 LEAST_BYTES_PER_SECOND: Final = 1024
 """A body that has taken longer than the timeout must have arrived at least this fast."""
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+MAX_LOCATION_CHARACTERS: Final = 8192
+"""A redirect to a longer address is refused before anything else looks at it."""
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST: Final = ipaddress.ip_network("2000::/3")
+"""All of IPv6 that is given out for the open internet; what lies outside is refused without being listed."""
+_CLOSED: Final = tuple(
+    ipaddress.ip_network(network)
+    for network in (
+        # The special-purpose registries of IANA, listed here because Python's own table differs between its versions.
+        *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+        *("192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24"),
+        *("203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+        *("2001::/23", "2001:db8::/32", "3fff::/20", "5f00::/16", "64:ff9b:1::/48", "100::/64", "::/96"),
+        *("fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8"),
+    )
+)
 
 OnRedirect = Callable[[str, str, int], None]
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -148,10 +163,15 @@ def _checked(url: httpx.URL) -> httpx.URL:
 
 
 def _next_hop(response: httpx.Response, hop: httpx.URL, on_redirect: OnRedirect | None) -> httpx.URL:
+    location = response.headers.get("location", "")
+    if len(location) > MAX_LOCATION_CHARACTERS:
+        raise FetchError(f"{plain(hop)} answered with a redirect to an address of {len(location)} characters")
     try:
-        target = hop.join(response.headers["location"])
-    except (KeyError, httpx.InvalidURL):
-        raise FetchError(f"{plain(hop)} answered with a redirect to nowhere") from None
+        target = hop.join(location) if location else None
+    except httpx.InvalidURL:
+        target = None
+    if target is None:
+        raise FetchError(f"{plain(hop)} answered with a redirect to nowhere")
     if on_redirect is not None:
         on_redirect(plain(hop), plain(target), response.status_code)
     if target.scheme != hop.scheme:
@@ -210,7 +230,9 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
-    return parsed.is_global and not parsed.is_multicast
+        if parsed not in _UNICAST:
+            return False
+    return parsed.is_global and not any(parsed in network for network in _CLOSED)
 
 
 def _trust() -> ssl.SSLContext:

@@ -15,13 +15,13 @@ from fsspec.asyn import sync
 from fsspec.core import url_to_fs
 from fsspec.exceptions import FSTimeoutError
 
-from svc import logs
+from svc import install_command, logs
 from svc.errors import ConfigError
+from svc.names import EXTRAS_OF_SCHEMES
 
 LEAST_BYTES_PER_S: Final = 256 << 10
 """A transfer may take as long as one at this speed, beyond the timeout of every call."""
 _IDENTITY: Final = ("VersionId", "generation", "ETag", "etag", "size")
-_EXTRAS: Final = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 _EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
 _GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
 
@@ -42,9 +42,8 @@ class ObjectStore:
         try:
             return url_to_fs(self._uri, **_options(scheme, self._timeout_s))[0]
         except ImportError:
-            raise ConfigError(
-                f"{scheme}:// needs the extra {_EXTRAS[scheme]}: pip install 'svc[{_EXTRAS[scheme]}]'"
-            ) from None
+            extra = EXTRAS_OF_SCHEMES[scheme]
+            raise ConfigError(f"{scheme}:// needs the extra {extra}: {install_command(extra)}") from None
 
     def _call(self, method: str, *arguments: Any, n_bytes: int = 0, **options: Any) -> Any:
         """One operation of the file system, which runs on fsspec's own thread; given up on after its timeout."""
@@ -61,6 +60,30 @@ class ObjectStore:
         if info.get("type") != "file":
             raise FileNotFoundError(uri)
         return info
+
+    def kind(self, uri: str) -> str | None:
+        """`file`, or `directory` for the beginning of the addresses of others; None for neither."""
+        try:
+            return str(self._call("info", self._path(uri)).get("type"))
+        except FileNotFoundError:
+            return None
+
+    def list_files(self, uri: str) -> list[tuple[str, int]]:
+        """Address and size of every object below the folder `uri`; none where there is no such folder."""
+        base, folder = uri.rstrip("/"), self._path(uri).rstrip("/")
+        found = self._call("find", folder, detail=True)
+        return [
+            (base + path[len(folder) :], int(info["size"]))
+            for path, info in found.items()
+            if info.get("type") == "file" and path.startswith(f"{folder}/")
+        ]
+
+    def names(self, uri: str) -> list[str]:
+        """The last parts of the addresses directly below the folder `uri`."""
+        return [str(path).rstrip("/").rpartition("/")[2] for path in self._call("ls", self._path(uri), detail=False)]
+
+    def remove(self, uri: str) -> None:
+        self._call("rm_file", self._path(uri))
 
     def read(self, uri: str, start: int, end: int, *, expected: int | None = None) -> bytes:
         """The bytes from `start` to `end`, fewer where the object ends before; `expected` is how many should come."""

@@ -12,15 +12,16 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from svc.errors import ConfigError
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-_SIZE = re.compile(r"^\s*(\d+)\s*(|[KMG]iB)\s*$", re.IGNORECASE)
+_SIZE = re.compile(r"([0-9]{1,30})\s*([KMG]iB)?", re.IGNORECASE)
 _UNITS = {"": 1, "kib": KIB, "mib": MIB, "gib": GIB}
 DEVELOPMENT_ENVS = frozenset({"development", "dev", "test"})
 CLOSED_ENVS = frozenset({"production", "prod", "staging"})
+_ENVS = ("development", "dev", "test", "staging", "production", "prod")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,10 @@ def _number(text: str) -> float:
 
 
 def _size(text: str) -> int:
-    match = _SIZE.match(text)
+    match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("is not a size: give bytes, or a number with KiB, MiB or GiB")
-    return int(match[1]) * _UNITS[match[2].lower()]
+    return int(match[1]) * _UNITS[(match[2] or "").lower()]
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -108,6 +109,18 @@ class Settings:
         "Signing keys, `<kid>:<hex64>` separated by commas; the first one signs.",
         secret=True,
     )
+    verify_keys: str = _var(
+        "SVC_VERIFY_KEYS",
+        "",
+        str,
+        "Public keys that verify and cannot sign, `<kid>:ed25519:<hex64>` separated by commas.",
+    )
+    artifact_signature: Literal["hmac", "ed25519"] = _var(
+        "SVC_ARTIFACT_SIGNATURE",
+        "hmac",
+        _choice("hmac", "ed25519"),
+        "How trainings sign: `hmac` (format version 1) or `ed25519` (version 2).",
+    )
     api_keys: str = _var(
         "SVC_API_KEYS",
         "",
@@ -115,11 +128,26 @@ class Settings:
         "Client keys, `<kid>:sha256:<hex64>` separated by commas; empty: no key is asked.",
         secret=True,
     )
+    signing_keys_file: str | None = _var(
+        "SVC_SIGNING_KEYS_FILE", None, str, "A file that holds SVC_SIGNING_KEYS; a server reads it again on SIGHUP."
+    )
+    api_keys_file: str | None = _var(
+        "SVC_API_KEYS_FILE", None, str, "A file that holds SVC_API_KEYS; a server reads it again on SIGHUP."
+    )
     env: str = _var(
-        "SVC_ENV", "", str, "`development` admits unsigned mode; `production`, `prod` and `staging` close extras."
+        "SVC_ENV",
+        "",
+        _choice(*_ENVS),
+        "`development` admits unsigned mode; `production`, `prod`, `staging` close extras; in any case of letters.",
     )
     log_format: str = _var(
         "SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"), "`auto`: JSON lines unless on a terminal."
+    )
+    access_log: str = _var(
+        "SVC_ACCESS_LOG",
+        "errors",
+        _choice("off", "errors", "all"),
+        "Which answers have a line of their own: none, those that are no success (probes left out), or all.",
     )
     log_level: str = _var(
         "SVC_LOG_LEVEL", "info", _choice("debug", "info", "warning", "error"), "Lowest level that is written."
@@ -190,7 +218,18 @@ class Settings:
         _flag,
         "1 lets http(s) fetches reach private, loopback and link-local addresses.",
     )
+    yml_recipes: bool = _var(
+        "SVC_YML_RECIPES", False, _flag, "1 serves `.yml` files of the recipes folder like `.yaml` ones."
+    )
     metrics_enabled: bool = _var("SVC_METRICS_ENABLED", False, _flag, "1 enables `/v1/metrics` (extra `metrics`).")
+    metrics_port: int | None = _var(
+        "SVC_METRICS_PORT",
+        None,
+        _integer,
+        "A second port for metrics and probes alone, without a key; 0 takes any free one. Needs SVC_METRICS_ENABLED=1.",
+        low=0,
+        high=65535,
+    )
     console: bool | None = _var(
         "SVC_CONSOLE",
         None,
@@ -212,6 +251,9 @@ class Settings:
     artifact_root: str | None = _var("SVC_ARTIFACT_ROOT", None, str, "Local artifacts must lie under this folder.")
     lock_dir: str | None = _var(
         "SVC_LOCK_DIR", None, str, "Folder for the locks of remote outputs; unset: the user's cache folder."
+    )
+    state_dir: str | None = _var(
+        "SVC_STATE_DIR", None, str, "Folder for the highest serials served; with it older artifacts are refused."
     )
     allow_version_skew: bool = _var(
         "SVC_ALLOW_IRSPACK_VERSION_SKEW", False, _flag, "1 turns a version-skew refusal into a warning."

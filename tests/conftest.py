@@ -1,12 +1,59 @@
-"""Fixtures for every test: trio under virtual time."""
+"""Fixtures for every test: trio under virtual time, events that are checked against their table, an object store."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
 import pytest
 import trio.testing
+
+from svc import logs
+from svc.events import Event
+
+# Examples have no deadline: the first one may import a library, and machines are busy.
+hypothesis.settings.register_profile("svc", deadline=None)
+hypothesis.settings.load_profile("svc")
 
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, object]]:
     """Async tests run on trio; its clock jumps to the next deadline as soon as nothing else can run."""
     return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.01)})
+
+
+@pytest.fixture(autouse=True)
+def declared_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event that a test causes carries the fields that `svc.events` declares for it."""
+    emit = logs.emit
+
+    def checked(event: Event, /, **fields: Any) -> None:
+        missing = set(event.fields) - fields.keys()
+        assert not missing, f"{event.name} lacks {sorted(missing)}, which svc.events declares"
+        emit(event, **fields)
+
+    monkeypatch.setattr(logs, "emit", checked)
+
+
+@pytest.fixture
+def s3_bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Any]]:
+    """The address of an empty bucket of a real S3 server, and a file system to fill it with."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    filesystem = s3fs.S3FileSystem(use_listings_cache=False)
+    bucket = f"svc-{os.urandom(4).hex()}"
+    filesystem.mkdir(bucket)
+    yield f"s3://{bucket}", filesystem
+    s3fs.S3FileSystem.clear_instance_cache()
+    server.stop()

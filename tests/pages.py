@@ -30,6 +30,7 @@ schema: {user_column: user_id, item_column: item_id}
 training: {algorithms: [TopPop], n_trials: 1, split: {heldout_ratio: 0.2}}
 output: {path: ../artifacts/books.svc, versioning: append_sha}
 """
+AS_CRON = 'env -i HOME="$HOME" LOGNAME=svc SHELL=/bin/sh PATH=/usr/bin:/bin'
 WAIT = "curl -sS --retry 100 --retry-delay 1 --retry-all-errors -o /dev/null http://127.0.0.1:8080/v1/health/ready"
 
 
@@ -91,7 +92,7 @@ class Shell:
             inherited = sysconfig.get_path("purelib")
             (packages / "inherited.pth").write_text(f"import site; site.addsitedir({inherited!r})\n")
             launcher = scratch / "bin" / "svc"
-            launcher.write_text(f'#!/bin/sh\nexec "{scratch}/bin/python" -m svc "$@"\n')
+            launcher.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{scratch}/bin/python" -m svc "$@"\n')
             launcher.chmod(0o755)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SVC_", "PYTHON"))}
         return kept | {
@@ -117,6 +118,7 @@ class Shell:
         ports = free_ports(("8080", "8081", "8082", "8765"))
         script = PORT.sub(lambda match: ports[match[1]], script)
         script = re.sub(r"(?<![\w.])/(etc|var/log)/svc", rf"{self.folder}/\1/svc", script)
+        script = script.replace("/opt/svc/bin/", f"{self.folder}/.venv/bin/")
         head = "set -euo pipefail\ntrap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n"
         environment = self.environment() | {"SVC_PORT": ports["8080"]} | extra
         command = ["bash", "-c", head + script]
@@ -136,7 +138,7 @@ def script_of(page: Path) -> str:
         elif block.runs:
             parts.append(FOREGROUND.sub(lambda match: f"{match[1]} &\n{WAIT}", block.text))
         elif block.language == "cron":
-            parts += [f"env -u SVC_SIGNING_KEYS sh -c '{command}'" for _, command in cron_lines(block)]
+            parts += [f"{AS_CRON} sh -c '{command}'" for _, command in cron_lines(block)]
     return "\n".join(parts)
 
 

@@ -32,6 +32,22 @@ CHANGED_VALUES: dict[str, Any] = {
     "tolerations": [{"key": "batch", "operator": "Exists"}],
     "recipes": {"Films_1.yaml": "name: Films_1\n"},
     "train": {"schedules": [{"recipe": "books", "schedule": "@daily"}, {"recipe": "Films_1", "schedule": "0 4 * * *"}]},
+    "search": {"recipe": "Films_1", "runId": "2026-01-31", "workers": 3},
+    "export": {
+        "schedules": [
+            {"recipe": "books", "schedule": "@daily", "output": "s3://x/a.parquet", "shards": 5, "parallelism": 2},
+            {"recipe": "Films_1", "schedule": "@daily", "output": "s3://x/b.csv", "limit": 7, "related": True},
+        ],
+        "env": {"SVC_LOG_FORMAT": "json"},
+    },
+}
+EXPOSED_VALUES: dict[str, Any] = {
+    "image": {"tag": "test", "pullSecrets": ["registry"]},
+    "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "tls", "annotations": {"a": "b"}},
+    "serviceAccount": {"create": True, "name": "books", "annotations": {"iam.example.org/role": "reader"}},
+    "autoscaling": {"enabled": True, "maxReplicas": 5},
+    "metrics": {"port": 0, "serviceMonitor": {"enabled": True, "keySecret": {"name": "scraper", "key": "key"}}},
+    "serve": {"startupSeconds": 60},
 }
 
 
@@ -51,6 +67,8 @@ def rendered(values: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 def check_resource(document: dict[str, Any]) -> None:
     import kubernetes_validate
 
+    if document["apiVersion"].startswith("monitoring.coreos.com/"):
+        return  # a custom resource: the schemas of Kubernetes do not know it
     kubernetes_validate.validate(document, KUBERNETES, strict=True)
 
 
@@ -70,7 +88,7 @@ def check_hardened(pod: dict[str, Any], container: dict[str, Any]) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("path", sorted((DEPLOY / "kubernetes").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((DEPLOY / "kubernetes").rglob("*.yaml")), ids=lambda path: path.name)
 def test_kubernetes_manifests_hold_to_the_schemas(path: Path) -> None:
     """Strictly: a misspelled key is an error."""
     for document in documents(path.read_text()):
@@ -85,25 +103,69 @@ def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
     """Helm itself renders it, with the defaults and with every branch taken."""
     resources = rendered(values)
     kinds = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "CronJob"}
-    assert {kind for kind, _ in resources} == kinds
+    assert {kind for kind, _ in resources} == kinds | ({"Job"} if values else set())
     for document in resources.values():
         check_resource(document)
         for pod, container in containers(document):
             check_hardened(pod, container)
             assert container["image"].endswith(":test" if values else f":{__version__}")
+            assert ("SVC_SIGNING_KEYS" in str(container)) is False
             assert ("/srv/svc" in str(container["volumeMounts"])) == bool(values)
             assert ("nodeSelector" in pod, "tolerations" in pod) == (bool(values), bool(values))
     assert (("CronJob", "shop-train-films-1") in resources) == bool(values)
 
 
 @pytest.mark.integration
+def test_the_chart_opens_what_it_is_asked_to() -> None:
+    """Ingress, account, autoscaling and a monitor that scrapes with a key, as the values say; none by default."""
+    resources = rendered(EXPOSED_VALUES)
+    for document in resources.values():
+        check_resource(document)
+        for pod, _ in containers(document):
+            assert pod["serviceAccountName"] == "books"
+            assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    kinds = {"Ingress", "ServiceAccount", "HorizontalPodAutoscaler", "ServiceMonitor"}
+    assert {kind for kind, _ in resources} - {kind for kind, _ in rendered({})} == kinds
+    server = resources["Deployment", "shop"]
+    assert "replicas" not in server["spec"]
+    assert "annotations" not in server["spec"]["template"]["metadata"]
+    ((_, container),) = containers(server)
+    probe = container["startupProbe"]
+    assert probe["failureThreshold"] * probe["periodSeconds"] == 60
+    (endpoint,) = resources["ServiceMonitor", "shop"]["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "scraper", "key": "key"}
+
+
+@pytest.mark.integration
+def test_annotations_lead_a_scraper_to_a_port_without_a_key() -> None:
+    """One that finds its targets by annotation sends none."""
+    manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
+    served = [rendered({})["Deployment", "shop"], next(m for m in manifests if m["kind"] == "Deployment")]
+    for document in served:
+        ((_, container),) = containers(document)
+        annotations = document["spec"]["template"]["metadata"]["annotations"]
+        environment = {one["name"]: one["value"] for one in container["env"]}
+        assert annotations["prometheus.io/port"] == environment["SVC_METRICS_PORT"]
+        assert annotations["prometheus.io/path"] == "/metrics"
+        assert int(environment["SVC_METRICS_PORT"]) in [port["containerPort"] for port in container["ports"]]
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("values", "text"),
     [
+        ({"train": {"schedules": [{"recipe": "books", "schedule": "every night"}]}}, "schedule"),
+        ({"metrics": {"port": 8080}}, "port"),
+        ({"serviceAccount": {"create": True}}, "serviceAccount.name"),
+        ({"metrics": {"port": 0, "serviceMonitor": {"enabled": True}}}, "keySecret.name"),
         ({"serve": {"replicas": 0}}, "replicas"),
         ({"serve": {"env": {"SVC_API_KEYS": "in plain sight"}}}, "SVC_API_KEYS"),
         ({"recipes": {"books.yml": "name: books"}}, "books.yml"),
         ({"trian": {}}, "trian"),
+        ({"search": {"recipe": "films", "runId": "1"}}, "films.yaml"),
+        ({"search": {"runId": "Jan_31"}}, "runId"),
+        ({"export": {"schedules": [{"recipe": "books", "schedule": "@daily", "output": "x.txt"}]}}, "output"),
+        ({"export": {"schedules": [{"recipe": "films", "schedule": "@daily", "output": "x.csv"}]}}, "films.yaml"),
         ({"train": {"schedules": [{"recipe": "films", "schedule": "@daily"}]}}, "films.yaml"),
     ],
 )
@@ -283,6 +345,18 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     complaints = [line for line in done.stderr.splitlines() if any(Path(unit).name in line for unit in units)]
     assert (done.returncode, complaints) == (0, [])
+
+
+@pytest.mark.integration
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_units_expose_little(tmp_path: Path) -> None:
+    """`systemd-analyze security` gives each service 4 or less of 10."""
+    for path in (DEPLOY / "systemd").glob("*.service"):
+        unit = tmp_path / path.name.replace("@", "@books")
+        unit.write_text(path.read_text())
+        command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout.splitlines()[-1]
 
 
 def test_units_call_the_program_as_it_is() -> None:

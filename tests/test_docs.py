@@ -8,14 +8,18 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import yaml
 
 from svc import __version__, errors
-from svc.metrics import METRICS
+from svc.cli.demo_files import BOOKS as DEMO_RECIPE
+from svc.metrics import METRICS, TRAINING_METRICS
+from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS
 from svc.recipe.json_schema import json_schema
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
@@ -37,7 +41,7 @@ def load_generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["environment.md", "events.md", "metrics.md", "exit-codes.md", "cli.md"])
+@pytest.mark.parametrize("name", ["environment.md", "events.md", "metrics.md", "exit-codes.md", "cli.md", "python.md"])
 def test_reference_pages_are_what_the_code_says(name: str) -> None:
     """Stale? Run: python docs/reference_pages.py"""
     assert (DOCS / "reference" / name).read_text(encoding="utf-8") == load_generator().PAGES[name]()
@@ -72,6 +76,12 @@ def shown_default(value: object) -> str:
     )
 
 
+def others() -> str:
+    """The recommenders that a recipe must list by name, as a page says them."""
+    *names, last = [name.removesuffix("Recommender") for name in ALGORITHMS if name not in DEFAULT_ALGORITHMS]
+    return f"{', '.join(names)} and {last}"
+
+
 @pytest.mark.parametrize(
     ("heading", "names"),
     [
@@ -79,8 +89,9 @@ def shown_default(value: object) -> str:
         ("cleansing", ["Cleansing"]),
         ("features", ["FeatureColumn"]),
         ("item_metadata", ["ItemMetadata"]),
-        ("training", ["Training", "Split"]),
+        ("training", ["Training", "TimeDecay", "Split"]),
         ("output", ["Output"]),
+        ("serving", ["Serving", "Availability"]),
     ],
 )
 def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: list[str]) -> None:
@@ -88,14 +99,16 @@ def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: l
     fields = {}
     for name in names:
         for field, facts in json_schema()["$defs"][name]["properties"].items():
-            fields[f"split.{field}" if name == "Split" else field] = facts.get("default", "required")
-    fields.pop("split", None)
+            inside = {"Split": "split.", "TimeDecay": "time_decay."}.get(name, "")
+            fields[f"{inside}{field}"] = facts.get("default", "required")
+    for block in ("split", "time_decay"):
+        fields.pop(block, None)
     fields.pop("encoding", None)
     shown = rows_of((DOCS / "reference" / "recipe.md").read_text(), heading)
     assert shown.pop("encoding", "required") == "required"
     assert shown.keys() == fields.keys()
     wrong = {f: shown[f] for f, value in fields.items() if value != "required" and shown[f] != shown_default(value)}
-    assert wrong == ({"algorithms": "all but BPRFM"} if heading == "training" else {})
+    assert wrong == ({"algorithms": f"all but {others()}"} if heading == "training" else {})
 
 
 def test_the_errors_page_has_every_code_with_its_status() -> None:
@@ -123,7 +136,8 @@ def metrics_in(text: str) -> set[str]:
 @pytest.mark.parametrize("file", ["prometheus/rules.yml", "grafana/svc.json"])
 def test_alerts_and_dashboard_use_metrics_that_exist(file: str) -> None:
     """A renamed metric would leave an alert that never fires."""
-    assert metrics_in((DEPLOY / file).read_text()) - METRICS.keys() <= {"svc_a", "svc_b"}
+    known = METRICS.keys() | {metric.name for metric in TRAINING_METRICS}
+    assert metrics_in((DEPLOY / file).read_text()) - known <= {"svc_a", "svc_b"}
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
@@ -222,6 +236,26 @@ def test_recipes_shown_are_recipes(page: Path, tmp_path: Path) -> None:
         load_recipe(recipe, {}, settings=Settings())
 
 
+def linked(nav: list[Any]) -> Iterator[str]:
+    """The pages of a navigation, in order."""
+    for entry in nav:
+        for target in entry.values():
+            yield from linked(target) if isinstance(target, list) else [target]
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    """A page that nobody can find, or that moved, is told here; the site's own build checks the links."""
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    assert sorted(linked(nav)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_pictures_that_pages_show_are_there() -> None:
+    """The site's build takes a missing one without a word."""
+    for page in PAGES:
+        for target in re.findall(r"!\[[^\]]*\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).is_file(), (page, target)
+
+
 def test_schedules_are_what_cron_takes() -> None:
     """Five fields, and a command that a shell can read; the commands run with their page."""
     found = [line for page in PAGES for b in blocks(page) if b.language == "cron" for line in cron_lines(b)]
@@ -232,16 +266,34 @@ def test_schedules_are_what_cron_takes() -> None:
         assert "%" not in command  # cron takes it for a line end
 
 
+def test_a_folder_that_cron_writes_into_is_made_on_its_page() -> None:
+    """A shell that cannot open its log runs nothing."""
+    page = DOCS / "howto" / "schedule.md"
+    shown = blocks(page)
+    logs = {log for b in shown if b.language == "cron" for log in re.findall(r">>(\S+)/", b.text)}
+    made = [line for b in shown if b.language == "bash" for line in b.text.splitlines() if "install -d" in line]
+    assert logs and all(any(line.endswith(f" {log}") for line in made) for log in logs)
+
+
 @pytest.mark.integration
 @pytest.mark.timeout(300)
 def test_the_readme_leads_to_recommendations(tmp_path: Path) -> None:
-    """Its own-data part, as it stands, on data of the shape that it shows; `user_id` u17 gets an answer."""
-    shown = next(block.text for block in blocks(ROOT / "README.md") if block.language == "csv")
-    assert shown.splitlines()[0] == purchases().splitlines()[0]
-    script = script_of(ROOT / "README.md").replace(shown, purchases())
-    done = Shell(tmp_path).run(script[script.index("mkdir -p mine/") :])
+    """Its own-data part, pasted whole; the user that it asks for gets an answer."""
+    script = script_of(ROOT / "README.md")
+    done = Shell(tmp_path).run(script[script.index("svc demo --files-only") :])
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert json.loads(done.stdout.splitlines()[-1])["items"]
+
+
+def test_the_data_and_the_recipe_of_the_readme_fit_the_files_of_the_demo() -> None:
+    """Whoever replaces one of the two by what is shown has a whole that works."""
+    shown = {block.language: block.text for block in blocks(ROOT / "README.md")}
+    demo = yaml.safe_load(DEMO_RECIPE)
+    assert shown["csv"].splitlines()[0] == purchases().splitlines()[0]
+    mine = yaml.safe_load(shown["yaml"])
+    assert {key: mine[key] for key in ("name", "source", "schema", "output")} == {
+        key: demo[key] for key in ("name", "source", "schema", "output")
+    }
 
 
 @pytest.mark.integration

@@ -13,15 +13,17 @@ import pytest
 import svc
 
 SVC = Path(svc.__file__).parent
-BASE = {"errors", "events", "settings", "logs", "metrics", "net", "objects"}
+BASE = {"errors", "events", "key_files", "settings", "logs", "metrics", "names", "net", "objects"}
 MAY_IMPORT = {
     "recipe": BASE,
     "sources": BASE | {"recipe"},
     "artifact": BASE,
     "model": BASE,
+    "export": BASE | {"recipe", "sources", "artifact", "model"},
     "training": BASE | {"recipe", "sources", "artifact", "model"},
     "serving": BASE | {"recipe", "sources", "artifact", "model"},
-    "cli": BASE | {"recipe", "sources", "artifact", "model", "training", "serving"},
+    "library": BASE | {"recipe", "sources", "artifact", "model", "export", "training"},
+    "cli": BASE | {"recipe", "sources", "artifact", "model", "export", "training", "serving"},
 }
 NOT_WHILE_SERVING = {"optuna", "irspack", "sklearn", "scipy"}
 
@@ -48,6 +50,17 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
     allowed = MAY_IMPORT[room] | {room}
     for path in (SVC / room).rglob("*.py"):
         assert rooms_named_by(path) <= allowed, path
+
+
+SERVING = {"models": set(), "transport": {"signals"}, "api": {"models", "transport"}}
+
+
+@pytest.mark.parametrize("wing", SERVING)
+def test_a_wing_of_serving_imports_only_what_lies_below_it(wing: str) -> None:
+    """Models know nothing of HTTP, and connections nothing of models; the API joins the two."""
+    for path in (SVC / "serving" / wing).rglob("*.py"):
+        names = [name.split(".") for name in imported(path) if name.startswith("svc.serving.")]
+        assert {parts[2] for parts in names} <= SERVING[wing] | {wing}, path
 
 
 def test_the_base_imports_no_room() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import logging
 import re
+import types
 import warnings
 from collections.abc import Iterator
 
@@ -14,6 +16,11 @@ import structlog
 
 from svc import events, logs
 from svc.settings import Settings
+
+
+@pytest.fixture
+def declared_fields() -> None:
+    """Here any event with any fields will do: the subject is how records are written."""
 
 
 @pytest.fixture
@@ -84,6 +91,101 @@ def test_urls_lose_their_secrets_within_any_text(lines: list[str], url: str) -> 
     """Error texts of libraries quote the URL that failed."""
     logs.emit(events.LIBRARY_LOG, message=f"cannot reach {url}: refused")
     assert "s3cr3t" not in lines[-1]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://user:s3@cr3t@host/path?a=b",
+        "https://user:pw@s3cr3t@host",
+        "one http://a/b two http://s3cr3t@host/c",
+        "https://host/a?x=1;token=s3cr3t;y",
+        "https://host/a?x=?token=s3cr3t",
+        "https://host/#access_token=s3cr3t&x=1",
+        "https://host/?mytokens=s3cr3t?key=s3cr3t&a=1",
+        "https://host/?a=1&b&key=s3cr3t",
+    ],
+)
+def test_urls_of_odd_form_lose_their_secrets_too(text: str) -> None:
+    """User-info ends at the last `@`; parameters may be parted by any of the usual signs."""
+    assert "s3cr3t" not in logs.redact_text(text)
+    assert "cr3t" not in logs.redact_text(text)
+    assert "host" in logs.redact_text(text)
+
+
+def test_what_no_secret_stands_in_stays_as_it_is() -> None:
+    """Ordinary addresses and texts are not touched."""
+    for text in (
+        "see https://host/a?x=1&y=2#part",
+        "mail me@host",
+        "http://[::1]:80/a",
+        "?token=x",
+        "a://b?token=&c=d",
+    ):
+        assert logs.redact_text(text) == text
+
+
+@pytest.mark.parametrize("at", range(0, 60, 3))
+def test_a_long_text_is_cut_before_it_is_redacted_and_no_half_of_a_secret_is_left(at: int) -> None:
+    """Wherever the cut falls: within user-info, a parameter, a path; at the begin as at the end."""
+    secret = "http://user:s3cr3t-s3cr3t@host/?token=s3cr3t-s3cr3t "
+    head, tail = "x" * (logs.MAX_TEXT * 3 // 4 - at), "x" * (logs.MAX_TEXT // 4 - at)
+    for text in (f"{head}{secret}{'y' * 100_000}", f"{'y' * 100_000} {secret}{tail}", f"{'y' * 100_000}{secret}{tail}"):
+        shown = logs.redact_text(text)
+        assert len(shown) <= logs.MAX_TEXT + 100
+        assert f"[{len(text)} characters, cut here]" in shown
+        assert "s3cr3t" not in shown
+
+
+def test_values_that_are_no_texts_are_redacted_as_what_they_are_written_as(lines: list[str]) -> None:
+    """Paths, bytes, errors, sets and mappings of any class: a renderer would make texts of them afterwards."""
+
+    class Told:
+        def __str__(self) -> str:
+            return "http://me:s3cr3t@host"
+
+        __repr__ = __str__
+
+    url = "http://me:s3cr3t@host"
+    values = {
+        "bytes": url.encode() + b"\xff",
+        "array": bytearray(url.encode()),
+        "error": ValueError(f"at {url}"),
+        "set": {url},
+        "frozen": frozenset({url}),
+        "deque": collections.deque([url]),
+        "proxy": types.MappingProxyType({"token": "s3cr3t", "a": url, url: 1}),
+        "object": Told(),
+        "numpy": np.array([Told()]),
+    }
+    for log_format in ("json", "console"):
+        logs.configure(Settings(log_format=log_format), write=lines.append)
+        logs.emit(events.LIBRARY_LOG, **values, nested=[{"deep": value} for value in values.values()])
+        assert "s3cr3t" not in re.sub(r"\x1b\[\d*m", "", lines[-1])
+        assert lines[-1].count("host") >= 2 * len(values)
+
+
+def test_numbers_stay_numbers(lines: list[str]) -> None:
+    """Also those of numpy."""
+    logs.emit(events.LIBRARY_LOG, a=np.float32(0.5), b=np.int8(3), c=True, d=None, e=np.bool_(True), f=np.array(7))
+    shown = record(lines)
+    assert [shown[name] for name in "abcdef"] == [0.5, 3, True, None, True, 7]
+
+
+UNSEEN = [chr(point) for point in (*range(0x10000), *range(0x10000, 0x110000, 97)) if not chr(point).isprintable()]
+
+
+def test_no_letter_that_a_terminal_does_not_show_stands_raw_in_a_json_line(lines: list[str]) -> None:
+    """Of the basic plane all, single surrogates too, in values and names; a reader gets back what was written."""
+    for start in range(0, len(UNSEEN), 30_000):
+        text = "ß" + "".join(UNSEEN[start : start + 30_000]) + "語"
+        logs.emit(events.LIBRARY_LOG, message=text, nested={"\u202e": ["\u2028\x9b"]})
+        assert lines[-1].isprintable()
+        lines[-1].encode()
+        assert record(lines)["nested"] == {"\u202e": ["\u2028\x9b"]}
+        assert str(record(lines)["message"]).encode("utf-16", "surrogatepass") == text.encode("utf-16", "surrogatepass")
+        assert "ß" in lines[-1]
+        assert "語" in lines[-1]
 
 
 def test_a_document_deeper_than_any_honest_one_is_hidden_rather_than_searched(lines: list[str]) -> None:

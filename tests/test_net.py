@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
+import ipaddress
+import random
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -236,6 +239,49 @@ def test_other_spellings_of_private_hosts_are_refused(host: str) -> None:
 def test_which_addresses_are_public(address: str, public: bool) -> None:
     """Private, shared, link-local, multicast and reserved ranges are not, nor are IPv6 forms that wrap them."""
     assert net.is_public(address) is public
+
+
+CLOSED_NETWORKS = (
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
+    *("192.0.2.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4"),
+    *("240.0.0.0/4", "::/96", "::ffff:0:0:0/96", "64:ff9b:1::/48", "100::/64", "2001:db8::/32", "3fff::/20"),
+    *("5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8", "4000::/3", "8000::/1"),
+)
+
+
+@pytest.mark.parametrize("network", CLOSED_NETWORKS)
+def test_no_address_of_a_special_network_is_public(monkeypatch: pytest.MonkeyPatch, network: str) -> None:
+    """First, last and random ones, whatever the Python version says about them, and the same within IPv6 forms."""
+    for of in (ipaddress.IPv4Address, ipaddress.IPv6Address):
+        monkeypatch.setattr(of, "is_global", property(lambda _: True))
+        monkeypatch.setattr(of, "is_private", property(lambda _: False))
+    whole = ipaddress.ip_network(network)
+    generator = random.Random(network)
+    numbers = [0, whole.num_addresses - 1, *(generator.randrange(whole.num_addresses) for _ in range(100))]
+    for address in (whole[number] for number in numbers):
+        assert not net.is_public(str(address))
+        if isinstance(address, ipaddress.IPv4Address):
+            hexadecimal = f"{int(address) >> 16:x}:{int(address) & 0xFFFF:x}"
+            for form in (f"::ffff:{address}", f"::{address}", f"64:ff9b::{hexadecimal}", f"2002:{hexadecimal}::1"):
+                assert not net.is_public(form), form
+
+
+@pytest.mark.parametrize("host", ["[fec0::1]", "[64:ff9b:1::a00:1]", "[::127.0.0.1]", "192.0.0.192"])
+def test_addresses_that_some_versions_of_python_call_global_are_refused(host: str) -> None:
+    """The list is svc's own."""
+    with pytest.raises(FetchForbidden, match="private"):
+        get(f"http://{host}:1/", rules=HttpRules(timeout_s=1, allow_private=False))
+
+
+@pytest.mark.parametrize("length", [net.MAX_LOCATION_CHARACTERS + 1, 60_000])
+def test_a_redirect_to_a_very_long_address_is_refused_at_once(length: int) -> None:
+    """Nothing but its length is looked at, and the message does not repeat it."""
+    with serving(lambda h: reply(h, status=302, Location="a" * length)) as base:
+        began = time.process_time()
+        with pytest.raises(FetchError, match=f"an address of {length} characters") as caught:
+            get(base)
+    assert time.process_time() - began < 2
+    assert len(str(caught.value)) < 200
 
 
 def test_the_address_that_was_checked_is_the_one_that_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

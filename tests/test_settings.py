@@ -90,6 +90,26 @@ def test_the_kind_of_environment_opens_and_closes(env: str, development: bool, c
     assert (settings.is_development, settings.is_closed) == (development, closed)
 
 
+@pytest.mark.parametrize("env", ["development", "dev", "test", "staging", "production", "prod"])
+def test_the_environments_name_is_read_without_case(env: str) -> None:
+    """`Production` closes what `production` closes."""
+    plain = Settings.from_env({"SVC_ENV": env})
+    assert plain.is_development is not plain.is_closed
+    for spelling in (env.upper(), env.capitalize(), env.swapcase(), env[:-1] + env[-1].upper()):
+        assert Settings.from_env({"SVC_ENV": spelling}) == plain
+
+
+@pytest.mark.parametrize(
+    "env", ["prd", "live", "production ", " ", "productıon", "develop", "1", "prod,dev", "staging\n"]
+)
+def test_an_environment_that_svc_does_not_know_is_refused(env: str) -> None:
+    """A misspelt `production` must not open what it would close."""
+    with pytest.raises(
+        ConfigError, match=r"SVC_ENV: .* is not one of development, dev, test, staging, production, prod"
+    ):
+        Settings.from_env({"SVC_ENV": env})
+
+
 def test_every_setting_has_one_variable_and_a_help_line() -> None:
     """The reference page is made from this table."""
     names = [variable.env for _, _, variable in variables()]

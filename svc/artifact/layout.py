@@ -5,7 +5,9 @@ Big-endian, in this order; `docs/artifact-format.md` shows the same table.
 magic `SVCMODEL`  8       header length  u32    header   JSON, UTF-8
 format version  u16       payload length u64    padding  zeros to a multiple of 64
 kid length      u16                             payload
-kid             UTF-8                           HMAC-SHA256 over every byte before it  32
+kid             UTF-8                           signature over every byte before it
+
+The format version says what the signature is: 1 an HMAC-SHA256 of 32 bytes, 2 an Ed25519 signature of 64.
 """
 
 from __future__ import annotations
@@ -17,17 +19,28 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
+from svc.artifact import ed25519
 from svc.errors import HeaderInvalid, HeaderTooLarge, MagicMismatch, PayloadTooLarge, UnsupportedFormat
 from svc.logs import printable
 
 MAGIC: Final = b"SVCMODEL"
-FORMAT_VERSION: Final = 1
+Signature = Literal["hmac", "ed25519"]
+HMAC_VERSION: Final = 1
+FORMAT_VERSIONS: Final[Mapping[Signature, int]] = {"hmac": HMAC_VERSION, "ed25519": 2}
 MAX_HEADER_BYTES: Final = 64 << 10
 MAX_KID_BYTES: Final = 64
 ALIGNMENT: Final = 64
-SIGNATURE_BYTES: Final = 32
+_SIGNATURE_BYTES: Final = {FORMAT_VERSIONS["hmac"]: 32, FORMAT_VERSIONS["ed25519"]: ed25519.SIGNATURE_BYTES}
+_OTHERS: Final = {
+    "a gzip file": b"\x1f\x8b",
+    "a zip archive": b"PK\x03\x04",
+    "a Parquet file": b"PAR1",
+    "a SQLite database": b"SQLite format 3",
+    "a pickle": b"\x80",
+    "an HTML page": b"<",
+}
 _START = struct.Struct(">8sHH")
 _LENGTHS = struct.Struct(">IQ")
 
@@ -48,6 +61,7 @@ class Parsed:
     `signed` is every byte that the signature covers.
     """
 
+    format_version: int
     kid: str
     header_json: memoryview
     payload: memoryview
@@ -67,26 +81,35 @@ class Parsed:
 
 
 def write(
-    out: BinaryIO, *, kid: str, key: bytes, header: Mapping[str, Any], payload: Sequence[bytes | memoryview]
+    out: BinaryIO,
+    *,
+    kid: str,
+    key: bytes,
+    header: Mapping[str, Any],
+    payload: Sequence[bytes | memoryview],
+    signature: Signature = "hmac",
 ) -> Written:
     """Write an artifact to `out`, signed with `key` (32 bytes). `kid` and `format_version` are put into the header.
 
     Raises HeaderTooLarge, and HeaderInvalid for values that JSON cannot say; then nothing has been written.
     """
-    header_json = _header_json({**header, "kid": kid, "format_version": FORMAT_VERSION})
+    version = FORMAT_VERSIONS[signature]
+    header_json = _header_json({**header, "kid": kid, "format_version": version})
     payload_bytes = sum(memoryview(piece).nbytes for piece in payload)
     kid_bytes = kid.encode()
-    front = _START.pack(MAGIC, FORMAT_VERSION, len(kid_bytes)) + kid_bytes
+    front = _START.pack(MAGIC, version, len(kid_bytes)) + kid_bytes
     front += _LENGTHS.pack(len(header_json), payload_bytes) + header_json
     front += bytes(-len(front) % ALIGNMENT)
-    signature, digest = hmac.new(key, digestmod="sha256"), hashlib.sha256()
+    code, digest = hmac.new(key, digestmod="sha256") if signature == "hmac" else None, hashlib.sha256()
     for piece in (front, *payload):
-        signature.update(piece)
+        if code is not None:
+            code.update(piece)
         digest.update(piece)
         out.write(piece)
-    digest.update(signature.digest())
-    out.write(signature.digest())
-    return Written(digest.hexdigest(), len(front) + payload_bytes + SIGNATURE_BYTES, payload_bytes)
+    end = ed25519.sign(key, ed25519.ARTIFACT, digest.digest()) if code is None else code.digest()
+    digest.update(end)
+    out.write(end)
+    return Written(digest.hexdigest(), len(front) + payload_bytes + len(end), payload_bytes)
 
 
 def _header_json(header: Mapping[str, Any]) -> bytes:
@@ -119,11 +142,12 @@ def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
     and PayloadTooLarge.
     """
     if bytes(buffer[: len(MAGIC)]) != MAGIC:
-        raise MagicMismatch("magic bytes mismatch")
+        raise MagicMismatch(f"magic bytes mismatch: not an artifact but {_likely(buffer)}")
     _need(buffer, _START.size)
     _, version, kid_length = _START.unpack_from(buffer)
-    if version != FORMAT_VERSION:
-        raise UnsupportedFormat(f"unsupported format version: {version}, this build reads {FORMAT_VERSION}")
+    if version not in _SIGNATURE_BYTES:
+        known = " and ".join(map(str, _SIGNATURE_BYTES))
+        raise UnsupportedFormat(f"unsupported format version: {version}, this build reads {known}")
     if not 1 <= kid_length <= MAX_KID_BYTES:
         raise MagicMismatch(f"magic bytes mismatch: the kid's length is {kid_length}; the file is corrupt")
     lengths_at = _START.size + kid_length
@@ -135,24 +159,39 @@ def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
         raise PayloadTooLarge(
             f"payload exceeds max bytes: {payload_length}, SVC_MAX_PAYLOAD_BYTES is {max_payload_bytes}"
         )
-    return _cut(buffer, lengths_at + _LENGTHS.size, header_length, payload_length)
+    return _cut(buffer, version, lengths_at + _LENGTHS.size, header_length, payload_length)
 
 
-def _cut(buffer: memoryview, header_at: int, header_length: int, payload_length: int) -> Parsed:
+def _cut(buffer: memoryview, version: int, header_at: int, header_length: int, payload_length: int) -> Parsed:
     header_end = header_at + header_length
     payload_at = header_end + -header_end % ALIGNMENT
     signature_at = payload_at + payload_length
-    if len(buffer) != signature_at + SIGNATURE_BYTES:
+    end = signature_at + _SIGNATURE_BYTES[version]
+    if len(buffer) != end:
         raise MagicMismatch(
-            f"magic bytes mismatch: {len(buffer)} bytes where the lengths say {signature_at + SIGNATURE_BYTES}; "
-            "the file is truncated or corrupt"
+            f"magic bytes mismatch: {len(buffer)} bytes where the lengths say {end}; the file is truncated or corrupt"
         )
     return Parsed(
+        format_version=version,
         kid=kid_of(buffer),
         header_json=buffer[header_at:header_end],
         payload=buffer[payload_at:signature_at],
         signed=buffer[:signature_at],
         signature=bytes(buffer[signature_at:]),
+    )
+
+
+def _likely(buffer: memoryview) -> str:
+    """What a file that does not begin like an artifact probably is."""
+    start = bytes(buffer[:512])
+    for name, magic in _OTHERS.items():
+        if start.startswith(magic):
+            return name
+    if not start:
+        return "an empty file"
+    text = start.split(b"\n", 1)[0].decode("utf-8", "ignore").strip()
+    return (
+        f"text that begins {text[:40]!r}" if text and text.isprintable() else f"{len(buffer)} bytes of something else"
     )
 
 

@@ -9,24 +9,25 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final, Literal, Protocol, TypeVar
+from typing import BinaryIO, Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from svc.artifact import keys as signing
 from svc.artifact import layout
 from svc.artifact.layout import Parsed, Written
-from svc.errors import ArtifactReadError, ConfigError
+from svc.errors import ArtifactError, ArtifactReadError, ConfigError, NoSuchVersion, PayloadTooLarge
 from svc.logs import redact_text
+from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES, Versioning
 from svc.settings import Settings
 
 T = TypeVar("T")
-Versioning = Literal["append_sha", "always_overwrite"]
 MAX_POINTER_BYTES: Final = 1024
-OBJECT_SCHEMES: Final = frozenset({"s3", "gs", "az", "abfs", "abfss"})
-HTTP_SCHEMES: Final = frozenset({"http", "https"})
+SHA8: Final = 8
+"""So many hex digits of its sha256 stand in the name of a version."""
 _SUFFIX = ".svc"
+_LOG_SUFFIX = ".log.jsonl"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +74,14 @@ class Folder(Protocol):
         """Let `write` fill a new object and put it in place, whole, under the name that its result gives."""
         ...
 
+    def names(self) -> list[str] | None:
+        """The objects of the folder; None where the place does not list them."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take an object away; one that is not there is no error. Raises ArtifactWriteError."""
+        ...
+
 
 class Store:
     """One artifact's place. Reading is thread-safe; only one `publish` at a time keeps its order of versions."""
@@ -112,6 +121,13 @@ class Store:
                 raise ArtifactReadError(f"{self.uri} points to an artifact that cannot be read: {error}") from error
             return newer, self._read(newer, max_bytes)
 
+    def read_log(self, max_bytes: int) -> memoryview:
+        """The log of moves beside the artifact, empty when there is none. Raises ArtifactReadError."""
+        try:
+            return self._folder.read(f"{self._name}{_LOG_SUFFIX}", max_bytes).toreadonly()
+        except FileNotFoundError:
+            return memoryview(b"")
+
     def marker(self) -> str:
         """What to compare between two polls; with a pointer, that of the pointer.
 
@@ -135,14 +151,73 @@ class Store:
         if versioning == "always_overwrite":
             written = self._folder.put(write, lambda _: self._name)
             return Published(self.uri, None, written)
+        sha8, written = self.put_version(write)
+        self.point_to(sha8)
+        return Published(self.uri_of_version(sha8), self.uri, written)
+
+    def put_version(self, write: Callable[[BinaryIO], Written]) -> tuple[str, Written]:
+        """Put what `write` writes beside the pointer, which stays: the first 8 hex digits of its sha256."""
         written = self._folder.put(write, lambda made: _target_name(self._name, made.sha256_hex))
-        target = _target_name(self._name, written.sha256_hex)
+        return written.sha256_hex[:8], written
+
+    def point_to(self, sha8: str) -> None:
+        target = _target_name(self._name, sha8)
         self._folder.put(lambda out: out.write(f"{target}\n".encode()), lambda _: self._name)
-        return Published(self._folder.uri_of(target), self.uri, written)
+
+    def uri_of_version(self, sha8: str) -> str:
+        return self._folder.uri_of(_target_name(self._name, sha8))
+
+    def live(self) -> str | None:
+        """The version that the pointer names; None where nothing is there, or an artifact without a pointer."""
+        try:
+            view = self._folder.read(self._name, MAX_POINTER_BYTES)
+        except (FileNotFoundError, PayloadTooLarge):
+            return None
+        target = _pointed_at(view, self._name)
+        return None if target is None else target.removesuffix(_SUFFIX)[-SHA8:]
+
+    def versions(self) -> set[str] | None:
+        """The versions beside the pointer; None where the place does not list its objects."""
+        names = self._folder.names()
+        if names is None:
+            return None
+        found = (_version_pattern(self._name).fullmatch(name) for name in names)
+        return {match[1] for match in found if match}
+
+    def has_version(self, sha8: str) -> bool:
+        return self._has(_target_name(self._name, sha8))
+
+    def read_version(self, sha8: str, max_bytes: int) -> Blob:
+        """As `read`, without a pointer. Raises NoSuchVersion."""
+        name = _target_name(self._name, sha8)
+        if not re.fullmatch(r"[0-9a-f]{8}", sha8) or not self._has(name):
+            raise NoSuchVersion(f"there is no version {sha8} beside {self.uri}")
+        view = self._read(name, max_bytes)
+        return Blob(view, hashlib.sha256(view).hexdigest(), self._folder.uri_of(name))
+
+    def remove_version(self, sha8: str) -> None:
+        self._folder.remove(_target_name(self._name, sha8))
+
+    def has_log(self) -> bool:
+        return self._has(f"{self._name}{_LOG_SUFFIX}")
+
+    def write_log(self, data: bytes) -> None:
+        self._folder.put(lambda out: out.write(data), lambda _: f"{self._name}{_LOG_SUFFIX}")
+
+    def _has(self, name: str) -> bool:
+        try:
+            self._folder.marker(name)
+        except FileNotFoundError:
+            return False
+        return True
 
 
 def _target_name(name: str, sha256_hex: str) -> str:
-    return f"{name.removesuffix(_SUFFIX)}.{sha256_hex[:8]}{_SUFFIX}"
+    return f"{name.removesuffix(_SUFFIX)}.{sha256_hex[:SHA8]}{_SUFFIX}"
+
+
+def _version_pattern(name: str) -> re.Pattern[str]:
+    return re.compile(re.escape(name.removesuffix(_SUFFIX)) + r"\.([0-9a-f]{8})" + re.escape(_SUFFIX))
 
 
 def _pointed_at(view: memoryview, name: str) -> str | None:
@@ -152,9 +227,8 @@ def _pointed_at(view: memoryview, name: str) -> str | None:
     """
     if len(view) > MAX_POINTER_BYTES or bytes(view[: len(layout.MAGIC)]) == layout.MAGIC:
         return None
-    pattern = re.escape(name.removesuffix(_SUFFIX)) + r"\.[0-9a-f]{8}" + re.escape(_SUFFIX)
     text = bytes(view).decode("utf-8", "replace").removesuffix("\n")
-    return text if re.fullmatch(pattern, text) else None
+    return text if _version_pattern(name).fullmatch(text) else None
 
 
 def scheme_of(uri: str) -> str:
@@ -172,35 +246,55 @@ def open_store(uri: str, settings: Settings, *, label: str | None = None) -> Sto
     """The store of the artifact at `uri`: a local path, or a file, s3, gs, az, abfs, abfss, http or https URI.
 
     `label` is how log records name it. Nothing is opened yet. Raises ConfigError for any other scheme, or
-    when the extra that a scheme needs is not installed.
+    when the extra that a scheme needs is not installed. SVC_ARTIFACT_ROOT bounds local ones.
+    """
+    root = Path(settings.artifact_root) if settings.artifact_root is not None else None
+    return Store(*open_folder(uri, settings, label=label, root=root))
+
+
+def open_folder(
+    uri: str, settings: Settings, *, label: str | None = None, root: Path | None = None
+) -> tuple[Folder, str]:
+    """The folder of the object at `uri`, and the object's name in it; as `open_store`.
+
+    Nothing outside of `root` is read or written in a local one.
     """
     scheme = scheme_of(uri)
     if scheme in ("", "file"):
         from svc.artifact.store_local import LocalFolder
 
         path = local_path(uri)
-        return Store(LocalFolder(path.parent, path.name), path.name)
+        return LocalFolder(path.parent, path.name, root), path.name
     name = (unquote(urlsplit(uri).path) if scheme in HTTP_SCHEMES else uri).rpartition("/")[2]
     chained = scheme in OBJECT_SCHEMES and "::" in uri  # fsspec would open what stands behind it
     if not name or chained or scheme not in OBJECT_SCHEMES | HTTP_SCHEMES:
         raise ConfigError(
-            f"{redact_text(uri)} is no place for an artifact: give a path or a file, s3, gs, az, abfs or http(s) URI"
+            f"{redact_text(uri)} is no place to write to: give a path or a file, s3, gs, az, abfs or http(s) URI"
         )
     if scheme in HTTP_SCHEMES:
         from svc.artifact.store_http import HttpFolder
 
-        return Store(HttpFolder(uri, settings, label or name), name)
+        return HttpFolder(uri, settings, label or name), name
     from svc.artifact.store_fsspec import ObjectFolder
 
-    return Store(ObjectFolder(uri, settings, label or name), name)
+    return ObjectFolder(uri, settings, label or name), name
 
 
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
     """Read an artifact and check its lengths, caps and signature; its payload is not decoded.
 
+    Whoever names the file may read it, so SVC_ARTIFACT_ROOT, which bounds what recipes name, does not hold here.
     Raises ArtifactError in one of its forms.
     """
-    blob = open_store(uri, settings).read(settings.max_artifact_bytes)
-    parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
-    signing.verify(parsed, keys)
+    blob = open_store(uri, replace(settings, artifact_root=None)).read(settings.max_artifact_bytes)
+    try:
+        parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
+        signing.verify(parsed, keys)
+    except ArtifactError as error:
+        raise located(error, blob.resolved) from None
     return blob, parsed
+
+
+def located(error: ArtifactError, where: str) -> ArtifactError:
+    """The same error, with the file that it is about at its end."""
+    return type(error)(f"{error.message} ({redact_text(where)})", fields=error.fields)

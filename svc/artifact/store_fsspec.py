@@ -82,6 +82,23 @@ class ObjectFolder:
                 raise ArtifactWriteError(f"{uri} cannot be written: {explain(error)}") from error
         return result
 
+    def names(self) -> list[str] | None:
+        try:
+            with self._reading(""):
+                return self._objects.names(self._folder)
+        except FileNotFoundError:
+            return []
+
+    def remove(self, name: str) -> None:
+        uri = self.uri_of(name)
+        try:
+            self._objects.remove(uri)
+        except ConfigError:
+            raise
+        except Exception as error:
+            if not is_missing(error):
+                raise ArtifactWriteError(f"{uri} cannot be removed: {explain(error)}") from error
+
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
         """Turn whatever a client raises into the two errors of a folder."""

@@ -77,6 +77,16 @@ class HttpFolder:
                 filled += len(chunk)
             return buffer[:filled]
 
+    def names(self) -> list[str] | None:
+        return None
+
+    def remove(self, name: str) -> None:
+        try:
+            with self._answer("DELETE", name) as response:
+                response.require(200, 202, 204, *_GONE)
+        except FetchError as error:
+            raise ArtifactWriteError(f"a version cannot be removed: {error}") from error
+
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
         with spooled(write) as (file, result):
             try:

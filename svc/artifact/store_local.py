@@ -3,6 +3,9 @@
 A new file is written under a temporary name in the same folder, synced, and renamed over the old one. The
 writer holds a lock on its temporary file; one that nobody locks was left by a run that died, and the next
 writer removes it.
+
+With a root (SVC_ARTIFACT_ROOT) what counts is where an opened file or folder is, not what its path said before:
+it is opened without being read, looked up by its descriptor, and used through that descriptor.
 """
 
 from __future__ import annotations
@@ -26,57 +29,94 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
 class LocalFolder:
-    """Files of one folder. `base` names the temporary files, so that a run only cleans up after its own kind."""
+    """Files of one folder. `base` names the temporary files, so that a run only cleans up after its own kind.
 
-    def __init__(self, folder: Path, base: str) -> None:
+    With a `root` nothing outside of it is read or written, wherever links lead.
+    """
+
+    def __init__(self, folder: Path, base: str, root: Path | None = None) -> None:
         self._folder = folder
         self._base = base[:100]
+        self._root = root
 
     def uri_of(self, name: str) -> str:
         return str(self._folder / name)
 
     def read(self, name: str, max_bytes: int) -> memoryview:
         path = self._folder / name
-        with _reading(path):
+        with _reading(path), self._place(path, 0) as place:
             # O_NONBLOCK: opening a pipe that took the file's place must not wait for a writer.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
                 return _read_all(file, path, max_bytes)
 
     def marker(self, name: str) -> str:
         path = self._folder / name
-        with _reading(path):
-            status = path.stat()
+        with _reading(path), self._place(path, 0) as place:
+            status = place.stat()
         return f"{status.st_mtime_ns}:{status.st_size}:{status.st_ino}:{status.st_ctime_ns}"
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
         try:
+            if self._root is not None:
+                _require_below(self._folder.resolve(), self._root, self._folder)
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
-            return self._put(write, name_of)
+            with self._place(self._folder, os.O_DIRECTORY) as folder:
+                self._remove_leftovers(folder)
+                return self._put(folder, write, name_of)
+        except ArtifactReadError as error:
+            raise ArtifactWriteError(error.message) from None
         except OSError as error:
-            raise ArtifactWriteError(
-                f"cannot write an artifact into {self._folder}: {error.strerror or error}"
-            ) from error
+            raise ArtifactWriteError(f"cannot write into {self._folder}: {error.strerror or error}") from error
 
-    def _put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
-        temporary, descriptor = self._create()
+    def names(self) -> list[str] | None:
+        try:
+            with _reading(self._folder), self._place(self._folder, os.O_DIRECTORY) as folder:
+                return [path.name for path in folder.iterdir()]
+        except FileNotFoundError:
+            return []
+
+    def remove(self, name: str) -> None:
+        try:
+            with self._place(self._folder, os.O_DIRECTORY) as folder:
+                (folder / name).unlink(missing_ok=True)
+        except ArtifactReadError as error:
+            raise ArtifactWriteError(error.message) from None
+        except OSError as error:
+            raise ArtifactWriteError(f"cannot remove {self._folder / name}: {error.strerror or error}") from error
+
+    @contextmanager
+    def _place(self, path: Path, flags: int) -> Iterator[Path]:
+        """The path by which to use what lies at `path`: with a root, that of a descriptor which was found below it."""
+        if self._root is None:
+            yield path
+            return
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
+        try:
+            place = Path(f"/proc/self/fd/{descriptor}")
+            _require_below(place.readlink(), self._root, path)
+            yield place
+        finally:
+            os.close(descriptor)
+
+    def _put(self, folder: Path, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
+        temporary, descriptor = self._create(folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 result = write(file)
                 file.flush()
                 os.fsync(descriptor)
-                temporary.replace(self._folder / name_of(result))
+                temporary.replace(folder / name_of(result))
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        self._sync_folder()
+        _sync(folder)
         return result
 
-    def _create(self) -> tuple[Path, int]:
+    def _create(self, folder: Path) -> tuple[Path, int]:
         """A new empty file and its descriptor, locked by this process for as long as the descriptor is open."""
         while True:
-            path = self._folder / f".{self._base}.{secrets.token_hex(8)}.tmp"
+            path = folder / f".{self._base}.{secrets.token_hex(8)}.tmp"
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             with suppress(OSError):  # a file system without locks: then nobody cleans up here either
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -84,19 +124,25 @@ class LocalFolder:
                 return path, descriptor
             os.close(descriptor)  # another writer took it for a leftover before it was locked
 
-    def _remove_leftovers(self) -> None:
+    def _remove_leftovers(self, folder: Path) -> None:
         pattern = re.compile(rf"\.{re.escape(self._base)}\.[0-9a-f]{{16}}\.tmp")
-        for path in self._folder.iterdir():
+        for path in folder.iterdir():
             if pattern.fullmatch(path.name):
                 with suppress(OSError):
                     _remove_if_unlocked(path)
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _require_below(found: Path, root: Path, path: Path) -> None:
+    if not found.is_relative_to(root.resolve()):
+        raise ArtifactReadError(f"{path} leads outside SVC_ARTIFACT_ROOT ({root})")
 
 
 def _remove_if_unlocked(path: Path) -> None:

@@ -14,7 +14,7 @@ from svc.cli.options import ClientKey, ServerUrl
 from svc.errors import UsageError
 
 if TYPE_CHECKING:
-    from svc.cli.load import Measured
+    from svc.cli.load_generator import Measured
 
 NAME = "bench"
 HELP = "Drive a running server with known users and show throughput, latency percentiles and errors."
@@ -23,6 +23,7 @@ EPILOG = """
   svc bench http://127.0.0.1:8080
   svc bench http://127.0.0.1:8080 --recipe books --users data/readers.csv
   svc bench http://127.0.0.1:8080 --recipe books --users ids.txt --seconds 60
+  svc bench http://127.0.0.1:8080 --with '{"filter": {"year": {"gte": 1990}}}'
 
 The users must be known: ids of the training data. Without --users, items that
 the server knows are the seeds of related items. On the server's own machine
@@ -54,6 +55,10 @@ def command(
     ] = 16,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, max=3600, help="How long to measure.")] = 10.0,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Items to ask for.")] = 10,
+    more: Annotated[
+        str | None,
+        typer.Option("--with", help="JSON object of further fields of every request, such as a filter or a history."),
+    ] = None,
     client_key: ClientKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
@@ -61,14 +66,15 @@ def command(
 
     import trio
 
-    from svc.cli.load import Target, drive
+    from svc.cli.load_generator import Target, drive
 
     known = _shuffled_ids(users, column) if users else []
+    fields = _fields(more)
     base_url(url)
     recipe = recipe or _only_recipe(url, client_key)
     verb = "recommend" if known else "recommend-related"
     asked = [{"user_id": user} for user in known] or _seeds(url, recipe, client_key)
-    bodies = [json.dumps({**request, "limit": limit}).encode() for request in asked]
+    bodies = [json.dumps({**request, "limit": limit, **fields}).encode() for request in asked]
     headers = (f"X-API-Key: {client_key}",) if client_key else ()
     target = Target(base_url(url), f"/v1/recipes/{recipe}:{verb}", headers)
 
@@ -103,6 +109,19 @@ def _lines(figures: dict[str, Any]) -> str:
     """One figure a line, and what to do about each status that is known to have a remedy."""
     lines = [f"{name:<16} {value}" for name, value in figures.items()]
     return "\n".join(lines + [f"{status}: {hint}" for status, hint in HINTS.items() if status in figures["errors"]])
+
+
+def _fields(text: str | None) -> dict[str, Any]:
+    """The object that --with is. Raises UsageError."""
+    import json
+
+    try:
+        fields = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--with: is no JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise UsageError('--with: give a JSON object, such as {"filter": {"year": {"gte": 1990}}}')
+    return fields
 
 
 def _shuffled_ids(path: Path, column: str) -> list[str]:

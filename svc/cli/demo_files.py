@@ -18,7 +18,7 @@ from svc.errors import ConfigError, UsageError
 
 KEYS = "keys.env"
 RECIPES = ("books", "books-cold-start")
-_BOOKS = """\
+BOOKS = """\
 # Recommends books to readers. `svc train` writes ../artifacts/books.svc, `svc serve` answers from it.
 name: books
 source: {type: csv, path: ../data/purchases.csv}
@@ -27,6 +27,7 @@ item_metadata:
   source: {type: csv, path: ../data/books.csv}
   id_column: item_id
   fields: [title, author, categories, price, year]
+  filter_fields: [{name: categories, kind: multi_label}, {name: year, kind: numerical}]
 training:
   algorithms: [IALS, CosineKNN, RP3beta, TopPop]
   metric: ndcg
@@ -86,7 +87,7 @@ def prepare(folder: Path) -> Keys:
     from svc.cli.demo_data import make_shop, write_shop
 
     write_shop(make_shop(), folder / "data")
-    (folder / "recipes" / "books.yaml").write_text(_BOOKS, encoding="utf-8")
+    (folder / "recipes" / "books.yaml").write_text(BOOKS, encoding="utf-8")
     (folder / "recipes" / "books-cold-start.yaml").write_text(_BOOKS_COLD_START, encoding="utf-8")
     return keys
 
@@ -117,7 +118,7 @@ def _keys(path: Path) -> Keys:
 
 
 def _write_keys(path: Path) -> None:
-    from svc.serving.auth import hash_api_key, new_api_key
+    from svc.serving.api.api_keys import hash_api_key, new_api_key
 
     api_key = new_api_key()
     text = (

@@ -27,7 +27,8 @@ def print_requests(url: str, folder: Path, api_key: str) -> None:
         typer.echo(f"\n# {request.title}")
         typer.echo(_curl(url, request, api_key))
         for item in _ask(url, request, api_key)["items"]:
-            typer.echo(f"    {item['item_id']}  {item['score']:9.4f}  {item['title']} ({item['categories']})")
+            shown = f"{item['score']:9.4f}" if "score" in item else f"{item['reason'][0]:>9}"
+            typer.echo(f"    {item['item_id']}  {shown}  {item['title']} ({item['categories']})")
     typer.echo(f"\n# To look and try in the browser\n{url}/ with the API key {api_key}")
     typer.echo(f"\nServing at {url}. Ctrl-C ends it. Everything is in {folder}: recipes, data, artifacts, keys.")
 
@@ -46,6 +47,25 @@ def _requests(data: Path) -> list[Request]:
             {"user_id": reader, "limit": 5},
         ),
         Request(f"Like {titles[seed]}", "books:recommend-related", {"seed_items": [seed], "limit": 5}),
+        Request(
+            "For the same reader, only crime since 1990",
+            "books:recommend",
+            {
+                "user_id": reader,
+                "filter": {"all": [{"categories": {"any": ["Crime"]}}, {"year": {"gte": 1990}}]},
+                "limit": 5,
+            },
+        ),
+        Request(
+            "For a visitor who looked at two books a minute ago",
+            "books:recommend",
+            {"history": [seed, baskets[reader][-1]], "limit": 5},
+        ),
+        Request(
+            "For a visitor of whom nothing is known",
+            "books:recommend",
+            {"user_id": "nobody", "fallback": "popular", "limit": 5},
+        ),
         Request(
             "For somebody new, of whom only the age is known",
             "books-cold-start:recommend",

@@ -42,18 +42,15 @@ def _write(text: str, fields: dict[str, object], error: Exception, command: str)
     if _debugging():
         fields["traceback"] = "".join(traceback.format_exception(error))
     if logs.wants_console(settings):
-        _print_line(logs.printable(logs.redact_text(" ".join(text.split()))))
+        shown = "\n".join(logs.printable(line) for line in logs.redact_text(text).splitlines())
+        colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        typer.echo(logs.error_line(shown, colour=colour), err=True, color=colour)
         if "traceback" in fields:
             sys.stderr.write(logs.redact_text(str(fields["traceback"])))
     else:
         logs.configure(settings)
         logs.emit(events.COMMAND_ERROR, command=command, error=text, **fields)
     return int(str(fields["exit_code"]))
-
-
-def _print_line(text: str) -> None:
-    colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    typer.echo(typer.style("error: ", fg="red", bold=True) + text, err=True, color=colour)
 
 
 def _settings() -> Settings:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
-from svc.errors import ConfigError
+from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
 
 if TYPE_CHECKING:
     from svc.artifact.keys import SigningKeys
@@ -19,6 +18,7 @@ EPILOG = """
 [bold]Examples[/bold]
   svc inspect artifacts/movies.svc
   svc inspect s3://models/movies.svc --json | jq .best_params
+  svc inspect artifacts/movies.svc --provenance > movies.intoto.json
 
 [bold]Exit codes[/bold]
   0 verified   5 unreadable, corrupt or not trusted   8 no signing keys
@@ -28,6 +28,9 @@ EPILOG = """
 def command(
     artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Path or s3://, gs://, az://, https:// URI.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    provenance: Annotated[
+        bool, typer.Option("--provenance", help="Print an in-toto statement: what was read, and what made it.")
+    ] = False,
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> None:
@@ -35,20 +38,19 @@ def command(
     from svc.settings import Settings
 
     settings = Settings.from_env()
-    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
+    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed, runs_payload=False)
     logs.configure(settings)
-    shown = _read(artifact, _keys(settings, unsigned=unsigned), settings)
+    shown = _read(artifact, verifying_keys(settings, unsigned=unsigned), settings)
+    if provenance:
+        shown, as_json = _provenance(shown), True
     typer.echo(_as_json(shown) if as_json else "\n".join(_lines(shown)))
 
 
-def _keys(settings: Settings, *, unsigned: bool) -> SigningKeys:
-    from svc.artifact.keys import development_keys, parse_signing_keys
+def _provenance(shown: dict[str, Any]) -> dict[str, Any]:
+    from svc.artifact.provenance import statement
 
-    if unsigned:
-        return development_keys()
-    if not settings.signing_keys:
-        raise ConfigError("SVC_SIGNING_KEYS is not set: set it to the keys that the artifact may be signed with")
-    return parse_signing_keys(settings.signing_keys)
+    sha256 = str(shown["model_version"]).removeprefix("sha256:")
+    return statement(shown, name=str(shown["artifact"]).rpartition("/")[2], sha256=sha256)
 
 
 def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
@@ -56,14 +58,14 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
     from svc.artifact.store import read_verified
 
     blob, parsed = read_verified(artifact, keys, settings)
-    return {
+    of_the_file = {
         "artifact": blob.resolved,
         "model_version": f"sha256:{blob.sha256}",
         "kid": parsed.kid,
         "artifact_bytes": len(blob.view),
         "payload_bytes": len(parsed.payload),
-        **parsed.header,
     }
+    return {**of_the_file, **parsed.header, **of_the_file}
 
 
 def _as_json(shown: dict[str, Any]) -> str:
@@ -78,11 +80,19 @@ def _lines(shown: dict[str, Any], prefix: str = "") -> list[str]:
 
     lines: list[str] = []
     for name, value in shown.items():
-        if isinstance(value, dict) and value:
-            lines += _lines(value, f"{prefix}{name}.")
+        deeper = _by_place(value)
+        if isinstance(deeper, dict) and deeper:
+            lines += _lines(deeper, f"{prefix}{name}.")
         else:
             lines.append(printable(f"{prefix}{name}: {_text(value)}"))
     return lines
+
+
+def _by_place(value: Any) -> Any:
+    """A list of objects as one object, by place; anything else as it is."""
+    if isinstance(value, list) and all(isinstance(element, dict) for element in value):
+        return {str(place): element for place, element in enumerate(value)}
+    return value
 
 
 def _text(value: Any) -> str:

@@ -14,7 +14,8 @@ NAME = "keygen"
 HELP = "Make a signing key or an API key. The plaintext is shown once and cannot be recovered."
 EPILOG = """
 [bold]Examples[/bold]
-  svc keygen --kid 2026-01            a signing key, for SVC_SIGNING_KEYS
+  svc keygen --kid 2026-01            a signing key, for SVC_SIGNING_KEYS; its
+                                      public half (verify_entry) for servers
   svc keygen --type api --kid shop    an API key: plaintext for the client,
                                       env_entry for the server
   export $(svc keygen --kid dev1 | sed -n 's/^env_entry=//p')
@@ -42,7 +43,7 @@ def command(
 
 
 def _signing_lines(kid: str) -> dict[str, str]:
-    from svc.artifact.keys import fingerprint
+    from svc.artifact.keys import fingerprint, public_entry
 
     key = secrets.token_bytes(32)
     return {
@@ -50,11 +51,12 @@ def _signing_lines(kid: str) -> dict[str, str]:
         "plaintext": key.hex(),
         "fingerprint": fingerprint(key),
         "env_entry": f"SVC_SIGNING_KEYS={kid}:{key.hex()}",
+        "verify_entry": f"SVC_VERIFY_KEYS={public_entry(kid, key)}",
     }
 
 
 def _api_lines(kid: str) -> dict[str, str]:
-    from svc.serving.auth import hash_api_key, new_api_key
+    from svc.serving.api.api_keys import hash_api_key, new_api_key
 
     plaintext = new_api_key()
     digest = hash_api_key(plaintext)

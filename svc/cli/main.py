@@ -17,11 +17,42 @@ import typer
 from typer.exceptions import TyperException
 
 from svc import __version__
-from svc.cli import bench, demo, failure, inspect, keygen, schema, serve, status, train, validate
+from svc.cli import (
+    bench,
+    demo,
+    failure,
+    history,
+    inspect,
+    keygen,
+    promote,
+    recommend,
+    report,
+    rollback,
+    schema,
+    serve,
+    status,
+    train,
+    validate,
+)
 from svc.errors import SvcError, UsageError
 
 INTERRUPTED = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP})
-COMMANDS = (keygen, validate, train, inspect, serve, status, bench, schema, demo)
+COMMANDS = (
+    keygen,
+    validate,
+    train,
+    inspect,
+    report,
+    history,
+    promote,
+    rollback,
+    recommend,
+    serve,
+    status,
+    bench,
+    schema,
+    demo,
+)
 EPILOG = """
 [bold]See it work[/bold]
   svc demo                        data, keys, training and a server in one go

@@ -43,3 +43,17 @@ def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> 
 
     variables = recipe_variables(os.environ, extra or ())
     return load_recipe(recipe_file, variables, settings=settings, check_source=check_spec), variables
+
+
+def load_for_serving(
+    recipe_file: Path, extra: Sequence[str] | None, settings: Settings
+) -> tuple[LoadedRecipe, dict[str, str]]:
+    """The recipe as a server reads it: what training alone uses may refer to variables that are not set."""
+    import os
+
+    from svc.recipe.load import load_recipe
+    from svc.recipe.variables import recipe_variables
+    from svc.sources.base import check_spec
+
+    variables = recipe_variables(os.environ, extra or ())
+    return load_recipe(recipe_file, variables, settings=settings, for_serving=True, check_source=check_spec), variables

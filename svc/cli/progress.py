@@ -55,6 +55,7 @@ class TerminalProgress:
             transient=True,
         )
         self._task = self._bar.add_task("starting", total=None, detail="")
+        self._rows = 0
 
     def write_line(self, line: str) -> None:
         """Print one finished log line above the bar."""
@@ -64,10 +65,12 @@ class TerminalProgress:
 
     def phase(self, name: str) -> None:
         self._bar.start()
+        self._rows = 0
         self._bar.reset(self._task, description=name, total=None, detail="")
 
     def rows(self, n: int) -> None:
-        self._bar.update(self._task, detail=f"{n:,} rows")
+        self._rows += n
+        self._bar.update(self._task, detail=f"{self._rows:,} rows")
 
     def trial(self, done: int, total: int, best_score: float | None, algorithm: str | None) -> None:
         best = "" if best_score is None else f", best {best_score:.4f}" + (f" ({algorithm})" if algorithm else "")

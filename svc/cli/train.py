@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from svc.cli.metrics_file import check_metrics_file, write_metrics_file
 from svc.cli.options import EnvVar, RecipeFile, load
 from svc.cli.signals import interrupts
 from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
 from svc.errors import SvcError, UsageError
+from svc.names import RUN_ID
 
 if TYPE_CHECKING:
     from svc.settings import Settings
 
 NAME = "train"
+_RUN_ID = re.compile(RUN_ID)
 HELP = "Train the recipe's model and write one signed artifact."
 EPILOG = """
 [bold]Examples[/bold]
@@ -31,7 +35,6 @@ EPILOG = """
   3 data source                              8 configuration
   4 training                                 130, 143 interrupted
 """
-RUN_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 def command(
@@ -63,6 +66,14 @@ def command(
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the run here (extra: report).")
     ] = None,
+    accept_data_change: Annotated[
+        bool,
+        typer.Option("--accept-data-change", help="Train though the data changed by more than cleansing.max_change."),
+    ] = False,
+    metrics_file: Annotated[
+        Path | None,
+        typer.Option("--metrics-file", help="Write the outcome here, for node_exporter's textfile collector (.prom)."),
+    ] = None,
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
@@ -82,30 +93,39 @@ def command(
         "dev_unsigned": unsigned,
         "search_only": search_only,
         "report": report,
+        "accept_data_change": accept_data_change,
     }
+    if metrics_file is not None:
+        check_metrics_file(metrics_file)
+    began = time.monotonic()
     with interrupts():
-        return _train(recipe_file, env_var or [], options, settings)
+        name, exit_code, ran = _train(recipe_file, env_var or [], options, settings)
+    if metrics_file is not None and ran:
+        write_metrics_file(metrics_file, name, exit_code, time.monotonic() - began)
+    return exit_code
 
 
 def _run_id(given: str | None) -> str:
     if given is None:
         return secrets.token_hex(6)
-    if not RUN_ID.fullmatch(given):
+    if not _RUN_ID.fullmatch(given):
         raise UsageError(f"--run-id: {given!r} is not a run id: use 1 to 64 letters, digits, '_', '.' or '-'")
     return given
 
 
-def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> int:
+def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> tuple[str, int, bool]:
+    """The recipe's name (that of its file when it cannot be loaded), the exit code, and False for a skipped run."""
     from svc.cli.progress import progress_for
 
     with progress_for(settings) as progress:
         try:
             loaded, variables = load(recipe_file, env_var, settings)
         except SvcError as error:
-            return _report_unusable_recipe(recipe_file, str(options["run_id"]), error)
+            return recipe_file.stem, _report_unusable_recipe(recipe_file, str(options["run_id"]), error), True
         from svc.training.run import TrainOptions, train
 
-        return train(loaded, TrainOptions(variables=variables, **options), settings, progress).exit_code
+        result = train(loaded, TrainOptions(variables=variables, **options), settings, progress)
+        return loaded.recipe.name, result.exit_code, result.exit_code != 0 or result.artifact is not None
 
 
 def _report_unusable_recipe(recipe_file: Path, run_id: str, error: SvcError) -> int:

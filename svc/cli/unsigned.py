@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from svc.errors import ConfigError
 from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.artifact.keys import SigningKeys
 
 CONFIRMATION = "--i-understand-this-loads-arbitrary-code"
 
@@ -21,14 +24,31 @@ DevAllowUnsigned = Annotated[
 Confirmed = Annotated[bool, typer.Option(CONFIRMATION, help="Confirms --dev-allow-unsigned.")]
 
 
-def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool) -> bool:
-    """Whether unsigned mode is on. A flag without what it needs is a `ConfigError`, never silently ignored."""
+def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_payload: bool = True) -> bool:
+    """Whether unsigned mode is on. A flag without what it needs is a `ConfigError`, never silently ignored.
+
+    Only commands that decode or make a payload ask for the confirmation.
+    """
     if not wanted:
         if confirmed:
             raise ConfigError(f"{CONFIRMATION} stands without --dev-allow-unsigned: give both or neither")
         return False
     if settings.env != "development":
         raise ConfigError("--dev-allow-unsigned needs SVC_ENV=development; elsewhere set SVC_SIGNING_KEYS")
-    if not confirmed:
+    if runs_payload and not confirmed:
         raise ConfigError(f"--dev-allow-unsigned also needs {CONFIRMATION}")
     return True
+
+
+def verifying_keys(settings: Settings, *, unsigned: bool) -> SigningKeys:
+    """The keys that an artifact may be signed with. Raises ConfigError when none are set."""
+    from svc.artifact.keys import development_keys, load_signing_keys
+
+    if unsigned:
+        return development_keys()
+    keys = load_signing_keys(settings)
+    if not keys:
+        raise ConfigError(
+            "SVC_SIGNING_KEYS is not set: set it, or SVC_VERIFY_KEYS, to the keys that the artifact may be signed with"
+        )
+    return keys

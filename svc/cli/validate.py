@@ -19,7 +19,8 @@ EPILOG = """
   svc validate recipes/movies.yaml --env-var SVC_RECIPE_DAY=2026-01-31
 
 [bold]Exit codes[/bold]
-  0 all checks hold   2 bad recipe or usage   3 data source   8 configuration
+  0 all checks hold   2 bad recipe or usage   3 data source
+  4 training would find no usable row         8 configuration
 """
 
 
@@ -37,7 +38,8 @@ def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
 
         failed: Check | None = None
         for check in validate(loaded, settings, variables):
-            typer.echo(_line("ok" if check.ok else "FAILED", check.name, check.detail))
+            result, code = ("ok", "") if check.ok else ("FAILED", f" (code {check.code}, exit code {check.exit_code})")
+            typer.echo(_line(result, check.name, check.detail + code))
             failed = failed or (None if check.ok else check)
     return failed.exit_code if failed else 0
 

@@ -12,6 +12,9 @@ Three gates stand before anything is built. The operations of the pickle are com
 `ALLOWED`, whole and single. And what a name gives is not the class itself but a builder that can do one
 thing: make an instance from its state. numpy's own reconstruction functions are not among the names;
 an array is rebuilt by `array` here, from an element type that must be in `DTYPES`.
+
+Messages tell types and lengths of what has not been checked, never its text: some hundred bytes can be a value
+whose text has a billion letters.
 """
 
 from __future__ import annotations
@@ -23,18 +26,19 @@ import pickle
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import ArtifactError, ForbiddenClass, PayloadInvalid
 from svc.model.operations import check_operations
+from svc.model.stored import Stored
 
 Bytes = bytes | memoryview
 
 ALIGNMENT: Final = 64
-MAX_PICKLE_BYTES: Final = 64 << 20
+MAX_PICKLE_BYTES: Final = 8 << 20
 MAX_BUFFERS: Final = 1 << 16
 MAX_DIMENSIONS: Final = 4
 _HEAD = struct.Struct(">IIQ")
@@ -55,24 +59,34 @@ ALLOWED: Final = frozenset(
         ("svc.model.coldstart", "LeastSquares"),
         ("svc.model.recommenders.factor_index", "FactorIndex"),
         ("svc.model.recommenders.factors", "IALSScorer"),
+        ("svc.model.recommenders.factors", "ColdStartScorer"),
         ("svc.model.recommenders.factors", "SVDScorer"),
         ("svc.model.recommenders.factors", "BPRScorer"),
         ("svc.model.recommenders.neighbours", "NeighbourScorer"),
         ("svc.model.recommenders.dense_weights", "DenseWeightsScorer"),
         ("svc.model.recommenders.popularity", "PopularityScorer"),
+        ("svc.model.recommenders.blend", "BlendScorer"),
     }
 )
 
 
-def array(buffer: Bytes, dtype: str, shape: tuple[int, ...], order: Literal["C", "F"]) -> NDArray[Any]:
+def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
     """A read-only array over `buffer`, which it must fill exactly; `order` is "C" or "F"."""
-    if dtype not in DTYPES or order not in ("C", "F"):
-        raise PayloadInvalid(f"payload: no array may have the element type {dtype!r:.20} in order {order!r:.20}")
+    if type(dtype) is not str or dtype not in DTYPES or type(order) is not str or order not in ("C", "F"):
+        raise PayloadInvalid(f"payload: no array may have the element type {_shown(dtype)} in order {_shown(order)}")
     element = np.dtype(dtype)
-    sound = len(shape) <= MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
+    sound = type(shape) is tuple and len(shape) <= MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
     if not sound or math.prod(shape) * element.itemsize != len(buffer):
-        raise PayloadInvalid(f"payload: an array of shape {shape!r:.80} does not fill its {len(buffer)} bytes")
-    return np.ndarray(shape, element, memoryview(buffer).toreadonly(), order=order)
+        raise PayloadInvalid(f"payload: the shape of an array, {_shown(shape)}, does not fill its {len(buffer)} bytes")
+    return np.ndarray(shape, element, memoryview(buffer).toreadonly(), order="F" if order == "F" else "C")
+
+
+def _shown(value: object) -> str:
+    """A short text as it is; of anything else its type, and its length if it has one."""
+    if type(value) is str and len(value) <= 20:
+        return repr(value)
+    size = f" of {len(value)}" if isinstance(value, str | bytes | tuple | list | dict | set | frozenset) else ""
+    return f"a {type(value).__name__}{size}"
 
 
 def _allowed(target: Any) -> bool:
@@ -112,7 +126,10 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     maker, made_from, *rest = value.__reduce_ex__(5)
     if maker is not copyreg.__newobj__:  # type: ignore[attr-defined]
         raise ForbiddenClass(f"payload: {type(value).__qualname__} pickles itself in a way of its own")
-    return type(value), (tuple(made_from[1:]), rest[0] if rest else None)
+    state = rest[0] if rest else None
+    if isinstance(value, Stored) and isinstance(state, dict):
+        state = {value.STORED_NAMES.get(name, name): part for name, part in state.items()}
+    return type(value), (tuple(made_from[1:]), state)
 
 
 class _Builder:
@@ -130,15 +147,16 @@ class _Builder:
         if hasattr(made, "__setstate__"):
             made.__setstate__(state)
             return made
+        names = {stored: name for name, stored in getattr(self._cls, "STORED_NAMES", {}).items()}
         for part in state if isinstance(state, tuple) else (state,):
             for name, value in (part or {}).items():
-                _set(made, name, value)
+                _set(made, names.get(name, name), value)
         return made
 
 
 def _set(made: Any, name: str, value: Any) -> None:
-    if not name.isidentifier() or name.startswith("__"):
-        raise PayloadInvalid(f"payload: {name!r:.40} is no attribute of a model")
+    if type(name) is not str or not name.isidentifier() or name.startswith("__"):
+        raise PayloadInvalid(f"payload: {_shown(name)} is no attribute of a model")
     object.__setattr__(made, name, value)
 
 
@@ -192,7 +210,9 @@ def decode(payload: memoryview) -> Any:
     except ArtifactError:
         raise
     except Exception as error:
-        raise PayloadInvalid(f"payload cannot be decoded: {type(error).__name__}: {error!s:.120}") from error
+        kind = type(error).__name__
+    # Raised here, not within: an error may hold a value of the payload, which a traceback would write out.
+    raise PayloadInvalid(f"payload cannot be decoded: {kind}")
 
 
 def _take_apart(payload: memoryview) -> tuple[memoryview, Iterator[memoryview]]:

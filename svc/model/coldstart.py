@@ -1,13 +1,13 @@
-"""Where the user or item of a request stands among the factors of a trained model.
+"""Embeds users and items that training never saw into the factor space of a trained model.
 
 The iALS objective that irspack minimizes (`IALSTrainer.hpp`; Rendle et al., "Revisiting the Performance of iALS on
 Item Recommendation Benchmarks", arXiv:2110.14037, plus a feature prior) is, for one user with the others fixed,
 
     L(x) = Σ_s c_s (x·z_s − 1)² + α₀ Σ_i (x·v_i)² + r ‖x − Wᵀf‖² ,    r = reg · (α₀ n + s)^ν
 
-up to the weight of the target in the ORIGINAL loss, which `pull` holds. Setting its gradient to zero gives
+up to the weight of the target in the ORIGINAL loss, which `target_weight` holds. Setting its gradient to zero gives
 
-    (α₀ VᵀV + r I + Σ_s c_s z_s z_sᵀ) x = r Wᵀf + Σ_s pull · z_s
+    (α₀ VᵀV + r I + Σ_s c_s z_s z_sᵀ) x = r Wᵀf + Σ_s target_weight · z_s
 
 | symbol | shape | meaning |
 |---|---|---|
@@ -23,6 +23,7 @@ seeds, the solve is done in the basis Q, where all but a matrix of the seeds' si
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,18 +34,23 @@ from svc.model.stored import Stored
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 DENSE_FEATURES = 64
-"""Up to this many places a feature vector is multiplied whole; above, only its places other than zero."""
+"""Feature vectors up to this length are multiplied densely; longer ones by their non-zero entries only."""
 
 
 class LeastSquares(Stored):
     """The exact minimizer of the iALS objective for users and items that training did not see.
 
-    `confidence` and `pull` are those of an interaction of value 1. `user_weights`, (F, K) float32, and
+    `user_mean`, (K,) float32, is what users without features are drawn to; None: zero.
+    `confidence` and `target_weight` are those of an interaction of value 1. `user_weights`, (F, K) float32, and
     `item_weights` are W of either side, None where the model has no features there.
     """
 
+    STORED_NAMES: ClassVar[dict[str, str]] = {"target_weight": "pull"}
+
     _basis: NDArray[np.float64]
-    _spread: NDArray[np.float64]
+    _eigenvalues: NDArray[np.float64]
+    user_mean: NDArray[np.float32] | None = None
+    _mean: NDArray[np.float64] | None = None
     _prior: NDArray[np.float64] | None = None
     _user_map: NDArray[np.float64] | None = None
     _item_map: NDArray[np.float64] | None = None
@@ -56,29 +62,34 @@ class LeastSquares(Stored):
         reg: float,
         nu: float,
         confidence: float,
-        pull: float,
+        target_weight: float,
         n_users: int,
         n_items: int,
         user_weights: NDArray[np.float32] | None,
         item_weights: NDArray[np.float32] | None,
+        user_mean: NDArray[np.float32] | None = None,
     ) -> None:
         self.alpha0 = alpha0
         self.reg = reg
         self.nu = nu
         self.confidence = confidence
-        self.pull = pull
+        self.target_weight = target_weight
         self.n_users = n_users
         self.n_items = n_items
         self.user_weights = user_weights
         self.item_weights = item_weights
+        if user_mean is not None:  # left out otherwise, so that models without a mean keep their bytes
+            self.user_mean = user_mean
 
     def ready(self, item_gram: NDArray[np.float64], user_gram: NDArray[np.float64] | None) -> None:
         """Compute the basis and the maps. `user_gram`, UᵀU, is needed where the model has `item_weights`."""
         eigenvalues, self._basis = np.linalg.eigh(self.alpha0 * item_gram)
-        self._spread = np.maximum(eigenvalues, 0.0)
+        self._eigenvalues = np.maximum(eigenvalues, 0.0)
+        if self.user_mean is not None:
+            self._mean = self.user_mean.astype(np.float64) @ self._basis
         if self.user_weights is not None:
             self._prior = self.user_weights.astype(np.float64) @ self._basis
-            self._user_map = self._map(self.user_weights, self._basis, self._spread, self.n_items)
+            self._user_map = self._map(self.user_weights, self._basis, self._eigenvalues, self.n_items)
         if self.item_weights is not None and user_gram is not None:
             eigenvalues, basis = np.linalg.eigh(self.alpha0 * user_gram)
             self._item_map = self._map(self.item_weights, basis, np.maximum(eigenvalues, 0.0), self.n_users)
@@ -99,41 +110,101 @@ class LeastSquares(Stored):
         """x of items of which only features, (B, F), are known: (B, K)."""
         return _mapped(features, self._item_map)
 
-    def users_from_seeds(self, seeds: Matrix, features: Matrix | None) -> Matrix:
+    def users_from_seeds(self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None) -> Matrix:
         """x, (B, K), of users with as many seeds each: item vectors, (B, S, K), and features, (B, F), as prior.
+
+        `weights`, (B, S), are the values of the interactions where they are not all 1.
 
         All products are stacks of small ones, each of which has the same shape and so the same bits in any batch.
         """
         r = self.regularization(seeds.shape[1], self.n_items)
-        diagonal = self._spread + r
+        diagonal = self._eigenvalues + r
         z = np.matmul(seeds, self._basis)
-        b = self.pull * z.sum(axis=1)
+        if weights is None:
+            confidence, b = None, self.target_weight * z.sum(axis=1)
+        else:
+            confidence = self._confidences(weights)
+            targets = confidence + (self.target_weight - self.confidence)
+            b = np.matmul(targets[:, np.newaxis], z)[:, 0]
         if features is not None:
             b += r * _mapped(features, self._prior)
-        solution = self._solve(diagonal, z, b)
+        elif self._mean is not None:
+            b += r * self._mean
+        solution = self._solve(diagonal, z, b, confidence)
         return np.asarray(np.matmul(solution[:, np.newaxis], self._basis.T)[:, 0], dtype=np.float64)
 
-    def _solve(self, diagonal: Vector, z: Matrix, b: Matrix) -> Matrix:
-        """The solutions y of (diag + c zᵀz) y = b, through whichever of z zᵀ and zᵀz is smaller."""
+    def addends(
+        self,
+        items: Matrix,
+        seeds: Matrix,
+        weights: Vector | None,
+        described: Matrix | None,
+        features: Vector | None,
+    ) -> tuple[Matrix, Matrix | None, Matrix | None]:
+        """What each part of a history adds to the scores of `items`, (m, K).
+
+        That are seeds, (s, K), with their weights; `described` unseen items, (d, F), by their features; and the
+        user's own features, (F,). As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b.
+        """
+        unseen = np.empty((0, seeds.shape[1])) if described is None else self.items_from_features(described)
+        count = len(seeds) + len(unseen)
+        values = np.ones(count) if weights is None else np.concatenate([weights, np.ones(len(unseen))])
+        confidence = self._confidences(values) if weights is not None else np.full(count, self.confidence)
+        targets = confidence + (self.target_weight - self.confidence)
+        r = self.regularization(count, self.n_items)
+        z = np.concatenate([seeds, unseen]) @ self._basis
+        left = np.diag(self._eigenvalues + r) + (z.T * confidence) @ z
+        solved = np.linalg.solve(left, (items @ self._basis).T).T
+        of_seeds = (solved @ z.T) * targets
+        of_described = None
+        if described is not None and self._item_map is not None:
+            maps = solved @ (self._item_map @ self._basis).T
+            of_described = maps * (targets[len(seeds) :] @ described)
+        of_features = None
+        if features is not None and self._prior is not None:
+            of_features = (solved @ self._prior.T) * (r * features)
+        return of_seeds[:, : len(seeds)], of_described, of_features
+
+    def _confidences(self, weights: Matrix) -> Matrix:
+        """c of interactions of these values.
+
+        Either c is the value itself, or log(1 + value/epsilon), whose epsilon follows from c of the value 1.
+        """
+        if self.confidence == 1.0:
+            return weights
+        return np.log1p(weights * math.expm1(self.confidence))
+
+    def _solve(self, diagonal: Vector, z: Matrix, b: Matrix, confidence: Matrix | None) -> Matrix:
+        """The solutions y of (diag + Σ c zᵀz) y = b, through whichever of z zᵀ and zᵀz is smaller.
+
+        `confidence`, (B, S), holds c of each seed; None: that of an interaction of value 1.
+        """
         _, seeds, components = z.shape
         transposed = z.swapaxes(1, 2)
         if seeds >= components:
-            whole = np.diag(diagonal) + self.confidence * np.matmul(transposed, z)
+            if confidence is None:
+                whole = np.diag(diagonal) + self.confidence * np.matmul(transposed, z)
+            else:
+                whole = np.diag(diagonal) + np.matmul(transposed * confidence[:, np.newaxis], z)
             return np.asarray(np.linalg.solve(whole, b[..., np.newaxis])[..., 0], dtype=np.float64)
         if not seeds:
             return b / diagonal
         scaled = z / diagonal
-        inner = np.matmul(scaled, transposed) + np.eye(seeds) / self.confidence
-        pulls = np.matmul(scaled, b[..., np.newaxis])
-        weights = pulls / inner if seeds == 1 else np.linalg.solve(inner, pulls)
+        inner = np.matmul(scaled, transposed)
+        if confidence is None:
+            inner += np.eye(seeds) / self.confidence
+        else:
+            inner += np.eye(seeds) / confidence[:, np.newaxis]
+        projected = np.matmul(scaled, b[..., np.newaxis])
+        weights = projected / inner if seeds == 1 else np.linalg.solve(inner, projected)
         return np.asarray(b / diagonal - np.matmul(weights.swapaxes(1, 2), scaled)[:, 0], dtype=np.float64)
 
     def _map(
-        self, weights: NDArray[np.float32], basis: NDArray[np.float64], spread: Vector, others: int
+        self, weights: NDArray[np.float32], basis: NDArray[np.float64], eigenvalues: Vector, others: int
     ) -> NDArray[np.float64]:
         """G, (F, K)."""
         r0 = self.regularization(0, others)
-        return (weights.astype(np.float64) @ basis) * (r0 / (spread + r0)) @ basis.T
+        return (weights.astype(np.float64) @ basis) * (r0 / (eigenvalues + r0)) @ basis.T
 
 
 def _mapped(features: Matrix, matrix: Matrix | None) -> Matrix:

@@ -21,6 +21,7 @@ from svc.model.stored import Stored
 FEATURE_VERSION = 1
 """Version of these rules; a server refuses artifacts that were encoded by others."""
 
+_SHOWN_CHARACTERS = 256
 LEAST_DEVIATION = 1e-8
 """A deviation below this times max(|mean|, 1) is rounding noise: the column says nothing."""
 FARTHEST_RANGES = 10.0
@@ -80,6 +81,10 @@ class TokenColumn(Stored):
 
     def encode(self, value: object) -> Value:
         """Places and ones. Tokens that training did not see, or pruned, give nothing."""
+        return self.read(value)[0]
+
+    def read(self, value: object) -> tuple[Value, list[str]]:
+        """As `encode`, and the tokens that give nothing."""
         try:
             texts = self.split(value)
         except TypeError as error:
@@ -87,10 +92,11 @@ class TokenColumn(Stored):
         except ValueError:
             raise self._unusable("the number has too many digits") from None
         if not texts:
-            return _NOTHING
+            return _NOTHING, []
         places = self.tokens.indices(texts)
         known = places[places >= 0].astype(np.intp)
-        return known, np.ones(len(known))
+        unseen = [] if len(known) == len(texts) else [texts[place] for place in np.flatnonzero(places < 0)]
+        return (known, np.ones(len(known))), unseen
 
     def _unusable(self, reason: str) -> FeatureValueUnusable:
         allowed = "text, a number or a boolean"
@@ -182,21 +188,27 @@ class SideEncoder(Stored):
         return sum(column.width for column in self.encoders) + 1
 
     def encode(self, features: Mapping[str, object]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-        """The vector, (dim,), and the keys that name no declared column, in the order of the request.
+        """The vector, (dim,), and what of the features says nothing: keys that name no declared column, in the order of
+        the request, then values that training did not see or did not keep, as `column=value`.
 
         Raises FeatureValueUnusable, naming the column, for a value of a wrong kind or far out of range.
         """
         vector = np.zeros(self.dim)
         vector[-1] = 1.0
         start = 0
+        unseen: list[str] = []
         for column in self.encoders:
             value = features.get(column.name)
             if value is not None:
-                places, values = column.encode(value)
+                if isinstance(column, TokenColumn):
+                    (places, values), tokens = column.read(value)
+                    unseen += [f"{column.name}={token[:_SHOWN_CHARACTERS]}" for token in tokens]
+                else:
+                    places, values = column.encode(value)
                 vector[start + places] = values
             start += column.width
         declared = self.columns
-        return vector, tuple(key for key in features if key not in declared)
+        return vector, (*(key for key in features if key not in declared), *unseen)
 
 
 class FeatureState(Stored):

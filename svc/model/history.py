@@ -1,4 +1,4 @@
-"""The items of each training user: what has been seen, and the profile of models that add item weights up."""
+"""The items of each training user: excluded as seen, and the profile for models that sum item weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of users or items, by row and back, in four flat arrays.
+"""Maps user or item ids to rows and back, in four flat arrays.
 
 A Python dict of a million ids costs over 100 MB and a second of loading; these arrays are views of the
 artifact's own bytes.
@@ -26,12 +26,13 @@ _FEW = 8
 _UINT32_LIMIT = 1 << 32
 
 
-def _digest(data: bytes) -> int:
+def digest(data: bytes) -> int:
+    """64 bits of the UTF-8 bytes of an id, the same everywhere and for ever."""
     return int.from_bytes(blake2b(data, digest_size=_DIGEST_BYTES).digest(), "little")
 
 
 def _utf8(text: str) -> bytes | None:
-    """The bytes of an id, or None for text that no id can be: lone surrogates, as JSON may spell them."""
+    """The UTF-8 bytes of an id; None for lone surrogates, which JSON can spell but no id can contain."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -59,7 +60,7 @@ class IdTable:
         encoded = [text.encode() for text in ids]
         offsets = np.zeros(len(encoded) + 1, dtype=np.int64)
         np.cumsum(np.fromiter(map(len, encoded), np.int64, len(encoded)), out=offsets[1:])
-        digests = np.fromiter(map(_digest, encoded), np.uint64, len(encoded))
+        digests = np.fromiter(map(digest, encoded), np.uint64, len(encoded))
         order = np.argsort(digests, kind="stable")
         table = cls(
             blob=np.frombuffer(b"".join(encoded), dtype=np.uint8),
@@ -87,15 +88,15 @@ class IdTable:
         data = _utf8(id)
         if data is None:
             return -1
-        digest = _digest(data)
-        return self._row_of(data, digest, bisect_left(self.hashes.data, digest))
+        key = digest(data)
+        return self._row_of(data, key, bisect_left(self.hashes.data, key))
 
     def indices(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """The rows of `ids`, (len(ids),) int32, with -1 for each unknown one."""
         if len(ids) <= _FEW or not len(self):
             return np.array([self.index(text) for text in ids], dtype=np.int32)
         encoded = [_utf8(text) for text in ids]
-        digests = np.fromiter((0 if data is None else _digest(data) for data in encoded), np.uint64, len(encoded))
+        digests = np.fromiter((0 if data is None else digest(data) for data in encoded), np.uint64, len(encoded))
         places = np.searchsorted(self.hashes, digests)
         likely = self.rows[np.minimum(places, len(self) - 1)]
         starts, ends = self.offsets[likely].tolist(), self.offsets[likely + 1].tolist()
@@ -108,9 +109,9 @@ class IdTable:
                 found[number] = self._row_of(data, int(digests[number]), int(places[number]))
         return found
 
-    def _row_of(self, data: bytes, digest: int, place: int) -> int:
+    def _row_of(self, data: bytes, key: int, place: int) -> int:
         """The row of the id with these bytes, searched from the first `place` that may hold its digest."""
-        while place < self.hashes.size and self.hashes[place] == digest:
+        while place < self.hashes.size and self.hashes[place] == key:
             row = int(self.rows[place])
             if self._bytes_at(row) == data:
                 return row

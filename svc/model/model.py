@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeaturesNotSupported, FeatureStateMismatch, PayloadInvalid, UnknownSeedItems, UnknownUser
+from svc.model.arrange import Pin, Rules
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
 from svc.model.ids import IdTable
-from svc.model.query import Encoded, Prepared, Query, Ranking
-from svc.model.recommenders.base import Scorer, Side
+from svc.model.item_sets import ItemSet, joined
+from svc.model.presentation import arranged, explained, pool_of
+from svc.model.query import (
+    NO_ITEMS,
+    UNRESTRICTED,
+    Encoded,
+    Given,
+    Interaction,
+    Prepared,
+    Profile,
+    Query,
+    Ranking,
+    Restriction,
+)
+from svc.model.recommenders.base import Scorer, Side, excluded_columns
+from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.stored import Stored
 
 Features = Mapping[str, object]
@@ -22,8 +38,13 @@ Features = Mapping[str, object]
 class Model(Stored):
     """What the payload of an artifact holds. `ready` must be called before the first query; then it never changes.
 
-    Every method may run in several threads at once.
+    `scorer` answers for the users of the training data. `cold`, where there is one, answers in its place whenever
+    features or seeds are asked for. Every method may run in several threads at once.
     """
+
+    cold: Scorer | None = None
+    hidden: History | None = None
+    """Items that a user is never shown; stored only where training data has any."""
 
     def __init__(
         self,
@@ -33,12 +54,18 @@ class Model(Stored):
         history: History,
         scorer: Scorer,
         features: FeatureState | None,
+        cold: Scorer | None = None,
+        hidden: History | None = None,
     ) -> None:
         self.user_ids = user_ids
         self.item_ids = item_ids
         self.history = history
         self.scorer = scorer
         self.features = features
+        if cold is not None:  # left out otherwise, so that models of one part keep their bytes
+            self.cold = cold
+        if hidden is not None:
+            self.hidden = hidden
 
     @property
     def n_users(self) -> int:
@@ -59,10 +86,18 @@ class Model(Stored):
         Raises PayloadInvalid for parts that do not belong together.
         """
         sizes = (self.n_users, self.n_items)
+        if self.hidden is not None and len(self.hidden) != self.n_users:
+            raise PayloadInvalid(f"payload: {self.n_users} users do not match {len(self.hidden)} rows of hidden items")
         if sizes != (len(self.history), self.scorer.n_items):
             found = f"{len(self.history)} histories and {self.scorer.n_items} scored items"
             raise PayloadInvalid(f"payload: {sizes[0]} users and {sizes[1]} items do not match {found}")
         self.scorer.ready()
+        if self.cold is not None:
+            if self.cold.n_items != self.n_items:
+                raise PayloadInvalid(
+                    f"payload: {self.n_items} items do not match {self.cold.n_items} of the second part"
+                )
+            self.cold.ready()
 
     def rehearse(self) -> None:
         """Answer one query of each kind that the model can, so that a broken model fails before it is published."""
@@ -108,19 +143,44 @@ class Model(Stored):
         limit: int,
         exclude_items: Sequence[str] = (),
         include_seen: bool = False,
+        restriction: Restriction = UNRESTRICTED,
+        history: Sequence[Interaction] = (),
+        replace: bool = False,
+        fallback: bool = False,
     ) -> Prepared:
         """A known `user_id` is answered from its history; otherwise `user_features` make a cold start.
 
-        Raises UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
+        A `history` with known items joins that of a known user, or with `replace` stands in its place; for others it
+        is the whole history. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises
+        UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
         """
         user = -1 if user_id is None else self.user_ids.index(user_id)
-        exclude = self._columns(exclude_items)
+        given = self._given(history)
+        query, ignored = self._query(limit, exclude_items, restriction, given.unknown)
+        query = query._replace(include_seen=include_seen, seeds=given.columns, seed_weights=given.weights)
         if user >= 0:
-            return Prepared(Query(limit=limit, user=user, exclude=exclude, include_seen=include_seen), ())
-        if user_features is None:
-            raise UnknownUser("user_id is not in the training data; user_features can stand in for it")
-        vector, ignored = self._encode("user", user_features)
-        return Prepared(Query(limit=limit, user_features=vector, exclude=exclude), ignored)
+            query = self._without_hidden(query, user)
+        if user >= 0 and (not replace or not len(given.columns)):
+            query, profile = self._of_user(query, user)
+            return self._with_pins(Prepared(query, (), ignored, profile, restriction.offset), restriction)
+        if user_features is not None:
+            vector, others = self._encode("user", user_features)
+            profile = "features+history" if len(given.columns) else "features"
+            query = query._replace(user_features=vector)
+            return self._with_pins(Prepared(query, others, ignored, profile, restriction.offset), restriction)
+        if len(given.columns):
+            return self._with_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
+        if fallback:
+            query = query._replace(popular=True, seeds=NO_ITEMS, seed_weights=None)
+            return self._with_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
+        if history:
+            raise UnknownUser("nothing is known of this user: no item of the history is in the training data")
+        raise UnknownUser if self._encoder("user") is not None else UnknownUser("user_id is not in the training data")
+
+    def prepare_popular(self, *, limit: int, restriction: Restriction) -> Prepared:
+        """The most chosen items of the training data."""
+        query, ignored = self._query(limit, (), restriction)
+        return Prepared(query._replace(popular=True), (), ignored, "popular", restriction.offset)
 
     def prepare_related(
         self,
@@ -130,8 +190,9 @@ class Model(Stored):
         user_features: Features | None,
         limit: int,
         exclude_items: Sequence[str] = (),
+        restriction: Restriction = UNRESTRICTED,
     ) -> Prepared:
-        """Known seeds, and unseen items by their features, are the history of an imagined user.
+        """Known seeds, and unseen items by their features, are the history of a user whom training never saw.
 
         `item_features` describes one unseen item, or maps item ids to such descriptions; an id that training knows
         counts as a seed by itself and its features are not used. Seeds that are neither known nor described are left
@@ -151,24 +212,127 @@ class Model(Stored):
             prior, others = self._encode("user", user_features)
             ignored |= dict.fromkeys(others)
         if not len(known) and not unseen:
-            raise UnknownSeedItems(
-                "none of the seed items is in the training data; item_features can stand in for them"
-            )
-        query = Query(
-            limit=limit,
-            seeds=known,
-            seed_features=tuple(unseen),
-            user_features=prior,
-            exclude=self._columns(exclude_items),
-        )
-        return Prepared(query, tuple(ignored))
+            if self._encoder("item") is not None:
+                raise UnknownSeedItems
+            raise UnknownSeedItems("none of the seed items is in the training data")
+        query, ignored_items = self._query(limit, exclude_items, restriction)
+        query = query._replace(seeds=known, seed_features=tuple(unseen), user_features=prior)
+        return self._with_pins(Prepared(query, tuple(ignored), ignored_items, None, restriction.offset), restriction)
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
         """One ranking a query, in order; empty where no candidate is left.
 
         The bits of a ranking depend on its query alone. Long array operations release the interpreter lock.
         """
-        return self.scorer.rank(queries, self.history)
+        ranked = self._unarranged([pool_of(query, self.n_items) for query in queries])
+        return [self._presented(query, ranking) for query, ranking in zip(queries, ranked, strict=True)]
+
+    def _presented(self, query: Query, ranking: Ranking) -> Ranking:
+        """The ranking in the order in which it is shown, with its reasons."""
+        if query.rules is None and not query.explain:
+            return ranking
+        scorer = self.scorer_of(query)
+        ranking = arranged(query, ranking, self.n_items, scorer.similar, self._unarranged)
+        return explained(query, ranking, scorer, self.history, self.features)
+
+    def _unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
+        if not any(query.popular for query in queries):
+            return self._scored(queries)
+        scored = iter(self._scored([query for query in queries if not query.popular]))
+        return [self._most_chosen(query) if query.popular else next(scored) for query in queries]
+
+    def scorer_of(self, query: Query) -> Scorer:
+        """The part that answers `query`."""
+        if self.cold is None or query.user >= 0 or query.known:
+            return self.scorer
+        return self.cold
+
+    def _scored(self, queries: Sequence[Query]) -> list[Ranking]:
+        if self.cold is None:
+            return self.scorer.rank(queries, self.history)
+        found: dict[int, Ranking] = {}
+        for part in (self.scorer, self.cold):
+            places = [place for place, query in enumerate(queries) if self.scorer_of(query) is part]
+            if places:
+                found.update(zip(places, part.rank([queries[place] for place in places], self.history), strict=True))
+        return [found[place] for place in range(len(queries))]
+
+    @cached_property
+    def _popularity(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
+        """Columns by falling number of users who chose them, ties in training order, and that number by column."""
+        counts = np.bincount(self.history.columns, minlength=self.n_items)
+        return by_count(counts), counts
+
+    def _most_chosen(self, query: Query) -> Ranking:
+        order, counts = self._popularity
+        items = first_of(order, query, query.exclude)
+        return Ranking(items, counts[items].astype(np.float64), popular=True)
+
+    def _query(
+        self, limit: int, exclude_items: Sequence[str], restriction: Restriction, unknown: Sequence[str] = ()
+    ) -> tuple[Query, tuple[str, ...]]:
+        """What is asked whoever asks, and the ids that the model does not know: those in `unknown` come first."""
+        allowed, ignored = restriction.allowed, dict.fromkeys(unknown)
+        if restriction.include_items is not None:
+            columns = self.item_ids.indices(restriction.include_items)
+            ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, np.flatnonzero(columns < 0).tolist()))
+            allowed = joined(allowed, ItemSet.of_columns(columns[columns >= 0], self.n_items))
+        exclude = self._columns(exclude_items)
+        query = Query(
+            limit=limit + restriction.offset,
+            exclude=exclude,
+            allowed=allowed,
+            rules=restriction.rules,
+            explain=restriction.explain,
+            offset=restriction.offset,
+        )
+        return query, tuple(ignored)
+
+    def _with_pins(self, prepared: Prepared, restriction: Restriction) -> Prepared:
+        """The query with the pins that may be shown; the others are named as ignored."""
+        if not restriction.pins:
+            return prepared
+        query, n_items = prepared.query, self.n_items
+        columns = self.item_ids.indices([item for item, _ in restriction.pins])
+        excluded = query.exclude if query.popular else excluded_columns(query, self.history)
+        shown = ~ItemSet.of_columns(excluded, n_items)
+        may = (columns >= 0) & (shown if query.allowed is None else shown & query.allowed).contains(columns.clip(0))
+        pins = tuple(Pin(int(columns[n]), restriction.pins[n][1]) for n in np.flatnonzero(may).tolist())
+        gone = (restriction.pins[n][0] for n in np.flatnonzero(~may).tolist())
+        rules = (query.rules or Rules())._replace(pins=pins)
+        ignored = tuple(dict.fromkeys((*prepared.ignored_items, *gone)))
+        active = rules if rules != Rules() else None
+        return prepared._replace(query=query._replace(rules=active), ignored_items=ignored)
+
+    def _given(self, history: Sequence[Interaction]) -> Given:
+        """Distinct known columns of a history, rising; the weights of repeated items are added up."""
+        if not history:
+            return Given(NO_ITEMS, None, ())
+        found = self.item_ids.indices([one.item_id for one in history])
+        weights = np.array([one.weight for one in history], dtype=np.float64)
+        unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(found < 0).tolist())
+        return Given(*_added_up(found[found >= 0], weights[found >= 0]), tuple(unknown))
+
+    def _of_user(self, query: Query, user: int) -> tuple[Query, Profile]:
+        """The query for a row of the training matrix, with the seeds of `query` joined to its history."""
+        profile: Profile = "user+history" if len(query.seeds) else "user"
+        if profile == "user" and not (query.explain and self.scorer.explains_by_profile):
+            return query._replace(user=user), profile
+        known, values = self.history.items(user), self.history.values(user)
+        own = np.ones(len(known)) if values is None else values.astype(np.float64)
+        more = np.ones(len(query.seeds)) if query.seed_weights is None else query.seed_weights
+        seeds, weights = _added_up(np.concatenate([known, query.seeds]), np.concatenate([own, more]))
+        return query._replace(seeds=seeds, seed_weights=weights, known=True), profile
+
+    def _without_hidden(self, query: Query, user: int) -> Query:
+        """The query without what the user is never shown, whatever else it asks for."""
+        if self.hidden is None or not len(self.hidden.items(user)):
+            return query
+        return query._replace(exclude=np.union1d(query.exclude, self.hidden.items(user)).astype(np.int32))
+
+    def known_user(self, user: int, *, limit: int) -> Query:
+        """The query for a row of the training matrix, whose history and hidden items do not come back."""
+        return self._without_hidden(Query(limit=limit, user=user), user)
 
     def _columns(self, items: Sequence[str]) -> NDArray[np.int32]:
         """Distinct columns of the known items, rising."""
@@ -194,11 +358,20 @@ class Model(Stored):
         stated = None if declared is None else (declared.get("dimension"), declared.get("columns"))
         if held != stated:
             raise FeatureStateMismatch(f"feature state check failed: {side} is {stated}, the payload holds {held}")
-        if encoder is not None and encoder.dim != self.scorer.feature_dim(side):
+        places = (self.cold or self.scorer).feature_dim(side)
+        if encoder is not None and encoder.dim != places:
             raise FeatureStateMismatch(
-                f"feature state check failed: the {side} encoder has {encoder.dim} places,"
-                f" the scorer {self.scorer.feature_dim(side)}"
+                f"feature state check failed: the {side} encoder has {encoder.dim} places, the scorer {places}"
             )
+
+
+def _added_up(
+    columns: NDArray[np.int32], weights: NDArray[np.float64]
+) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
+    """Distinct columns, rising, with their weights added up; None for weights that are all 1."""
+    distinct, places = np.unique(columns, return_inverse=True)
+    total = np.bincount(places, weights, minlength=len(distinct)).astype(np.float64, copy=False)
+    return distinct.astype(np.int32), None if (total == 1.0).all() else total
 
 
 def payload_parts(model: Model) -> dict[str, int]:

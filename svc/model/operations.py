@@ -1,8 +1,10 @@
-"""What the pickle of a payload may do: only what svc's own writer does, with tuples no larger than models hold.
+"""What the pickle of a payload may do: only what svc's own writer does, and no more of it than models hold.
 
-Nothing is built here. Size matters because Python hashes a tuple by recursion in C and never remembers the
-result: as a key of a dict, a deep tuple ends the process, and one that holds the level below it twice, level
-after level, is never done.
+Nothing is built here. Size matters because small pickles can ask for much: a container that holds the level below
+it twice, level after level, is never done being hashed or written into a message; a million empty sets take 250
+times their bytes; a tuple of a million levels overflows the C stack; and a thousand times a thousand numbers with
+one hash take a million steps to become the keys of a dict. So every container counts with all that it holds, as
+often as it holds it, and keys are texts, whose hashes nobody can foresee.
 """
 
 from __future__ import annotations
@@ -13,10 +15,16 @@ from typing import Any, Final
 
 from svc.errors import ForbiddenClass, PayloadInvalid
 
-MAX_TUPLE_DEPTH: Final = 64
-MAX_TUPLE_SIZE: Final = 1 << 18
+MAX_OPERATIONS: Final = 1 << 18
+"""A model has some thirty for each column of features and each of its arrays."""
+MAX_CONTAINERS: Final = 1 << 14
+MAX_DEPTH: Final = 64
+MAX_SIZE: Final = 1 << 16
+"""Values in one container, those of the containers in it counted as often as they are in it."""
+MAX_TOTAL_SIZE: Final = 1 << 20
+"""The sizes of all values, each counted whenever it is put into something."""
 
-_VALUES: Final = frozenset(
+_PLAIN_VALUES: Final = frozenset(
     [
         "NONE",
         "NEWTRUE",
@@ -26,67 +34,95 @@ _VALUES: Final = frozenset(
         "BININT2",
         "LONG1",
         "BINFLOAT",
-        "SHORT_BINUNICODE",
-        "BINUNICODE",
-        "SHORT_BINBYTES",
-        "BINBYTES",
-        "EMPTY_TUPLE",
-        "EMPTY_LIST",
-        "EMPTY_DICT",
-        "EMPTY_SET",
         "NEXT_BUFFER",
     ]
 )
+_TEXTS: Final = frozenset(["SHORT_BINUNICODE", "BINUNICODE", "SHORT_BINBYTES", "BINBYTES"])
+_EMPTY: Final = frozenset(["EMPTY_TUPLE", "EMPTY_LIST", "EMPTY_DICT", "EMPTY_SET"])
 _TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "TUPLE": None}
-_CALLS: Final = {"STACK_GLOBAL": 2, "REDUCE": 2, "FROZENSET": None}
+_CALLS: Final = {"STACK_GLOBAL": 2, "REDUCE": 2}
 _FILLS: Final = {"APPEND": 1, "SETITEM": 2, "APPENDS": None, "SETITEMS": None, "ADDITEMS": None}
 _BESIDE: Final = frozenset(["PROTO", "FRAME", "STOP", "MARK", "MEMOIZE", "BINGET", "LONG_BINGET", "READONLY_BUFFER"])
-_OPERATIONS: Final = _VALUES | _TUPLES.keys() | _CALLS.keys() | _FILLS.keys() | _BESIDE
+_OPERATIONS: Final = (
+    _PLAIN_VALUES | _TEXTS | _EMPTY | _TUPLES.keys() | _CALLS.keys() | _FILLS.keys() | _BESIDE | {"FROZENSET"}
+)
 _OBJECT_OPERATIONS: Final = frozenset(
     ("GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "BUILD", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID")
 )
-_ONE: Final = (1, 0)
 
 
 def check_operations(pickled: bytes | memoryview) -> None:
-    """Refuse a pickle with any operation that `codec.encode` does not use, and tuples beyond the bounds above.
+    """Refuse a pickle with any operation that `codec.encode` does not use, or with more than the bounds above.
 
     Raises ForbiddenClass or PayloadInvalid, and for a pickle that makes no sense whatever its reading raises.
     """
     end = 0
     stack = _Stack()
-    for operation, argument, position in pickletools.genops(io.BytesIO(pickled)):
+    for number, (operation, argument, position) in enumerate(pickletools.genops(io.BytesIO(pickled)), start=1):
         if operation.name in _OBJECT_OPERATIONS:
             raise ForbiddenClass(f"payload builds an object with {operation.name}, which svc never writes")
         if operation.name not in _OPERATIONS:
             raise PayloadInvalid(f"payload: operation {operation.name} at byte {position} is not one that svc writes")
+        if number > MAX_OPERATIONS:
+            raise PayloadInvalid(f"payload: more than {MAX_OPERATIONS} operations, more than any model needs")
         stack.follow(operation.name, argument)
         end = (position or 0) + 1
     if end != len(pickled):
         raise PayloadInvalid("payload: bytes follow the end of the pickle")
 
 
-class _Stack:
-    """The stack and memo of an unpickler, with (size, depth) in the place of each value.
+class _Value:
+    """What stands for one value: how many it is with all that is in it, and how deep.
 
-    A tuple has the sizes of all its elements, those that it holds twice counted twice; anything else has size 1.
+    `is_held` once another value holds it: from then on it may not grow, or what holds it would be larger than counted.
     """
 
+    __slots__ = ("depth", "is_held", "is_text", "size")
+
+    def __init__(self, *, is_text: bool = False) -> None:
+        self.size = 1
+        self.depth = 1
+        self.is_held = False
+        self.is_text = is_text
+
+    def take(self, held: list[_Value]) -> None:
+        self.size += sum(value.size for value in held)
+        self.depth = max(self.depth, 1 + max((value.depth for value in held), default=0))
+        if self.size > MAX_SIZE or self.depth > MAX_DEPTH:
+            raise PayloadInvalid(
+                f"payload: a container of {self.size} values, {self.depth} levels deep, is larger than any of a model"
+            )
+
+
+_PLAIN: Final = _Value()
+_TEXT: Final = _Value(is_text=True)
+
+
+class _Stack:
+    """The stack and memo of an unpickler, with a `_Value` in the place of each value."""
+
     def __init__(self) -> None:
-        self._values: list[tuple[int, int]] = []
+        self._values: list[_Value] = []
         self._marks: list[int] = []
-        self._memo: list[tuple[int, int]] = []
+        self._memo: list[_Value] = []
+        self._n_containers = 0
+        self._total_size = 0
 
     def follow(self, name: str, argument: Any) -> None:
-        if name in _VALUES:
-            self._values.append(_ONE)
+        if name in _TEXTS:
+            self._values.append(_TEXT)
+        elif name in _PLAIN_VALUES:
+            self._values.append(_PLAIN)
+        elif name in _EMPTY:
+            self._container([])
         elif name in _TUPLES:
-            self._values.append(_tuple_of(self._take(_TUPLES[name])))
+            self._container(self._take(_TUPLES[name]))
+        elif name == "FROZENSET":
+            self._container(_texts(self._take(None)))
         elif name in _CALLS:
-            self._take(_CALLS[name])
-            self._values.append(_ONE)
+            self._container(self._take(_CALLS[name]))
         elif name in _FILLS:
-            self._take(_FILLS[name])
+            self._fill(name)
         elif name == "MARK":
             self._marks.append(len(self._values))
         elif name == "MEMOIZE":
@@ -94,19 +130,41 @@ class _Stack:
         elif name in ("BINGET", "LONG_BINGET"):
             self._values.append(self._memo[argument])
 
-    def _take(self, count: int | None) -> list[tuple[int, int]]:
-        """The topmost `count` values, or all since the last mark."""
+    def _container(self, held: list[_Value]) -> None:
+        self._n_containers += 1
+        if self._n_containers > MAX_CONTAINERS:
+            raise PayloadInvalid(f"payload: more than {MAX_CONTAINERS} containers, more than any model has")
+        made = _Value()
+        made.take(held)
+        self._values.append(made)
+
+    def _fill(self, name: str) -> None:
+        held = self._take(_FILLS[name])
+        filled = self._values[-1]
+        if filled.is_held or filled is _PLAIN or filled is _TEXT:
+            raise PayloadInvalid("payload: a container grows after another holds it, or is none")
+        if name in ("SETITEM", "SETITEMS"):
+            _texts(held[::2])
+        elif name == "ADDITEMS":
+            _texts(held)
+        filled.take(held)
+
+    def _take(self, count: int | None) -> list[_Value]:
+        """The topmost `count` values, or all since the last mark; what takes them holds them from now on."""
         start = self._marks.pop() if count is None else len(self._values) - count
         if start < 0:
             raise PayloadInvalid("payload: the pickle takes more than it gave")
         taken = self._values[start:]
         del self._values[start:]
+        for value in taken:
+            value.is_held = True
+            self._total_size += value.size
+        if self._total_size > MAX_TOTAL_SIZE:
+            raise PayloadInvalid("payload: its containers hold more than those of any model")
         return taken
 
 
-def _tuple_of(elements: list[tuple[int, int]]) -> tuple[int, int]:
-    size = 1 + sum(size for size, _ in elements)
-    depth = 1 + max((depth for _, depth in elements), default=0)
-    if size > MAX_TUPLE_SIZE or depth > MAX_TUPLE_DEPTH:
-        raise PayloadInvalid(f"payload: a tuple of {size} values, {depth} levels deep, is larger than any of a model")
-    return size, depth
+def _texts(keys: list[_Value]) -> list[_Value]:
+    if not all(key.is_text for key in keys):
+        raise PayloadInvalid("payload: keys of a dict and members of a set are texts in every model")
+    return keys

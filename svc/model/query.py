@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from svc.model.arrange import Rules
+from svc.model.explain import Because
+from svc.model.item_sets import ItemSet
 
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
@@ -35,10 +40,13 @@ class Query(NamedTuple):
     """One ranking to make. Exactly one of `user`, `seeds`/`seed_features` or `user_features` leads it.
 
     `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns,
-    (s,) int32, and `seed_features` describe items never seen: together they are the history of an imagined
+    (s,) int32, and `seed_features` describe items never seen: together they are the history of an unseen
     user. `user_features` is an encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior.
-    `exclude` are item columns that must not come back, (e,) int32; unless `include_seen`, the history of `user`
-    must not either. `limit` is the most items to return.
+    `seed_weights` are the values of `seeds`, (s,) float64, where they are not all 1. `exclude` are item columns that
+    must not come back, (e,) int32; unless `include_seen`, the seeds and the history of `user` must not either. With
+    `allowed` only its items are ranked. `limit` is the most items to return. A query that is `popular` asks for the
+    most chosen items of the training data, whoever asks. `known` marks seeds that hold the history of a training user.
+    `rules` arrange the ranking. With `explain`, each item from the place `offset` on has so many reasons at most.
     """
 
     limit: int
@@ -48,17 +56,81 @@ class Query(NamedTuple):
     user_features: NDArray[np.float64] | None = None
     exclude: NDArray[np.int32] = NO_ITEMS
     include_seen: bool = False
+    seed_weights: NDArray[np.float64] | None = None
+    allowed: ItemSet | None = None
+    popular: bool = False
+    known: bool = False
+    rules: Rules | None = None
+    explain: int = 0
+    offset: int = 0
+
+
+class Interaction(NamedTuple):
+    """An item that a request names as chosen, and how much that counts."""
+
+    item_id: str
+    weight: float = 1.0
+
+
+class Given(NamedTuple):
+    """The history of a request: known columns, their weights (None: all 1), and ids that the model does not know."""
+
+    columns: NDArray[np.int32]
+    weights: NDArray[np.float64] | None
+    unknown: tuple[str, ...]
+
+
+class Restriction(NamedTuple):
+    """What a request may be answered with: the items of `allowed` that are among `include_items`; None: all.
+
+    The answer leaves the first `offset` items of the ranking out. `rules` and `pins`, ids with their places, arrange
+    it, and `explain` is the number of reasons for each item.
+    """
+
+    offset: int = 0
+    include_items: Sequence[str] | None = None
+    allowed: ItemSet | None = None
+    rules: Rules | None = None
+    pins: Sequence[tuple[str, int]] = ()
+    explain: int = 0
+
+
+UNRESTRICTED = Restriction()
 
 
 class Ranking(NamedTuple):
-    """Item columns, (k,) int32, by falling score, and their scores, (k,) float64. Ties: lower column first."""
+    """Item columns, (k,) int32, by falling score, and their scores, (k,) float64. Ties: lower column first.
+
+    The scores of a `popular` ranking are numbers of users, not scores of the model. A ranking that rules arranged has
+    for each item the `reasons` why it is where it is, and an explained one why its score is what it is.
+    """
 
     items: NDArray[np.int32]
     scores: NDArray[np.float64]
+    popular: bool = False
+    reasons: tuple[tuple[str, ...], ...] = ()
+    because: tuple[Because, ...] = ()
+
+    def from_place(self, place: int) -> Ranking:
+        """What is left from the `place`-th item on."""
+        if not place:
+            return self
+        reasons, because = self.reasons[place:], self.because[place:]
+        return Ranking(self.items[place:], self.scores[place:], self.popular, reasons, because)
 
 
 class Prepared(NamedTuple):
-    """A query, with the feature keys of the request that named no declared column."""
+    """A query, with what its answer says beside the items.
+
+    `ignored_features` are keys of the request that named no declared column, `ignored_items` ids that the model does
+    not know. `profile` says what the ranking goes by. The answer begins at the place `offset` of the ranking.
+    """
 
     query: Query
     ignored_features: tuple[str, ...]
+    ignored_items: tuple[str, ...] = ()
+    profile: Profile | None = None
+    offset: int = 0
+
+
+Profile = Literal["user", "user+history", "history", "features", "features+history", "popular"]

@@ -28,7 +28,7 @@ _VERIFIED: Final = frozenset(
     }
 )
 COMPATIBLE: Final[Mapping[frozenset[Minor], frozenset[str]]] = {frozenset({(0, 4), (0, 5)}): _VERIFIED}
-_MINOR = re.compile(r"(\d+)\.(\d+)(?![0-9])")
+_MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
     shown = trained if isinstance(trained, str) else None
     if theirs is None or ours is None:
         return SkewResult("unknown", shown, running)
-    if theirs == ours or _verified(header.get("best_class"), theirs, ours):
+    if theirs == ours or all(_verified(name, theirs, ours) for name in _classes(header)):
         return SkewResult("compatible", shown, running)
     if allow:
         return SkewResult("allowed", shown, running)
@@ -70,6 +70,13 @@ def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) 
         f"irspack version skew: {_class(header)} was trained with {trained} and this server has {running}, "
         "a transition that is not verified for it; retrain with the serving host's version"
     )
+
+
+def _classes(header: Mapping[str, Any]) -> list[object]:
+    """The classes whose numbers the payload holds: those of its parts, or the one of a model that has none."""
+    parts = header.get("parts")
+    names = [part.get("class") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    return names or [header.get("best_class")]
 
 
 def _minor(text: object) -> Minor | None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 
 class Stored:
-    """Base of the payload's objects: attributes with a leading underscore are derived and stay out of it."""
+    """Base of the payload's objects: attributes with a leading underscore are derived and stay out of it.
+
+    `STORED_NAMES` gives an attribute another name in the payload, so that renaming it in the code changes no artifact.
+    """
+
+    STORED_NAMES: ClassVar[dict[str, str]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}

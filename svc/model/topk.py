@@ -1,4 +1,4 @@
-"""Exact selection of the best entries, without sorting what cannot be among them.
+"""Exact top-k selection that does not sort entries which cannot be among the best.
 
 | symbol | meaning |
 |---|---|

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 ALGORITHMS: tuple[str, ...] = (
     "IALSRecommender",
@@ -12,10 +15,76 @@ ALGORITHMS: tuple[str, ...] = (
     "DenseSLIMRecommender",
     "TruncatedSVDRecommender",
     "BPRFMRecommender",
+    "SLIMRecommender",
+    "EDLAERecommender",
+    "BlendRecommender",
 )
+BLEND = "BlendRecommender"
+"""The weighted sum of the best models of a search, made of the others."""
+BLENDED: tuple[str, ...] = (
+    "IALSRecommender",
+    "TruncatedSVDRecommender",
+    "CosineKNNRecommender",
+    "RP3betaRecommender",
+    "DenseSLIMRecommender",
+    "SLIMRecommender",
+    "EDLAERecommender",
+)
+"""What a blend may be made of: its parts must say something of each user by themselves, and place new ones."""
 FEATURE_AWARE = "IALSRecommender"
 """The one recommender that learns from features."""
 DEFAULT_ALGORITHMS: tuple[str, ...] = ALGORITHMS[:6]
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """Bounds that `training.search_space` may give a parameter, or what it may choose from."""
+
+    low: float = 0.0
+    high: float = float("inf")
+    whole: bool = False
+    choices: tuple[Any, ...] = ()
+
+
+_SIZE = Tuned(1, 8192, whole=True)
+_NEIGHBOURS = Tuned(1, 1_000_000, whole=True)
+_STRENGTH = Tuned(1e-12, 1e12)
+_YES_NO = Tuned(choices=(True, False))
+TUNED: Mapping[str, Mapping[str, Tuned]] = {
+    "IALSRecommender": {
+        "n_components": _SIZE,
+        "alpha0": _STRENGTH,
+        "reg": _STRENGTH,
+        "mean_prior": _YES_NO,
+        "lambda_user_feature": _STRENGTH,
+        "lambda_item_feature": _STRENGTH,
+    },
+    "CosineKNNRecommender": {
+        "top_k": _NEIGHBOURS,
+        "shrinkage": Tuned(0, 1e12),
+        "feature_weighting": Tuned(choices=("NONE", "TF_IDF", "BM_25")),
+        "normalize": _YES_NO,
+    },
+    "TopPopRecommender": {},
+    "RP3betaRecommender": {
+        "top_k": _NEIGHBOURS,
+        "alpha": Tuned(0, 10),
+        "beta": Tuned(0, 10),
+        "normalize_weight": _YES_NO,
+    },
+    "DenseSLIMRecommender": {"reg": _STRENGTH},
+    "TruncatedSVDRecommender": {"n_components": _SIZE, "weighting": Tuned(choices=("NONE", "DEGREES", "BM_25"))},
+    "BPRFMRecommender": {
+        "n_components": _SIZE,
+        "item_alpha": _STRENGTH,
+        "user_alpha": _STRENGTH,
+        "loss": Tuned(choices=("bpr", "warp")),
+    },
+    "SLIMRecommender": {"alpha": _STRENGTH, "l1_ratio": Tuned(0, 1), "top_k": _NEIGHBOURS},
+    BLEND: {},
+    "EDLAERecommender": {"reg": _STRENGTH, "dropout_p": Tuned(0, 0.999), "top_k": _NEIGHBOURS},
+}
+"""The parameters of each algorithm that a recipe may bound."""
 _SUFFIX = "recommender"
 _BY_SHORT_NAME = {name.lower().removesuffix(_SUFFIX): name for name in ALGORITHMS}
 
@@ -28,3 +97,30 @@ def canonical_name(text: str) -> str:
     nearest = difflib.get_close_matches(short, _BY_SHORT_NAME, n=1)
     hint = f"did you mean {_BY_SHORT_NAME[nearest[0]]}? " if nearest else ""
     raise ValueError(f"is no known algorithm; {hint}allowed: {', '.join(ALGORITHMS)}")
+
+
+def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> None:
+    """Raise ValueError, naming the parameter and what it takes, for what cannot be searched."""
+    known = TUNED[algorithm]
+    for name, bounds in wanted.items():
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {nearest[0]}? " if nearest else ""
+            raise ValueError(f"{name} is not searched for {algorithm}; {hint}there are {', '.join(known) or 'none'}")
+        problem = _problem(known[name], bounds)
+        if problem:
+            raise ValueError(f"{algorithm}.{name} {problem}")
+
+
+def _problem(tuned: Tuned, bounds: Sequence[Any]) -> str | None:
+    if tuned.choices:
+        fits = bool(bounds) and all(
+            any(value is choice or value == choice for choice in tuned.choices) for value in bounds
+        )
+        return None if fits else f"takes a list of some of {', '.join(map(str, tuned.choices))}"
+    numbers = [value for value in bounds if isinstance(value, int if tuned.whole else (int, float))]
+    fits = len(bounds) == len(numbers) == 2 and not any(isinstance(value, bool) for value in numbers)
+    if fits and tuned.low <= numbers[0] <= numbers[1] <= tuned.high:
+        return None
+    kind = "whole numbers" if tuned.whole else "numbers"
+    return f"takes [lowest, highest], two {kind} from {tuned.low:g} to {tuned.high:g}"

@@ -19,6 +19,19 @@ from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
 from svc.recipe.variables import contains_reference, has_reference
 
 HASH_LENGTH = 12
+NOT_HASHED = frozenset(
+    {
+        ("serving",),
+        ("output", "expires_after"),
+        ("cleansing", "max_change"),
+        ("output", "keep"),
+        ("item_metadata", "filter_fields"),
+    }
+)
+"""Places of the recipe that say what is done with a model, not what it is: neither the hash nor artifacts hold them."""
+
+_Place = tuple[str, ...]
+_FORMER_DEFAULTS = {"parallelism": 1}
 
 
 def unexpanded(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -28,30 +41,40 @@ def unexpanded(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
 
 def recipe_hash(canonical: Mapping[str, Any]) -> str:
     """First 12 hex digits of the sha256 of canonical JSON: keys sorted, no blanks, ASCII."""
-    text = json.dumps(canonical, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(_with_former_defaults_left_out(canonical), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
-def _model(model: BaseModel, tree: Mapping[str, Any]) -> dict[str, Any]:
+def _with_former_defaults_left_out(canonical: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe that writes out what was once the default keeps the hash that it had then."""
+    given = canonical.get("training")
+    if not isinstance(given, Mapping):
+        return dict(canonical)
+    training = {key: value for key, value in given.items() if _FORMER_DEFAULTS.get(key) != value}
+    rest = {key: value for key, value in canonical.items() if key != "training"}
+    return {**rest, "training": training} if training else rest
+
+
+def _model(model: BaseModel, tree: Mapping[str, Any], place: _Place = ()) -> dict[str, Any]:
     result = {}
     for name, field in type(model).model_fields.items():
         key = field.alias or name
-        if key not in tree:
+        if key not in tree or (*place, key) in NOT_HASHED:
             continue
-        value = _value(getattr(model, name), tree[key])
+        value = _value(getattr(model, name), tree[key], (*place, key))
         default = None if field.is_required() else _json(field.get_default(call_default_factory=True))
         if field.is_required() or value not in (default, {}):
             result[key] = value
     return result
 
 
-def _value(value: Any, raw: Any) -> Any:
+def _value(value: Any, raw: Any, place: _Place) -> Any:
     if isinstance(value, SourceSpec) and isinstance(raw, Mapping):
         return _source(raw)
     if isinstance(value, BaseModel) and isinstance(raw, Mapping):
-        return _model(value, raw)
+        return _model(value, raw, place)
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel) and len(value) == len(raw):
-        return [_value(item, raw_item) for item, raw_item in zip(value, raw, strict=True)]
+        return [_value(item, raw_item, place) for item, raw_item in zip(value, raw, strict=True)]
     return raw if has_reference(raw) or contains_reference(raw) else _json(value)
 
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from svc.errors import RecipeError, RecipeSecurityError
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
-from svc.recipe.normalize import SHORTHAND, normalize
+from svc.recipe.normalize import SHORTHAND, merged, normalize
 from svc.recipe.schema import Features, Recipe
 from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
 from svc.recipe.variables import recipe_variables
@@ -26,7 +26,7 @@ from svc.settings import Settings
 __all__ = ["LoadedRecipe", "RecipeWarning", "load_recipe", "recipe_variables"]
 
 CheckSource = Callable[[SourceSpec, str], None]
-_SERVED = ("name", "output", "item_metadata")
+_SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
 
 
@@ -74,14 +74,15 @@ def load_recipe(
     settings: Settings,
     for_serving: bool = False,
     check_source: CheckSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`.
+    """Read and check the recipe at `path`. Values of `overrides` replace those of the file; mappings are merged.
 
-    With `for_serving` only `name`, `output` and `item_metadata` are expanded, and what training alone uses may
-    refer to variables that are not set. `check_source(spec, field path)` knows the plug-ins. Raises RecipeError,
+    With `for_serving` only `name`, `output`, `item_metadata` and `serving` are expanded, and what training alone uses
+    may refer to variables that are not set. `check_source(spec, field path)` knows the plug-ins. Raises RecipeError,
     or RecipeSecurityError for what is refused whatever the data.
     """
-    loading = _Loading(path, variables, settings, for_serving, check_source)
+    loading = _Loading(path, variables, settings, for_serving, check_source, overrides or {})
     try:
         return loading.run()
     except RecipeError as error:
@@ -102,12 +103,14 @@ class _Loading:
     settings: Settings
     for_serving: bool
     check_source: CheckSource | None
+    overrides: Mapping[str, Any]
 
     def run(self) -> LoadedRecipe:
         tree, shorthand = normalize(_mapping(parse_yaml(_read(self.path), str(self.path))))
+        tree = merged(tree, normalize(dict(self.overrides))[0])
         recipe = self._validate(tree, self._expanded(tree), shorthand)
         for where, spec in recipe.sources().items():
-            if not self.for_serving or where.startswith("item_metadata"):
+            if not self.for_serving or where.split(".")[0] in _SERVED:
                 self._check_source(spec, where, problems.value_at(tree, tuple(where.split("."))))
         self._check_output(recipe)
         canonical = fingerprint.unexpanded(recipe, tree)

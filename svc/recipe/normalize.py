@@ -26,6 +26,13 @@ def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     return result, used
 
 
+def merged(tree: Any, overrides: Any) -> Any:
+    """`tree` with the values of `overrides`, mappings key by key; neither is changed."""
+    if not isinstance(tree, dict) or not isinstance(overrides, dict):
+        return overrides
+    return {**tree, **{key: merged(tree.get(key), value) for key, value in overrides.items()}}
+
+
 def _side(where: str, block: Any) -> Any:
     if not isinstance(block, dict) or not isinstance(block.get("columns"), list):
         return block

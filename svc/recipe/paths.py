@@ -12,11 +12,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from svc.errors import RecipeSecurityError
+from svc.names import EXTRAS_OF_SCHEMES, HTTP_SCHEMES
 
 LOCAL = "file"
-HTTP_SCHEMES = frozenset({"http", "https"})
-OBJECT_SCHEMES = frozenset({"s3", "gs", "az", "abfs", "abfss"})
-SCHEMES = (LOCAL, "s3", "gs", "az", "abfs", "abfss", "http", "https")
+SCHEMES = (LOCAL, *EXTRAS_OF_SCHEMES, "http", "https")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://")
 _IPV6_HOST = re.compile(r"^([a-z]+://)\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -62,7 +61,15 @@ def is_remote(location: Location) -> bool:
 def resolve_local(location: Location, base_dir: Path) -> Path:
     """The local path, relative ones below `base_dir`; symlinks are not followed here."""
     assert location.path is not None, "remote locations have no local path"
-    return base_dir / location.path
+    return _without_detours(base_dir / location.path)
+
+
+def _without_detours(path: Path) -> Path:
+    """`recipes/../data` as `data`, where both are one folder: behind a link, `..` leads elsewhere."""
+    if ".." not in path.parts:
+        return path
+    plain = Path(os.path.normpath(path))
+    return plain if os.path.realpath(plain.parent) == os.path.realpath(path.parent) else path
 
 
 def require_below(path: Path, root: Path) -> None:

@@ -6,6 +6,7 @@ What was found is shown as the file has it, so that the value of a variable neve
 from __future__ import annotations
 
 import difflib
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args
@@ -14,12 +15,14 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
-from svc.recipe.schema import Recipe
+from svc.recipe.schema import InteractionSchema, Recipe
 from svc.recipe.variables import has_reference
 
 Path = tuple[int | str, ...]
 _MAX_SHOWN = 80
 _MAX_LINES = 20
+_COLUMN = "_column"
+_VALUED = re.compile("weight|rating|score|strength|value", re.IGNORECASE)
 _PLAIN_WORDS = {
     "string_type": "must be text (in quotes if it looks like a number, yes or no)",
     "int_type": "must be a whole number",
@@ -64,7 +67,12 @@ def value_at(tree: Any, loc: Path) -> Any:
 def nearest(key: str, allowed: Iterable[str]) -> str | None:
     """The name in `allowed` that `key` most likely meant."""
     names = {name.lower(): name for name in allowed}
-    found = difflib.get_close_matches(key.lower(), names, n=1, cutoff=0.6)
+    ending = key.lower().endswith(_COLUMN)  # what all of them share makes no two of them alike
+    if ending:
+        names = {name.removesuffix(_COLUMN): real for name, real in names.items() if name.endswith(_COLUMN)}
+    found = difflib.get_close_matches(
+        key.lower().removesuffix(_COLUMN) if ending else key.lower(), names, n=1, cutoff=0.6
+    )
     return names[found[0]] if found else None
 
 
@@ -99,7 +107,8 @@ def _line(item: ErrorDetails, tree: Any, model: type[BaseModel], show: Callable[
     found = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
     if kind == "value_error":
         reason = str(item["ctx"]["error"])
-        return f"{where}: {reason}" if isinstance(value, Mapping) or loc == () else f"{where}: {found}, which {reason}"
+        told = reason if isinstance(value, Mapping) or loc == () else f"{found}, which {reason}"
+        return f"{where}: {told}".removeprefix(": ")
     foreign = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
     return f"{where}: {_wanted(item, value)}; {found}{foreign}".removeprefix(": ")
 
@@ -124,6 +133,10 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     if near is None and (home := _home_of(key, Recipe, "")) is not None:
         return f"it belongs at `{home}`"
     hint = f"did you mean `{near}`? " if near else ""
+    if near is None and model is InteractionSchema and _VALUED.search(key):
+        hint = (
+            "every row counts as one choice, unless `weight_column` names its weight; leave out rows that mean none. "
+        )
     return f"{hint}allowed: {', '.join(allowed)}"
 
 

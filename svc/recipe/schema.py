@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from svc.recipe.algorithms import DEFAULT_ALGORITHMS, FEATURE_AWARE, canonical_name
+from svc.names import RECIPE_NAME, Versioning
+from svc.recipe.algorithms import BLEND, BLENDED, DEFAULT_ALGORITHMS, FEATURE_AWARE, canonical_name, check_search_space
+from svc.recipe.serving_schema import FilterField, Kind, Serving
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
 
-NAME_PATTERN = "^[A-Za-z0-9_-]{1,64}$"
+NAME_PATTERN = f"^{RECIPE_NAME}$"
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
 
 Metric = Literal["ndcg", "map", "recall", "hit"]
 TimeUnit = Literal["s", "ms", "us", "ns"]
-Scheme = Literal["random", "time_user", "time_global"]
-Kind = Literal["categorical", "multi_label", "numerical"]
-Versioning = Literal["append_sha", "always_overwrite"]
+Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 Positive = Annotated[Whole, Field(ge=1)]
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 Seconds = Annotated[Number, Field(gt=0)]
 Algorithm = Annotated[str, AfterValidator(canonical_name)]
+Searched = bool | Whole | Number | str
+
+
+def _above_zero(half_life: str) -> str:
+    if half_life != "none" and float(half_life[:-1]) == 0.0:
+        raise ValueError("is a half-life of nothing; write none for no decay")
+    return half_life
+
+
+HalfLife = Annotated[str, Field(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,6})?[hdwy])$"), AfterValidator(_above_zero)]
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -37,22 +59,52 @@ class InteractionSchema(Block):
     item_column: Name
     time_column: Name | None = None
     time_unit: TimeUnit | None = Field(default=None, description="Unit of a numeric time column.")
+    weight_column: Name | None = Field(default=None, description="What each row counts: numbers above 0.")
+    event_column: Name | None = Field(
+        default=None, description="The kind of each row's event, which cleansing.event_weights gives a weight."
+    )
 
     @model_validator(mode="after")
     def _columns_differ(self) -> Self:
         if self.user_column == self.item_column:
             raise ValueError("user_column and item_column name the same column")
+        for name in ("weight_column", "event_column"):
+            if getattr(self, name) in {self.user_column, self.item_column}:
+                raise ValueError(f"{name} names an id column")
+        if self.weight_column is not None and self.event_column is not None:
+            raise ValueError("weight_column and event_column both say what a row counts: keep one of them")
         return self
+
+    @property
+    def is_weighted(self) -> bool:
+        return self.weight_column is not None or self.event_column is not None
+
+
+class MaxChange(Block):
+    """How far the data may move from the last training, in either direction: 0.5 is half of it."""
+
+    n_rows: Annotated[Number, Field(gt=0)] | None = None
+    n_users: Annotated[Number, Field(gt=0)] | None = None
+    n_items: Annotated[Number, Field(gt=0)] | None = None
 
 
 class Cleansing(Block):
     drop_null_ids: bool = True
-    dedup: Literal["keep_last", "keep_first", "none"] = Field(
-        default="keep_last", description="Which of several interactions of one user with one item stays."
+    event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
+        default=None,
+        description="Weight by event; `exclude`: no interaction, and that user never sees the item. Others drop.",
+    )
+    dedup: Literal["sum", "max", "count", "keep_last", "keep_first", "none"] = Field(
+        default="keep_last",
+        description="What several interactions of one user with one item become: one with the sum, the largest or the "
+        "number of their weights, the last or the first of them, or all of them.",
     )
     min_rows: Positive | None = None
     min_users: Positive | None = None
     min_items: Positive | None = None
+    max_change: MaxChange | None = Field(
+        default=None, description="A larger change since the last training ends the run; no part of the hash."
+    )
 
 
 class FeatureColumn(Block):
@@ -90,11 +142,16 @@ class Features(Block):
 
 
 class ItemMetadata(Block):
-    """Fields that join each recommended item in an answer."""
+    """Fields that join each recommended item in an answer, and fields that requests may filter on."""
 
     source: SourceSpec
     id_column: Name
-    fields: Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(_unique)]
+    fields: Annotated[tuple[Name, ...], AfterValidator(_unique)] = Field(
+        default=(), description="The only columns that answers carry; may be empty when there are filter_fields."
+    )
+    filter_fields: tuple[FilterField, ...] = Field(
+        default=(), description="Columns that may be filtered on; answered only when they are also in `fields`."
+    )
     on_field_missing: Literal["error", "null"] = "error"
 
     @field_validator("fields")
@@ -105,12 +162,51 @@ class ItemMetadata(Block):
                 raise ValueError(f"names {name!r}, which every answer already has; rename the column in the table")
         return names
 
+    @field_validator("filter_fields")
+    @classmethod
+    def _filtered_once(cls, fields: tuple[FilterField, ...]) -> tuple[FilterField, ...]:
+        _unique(tuple(field.name for field in fields))
+        return fields
+
+    @model_validator(mode="after")
+    def _some_field(self) -> Self:
+        if not self.fields and not self.filter_fields:
+            raise ValueError("needs `fields`, `filter_fields` or both")
+        return self
+
+    @property
+    def filter_kinds(self) -> dict[str, str]:
+        """Kind of each filter field by its name."""
+        return {field.name: field.kind for field in self.filter_fields}
+
 
 class Split(Block):
-    scheme: Scheme = Field(default="random", description="The time schemes need schema.time_column.")
+    scheme: Scheme = Field(
+        default="random",
+        description="The time schemes need schema.time_column; leave_one_out holds out the latest item of each user.",
+    )
     heldout_ratio: Annotated[Number, Field(gt=0, lt=1)] = 0.1
     test_user_ratio: Annotated[Number, Field(gt=0, le=1)] = 1.0
+    test: Annotated[Number, Field(ge=0, lt=1)] = Field(
+        default=0.0, description="Share of the users with held-out items whom only the winner is scored on, once."
+    )
     seed: Seed = 42
+
+
+class TimeDecay(Block):
+    """An interaction's weight halves with each half-life before the last event."""
+
+    half_life: Annotated[
+        tuple[HalfLife, ...],
+        Field(min_length=1),
+        BeforeValidator(_as_list, json_schema_input_type=HalfLife | tuple[HalfLife, ...]),
+    ] = Field(description="Such as 12h, 30d, 4w, 1.5y, or none; of several the best is searched.")
+    reference: Literal["last_event"] = "last_event"
+
+    @field_validator("half_life")
+    @classmethod
+    def _different(cls, lengths: tuple[str, ...]) -> tuple[str, ...]:
+        return _unique(lengths)
 
 
 class Training(Block):
@@ -121,17 +217,32 @@ class Training(Block):
     per_algorithm_trials: dict[Algorithm, Annotated[Whole, Field(ge=0)]] | None = Field(
         default=None, description="Budget of single algorithms; 0 drops one."
     )
-    parallelism: Annotated[Whole, Field(ge=1, le=256)] = 1
+    search_space: dict[Algorithm, dict[str, tuple[Searched, ...]]] | None = Field(
+        default=None, description="Bounds, [lowest, highest], or choices of single parameters, by algorithm."
+    )
+    parallelism: Annotated[Whole, Field(ge=1, le=256)] | None = Field(
+        default=None, description="Trials at once, each in a process of its own; by default all cores."
+    )
     timeout_seconds: Seconds | None = None
     per_trial_timeout_seconds: Seconds | None = None
     storage_path: str = Field(default="", description="Shared search: a file, or a database URL with its driver.")
     seed: Seed = 42
     split: Split = Field(default_factory=Split)
+    time_decay: TimeDecay | None = None
+    sample_users: Positive | None = Field(
+        default=None, description="Train on at most so many users, drawn by the seed; others are placed exactly."
+    )
+    weighted_metric: bool = Field(
+        default=False, description="Held-out interactions count by their weight; without it all count alike."
+    )
 
     @field_validator("algorithms")
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(names))
+        listed = tuple(dict.fromkeys(names))
+        if BLEND in listed and len(set(listed) & set(BLENDED)) < 2:
+            raise ValueError(f"lists {BLEND}, which needs two or more of {', '.join(BLENDED)} beside it")
+        return listed
 
     @field_validator("per_algorithm_trials")
     @classmethod
@@ -140,14 +251,49 @@ class Training(Block):
         for name in trials or {}:
             if listed and name not in listed:
                 raise ValueError(f"names {name}, which `algorithms` does not list")
-        if trials and listed and all(trials.get(name) == 0 for name in listed):
+        if (trials or {}).get(BLEND):
+            raise ValueError(f"gives {BLEND} trials, which it does not have: it is made of those of the others")
+        if trials and listed and all(trials.get(name) == 0 for name in listed if name != BLEND):
             raise ValueError("drops every algorithm; leave one with a budget")
         return trials
+
+    @field_validator("search_space")
+    @classmethod
+    def _can_be_searched(
+        cls, spaces: dict[str, dict[str, tuple[Searched, ...]]] | None, info: ValidationInfo
+    ) -> dict[str, dict[str, tuple[Searched, ...]]] | None:
+        listed = info.data.get("algorithms", ())
+        for name, wanted in (spaces or {}).items():
+            if listed and name not in listed:
+                raise ValueError(f"names {name}, which `algorithms` does not list")
+            check_search_space(name, wanted)
+        return spaces
+
+
+_SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
 
 
 class Output(Block):
     path: Name = Field(description="The artifact: local path or URI that ends in .svc.")
     versioning: Versioning = "always_overwrite"
+    expires_after: Annotated[str, Field(pattern=rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$")] | None = Field(
+        default=None, description="Age from which servers do not load the artifact anew: 36h, 30d."
+    )
+
+    keep: Positive | None = Field(default=None, description="How many versions stay beside the pointer; null: all.")
+
+    @model_validator(mode="after")
+    def _versions_to_keep(self) -> Self:
+        if self.keep is not None and self.versioning == "always_overwrite":
+            raise ValueError("keep needs versioning: append_sha; always_overwrite leaves no older versions to keep")
+        return self
+
+    @property
+    def expires_after_s(self) -> int | None:
+        if self.expires_after is None:
+            return None
+        number = self.expires_after.rstrip("abcdefghijklmnopqrstuvwxyz")
+        return int(number) * _SECONDS_OF_UNITS[self.expires_after.removeprefix(number)]
 
 
 class Recipe(Block):
@@ -163,12 +309,23 @@ class Recipe(Block):
     item_metadata: ItemMetadata | None = None
     training: Training = Field(default_factory=Training)
     output: Output
+    serving: Serving | None = None
 
     @model_validator(mode="after")
     def _time_for_time_schemes(self) -> Self:
         scheme = self.training.split.scheme
-        if scheme != "random" and self.schema_.time_column is None:
+        if scheme in {"time_user", "time_global"} and self.schema_.time_column is None:
             raise ValueError(f"split.scheme {scheme} needs schema.time_column")
+        return self
+
+    @model_validator(mode="after")
+    def _weights_have_columns(self) -> Self:
+        if (self.schema_.event_column is None) != (self.cleansing.event_weights is None):
+            raise ValueError("schema.event_column and cleansing.event_weights need each other")
+        if self.training.weighted_metric and not self.schema_.is_weighted:
+            raise ValueError("training.weighted_metric needs schema.weight_column or schema.event_column")
+        if self.training.time_decay is not None and self.schema_.time_column is None:
+            raise ValueError("training.time_decay needs schema.time_column")
         return self
 
     @model_validator(mode="after")
@@ -177,6 +334,24 @@ class Recipe(Block):
         if self.features is not None and (FEATURE_AWARE not in self.training.algorithms or budget == 0):
             raise ValueError(f"features are learned by {FEATURE_AWARE} alone: list it in training.algorithms")
         return self
+
+    @model_validator(mode="after")
+    def _everybody_can_be_placed(self) -> Self:
+        cannot = self.features is not None or "BPRFMRecommender" in self.training.algorithms
+        if self.training.sample_users is not None and cannot:
+            raise ValueError("training.sample_users: leave out features and BPRFMRecommender, or sample_users")
+        return self
+
+    @model_validator(mode="after")
+    def _serving_names_filter_fields(self) -> Self:
+        if self.serving is not None:
+            self.serving.check_fields(self.filter_kinds)
+        return self
+
+    @property
+    def filter_kinds(self) -> dict[str, str]:
+        """Kind of each filter field by its name."""
+        return {} if self.item_metadata is None else self.item_metadata.filter_kinds
 
     def sources(self) -> dict[str, SourceSpec]:
         """Every `source:` block by its field path."""
@@ -187,4 +362,6 @@ class Recipe(Block):
                 found[f"features.{side}.source"] = block.source
         if self.item_metadata is not None:
             found["item_metadata.source"] = self.item_metadata.source
+        if self.serving is not None and self.serving.availability is not None:
+            found["serving.availability.source"] = self.serving.availability.source
         return found

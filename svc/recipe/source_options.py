@@ -53,7 +53,8 @@ class FileOptions(Block):
     """Where a file is, and how to know that it is the right one."""
 
     path: Name = Field(
-        description="Local path (relative to the recipe), file://, s3://, gs://, az://, abfs(s):// or http(s)://."
+        description="A file, folder or pattern: local (relative to the recipe), file://, s3://, gs://, az://, "
+        "abfs(s)://; or the http(s):// address of a file."
     )
     sha256: Sha256 | None = Field(default=None, description="Expected digest of the file; required for http(s)://.")
 

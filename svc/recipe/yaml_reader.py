@@ -34,6 +34,7 @@ MAX_NUMBER_CHARACTERS = 128
 _CHARACTERS_A_UNIT = 32
 
 _PREFIX = "tag:yaml.org,2002:"
+_VARIABLE = re.compile(r"(?<![\"'\w])\$\{")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _SCALAR_TAGS = frozenset(_PREFIX + name for name in ("str", "int", "float", "bool", "null", "timestamp"))
 _NUMBER_TAGS = frozenset((_PREFIX + "int", _PREFIX + "float"))
@@ -53,14 +54,16 @@ def parse_yaml(data: bytes, where: str) -> Any:
     try:
         return _Builder(text, where).document()
     except yaml.YAMLError as error:
-        raise RecipeError(f"{where}: {_yaml_problem(error)}") from None
+        raise RecipeError(f"{where}: {_yaml_problem(error, text)}") from None
 
 
-def _yaml_problem(error: yaml.YAMLError) -> str:
+def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
     place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
-    return f"{place}not valid YAML: {problem}"
+    line = text.splitlines()[mark.line] if mark is not None and mark.line < len(text.splitlines()) else ""
+    hint = '; inside { } and [ ] a variable needs quotes: "${SVC_RECIPE_X}"' if _VARIABLE.search(line) else ""
+    return f"{place}not valid YAML: {problem}{hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,49 +3,53 @@
 from __future__ import annotations
 
 import gc
-import logging
 import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import trio
-from hypercorn.config import Config
 
 from svc import events, logs
-from svc.artifact.keys import SigningKeys, development_keys, parse_signing_keys
+from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
 from svc.artifact.store import Store, open_store
 from svc.errors import ConfigError
 from svc.metrics import Metrics
 from svc.model.threads import limit_blas_threads
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.serving import bind, connections, signals
-from svc.serving.app import build_app
-from svc.serving.auth import HASHING_THREADS, Authenticator, parse_api_keys
-from svc.serving.discovery import RecipeFolder
-from svc.serving.lanes import Lane
-from svc.serving.loader import Loader
-from svc.serving.publish import Publisher
-from svc.serving.registry import Registry
+from svc.serving import signals
+from svc.serving.api.api_keys import load_api_keys
+from svc.serving.api.application import Application
+from svc.serving.api.authentication import HASHING_THREADS, Authenticator
+from svc.serving.api.monitoring import serve_monitoring
+from svc.serving.api.state import ServerState
+from svc.serving.models.availability import read_ids
+from svc.serving.models.availability_watch import AvailabilityWatch
+from svc.serving.models.discovery import RecipeFolder
+from svc.serving.models.lanes import Lane
+from svc.serving.models.loader import Loader
+from svc.serving.models.registry import Registry
+from svc.serving.models.replay import ReplayGuard
+from svc.serving.models.threads import SWITCH_INTERVAL_S, ScoringThreads
+from svc.serving.models.transitions import Publisher
+from svc.serving.models.watcher import Watcher
 from svc.serving.signals import Stop, run_until
-from svc.serving.state import ServerState
-from svc.serving.threads import SWITCH_INTERVAL_S, ScoringThreads
-from svc.serving.watch import Watcher
+from svc.serving.transport import listener as listening
+from svc.serving.transport import server
+from svc.serving.transport.shared import Limits
 from svc.settings import Settings
 
 if TYPE_CHECKING:
     import socket
 
-    from hypercorn.typing import ASGIFramework
-
     from svc.model.model import Model
 
 UNSAFE_WARNING_INTERVAL_S = 300.0
 FULL_COLLECTION_EVERY = 100
-"""Collections of the middle generation: one of all objects stops the loop for 0.2 s with 10,000 connections."""
+"""Collections of the middle generation: one of all objects stops the loop for 0.2 s with 10,000 connection."""
 LEAVE_TAKING_S = 0.2
 CLOSING_S = 1.0
 
@@ -71,26 +75,28 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
     if settings.max_payload_bytes > settings.max_artifact_bytes:
         raise ConfigError("SVC_MAX_PAYLOAD_BYTES is larger than SVC_MAX_ARTIFACT_BYTES: lower it or raise the other")
     keys = _signing_keys(options, settings)
-    api_keys = parse_api_keys(settings.api_keys)
-    bind.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
+    api_keys = load_api_keys(settings)
+    listening.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
     _check_folder(options.recipes_dir)
     counters = Metrics.create() if settings.metrics_enabled else Metrics.disabled()
-    listener = bind.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
+    listener = listening.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
+    monitoring = _monitoring_socket(options, settings)
     _tune_process()
     logs.emit(
         events.SECURITY_POSTURE,
         signing_keys=keys.fingerprints(),
+        **({"verify_keys": keys.public_fingerprints()} if keys.public else {}),
         api_keys_configured=len(api_keys),
         env=settings.env,
         unsafe_modes=options.unsafe_modes,
     )
     auth = Authenticator(api_keys, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry(), settings, counters, auth)
-    loader = Loader(settings, keys, variables)
+    loader = Loader(settings, keys, variables, ReplayGuard.of(settings))
     try:
-        return trio.run(_live, options, state, loader, listener)
+        return trio.run(_live, options, state, loader, listener, monitoring)
     except BaseExceptionGroup as group:
-        raise connections.single(group) from None
+        raise single(group) from None
 
 
 def _tune_process() -> None:
@@ -110,21 +116,41 @@ def _check_folder(recipes_dir: Path) -> None:
 
 
 def _signing_keys(options: ServeOptions, settings: Settings) -> SigningKeys:
-    keys = parse_signing_keys(settings.signing_keys)
+    keys = load_signing_keys(settings)
     if options.dev_allow_unsigned:
         return keys.with_development() if keys else development_keys()
     if not keys:
         raise ConfigError(
-            "SVC_SIGNING_KEYS is empty, so no artifact can be verified: give the keys that `svc train` signs with"
+            "SVC_SIGNING_KEYS is empty, so no artifact can be verified: give the keys that `svc train` signs with, "
+            "or their public halves in SVC_VERIFY_KEYS"
         )
     return keys
 
 
-async def _live(options: ServeOptions, state: ServerState, loader: Loader, listener: socket.socket) -> int:
+def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.socket | None:
+    """The bound socket of SVC_METRICS_PORT, if there is one. Raises `ConfigError`."""
+    if settings.metrics_port is None:
+        return None
+    if not settings.metrics_enabled:
+        raise ConfigError("SVC_METRICS_PORT needs SVC_METRICS_ENABLED=1: set it, or leave the port unset")
+    return listening.bind(options.host, settings.metrics_port, unread_timeout_s=settings.client_timeout_s)
+
+
+async def _live(
+    options: ServeOptions,
+    state: ServerState,
+    loader: Loader,
+    listener: socket.socket,
+    monitoring: socket.socket | None,
+) -> int:
     """The order of start and stop. Each inner nursery ends before the one around it."""
     stop = Stop()
     async with trio.open_nursery() as process:
         await process.start(signals.listen, stop, signals.exit_now)
+        if monitoring is not None:
+            host, port = listening.listen(monitoring)
+            logs.emit(events.MONITORING_STARTED, host=host, port=port)
+            process.start_soon(serve_monitoring, state, monitoring)
         async with trio.open_nursery() as lanes:
             watcher = _watcher(options, state, loader, lanes)
             if await _started(watcher, stop):
@@ -132,11 +158,35 @@ async def _live(options: ServeOptions, state: ServerState, loader: Loader, liste
                 async with trio.open_nursery() as background:
                     background.start_soon(run_until, stop.event.wait, watcher.run)
                     background.start_soon(run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
+                    if state.settings.signing_keys_file or state.settings.api_keys_file:
+                        renew = partial(_renew_keys, options, state, loader, watcher)
+                        background.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
                     await _answer(state, listener, stop)
             lanes.cancel_scope.cancel()
         _say_shutdown(stop)
         process.cancel_scope.cancel()
     return 0
+
+
+def _read_keys(options: ServeOptions, settings: Settings, required: bool) -> tuple[SigningKeys, dict[str, bytes]]:
+    """Both lists as they are now. Raises ConfigError, also when nobody would need a key any more."""
+    keys, api_keys = _signing_keys(options, settings), load_api_keys(settings)
+    if required != bool(api_keys):
+        raise ConfigError("whether clients need a key is decided at the start: restart to change it")
+    return keys, api_keys
+
+
+async def _renew_keys(options: ServeOptions, state: ServerState, loader: Loader, watcher: Watcher) -> None:
+    """Read the key files again. What cannot be used changes nothing."""
+    try:
+        keys, api_keys = await trio.to_thread.run_sync(_read_keys, options, state.settings, state.auth.required)
+    except ConfigError as error:
+        logs.emit(events.KEYS_RELOAD_FAILED, error=error.message)
+        return
+    loader.keys = keys
+    state.auth.replace(api_keys)
+    watcher.try_refused_again()
+    logs.emit(events.KEYS_RELOADED, signing_keys=keys.fingerprints(), api_keys_configured=len(api_keys))
 
 
 def _watcher(options: ServeOptions, state: ServerState, loader: Loader, lanes: trio.Nursery) -> Watcher:
@@ -149,14 +199,16 @@ def _watcher(options: ServeOptions, state: ServerState, loader: Loader, lanes: t
         await lanes.start(lane.run)
         return lane
 
+    publisher = Publisher(state.registry, start_lane, state.metrics)
     parse = partial(load_recipe, variables=loader.variables, settings=settings, for_serving=True)
     return Watcher(
-        folder=RecipeFolder(options.recipes_dir, parse),
+        folder=RecipeFolder(options.recipes_dir, parse, with_yml=settings.yml_recipes),
         open_store=partial(_store_of, settings=settings),
         loader=loader,
-        publisher=Publisher(state.registry, start_lane, state.metrics),
+        publisher=publisher,
         settings=settings,
         metrics=state.metrics,
+        lists=AvailabilityWatch(partial(read_ids, settings=settings, variables=loader.variables), publisher),
     )
 
 
@@ -175,28 +227,18 @@ async def _started(watcher: Watcher, stop: Stop) -> bool:
 
 async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> None:
     """Accept and answer until `stop`, then let what is in flight finish within the drain."""
-    host, port = bind.listen(listener)
-    app = cast("ASGIFramework", build_app(state))
+    host, port = listening.listen(listener)
     logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=len(state.registry.entries()), version=state.version)
-    await connections.serve(
-        app,
-        listener,
-        _http_config(state.settings),
-        until=partial(_take_leave, stop, state, listener.dup()),
-        idle_timeout_s=state.settings.keep_alive_s,
-        unread_timeout_s=state.settings.client_timeout_s,
-    )
+    settings = state.settings
+    limits = Limits(idle_s=settings.keep_alive_s, unread_s=settings.client_timeout_s, drain_s=settings.drain_s)
+    await server.serve(Application(state), listener, limits, until=partial(_take_leave, stop, state, listener.dup()))
 
 
-def _http_config(settings: Settings) -> Config:
-    """Hypercorn's settings for its connections."""
-    config = Config()
-    config.accesslog = None
-    config.errorlog = logging.getLogger("hypercorn.error")
-    config.graceful_timeout = settings.drain_s
-    config.keep_alive_max_requests = sys.maxsize
-    config.include_server_header = False
-    return config
+def single(error: BaseException) -> BaseException:
+    """The one error that a group of nurseries is about, or the group when it is about several."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 async def _take_leave(stop: Stop, state: ServerState, listener: socket.socket) -> None:
@@ -207,7 +249,7 @@ async def _take_leave(stop: Stop, state: ServerState, listener: socket.socket) -
     """
     with listener:
         await stop.event.wait()
-        bind.turn_away(listener)
+        listening.refuse_new(listener)
         state.draining = True
         logs.emit(events.SERVE_DRAINING, signal=stop.reason, drain_seconds=state.settings.drain_s)
         await trio.sleep(min(LEAVE_TAKING_S, state.settings.drain_s))

@@ -42,7 +42,7 @@ async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awai
 async def listen(
     stop: Stop, end_at_once: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Turn signals into `stop`, then into `end_at_once()`. Started once the handlers are in place."""
+    """Set `stop` on the first signal and call `end_at_once()` on the second. Reports started once handlers are set."""
     with trio.open_signal_receiver(*SIGNALS) as arriving:
         task_status.started()
         async for number in arriving:
@@ -51,6 +51,15 @@ async def listen(
             stop.set(signal.Signals(number).name)
 
 
+async def on_hangup(work: Callable[[], Awaitable[None]]) -> None:
+    """Do `work` at every SIGHUP. Under nohup, which ignores that signal, it stays ignored."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        return
+    with trio.open_signal_receiver(signal.SIGHUP) as arriving:
+        async for _ in arriving:
+            await work()
+
+
 def exit_now() -> None:
-    """End the process without unwinding: threads that hang and clients that wait are let go."""
+    """End the process without unwinding, since hanging threads would block a regular exit."""
     os._exit(0)

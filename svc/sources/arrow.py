@@ -24,6 +24,11 @@ def integers(values: NDArray[Any]) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
 
 
+def numbers(values: NDArray[Any]) -> pa.Array:
+    """A contiguous array of numbers. No copy."""
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
+
+
 def codes(array: pa.Array) -> NDArray[np.int32]:
     """An array of int32 that are not negative, with −1 for null. Never a view."""
     if not len(array):
@@ -34,6 +39,12 @@ def codes(array: pa.Array) -> NDArray[np.int32]:
         bits = np.unpackbits(np.frombuffer(missing, dtype=np.uint8), bitorder="little")
         found[bits[array.offset : array.offset + len(array)] == 0] = -1
     return found
+
+
+def constant(value: str | None, count: int) -> pa.DictionaryArray:
+    """The same text, or nothing, `count` times."""
+    codes = np.full(count, -1 if value is None else 0, np.int32)
+    return pa.DictionaryArray.from_arrays(integers(codes), texts([] if value is None else [value]))
 
 
 def empty(schema: pa.Schema) -> pa.Table:

@@ -57,8 +57,9 @@ class DataSource(Protocol):
 
     `fetch` returns one row an interaction, user or item. A source may have `fetch_arrow() -> pyarrow.Table`, the same
     for readers that can do without pandas: ids as a dictionary, missing values null. It may have
-    `probe() -> list[str]`, which reaches the data without reading it all and says, one line a check, what it found.
-    All of them raise DataSourceError.
+    `probe() -> list[str]`, which reaches the data without reading it all and says, one line a check, what it found,
+    and `sample(n_rows) -> pandas.DataFrame | None`, the first rows as `fetch` would give them, or None where they
+    cannot be had alone. All of them raise DataSourceError.
     """
 
     type_name: ClassVar[str]

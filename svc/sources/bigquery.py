@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 
-from svc import events, logs
+from svc import events, install_command, logs
 from svc.errors import ConfigError, DataSourceError, SourceTooLarge, SvcError
 from svc.logs import redact_text
 from svc.recipe.source_options import BigQueryOptions, Scalar
@@ -128,7 +128,7 @@ class BigQuerySource:
         if self._context.settings.bq_require_storage_api:
             raise DataSourceError(
                 f"the BigQuery Storage Read API is not to be had ({reason}), and SVC_BQ_REQUIRE_STORAGE_API=1 "
-                "forbids REST; grant bigquery.readsessions.create or install 'svc[bigquery]'"
+                f"forbids REST; grant bigquery.readsessions.create, or {install_command('bigquery')}"
             )
         logs.emit(events.BIGQUERY_STORAGE_FALLBACK, reason=reason)
 
@@ -146,7 +146,7 @@ class BigQuerySource:
         try:
             from google.cloud import bigquery
         except ImportError:
-            raise ConfigError("bigquery needs an extra: pip install 'svc[bigquery]'") from None
+            raise ConfigError(f"bigquery needs an extra: {install_command('bigquery')}") from None
         try:
             with bigquery.Client(project=self._config.project, credentials=_credentials()) as client:
                 yield client

@@ -5,8 +5,9 @@ from __future__ import annotations
 import codecs
 import csv
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,19 +15,26 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from svc.errors import DataSourceError
+from svc.names import is_float_text
+from svc.recipe.paths import classify
 from svc.recipe.source_options import CsvOptions
-from svc.sources import arrow
+from svc.sources.csv_faults import encoding_hint, find_fault, header_hint
 from svc.sources.csv_types import by_content, pinned, text_with_gaps
-from svc.sources.files import CappedReader, DataFile, open_file
-from svc.sources.table import TableBuilder, require_columns
+from svc.sources.files import CappedReader, DataFile, open_file, shown
+from svc.sources.parts import find_parts, first_part, is_many, probe_many
+from svc.sources.table import TableBuilder, float_text, require_columns, wanted_hive
 
 if TYPE_CHECKING:
     import pandas
 
     from svc.sources.base import SourceContext
+    from svc.sources.parts import Hive
 
 _BLOCK_BYTES = 16 << 20
+_LOOKED_AT = 1000
+"""Rows that a probe looks at for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ class _Header:
 
 
 class CsvSource:
-    """One csv file, local or remote, maybe compressed."""
+    """One csv file or many, local or remote, maybe compressed."""
 
     type_name: ClassVar[str] = "csv"
     Config: ClassVar[type[CsvOptions]] = CsvOptions
@@ -62,25 +70,80 @@ class CsvSource:
         return self._read().finish_arrow(self._typed)
 
     def _read(self) -> TableBuilder:
-        with open_file(self._config, self._context) as found:
-            header = self._header(found)
-            builder = TableBuilder(self._context, found.where)
-            builder.add(arrow.empty(self._schema(header)))
-            for batch in self._batches(found, header):
-                builder.add(batch)
-            return builder
+        builder = TableBuilder(self._context, shown(classify(self._config.path), self._context))
+        for part in find_parts(self._config, self._context, _EXTENSIONS):
+            with part.open() as found:
+                header = self._header(found, part.hive)
+                builder.begin(part, self._schema(header))
+                for batch in self._batches(found, header):
+                    builder.add(batch.select(header.wanted))
+        return builder
 
     def probe(self) -> list[str]:
-        """Reads the header row only."""
+        """Reads the header row only; of a folder that of its first file."""
+        if is_many(self._config, self._context):
+            return probe_many(self._config, self._context, _EXTENSIONS, self._look)
         with open_file(self._config, self._context, part="beginning") as found:
-            header = self._header(found)
-            named = ", ".join(header.wanted)
-            return [f"{found.where}: readable", f"{found.where}: has the columns {named}"]
+            return self._look(found, {})
 
-    def _header(self, found: DataFile) -> _Header:
+    def _look(self, found: DataFile, hive: Hive) -> list[str]:
+        header = self._header(found, hive)
+        named = ", ".join([*header.wanted, *wanted_hive(self._context, hive)])
+        said = [f"{found.where}: readable", f"{found.where}: has the columns {named}"]
+        return said + [
+            f"{found.where}: {float_text(name, value)}" for name, value in self._float_ids(found, header).items()
+        ]
+
+    def _float_ids(self, found: DataFile, header: _Header) -> dict[str, str]:
+        """The first id like 7.0 of each id column, in the rows that follow the header."""
+        places = {name: header.names.index(name) for name in header.wanted if name in self._context.text_columns}
+        skip = 0 if self._config.header is None else self._config.header + 1
+        shown: dict[str, str] = {}
+        with suppress(UnicodeError, csv.Error, EOFError, pa.ArrowInvalid):  # a beginning may end anywhere
+            text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
+            for fields in itertools.islice(csv.reader(text, delimiter=self._config.delimiter), skip, skip + _LOOKED_AT):
+                for name, place in places.items():
+                    if place < len(fields) and is_float_text(fields[place].strip()):
+                        shown.setdefault(name, fields[place].strip())
+        found.file.seek(0)
+        return shown
+
+    def sample(self, n_rows: int) -> pandas.DataFrame | None:
+        """The first rows of the first file, as `fetch` would give them. Over http(s) only its beginning is read.
+
+        None where that beginning cannot be parsed by itself, as in a compressed file.
+        """
+        part = first_part(self._config, self._context, _EXTENSIONS, part="beginning")
+        with suppress(DataSourceError), part.open() as found:
+            header = self._header(found, part.hive)
+            builder = TableBuilder(self._context, found.where)
+            builder.begin(part, self._schema(header))
+            rows = self._first_rows(found, header, n_rows)
+            places = [header.names.index(name) for name in header.wanted]
+            columns = [pa.array([row[place] for row in rows], pa.string()) for place in places]
+            with _explained(found):
+                builder.add(pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._schema(header)))
+            return builder.finish(self._typed)
+        return None
+
+    def _first_rows(self, found: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
+        """Rows of the right length; the last one may be cut where only a part of the file is there."""
+        rows: list[list[str]] = []
+        with _explained(found):
+            text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
+            for _ in range(header.skip_rows):
+                text.readline()
+            for row in csv.reader(text, delimiter=self._config.delimiter):
+                if len(row) == len(header.names):
+                    rows.append(row)
+                if len(rows) >= n_rows:
+                    break
+        return rows if found.whole else rows[:-1]
+
+    def _header(self, found: DataFile, hive: Hive) -> _Header:
         """Names and place of the columns, from the first rows. Leaves the file at its start."""
         row = 0 if self._config.header is None else self._config.header
-        with _explained(found.where):
+        with _explained(found):
             text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
             reader = csv.reader(text, delimiter=self._config.delimiter)
             rows = [fields for _, fields in zip(range(row + 1), reader, strict=False)]
@@ -90,20 +153,23 @@ class CsvSource:
                 f"{found.where} is empty" if not rows else f"{found.where} has no row {row} for a header"
             )
         if self._config.header is None:
-            return self._check([str(index) for index in range(len(rows[0]))], 0, found)
-        return self._check(rows[row], reader.line_num, found)
+            return self._check([str(index) for index in range(len(rows[0]))], 0, found, hive)
+        return self._check(rows[row], reader.line_num, found, hive)
 
-    def _check(self, names: list[str], skip: int, found: DataFile) -> _Header:
-        wanted = list(dict.fromkeys(self._context.columns or names))
-        hint = "" if self._config.header is None else "; for a file without a header row set `header: null`"
-        require_columns([*wanted, *self._config.dtype], names, found.where, hint)
+    def _check(self, names: list[str], skip: int, found: DataFile, hive: Hive) -> _Header:
+        wanted = [name for name in dict.fromkeys(self._context.columns or names) if name not in hive]
+        hint = header_hint(names, self._config.delimiter)
+        if not hint and self._config.header is not None:
+            hint = "; for a file without a header row set `header: null`"
+        pinned_here = [name for name in self._config.dtype if name not in hive]
+        require_columns([*wanted, *pinned_here], names, found.where, hint)
         for name in wanted:
             if names.count(name) > 1:
                 raise DataSourceError(f"{found.where} has two columns called {name}")
         return _Header(names, wanted, skip)
 
     def _batches(self, found: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
-        with _explained(found.where):
+        with _explained(found, lambda: self._fault(found, header)):
             reader = pa_csv.open_csv(
                 self._stream(found),
                 pa_csv.ReadOptions(
@@ -115,7 +181,17 @@ class CsvSource:
                 pa_csv.ParseOptions(delimiter=self._config.delimiter, newlines_in_values=True),
                 pa_csv.ConvertOptions(include_columns=header.wanted, column_types=self._schema(header)),
             )
-            yield from reader
+            last = None
+            for last in reader:
+                yield last
+        if last is not None and _ends_in_a_long_text(last) and (place := self._fault(found, header)):
+            raise DataSourceError(f"{found.where} cannot be parsed: {place}")
+
+    def _fault(self, found: DataFile, header: _Header) -> str | None:
+        """Where the file is broken, for people: read once more, row by row."""
+        found.file.seek(0)
+        text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
+        return find_fault(text, self._config.delimiter, len(header.names))
 
     def _schema(self, header: _Header) -> pa.Schema:
         """Text, but for the columns whose type the recipe pins."""
@@ -147,16 +223,34 @@ class CsvSource:
         return next((codec for suffix, codec in _CODECS.items() if where.lower().endswith(suffix)), None)
 
 
+def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
+    """Whether the last row may have swallowed others: a quote that nothing closes is no error to the parser."""
+    if not batch.num_rows:
+        return False
+    row = batch.slice(batch.num_rows - 1).to_pylist()[0]
+    return any(isinstance(value, str) and "\n" in value for value in row.values())
+
+
 @contextmanager
-def _explained(where: str) -> Iterator[None]:
+def _explained(found: DataFile, find: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+    """Turn what parsers raise into a DataSourceError; `find` looks for the place in the file."""
+    where = found.where
     try:
         yield
     except UnicodeError:
-        raise DataSourceError(f"{where} is not in the expected encoding; give `encoding`, such as latin-1") from None
+        raise DataSourceError(f"{where} is not in the expected encoding; {_encoding_hint(found)}") from None
     except (pa.ArrowInvalid, csv.Error, EOFError) as error:
         text = str(error)
         if "Empty CSV" in text:
             raise DataSourceError(f"{where} is empty") from None
         if "UTF8" in text:
-            raise DataSourceError(f"{where} is not UTF-8; give `encoding`, such as latin-1") from None
-        raise DataSourceError(f"{where} cannot be parsed: {text[:300]}") from error
+            raise DataSourceError(f"{where} is not UTF-8; {_encoding_hint(found)}") from None
+        place = None
+        with suppress(UnicodeError, EOFError, pa.ArrowException, csv.Error):
+            place = find()
+        raise DataSourceError(f"{where} cannot be parsed: {place or text[:300]}") from error
+
+
+def _encoding_hint(found: DataFile) -> str:
+    found.file.seek(0)
+    return encoding_hint(found.file.read(64))

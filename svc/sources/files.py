@@ -8,7 +8,7 @@ import io
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 from svc.errors import DataSourceError, SourceTooLarge
 from svc.logs import redact_text
 from svc.recipe.paths import Location, classify, is_remote, resolve_local
-from svc.sources import http, objects
+from svc.sources import digests, http, objects
 
 if TYPE_CHECKING:
     from svc.recipe.source_options import FileOptions
@@ -52,10 +52,27 @@ def open_file(options: FileOptions, context: SourceContext, *, part: Part = "all
     For a look at its `beginning` or `end`, no more of an http(s) file is fetched and nothing is verified. Raises
     DataSourceError.
     """
-    location = classify(options.path)
-    where = shown(location, context)
-    with explained(where), _opened(location, options.sha256, context, part) as found:
+    with open_location(classify(options.path), context, sha256=options.sha256, part=part) as found:
         yield found
+
+
+@contextmanager
+def open_location(
+    location: Location, context: SourceContext, *, sha256: str | None = None, part: Part = "all"
+) -> Iterator[DataFile]:
+    """As `open_file`, for an address that has been checked."""
+    with explained(shown(location, context)), _opened(location, sha256, context, part) as found:
+        yield found
+
+
+@contextmanager
+def in_memory(content: Callable[[], bytes], where: str) -> Iterator[DataFile]:
+    """The file whose bytes `content` gives. Raises DataSourceError."""
+    with explained(where):
+        data = content()
+        if digests.is_wanted():
+            digests.tell(where, hashlib.sha256(data).hexdigest())
+        yield DataFile(io.BytesIO(data), where, len(data), None)
 
 
 def shown(location: Location, context: SourceContext) -> str:
@@ -87,23 +104,22 @@ def _opened(location: Location, sha256: str | None, context: SourceContext, part
         with _spool(shown(location, context)) as file:
             yield _fetched(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
     elif is_remote(location):
-        with _object(location, sha256 if part == "all" else None, context) as found:
+        with _object(location, sha256, context, part) as found:
             yield found
     else:
         path = resolve_local(location, context.base_dir)
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
         with path.open("rb") as file:
-            if sha256 is not None and part == "all":
-                _verify(_digest(file), sha256, str(path))
+            if part == "all" and (sha256 is not None or digests.is_wanted()):
+                _check(_digest(file), sha256, str(path))
             yield DataFile(file, str(path), os.fstat(file.fileno()).st_size, None)
 
 
 def _fetched(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO) -> DataFile:
     where = shown(location, context)
     digest = http.download(location.uri, file, context)
-    if sha256 is not None:
-        _verify(digest, sha256, where)
+    _check(digest, sha256, where)
     size = file.tell()
     file.seek(0)
     return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION)
@@ -122,17 +138,17 @@ def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part
 
 
 @contextmanager
-def _object(location: Location, sha256: str | None, context: SourceContext) -> Iterator[DataFile]:
+def _object(location: Location, sha256: str | None, context: SourceContext, part: Part) -> Iterator[DataFile]:
     where = shown(location, context)
     with objects.open_object(location, context.settings) as (remote, size):
-        if sha256 is None:
+        if part != "all" or (sha256 is None and not digests.is_wanted()):
             yield DataFile(remote, where, size, None)
             return
         with _spool(where) as copy:  # verified and read are the same bytes
             while chunk := remote.read(_CHUNK):
                 copy.write(chunk)
             copy.seek(0)
-            _verify(_digest(copy), sha256, where)
+            _check(_digest(copy), sha256, where)
             yield DataFile(copy, where, size, None)
 
 
@@ -162,8 +178,10 @@ def _digest(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _verify(found: str, expected: str, where: str) -> None:
-    if found != expected:
+def _check(found: str, expected: str | None, where: str) -> None:
+    """Tell the digest to who wants it. Raises DataSourceError when another is expected."""
+    digests.tell(where, found)
+    if expected is not None and found != expected:
         raise DataSourceError(f"{where} is not the expected file: its sha256 is {found}, the recipe says {expected}")
 
 

@@ -33,6 +33,27 @@ def open_object(location: Location, settings: Settings) -> Iterator[tuple[Binary
                 raise DataSourceError(f"{redact_text(location.uri)} changed while it was read; run it again")
 
 
+def kind(location: Location, settings: Settings) -> str | None:
+    """`file`, `directory` for the beginning of others' addresses, or None for neither. Raises DataSourceError."""
+    with _explained(location.uri):
+        return ObjectStore(location.uri, settings.http_timeout_s).kind(location.uri)
+
+
+def list_files(uri: str, settings: Settings) -> list[tuple[str, int]]:
+    """Address and size of every object below `uri`. Raises DataSourceError."""
+    with _explained(uri):
+        return ObjectStore(uri, settings.http_timeout_s).list_files(uri)
+
+
+def read_whole(location: Location, size: int, settings: Settings) -> bytes:
+    """An object of `size` bytes in one request, and so of one version. Raises DataSourceError."""
+    with _explained(location.uri):
+        content = ObjectStore(location.uri, settings.http_timeout_s).read(location.uri, 0, size + 1)
+    if len(content) != size:
+        raise DataSourceError(f"{redact_text(location.uri)} changed while it was read; run it again")
+    return content
+
+
 def _info(store: ObjectStore, uri: str) -> Mapping[str, Any]:
     try:
         return store.info(uri)

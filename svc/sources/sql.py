@@ -1,6 +1,7 @@
 """Rows of a SQL query, from PostgreSQL, MySQL/MariaDB or SQLite, in chunks and bounded memory.
 
-The session cannot write: the server itself refuses it. The address stands in a variable and nowhere else;
+The session cannot write: the server itself refuses it, as far as the rights of the account let it
+(docs/howto/sources.md). The address stands in a variable and nowhere else;
 messages of drivers are shown without it.
 """
 
@@ -8,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
+from svc import install_command
 from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
 from svc.recipe.source_options import SqlOptions
 from svc.sources.rows import RowTyper
@@ -19,7 +22,10 @@ from svc.sources.sql_watchdog import Watchdog
 from svc.sources.table import TableBuilder, require_columns
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     import pandas
+    import pyarrow as pa
     from sqlalchemy import URL, Connection, CursorResult, Engine
 
     from svc.sources.base import SourceContext
@@ -44,15 +50,11 @@ class SqlSource:
             self._session() as (connection, dialect, watchdog),
             self._execute(connection, dialect, most) as result,
         ):
-            wanted = self._columns(result)
-            builder = TableBuilder(self._context, "the query's result")
-            typer = RowTyper(wanted, self._context.text_columns)
-            positions = [list(result.keys()).index(name) for name in wanted]
-            builder.add(typer.empty())
+            builder, typed = self._begin(result)
             with dialect.abandoning(connection, result):
                 for rows in result.partitions(_CHUNK_ROWS):
                     watchdog.heard()
-                    builder.add(typer.batch(rows, positions))
+                    builder.add(typed(rows))
                     if builder.n_rows > self._context.settings.max_sql_rows:
                         self._refuse_rows()
             return builder.finish()
@@ -67,6 +69,23 @@ class SqlSource:
                 f"query: runs, has the columns {', '.join(columns)}",
             ]
 
+    def sample(self, n_rows: int) -> pandas.DataFrame:
+        """The first rows of the query, as `fetch` would give them; those behind them are not waited for."""
+        with self._session() as (connection, dialect, _), self._execute(connection, dialect, n_rows) as result:
+            builder, typed = self._begin(result)
+            builder.add(typed(result.fetchmany(n_rows)))
+            dialect.abandon(connection, result)
+            return builder.finish()
+
+    def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
+        """A table with the wanted columns and no rows yet, and what makes rows of the driver fit for it."""
+        wanted = self._columns(result)
+        builder = TableBuilder(self._context, "the query's result")
+        typer = RowTyper(wanted, self._context.text_columns)
+        positions = [list(result.keys()).index(name) for name in wanted]
+        builder.add(typer.empty())
+        return builder, partial(typer.batch, positions=positions)
+
     def _refuse_rows(self) -> None:
         cap = self._context.settings.max_sql_rows
         raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
@@ -80,9 +99,11 @@ class SqlSource:
     def _execute(self, connection: Connection, dialect: Dialect, max_rows: int) -> CursorResult[Any]:
         from sqlalchemy import text
 
+        query, parameters = text(self._config.query), dict(self._config.query_parameters)
         dialect.bound(connection, self._config.statement_timeout_seconds, max_rows)
+        dialect.require_reading(connection, query, parameters)
         streaming = connection.execution_options(stream_results=True, max_row_buffer=_CHUNK_ROWS)
-        return streaming.execute(text(self._config.query), dict(self._config.query_parameters))
+        return streaming.execute(query, parameters)
 
     def _url(self) -> URL:
         from sqlalchemy import make_url
@@ -92,9 +113,14 @@ class SqlSource:
         if not dsn:
             raise RecipeError(f"dsn_env: {name} is not set; export it with the SQLAlchemy URL of the database")
         try:
-            return make_url(dsn)
+            url = make_url(dsn)
         except Exception:
             raise ConfigError(f"{name} holds no SQLAlchemy URL such as postgresql+psycopg://host/database") from None
+        if url.get_backend_name() != "sqlite" and _has_loose_at(dsn):
+            raise ConfigError(
+                f"{name}: an `@` too many, so the host cannot be told from the password: write %40 for it"
+            )
+        return url
 
     @contextmanager
     def _session(self) -> Iterator[tuple[Connection, Dialect, Watchdog]]:
@@ -108,7 +134,7 @@ class SqlSource:
         except SvcError:
             raise
         except ImportError:
-            raise ConfigError(f"{dialect.name} needs an extra: pip install 'svc[{dialect.extra}]'") from None
+            raise ConfigError(f"{dialect.name} needs an extra: {install_command(dialect.extra)}") from None
         except Exception as error:
             if watchdog.ended_it:
                 raise DataSourceError(f"{dialect.shown}: sent nothing for {watchdog.limit_s} s") from None
@@ -125,6 +151,14 @@ class SqlSource:
         if dialect.name == "postgresql":  # PyMySQL has a time limit of its own, libpq has none after connecting
             event.listen(engine, "connect", lambda raw, _: watchdog.over(raw.fileno()), insert=True)
         return engine
+
+
+def _has_loose_at(dsn: str) -> bool:
+    """Whether an `@` stands behind the user's name other than the one before the host.
+
+    SQLAlchemy ends the password at the first one, and what is left of it would be shown as the host.
+    """
+    return dsn.partition("://")[2].partition(":")[2].count("@") > 1
 
 
 def _without_secrets(error: Exception, url: URL) -> str:

@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from svc.errors import ConfigError
+from svc.errors import ConfigError, DataSourceError
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, CursorResult
+    from sqlalchemy import URL, Connection, CursorResult, TextClause
 
 _SQLITE_STEPS = 100_000
+_READING = frozenset(
+    {
+        sqlite3.SQLITE_SELECT,
+        sqlite3.SQLITE_READ,
+        sqlite3.SQLITE_RECURSIVE,
+        sqlite3.SQLITE_TRANSACTION,  # the driver's own end of the session
+    }
+)
+_OF_VIRTUAL_TABLES = frozenset(
+    {
+        # Asked when json_each and its like are opened. Nothing is written: that would take PRAGMA writable_schema.
+        *(
+            (sqlite3.SQLITE_UPDATE, "sqlite_master", column)
+            for column in ("type", "name", "tbl_name", "rootpage", "sql")
+        ),
+        (sqlite3.SQLITE_PRAGMA, "data_version", None),  # asked by full-text search
+    }
+)
+_OUTWARD_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 GRACE_S = 10
 """How much later than the server, which says why, the client itself ends a long statement."""
 
@@ -49,19 +69,47 @@ class Dialect:
         if self.name == "sqlite":
             deadline = time.monotonic() + timeout_s
             raw.set_progress_handler(lambda: int(time.monotonic() > deadline), _SQLITE_STEPS)
+            raw.set_authorizer(_reads_only)
+
+    def require_reading(self, connection: Connection, query: TextClause, parameters: Mapping[str, Any]) -> None:
+        """Raise DataSourceError for a query that MySQL or MariaDB does not read as one SELECT without INTO.
+
+        A read-only transaction there lets files be written and global settings be changed. The server reads the
+        query twice without running it: by itself, so that its parentheses match, and within parentheses, where only
+        a SELECT may stand. Run as a derived table it would lose its order.
+        """
+        if self.name != "mysql":
+            return
+        raw: Any = connection.connection.dbapi_connection
+        with raw.cursor() as cursor:
+            compiled = query.bindparams(**parameters).compile(dialect=connection.dialect)
+            sent = cursor.mogrify(str(compiled), compiled.construct_params())
+            cursor.execute("PREPARE svc_query FROM %s", (sent,))
+            try:
+                cursor.execute("PREPARE svc_query FROM %s", (f"SELECT EXISTS (\n{sent.rstrip().removesuffix(';')}\n)",))
+            except raw.Error as error:
+                raise DataSourceError(
+                    f"{self.shown}: the query is not one SELECT that may stand in parentheses, and nothing else is run "
+                    f"(error {error.args[0] if error.args else 'without a number'}): no INTO, SET, CALL or SHOW"
+                ) from None
+            cursor.execute("DEALLOCATE PREPARE svc_query")
 
     @contextmanager
     def abandoning(self, connection: Connection, result: CursorResult[Any]) -> Iterator[None]:
-        """When the block fails, give up on the rows that are still to come; PyMySQL would read them all first."""
+        """When the block fails, `abandon` the rows that are still to come."""
         try:
             yield
         except BaseException:
-            if self.name == "mysql":
-                rows: Any = getattr(result.cursor, "_result", None)
-                if rows is not None:
-                    rows.unbuffered_active = False
-                connection.invalidate()
+            self.abandon(connection, result)
             raise
+
+    def abandon(self, connection: Connection, result: CursorResult[Any]) -> None:
+        """Give up on the rows that are still to come; PyMySQL would read them all before it closes."""
+        if self.name == "mysql":
+            rows: Any = getattr(result.cursor, "_result", None)
+            if rows is not None:
+                rows.unbuffered_active = False
+            connection.invalidate()
 
     def _bounds(self, timeout_s: int, max_rows: int, *, is_mariadb: bool) -> tuple[str, ...]:
         if self.name == "postgresql":
@@ -72,6 +120,15 @@ class Dialect:
         limit = f"max_statement_time = {timeout_s}" if is_mariadb else f"max_execution_time = {timeout_s * 1000}"
         session = (f"SET SESSION {limit}", f"SET SESSION sql_select_limit = {max_rows}")
         return (*session, "SET SESSION TRANSACTION READ ONLY", "START TRANSACTION READ ONLY")
+
+
+def _reads_only(action: int, name: str | None, detail: str | None, *_place: str | None) -> int:
+    """What SQLite asks before it compiles a part of a statement: ATTACH, PRAGMA and VACUUM INTO are not granted."""
+    if action == sqlite3.SQLITE_FUNCTION:
+        granted = (detail or "").lower() not in _OUTWARD_FUNCTIONS
+    else:
+        granted = action in _READING or (action, name, detail) in _OF_VIRTUAL_TABLES
+    return sqlite3.SQLITE_OK if granted else sqlite3.SQLITE_DENY
 
 
 def dialect_of(url: URL, variable: str) -> Dialect:

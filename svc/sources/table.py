@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pandas
 
     from svc.sources.base import SourceContext
+    from svc.sources.parts import Hive, Part
 
     Convert = Callable[[str, pa.ChunkedArray], pa.ChunkedArray]
 
@@ -35,16 +36,33 @@ def require_columns(wanted: Iterable[str], there: Iterable[str], where: str, hin
     missing = [name for name in wanted if name not in present]
     if not missing:
         return
-    shown = ", ".join(present[:30]) + (", ..." if len(present) > 30 else "")
+    names = [name if name == name.strip() and name.isprintable() else repr(name) for name in present[:30]]
+    shown = ", ".join(names) + (", ..." if len(present) > 30 else "")
     word = "columns" if len(missing) > 1 else "column"
     raise DataSourceError(f"{where} has no {word} {', '.join(missing)}; it has {shown or 'none'}{hint}")
+
+
+def float_text(name: str, value: str) -> str:
+    """What to say of an id column of text that holds `value`, such as 7.0. Columns of numbers like it are refused."""
+    return (
+        f"the id column {name} holds floating point numbers, such as {value}. Ids are text: requests must ask for "
+        f"{value!r}. A blank turns integers into floats in many tools: write integers."
+    )
+
+
+def wanted_hive(context: SourceContext, hive: Hive) -> list[str]:
+    """The partition columns of a file that are to be read."""
+    return [name for name in hive if context.columns is None or name in context.columns]
 
 
 class TableBuilder:
     """Collects the batches of one source. All batches have the same columns; each adds to the progress."""
 
     def __init__(self, context: SourceContext, where: str) -> None:
-        self._where = where
+        self._where = self._source = where
+        self._context = context
+        self._files: _Agreement | None = None
+        self._hive: Hive = {}
         self._text_columns = context.text_columns
         self._progress = context.progress
         self._texts: dict[str, _TextColumn] = {}
@@ -52,10 +70,24 @@ class TableBuilder:
         self._order: list[str] = []
         self.n_rows = 0
 
+    def begin(self, part: Part, schema: pa.Schema) -> None:
+        """Say that the rows of one file follow, whose columns are those of `schema` beside its partitions.
+
+        Raises DataSourceError, which names both files, where its columns do not fit those of the files before.
+        """
+        self._where = part.where
+        self._hive = {name: part.hive[name] for name in wanted_hive(self._context, part.hive)}
+        if self._files is None:
+            self._files = _Agreement(part, schema, self._text_columns)
+        else:
+            self._files.check(part, schema)
+        self.add(arrow.empty(schema))
+
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Take the rows of `batch`. Raises DataSourceError for an id column that cannot be read as text."""
-        self._order = list(batch.schema.names)
-        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        self._order = self._order or self._in_order([*batch.schema.names, *self._hive])
+        constants = [arrow.constant(value, batch.num_rows) for value in self._hive.values()]
+        for name, column in zip([*batch.schema.names, *self._hive], [*batch.columns, *constants], strict=True):
             if name in self._text_columns:
                 self._texts.setdefault(name, _TextColumn()).add(as_text(column, name, self._where))
             else:
@@ -64,6 +96,10 @@ class TableBuilder:
         if self._progress is not None:
             self._progress(batch.num_rows)
 
+    def _in_order(self, names: list[str]) -> list[str]:
+        """The columns as they are asked for: partitions otherwise come behind those of the files."""
+        return [name for name in dict.fromkeys(self._context.columns or names) if name in names]
+
     def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
         """The frame, columns in the order of the batches. `convert` may retype a column that is no id."""
         import pandas as pd
@@ -71,11 +107,9 @@ class TableBuilder:
         columns: dict[str, Any] = {}
         for name in self._order:
             if name in self._texts:
-                columns[name] = self._texts.pop(name).finish(name, self._where)
+                columns[name] = self._texts.pop(name).finish(name, self._source)
             else:
-                chunks = self._others.pop(name)
-                whole = self._joined(name, chunks)
-                columns[name] = _natural(convert(name, whole) if convert is not None else whole)
+                columns[name] = _natural(self._whole(name, convert))
         return pd.DataFrame(columns, copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
@@ -83,11 +117,15 @@ class TableBuilder:
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name in self._order:
             if name in self._texts:
-                columns[name] = self._texts.pop(name).finish_arrow(name, self._where)
+                columns[name] = self._texts.pop(name).finish_arrow(name, self._source)
             else:
-                whole = self._joined(name, self._others.pop(name))
-                columns[name] = plain(convert(name, whole) if convert is not None else whole)
+                columns[name] = plain(self._whole(name, convert))
         return pa.table(columns)
+
+    def _whole(self, name: str, convert: Convert | None) -> pa.ChunkedArray:
+        """A column that is no id; partitions stay the text that the folders spell."""
+        whole = self._joined(name, self._others.pop(name))
+        return whole if convert is None or name in self._hive else convert(name, whole)
 
     def _joined(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
         """All chunks as one column of the one type that holds them all."""
@@ -97,8 +135,46 @@ class TableBuilder:
         except (pa.ArrowTypeError, pa.ArrowInvalid):
             kinds = sorted({str(chunk.type) for chunk in chunks})
             raise DataSourceError(
-                f"{self._where}: the column {name} mixes {', '.join(kinds)}; give it one type"
+                f"{self._source}: the column {name} mixes {', '.join(kinds)}; give it one type"
             ) from None
+
+
+class _Agreement:
+    """What the files of one source have in common: columns of the same names, and types that fit together."""
+
+    def __init__(self, first: Part, schema: pa.Schema, text_columns: frozenset[str]) -> None:
+        self._first = first
+        self._text_columns = text_columns
+        self._fields = {field.name: field for field in schema}
+
+    def check(self, part: Part, schema: pa.Schema) -> None:
+        """Raise DataSourceError where a further file does not fit."""
+        for what, here, there in (
+            ("columns", set(schema.names), set(self._fields)),
+            ("partitions", set(part.hive), set(self._first.hive)),
+        ):
+            if here != there:
+                differing = ", ".join(sorted(here ^ there))
+                raise DataSourceError(
+                    f"{part.where} and {self._first.where} have different {what}: {differing} in only one of them; "
+                    "files of one source need the same ones"
+                )
+        for field in schema:
+            if field.name not in self._text_columns:
+                self._fields[field.name] = self._common(field, part)
+
+    def _common(self, field: pa.Field, part: Part) -> pa.Field:
+        known = self._fields[field.name]
+        if field.type == known.type:
+            return known
+        try:
+            both = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
+        except (pa.ArrowTypeError, pa.ArrowInvalid):
+            raise DataSourceError(
+                f"{part.where}: the column {field.name} is {field.type}, where it is {known.type} in "
+                f"{self._first.where}; files of one source need types that fit together"
+            ) from None
+        return both.field(0)
 
 
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:

@@ -20,11 +20,21 @@ SPENT = "svc:spent"
 failed trial used its place all the same."""
 
 
+_FAIR_TRIALS = 3
+_CLEARLY = 0.85
+"""An algorithm is clearly behind below this part of the best score, after so many complete trials, or a third of its
+share if that is more."""
+
+
 @dataclass(frozen=True, slots=True)
 class TrialPlan:
-    """How many trials each algorithm gets, in the order of the recipe. Every share is at least one."""
+    """How many trials each algorithm gets, in the order of the recipe. Every share is at least one.
+
+    Those in `kept` have a number of their own, which they keep though they may be clearly behind.
+    """
 
     shares: Mapping[str, int]
+    kept: frozenset[str] = frozenset()
 
     @property
     def total(self) -> int:
@@ -39,7 +49,27 @@ class TrialPlan:
         place, name = turns[number]
         return name, place
 
-    def most_wanting(self, trials: Iterable[FrozenTrial]) -> str:
+    def n_taken(self, trials: Iterable[FrozenTrial], name: str) -> int:
+        """How many of `trials` train algorithm `name`."""
+        return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
+
+    def behind(self, trials: Sequence[FrozenTrial], names: Sequence[str]) -> frozenset[str]:
+        """Those of `names` whose best score is clearly below the best of all, after a fair part of their trials.
+
+        Those with a number of their own keep their trials.
+        """
+        best: dict[str, float] = {}
+        complete: dict[str, int] = {}
+        for trial in trials:
+            if trial.state is TrialState.COMPLETE and trial.value is not None:
+                name = str(trial.user_attrs.get(ALGORITHM))
+                best[name] = max(best.get(name, 0.0), trial.value)
+                complete[name] = complete.get(name, 0) + 1
+        enough = {name for name in names if complete.get(name, 0) >= max(_FAIR_TRIALS, self.shares.get(name, 0) // 3)}
+        bar = _CLEARLY * max((best[name] for name in enough), default=0.0)
+        return frozenset(name for name in enough if best[name] < bar and name not in self.kept)
+
+    def neediest(self, trials: Iterable[FrozenTrial]) -> str:
         """The algorithm that has the most of its share left: for trials that replace lost ones."""
         used = dict.fromkeys(self.shares, 0)
         for trial in trials:
@@ -67,7 +97,7 @@ def plan_trials(
     tuned = [name for name in rest if name not in fixed]
     for place, name in enumerate(tuned):
         shares[name] = left // len(tuned) + (place < left % len(tuned))
-    return TrialPlan({name: shares[name] for name in algorithms if shares.get(name, 0) > 0})
+    return TrialPlan({name: shares[name] for name in algorithms if shares.get(name, 0) > 0}, frozenset(own))
 
 
 def uses_budget(trial: FrozenTrial) -> bool:

@@ -1,50 +1,62 @@
 """How well does the winner place items and users that it never saw, from their features alone?
 
-For each side with features a tenth of its ids is taken out of the data, the winner is trained anew on what is left,
-and those ids are scored from their features. A held-out user is to find the items of their own history; a known user
-is to find, among the held-out items, those that they chose. Beside the model stand a random order and popularity:
-for users the count of each item, for unseen items the mean count of the items that share a feature value.
+For each side with features, ten times a tenth of its ids is taken out of the data, the winner is trained anew on what
+is left, and those ids are scored from their features: every id is held out once (of more than 50,000, that many).
+A held-out user is to find the items of their own history; a known user is to find, among the held-out items, those
+that they chose. Beside the model stand a random order and popularity: for users the count of each item, for unseen
+items the mean count of the items that share a feature value (see sharing.py).
+
+A draw of few items can hold a very popular one by luck, which every user then finds or misses together. So intervals
+are about draws and not about users: Student's t over the ten means.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.special import stdtrit
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
-from svc.training.evaluate import Evaluation, Scorer
-from svc.training.features import SideName
+from svc.training.evaluate import METRICS, Evaluation, Scorer
+from svc.training.features import FittedSide, SideName
+from svc.training.intervals import CONFIDENCE
 from svc.training.objective import refit_winner
 from svc.training.prepare import Task
-from svc.training.trials import SearchResult, TrialRecord
+from svc.training.sharing import shared_values
+from svc.training.trials import TrialRecord
 
-HELD_SHARE = 0.1
+N_DRAWS = 10
 MOST_IDS = 5000
-MOST_SHARE_OF_SEARCH = 0.1
-ALWAYS_ALLOWED_S = 2.0
+"""At most so many ids are held out in one draw."""
+MOST_SHARE_OF_SEARCH = 0.5
+ALWAYS_ALLOWED_S = 20.0
 """A side is left out where it would take both more than this share of the search and more than these seconds."""
+_DIGITS = 12
+
+Measured = dict[str, dict[str, float]]
 
 
-def evaluate_cold_start(task: Task, result: SearchResult, refit_s: float) -> dict[str, Any]:
-    """For each side n_held, n_interactions, cutoff, and the metrics of `model`, `popularity` and `random`.
+def evaluate_cold_start(task: Task, trial: TrialRecord, *, search_s: float, refit_s: float) -> dict[str, Any]:
+    """For each side what `_evaluate_side` says, or `{"skipped": reason}`.
 
-    `refit_s` is the time that one training of the winner takes. A side that
-    cannot be measured, for want of time or of held-out interactions, has `{"skipped": reason}`.
+    `trial` is the best one that learned from features, and `refit_s` the time that one training of it takes. A side
+    cannot be measured for want of time or of interactions of the held-out ids.
     """
-    matrix = task.data.interactions.matrix()
+    matrix = task.matrix(trial.params)
     found: dict[str, Any] = {}
     began = time.monotonic()
     for side in task.features:
-        if time.monotonic() - began + refit_s > max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S):
-            found[side] = {"skipped": "it would take more than a tenth of the search"}
+        allowed_s = max(MOST_SHARE_OF_SEARCH * search_s, ALWAYS_ALLOWED_S)
+        if time.monotonic() - began + N_DRAWS * refit_s > allowed_s:
+            found[side] = {"skipped": "ten trainings would take more than half of the search"}
             continue
-        found[side] = _evaluate_side(side, task, result.best, matrix)
+        found[side] = _evaluate_side(side, task, trial, matrix)
         _emit(side, task, found[side])
     return found
 
@@ -62,43 +74,87 @@ def _emit(side: str, task: Task, found: Mapping[str, Any]) -> None:
 
 
 def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
+    """n_draws, n_held and n_interactions of all draws, cutoff, METRICS of model, popularity and random as means over
+    draws, and `intervals` of the training's metric for each of the three and for the model's lead over popularity.
+    """
     axis = 0 if side == "user" else 1
     chosen = task.loaded.recipe.training
-    held = _draw(matrix.shape[axis], chosen.split.seed, axis)
-    keep = np.setdiff1d(np.arange(matrix.shape[axis]), held)
+    measured: list[Measured] = []
+    n_held = n_interactions = cutoff = 0
+    for place, held in enumerate(_draws(matrix.shape[axis], chosen.split.seed, axis)):
+        truth = (matrix[held] if side == "user" else matrix[:, held]).tocsr()
+        if not truth.nnz:
+            continue
+        cutoff = min(chosen.cutoff, truth.shape[1])
+        judge = Evaluation(truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + place)
+        try:
+            measured.append(_measure(side, task, winner, matrix, held=held, judge=judge))
+        except FeatureRidgeFailed:
+            return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
+        n_held, n_interactions = n_held + len(held), n_interactions + int(truth.nnz)
+    if not measured:
+        return {"skipped": "the held-out ids have no interactions"}
+    return {
+        "n_draws": len(measured),
+        "n_held": n_held,
+        "n_interactions": n_interactions,
+        "cutoff": cutoff,
+        **{name: _means([draw[name] for draw in measured]) for name in measured[0]},
+        "intervals": _intervals(measured, chosen.metric),
+    }
+
+
+def _measure(
+    side: SideName,
+    task: Task,
+    winner: TrialRecord,
+    matrix: sparse.csr_matrix,
+    *,
+    held: NDArray[np.int64],
+    judge: Evaluation,
+) -> Measured:
+    """METRICS of model, popularity and random for one draw of held-out ids."""
+    keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
     train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
     features = {name: found[keep] if name == side else found for name, found in task.features.items()}
-    try:
-        trained = refit_winner(task.builder, winner, train, features)
-    except FeatureRidgeFailed:
-        return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
-    truth = (matrix[held] if side == "user" else matrix[:, held]).tocsr()
-    if not truth.nnz:
-        return {"skipped": "the held-out ids have no interactions"}
-    cutoff = min(chosen.cutoff, truth.shape[1])
-    judge = Evaluation(truth, offset=0, cutoff=cutoff)
+    trained = refit_winner(task.builder, winner, train, features)
+    truth = judge.heldout
     unseen = sparse.csr_matrix(truth.shape, dtype=np.float32)
     scorers = {
         "model": _scorer(side, trained, task.features[side][held]),
-        "popularity": _constant(_popularity(side, train, task.features[side], keep, held)),
-        "random": _random(chosen.split.seed, truth.shape[1]),
+        "popularity": _constant(_popularity(side, train, task.data.sides[side], keep, held)),
+        "random": _constant(np.zeros(truth.shape[1])),  # ties are broken at random, for each user anew
     }
-    measured = {name: judge.metrics(scorer, unseen) for name, scorer in scorers.items()}
-    return {"n_held": len(held), "n_interactions": int(truth.nnz), "cutoff": cutoff, **measured}
+    return {name: judge.metrics(scorer, unseen) for name, scorer in scorers.items()}
 
 
-def _draw(n: int, seed: int, axis: int) -> NDArray[np.int64]:
-    size = max(1, min(int(n * HELD_SHARE), MOST_IDS))
-    return np.sort(np.random.default_rng([seed, 5, axis]).permutation(n)[:size])
+def _draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
+    """Disjoint sets of ids, sorted: ten tenths of all, or fewer sets where there are fewer ids."""
+    order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
+    for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
+        yield np.sort(held)
+
+
+def _means(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: round(float(np.mean([draw[name] for draw in draws])), _DIGITS) for name in METRICS}
+
+
+def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[float]]:
+    scores = {name: np.asarray([draw[name][metric] for draw in measured]) for name in measured[0]}
+    scores["lead_over_popularity"] = scores["model"] - scores["popularity"]
+    return {name: _student(values) for name, values in scores.items() if len(values) > 1}
+
+
+def _student(values: NDArray[np.float64]) -> list[float]:
+    """The interval of the mean of few independent `values`."""
+    n = len(values)
+    reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * float(values.std(ddof=1)) / n**0.5
+    mean = float(values.mean())
+    return [round(mean - reach, _DIGITS), round(mean + reach, _DIGITS)]
 
 
 def _constant(order: NDArray[np.float64]) -> Scorer:
     return lambda begin, end: np.tile(order, (end - begin, 1))
-
-
-def _random(seed: int, n: int) -> Scorer:
-    """Another order for each user: one for all could be lucky with a popular item."""
-    return lambda begin, end: np.random.default_rng([seed, 7, begin]).random((end - begin, n))
 
 
 def _scorer(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer:
@@ -131,15 +187,19 @@ def place(trained: Any, side: SideName, features: sparse.csr_matrix) -> NDArray[
 def _popularity(
     side: SideName,
     train: sparse.csr_matrix,
-    features: sparse.csr_matrix,
+    fitted: FittedSide,
     keep: NDArray[np.int64],
     held: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """One score for each candidate: an item's own count, or for unseen items the mean count of their features."""
-    counts = np.asarray(train.sum(axis=0), dtype=np.float64).ravel()
+    """One score for each candidate: an item's own count, or for unseen items the mean count of those that share a
+    value; of several values the mean. An item without any value gets the mean count of all.
+    """
+    counts = np.asarray((train != 0).sum(axis=0), dtype=np.float64).ravel()
     if side == "user":
         return counts
-    on = (features != 0).astype(np.float64)
-    of_value = (on[keep].T @ counts) / np.maximum(np.asarray(on[keep].sum(axis=0)).ravel(), 1.0)
-    means: NDArray[np.float64] = (on[held] @ of_value) / np.maximum(np.asarray(on[held].sum(axis=1)).ravel(), 1.0)
-    return means
+    on = shared_values(fitted, keep)
+    n_sharing = np.asarray(on[keep].sum(axis=0)).ravel()
+    known = on[:, n_sharing > 0]
+    of_value = (known[keep].T @ counts) / n_sharing[n_sharing > 0]
+    n_values = np.asarray(known[held].sum(axis=1)).ravel()
+    return np.asarray(np.where(n_values > 0, (known[held] @ of_value) / np.maximum(n_values, 1.0), counts.mean()))

@@ -8,22 +8,34 @@ from typing import Any
 
 from svc import events, logs
 from svc.model.features import FEATURE_VERSION, FeatureState
+from svc.names import MAX_ID_CHARACTERS, is_float_text
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.training import interactions as cleaning
+from svc.training.dropped import MANY, odd_years
 from svc.training.features import FittedSide, SideName, fit_side
 from svc.training.interactions import Interactions
 from svc.training.progress import Progress
+from svc.training.user_sample import UserSample, draw_users
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingData:
-    """Clean interactions, the rows fetched before cleansing, and the encoded sides of the `features` block."""
+    """Clean interactions, the rows fetched before cleansing, and the encoded sides of the `features` block.
+
+    `sample` has the users whom models are trained on where the recipe asks for fewer than all.
+    """
 
     interactions: Interactions
     n_fetched: int
     sides: Mapping[SideName, FittedSide]
+    sample: UserSample | None = None
+
+    @property
+    def trained(self) -> Interactions:
+        """What models are trained on: the interactions of the sample, or all."""
+        return self.interactions if self.sample is None else self.sample.interactions
 
     @property
     def feature_state(self) -> FeatureState | None:
@@ -44,30 +56,68 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
     progress.phase("cleansing")
     found = cleaning.from_frame(frame, recipe.schema_, recipe.cleansing, with_times=_uses_time(loaded))
+    if _uses_time(loaded) and recipe.schema_.time_column is not None:
+        doubt = odd_years(frame[recipe.schema_.time_column], recipe.schema_.time_unit)
+        if doubt is not None:
+            logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
     del frame
     for reason, count in found.dropped.items():
-        logs.emit(events.DATA_LOST_ROWS, reason=reason, count=count)
+        example = {"detail": found.reasons[reason]} if reason in found.reasons else {}
+        logs.emit(events.DATA_LOST_ROWS, reason=reason, count=count, **example)
+    if found.n_unusable > MANY * n_fetched:
+        why = "; ".join(found.reasons.values())
+        logs.emit(events.MANY_ROWS_DROPPED, count=found.n_unusable, n_rows=n_fetched, detail=why)
     logs.emit(events.DATA_CLEANSED, n_rows=len(found), drop_count=found.drop_count)
     cleaning.check_thresholds(found, recipe.cleansing)
-    return TrainingData(found, n_fetched, _sides(loaded, settings, variables, found, progress))
+    _warn_of_ids(found)
+    sides = _sides(loaded, settings, variables, found, progress)
+    return TrainingData(found, n_fetched, sides, _sample(loaded, found))
+
+
+def _sample(loaded: LoadedRecipe, found: Interactions) -> UserSample | None:
+    training = loaded.recipe.training
+    if training.sample_users is None:
+        return None
+    sample = draw_users(found, training.sample_users, training.seed)
+    if sample is not None:
+        n_rows = len(sample.interactions)
+        logs.emit(events.USERS_SAMPLED, n_users=len(found.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
+    return sample
+
+
+def _warn_of_ids(found: Interactions) -> None:
+    """Ids that can be trained on but hardly be asked for: log one warning for each side and reason."""
+    for side, ids in (("user", found.user_ids), ("item", found.item_ids)):
+        suspicious = {
+            "too_long": [name for name in ids if len(name) > MAX_ID_CHARACTERS],
+            "floating_point": [name for name in ids if is_float_text(name)],
+        }
+        for reason, names in suspicious.items():
+            if names:
+                example = names[0][:40]
+                logs.emit(events.IDS_HARDLY_MEANT, side=side, reason=reason, count=len(names), example=example)
 
 
 def _uses_time(loaded: LoadedRecipe) -> bool:
-    return bool(loaded.recipe.training.split.scheme != "random")
+    recipe = loaded.recipe
+    wanted = recipe.training.split.scheme != "random" or recipe.training.time_decay is not None
+    return wanted and recipe.schema_.time_column is not None
 
 
 def interaction_context(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
 ) -> SourceContext:
-    """What the interaction source is asked for: both ids, and the time only where the split looks at it."""
+    """What the interaction source is asked for: both ids, weights, and the time only where something looks at it."""
     schema = loaded.recipe.schema_
     ids = (schema.user_column, schema.item_column)
-    with_time = _uses_time(loaded) and schema.time_column not in (None, *ids)
+    optional = (schema.time_column if _uses_time(loaded) else None, schema.weight_column, schema.event_column)
+    columns = dict.fromkeys([*ids, *(name for name in optional if name is not None)])
+    texts = {*ids, schema.event_column} if schema.event_column is not None else ids
     return SourceContext(
         base_dir=loaded.base_dir,
         settings=settings,
-        columns=(*ids, schema.time_column) if with_time and schema.time_column else ids,
-        text_columns=frozenset(ids),
+        columns=tuple(columns),
+        text_columns=frozenset(texts),
         purpose="interactions",
         variables=variables,
         progress=progress.rows if progress is not None else None,

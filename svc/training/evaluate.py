@@ -7,7 +7,9 @@ irspack code from the resulting rankings.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +17,9 @@ import numpy as np
 from irspack.evaluation._core_evaluator import evaluate_list_vs_list
 from numpy.typing import NDArray
 from scipy import sparse
+
+from svc.training.intervals import user_scores
+from svc.training.ties import TieOrder
 
 METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
 _BLOCK_BYTES = 32 << 20
@@ -25,17 +30,37 @@ Scorer = Callable[[int, int], Scores]
 """(begin, end) to the scores of these rows of the training matrix, (end − begin, items), free to overwrite."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """All METRICS of `rankings`; row u of `truth` has what the user of ranking u chose."""
+
+    metrics: dict[str, float]
+    rankings: list[list[int]]
+    truth: sparse.csr_matrix
+    weighted: bool = False
+
+    def by_user(self, metric: str) -> NDArray[np.float64]:
+        """(judged,) scores of each judged user, whose mean `metrics` has."""
+        return user_scores(self.rankings, self.truth, weighted=self.weighted)[metric]
+
+
 class Evaluation:
     """Rankings of validation users, judged by what was held out.
 
     `heldout` is (v, items), one row for each validation user, and row r of it belongs to row `offset + r` of the
-    training matrix. Users without held-out items count for nothing. Ties in scores go to the lower item.
+    training matrix. Users without held-out items count for nothing. Ties in scores are broken by a random order of
+    each user that `seed` decides and the data does not (see ties.py). With `weighted` the values of `heldout` count
+    in the metrics of PER_USER; without it all held-out items count alike.
     """
 
-    def __init__(self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int) -> None:
+    def __init__(
+        self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, seed: int = 0, weighted: bool = False
+    ) -> None:
         self.heldout = heldout
         self.offset = offset
         self.cutoff = cutoff
+        self.weighted = weighted
+        self._ties = TieOrder(heldout.shape[0], heldout.shape[1], seed)
 
     def sample(self, n_users: int, seed: int) -> Evaluation:
         """At most `n_users` of the validation users; the same ones for the same seed."""
@@ -45,24 +70,70 @@ class Evaluation:
         rows = np.random.default_rng([seed, 3]).permutation(with_items)[:n_users]
         kept = np.zeros(self.heldout.shape[0], dtype=bool)
         kept[rows] = True
-        return Evaluation(sparse.diags(kept.astype(np.float32)) @ self.heldout, offset=self.offset, cutoff=self.cutoff)
+        sampled = sparse.diags(kept.astype(np.float32)) @ self.heldout
+        sampled.eliminate_zeros()
+        return self.of(sampled)
+
+    def of(self, heldout: sparse.csr_matrix) -> Evaluation:
+        """The same judgement by other held-out items, with the rows and columns of these."""
+        other = copy.copy(self)
+        other.heldout = heldout
+        return other
+
+    @property
+    def judged(self) -> NDArray[np.int64]:
+        """(j,) rows of `heldout` that hold anything, ascending: the users whom scores are about."""
+        self.heldout.eliminate_zeros()
+        return np.flatnonzero(np.diff(self.heldout.indptr))
+
+    def judge(self, scorer: Scorer, seen: sparse.csr_matrix) -> Judged:
+        """Rank once, and say all of it. `seen` is the training matrix, whose items are not recommended again."""
+        rankings = self.rankings(scorer, seen)
+        return Judged(self._metrics(rankings), rankings, self.heldout[self.judged], self.weighted)
 
     def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
-        """All METRICS at the cutoff. `seen` is the training matrix, whose items are not recommended again."""
-        self.heldout.eliminate_zeros()
+        """All METRICS at the cutoff."""
+        return self._metrics(self.rankings(scorer, seen))
+
+    def at_cutoffs(
+        self, cutoffs: Sequence[int], scorer: Scorer, seen: sparse.csr_matrix
+    ) -> dict[int, dict[str, float]]:
+        """Metrics that are means over users, at each of `cutoffs`, from one ranking as long as the longest."""
+        longest = copy.copy(self)
+        longest.cutoff = max(cutoffs)
+        rankings, truth = longest.rankings(scorer, seen), self.heldout[self.judged]
+        return {
+            cutoff: {
+                name: round(float(scores.mean()), _SCORE_DIGITS)
+                for name, scores in user_scores(
+                    [ranking[:cutoff] for ranking in rankings], truth, weighted=self.weighted
+                ).items()
+            }
+            for cutoff in cutoffs
+        }
+
+    def _metrics(self, rankings: list[list[int]]) -> dict[str, float]:
         indptr, indices = self.heldout.indptr, self.heldout.indices
-        judged = np.flatnonzero(np.diff(indptr))
+        truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in self.judged]
+        n_items = self.heldout.shape[1]
+        found = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
+        found["catalog_coverage"] = found["appeared_item"] / n_items
+        if self.weighted:
+            scores = user_scores(rankings, self.heldout[self.judged], weighted=True)
+            found.update({name: values.mean() for name, values in scores.items()})
+        return {name: round(float(found[name]), _SCORE_DIGITS) for name in METRICS}
+
+    def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:
+        """The best items of each judged user, best first; fewer than the cutoff where fewer are unseen."""
+        judged = self.judged
         rankings: list[list[int]] = []
         for begin, end in _runs(judged, self._rows_per_block()):
             rows = judged[(judged >= begin) & (judged < end)] - begin
             scores = scorer(self.offset + begin, self.offset + end)
             _mask(scores, seen[self.offset + begin : self.offset + end])
-            rankings += _best(scores[rows] if len(rows) < len(scores) else scores, self.cutoff)
-        truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in judged]
-        n_items = self.heldout.shape[1]
-        found = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
-        found["catalog_coverage"] = found["appeared_item"] / n_items
-        return {name: round(float(found[name]), _SCORE_DIGITS) for name in METRICS}
+            scores = scores[rows] if len(rows) < len(scores) else scores
+            rankings += _best(scores, self.cutoff, self._ties, begin + rows)
+        return rankings
 
     def _rows_per_block(self) -> int:
         return int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.heldout.shape[1], 1)))))
@@ -109,12 +180,12 @@ def _mask(scores: Scores, seen: sparse.csr_matrix) -> None:
     scores[rows, seen.indices] = -np.inf
 
 
-def _best(scores: Scores, k: int) -> list[list[int]]:
-    """For each row the columns of its `k` best scores, best first; masked ones never; ties: lower column first.
+def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> list[list[int]]:
+    """For each row the columns of its `k` best scores, best first; masked ones never; ties as `users` break them.
 
     Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that
     reach it are looked into. Where many groups share that bound, as zeros of a sparse model do, only what is above
-    it is sorted and the rest filled up from the left.
+    it is sorted and the rest filled up with the first of the user's order that hold the bound.
     """
     b, n = scores.shape
     groups = min(n, max(512, 8 * k))
@@ -130,18 +201,31 @@ def _best(scores: Scores, k: int) -> list[list[int]]:
     values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
     at, layer = np.nonzero(values >= floor[rows, np.newaxis])
     rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
-    order = np.lexsort((columns, -values, rows))
+    order = np.lexsort((ties.ranks(users[rows], columns), -values, rows))
     ends = np.searchsorted(rows[order], np.arange(b + 1)).tolist()
     ranked = columns[order].tolist()
     best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
-    for row in np.flatnonzero(wide & (bound > -np.inf)).tolist():
-        best[row] += _first_equal(scores[row], bound[row], k - len(best[row]))
+    short = np.asarray([row for row in np.flatnonzero(wide & (bound > -np.inf)) if len(best[row]) < k], dtype=np.int64)
+    if len(short):
+        for row, columns in zip(short, _first_equal(scores, bound, short, k, ties, users), strict=True):
+            best[row] += columns[: k - len(best[row])]
     return best
 
 
-def _first_equal(row: Scores, value: Any, count: int) -> list[int]:
-    """The lowest `count` columns that hold `value`."""
-    found = np.flatnonzero(row[:1024] == value)
-    if len(found) < count:
-        found = np.flatnonzero(row == value)
-    return [int(column) for column in found[:count]]
+def _first_equal(  # noqa: PLR0917 - all of them are about the same rows
+    scores: Scores, bound: Scores, rows: NDArray[np.int64], k: int, ties: TieOrder, users: NDArray[np.int64]
+) -> Iterator[list[int]]:
+    """For each of `rows` the first columns, at least k if there are so many, that hold its bound, in its user's order.
+
+    The users' orders are followed for some steps, in which most find enough; whoever does not is looked at whole.
+    """
+    n = scores.shape[1]
+    visited = ties.first(users[rows], max(64, 2 * k))
+    found = scores[rows[:, np.newaxis], np.minimum(visited, n - 1)] == bound[rows, np.newaxis]
+    found &= visited < n
+    for row, order, equal in zip(rows, visited, found, strict=True):
+        columns = order[equal]
+        if len(columns) < k:
+            tied = np.flatnonzero(scores[row] == bound[row])
+            columns = tied[np.argsort(ties.ranks(np.full(len(tied), users[row]), tied))[:k]]
+        yield columns.tolist()

@@ -19,11 +19,27 @@ from svc.model.history import History, Offsets
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer
+from svc.recipe.algorithms import BLEND
+from svc.training.blended import BlendedRecommender
+
+
+def to_scorer(recommender: Any, class_name: str) -> Scorer:
+    """What is served of a trained `recommender`.
+
+    Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
+    trained but cannot place anyone.
+    """
+    try:
+        make = _SCORERS[class_name]
+    except KeyError:
+        raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
+    return make(recommender)
 
 
 def export(
@@ -35,29 +51,44 @@ def export(
     X: Any,  # noqa: N803
     features: FeatureState | None,
 ) -> Model:
-    """The model of a trained `recommender`, ready to answer and to be encoded.
+    """The model of a trained `recommender` alone: see `to_scorer` and `assemble`."""
+    scorer = to_scorer(recommender, class_name)
+    return assemble(scorer, user_ids=user_ids, item_ids=item_ids, X=X, features=features)
 
-    `X` is the training matrix, (n_users, n_items) CSR. `features` are kept only where the scorer can use them: that
-    is for feature-aware iALS. Raises TrainingError for a class that cannot be served, for values that are not
-    finite, and where features were trained but cannot place anyone.
+
+def assemble(
+    scorer: Scorer,
+    *,
+    user_ids: Sequence[str],
+    item_ids: Sequence[str],
+    X: Any,  # noqa: N803
+    features: FeatureState | None,
+    cold: Scorer | None = None,
+    hidden: Any = None,
+    keep_values: bool = False,
+) -> Model:
+    """The model of a `scorer`, ready to answer and to be encoded.
+
+    `X` is the training matrix, (n_users, n_items) CSR; with `keep_values` its values are kept also for scorers that do
+    not read them, for requests that add to a history. `hidden`, of the same shape, has what users are never shown.
+    `cold` answers for features and seeds instead of `scorer`. `features` are kept only where one of them can use them.
     """
-    try:
-        make = _SCORERS[class_name]
-    except KeyError:
-        raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
-    scorer = make(recommender)
+    asked = cold or scorer
+    placed = asked.feature_dim("user") or asked.feature_dim("item")
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
-        history=_history(X, with_values=scorer.reads_values),
+        history=to_history(X, with_values=scorer.reads_values or keep_values),
         scorer=scorer,
-        features=features if isinstance(scorer, IALSScorer) else None,
+        features=features if placed else None,
+        cold=cold,
+        hidden=None if hidden is None else to_history(hidden, with_values=False),
     )
     model.ready()
     return model
 
 
-def _history(X: Any, *, with_values: bool) -> History:  # noqa: N803
+def to_history(X: Any, *, with_values: bool) -> History:  # noqa: N803
     matrix = X.tocsr(copy=True)
     matrix.sum_duplicates()
     matrix.eliminate_zeros()
@@ -86,21 +117,24 @@ def _float32(values: Any, what: str) -> NDArray[np.float32]:
 def _ials(recommender: Any) -> Scorer:
     """User and item vectors, and what the objective says about a user or item that was not in training."""
     core = recommender.trainer_as_ials.core_trainer
-    placing = LeastSquares(
+    has_mean = bool(getattr(recommender, "has_mean", False))
+    learned = _weights(core.user_feature_weight, recommender.user_features, "user feature weights")
+    least_squares = LeastSquares(
         alpha0=float(recommender.alpha0),
         reg=float(recommender.scaled_reg),
         nu=float(recommender.nu),
         confidence=_confidence(recommender),
-        pull=_confidence(recommender)
+        target_weight=_confidence(recommender)
         + (float(recommender.alpha0) if recommender.loss_type.name == "ORIGINAL" else 0.0),
         n_users=int(recommender.n_users),
         n_items=int(recommender.n_items),
-        user_weights=_weights(core.user_feature_weight, recommender.user_features, "user feature weights"),
+        user_weights=None if has_mean else learned,
         item_weights=_weights(core.item_feature_weight, recommender.item_features, "item feature weights"),
+        user_mean=learned[0] if has_mean and learned is not None else None,
     )
-    _check_placing(placing)
+    _check_least_squares(least_squares)
     return IALSScorer(
-        _float32(core.user, "user vectors"), FactorIndex.build(_float32(core.item, "item vectors")), placing
+        _float32(core.user, "user vectors"), FactorIndex.build(_float32(core.item, "item vectors")), least_squares
     )
 
 
@@ -115,15 +149,15 @@ def _weights(weights: Any, features: Any, what: str) -> NDArray[np.float32] | No
     return None if features is None else _float32(weights, what)
 
 
-def _check_placing(placing: LeastSquares) -> None:
+def _check_least_squares(least_squares: LeastSquares) -> None:
     """Refuse what has no unique minimum: with alpha0 = 0 and nu > 0, nothing holds an empty history in place."""
-    if placing.regularization(1, placing.n_items) <= 0:
+    if least_squares.regularization(1, least_squares.n_items) <= 0:
         raise TrainingError("reg must be above 0: without it, iALS cannot place a user from seed items")
     for side, weights, others in (
-        ("user", placing.user_weights, placing.n_items),
-        ("item", placing.item_weights, placing.n_users),
+        ("user", least_squares.user_weights, least_squares.n_items),
+        ("item", least_squares.item_weights, least_squares.n_users),
     ):
-        if weights is not None and placing.regularization(0, others) <= 0:
+        if weights is not None and least_squares.regularization(0, others) <= 0:
             raise TrainingError(
                 f"features.{side}: with alpha0 = 0 and nu > 0 the regularization of an empty history is 0,"
                 " so features alone place nobody; set alpha0 above 0"
@@ -131,9 +165,13 @@ def _check_placing(placing: LeastSquares) -> None:
 
 
 def _svd(recommender: Any) -> Scorer:
-    """The projections of the users, and the right singular vectors."""
-    components = recommender.decomposer.components_
-    return SVDScorer(_float32(recommender.z, "user vectors"), FactorIndex.build(_float32(components.T, "components")))
+    """The projections of the users, the item vectors, and what these are multiplied by in a history."""
+    scales = recommender.history_scales_
+    return SVDScorer(
+        _float32(recommender.z, "user vectors"),
+        FactorIndex.build(_float32(recommender.items_, "item vectors")),
+        None if (scales == 1).all() else _float32(scales, "item scales"),
+    )
 
 
 def _bprfm(recommender: Any) -> Scorer:
@@ -161,6 +199,22 @@ def _popularity(recommender: Any) -> Scorer:
     return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel())
 
 
+def _blend(recommender: BlendedRecommender) -> Scorer:
+    """The scorers of the parts, the one of factors first, and their weights in that order."""
+    parts = [
+        (to_scorer(trained, trial.algorithm), weight)
+        for trained, trial, weight in zip(recommender.trained, recommender.trials, recommender.weights, strict=True)
+    ]
+    factors = [(part, weight) for part, weight in parts if isinstance(part, IALSScorer | SVDScorer)]
+    sums = [(part, weight) for part, weight in parts if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
+    return BlendScorer.of(
+        factors[0][0] if factors else None,
+        [part for part, _ in sums],
+        [weight for _, weight in factors + sums],
+        to_history(recommender.matrix, with_values=True),
+    )
+
+
 _SCORERS: Mapping[str, Callable[[Any], Scorer]] = {
     "IALSRecommender": _ials,
     "CosineKNNRecommender": _neighbours,
@@ -169,4 +223,7 @@ _SCORERS: Mapping[str, Callable[[Any], Scorer]] = {
     "TruncatedSVDRecommender": _svd,
     "BPRFMRecommender": _bprfm,
     "TopPopRecommender": _popularity,
+    "SLIMRecommender": _neighbours,
+    "EDLAERecommender": _neighbours,
+    BLEND: _blend,
 }

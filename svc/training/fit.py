@@ -10,10 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.training.algorithms import Epochs
-from svc.training.evaluate import Evaluation, scorer_of
+from svc.training.evaluate import Evaluation, Judged, scorer_of
 
 EARLY_STOPPING_USERS = 20_000
 """Epochs are compared on at most so many validation users; the score of a trial always comes from all of them."""
@@ -34,10 +36,14 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """`metrics` of the best state, and `epochs` that led there (None for training without epochs)."""
+    """`metrics` of the best state, and `epochs` that led there (None for training without epochs).
+
+    `by_user` are the (users,) scores of each judged user whose mean is the trial's score.
+    """
 
     metrics: dict[str, float]
     epochs: int | None
+    by_user: NDArray[np.float64] | None = None
 
 
 class Stop(Exception):
@@ -61,12 +67,13 @@ def fit(
     if epochs is None:
         recommender.learn()
         check()
-        return Fitted(judge.full.metrics(scorer_of(recommender), seen), None)
+        judged = judge.full.judge(scorer_of(recommender), seen)
+        return Fitted(judged.metrics, None, judged.by_user(judge.metric))
     best, best_epoch = _fit_epochs(recommender, epochs, judge, seen=seen, check=check, report=report)
     if judge.full is not judge.quick:
         recommender.load_state()
-        best = judge.full.metrics(scorer_of(recommender), seen)
-    return Fitted(best, best_epoch)
+        best = judge.full.judge(scorer_of(recommender), seen)
+    return Fitted(best.metrics, best_epoch, best.by_user(judge.metric))
 
 
 def _fit_epochs(
@@ -77,25 +84,26 @@ def _fit_epochs(
     seen: sparse.csr_matrix,
     check: Callable[[], None],
     report: Callable[[int, float], None],
-) -> tuple[dict[str, float], int]:
+) -> tuple[Judged, int]:
     recommender.start_learning()
-    best: dict[str, float] = {}
+    best: Judged | None = None
     best_epoch, without_gain = 0, 0
     for epoch in range(1, epochs.most + 1):
         check()
         recommender.run_epoch()
         if epoch % epochs.every:
             continue
-        metrics = judge.quick.metrics(scorer_of(recommender), seen)
-        if not best or metrics[judge.metric] > best[judge.metric]:
-            best, best_epoch, without_gain = metrics, epoch, 0
+        judged = judge.quick.judge(scorer_of(recommender), seen)
+        if best is None or judged.metrics[judge.metric] > best.metrics[judge.metric]:
+            best, best_epoch, without_gain = judged, epoch, 0
             if judge.full is not judge.quick:
                 recommender.save_state()
         else:
             without_gain += 1
             if without_gain >= epochs.patience:
                 break
-        report(epoch, metrics[judge.metric])
+        report(epoch, judged.metrics[judge.metric])
+    assert best is not None, "every training is judged at least once"
     return best, best_epoch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -13,12 +13,14 @@ import numpy as np
 
 import svc
 from svc.model.features import FEATURE_VERSION
-from svc.recipe.algorithms import FEATURE_AWARE
 from svc.recipe.load import LoadedRecipe
+from svc.training.certainty import Certainty
 from svc.training.data import TrainingData
+from svc.training.intervals import PER_USER
 from svc.training.trials import SearchResult
 
 _DIGITS = 10
+_MOST_TRIALS = 400
 _MAX_RECIPE_BYTES = 32 << 10
 """The header holds at most 64 KiB; a recipe may hold more, in its queries."""
 
@@ -30,13 +32,17 @@ class Facts:
     run_id: str
     trained_at: str
     kid: str
+    fingerprint: str
     data: TrainingData
     n_interactions: int
     n_heldout: int
     algorithms: tuple[str, ...]
     n_trials: int
     result: SearchResult
+    certainty: Certainty
     cold_start: Mapping[str, Any]
+    features_active: bool
+    parts: Sequence[Mapping[str, Any]]
 
 
 def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
@@ -44,6 +50,7 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
     training, best = loaded.recipe.training, facts.result.best
     found = {
         "kid": facts.kid,
+        "fingerprint": facts.fingerprint,
         "format_version": 1,
         "svc_version": svc.__version__,
         "python_version": platform.python_version(),
@@ -56,15 +63,21 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
         "run_id": facts.run_id,
         "trained_at": facts.trained_at,
         "best_class": best.algorithm,
-        "best_params": winning_params(facts.result),
+        "best_params": best.final_params,
         "best_score": best.score,
         "algorithms": list(facts.algorithms),
         "metric": training.metric,
         "cutoff": training.cutoff,
         "tuning": _tuning(facts),
-        "evaluation": {**best.metrics, **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {})},
+        "evaluation": {
+            **best.metrics,
+            **facts.certainty.evaluation,
+            **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
+        },
         "data_stats": data_stats(facts),
     }
+    if facts.parts:
+        found["parts"] = [dict(part) for part in facts.parts]
     if loaded.recipe.features is not None:
         found["features"] = _features(facts)
     return found
@@ -75,12 +88,6 @@ def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
     if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
         return dict(unexpanded)
     return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
-
-
-def winning_params(result: SearchResult) -> dict[str, Any]:
-    """The winner's parameters, with the number of epochs that its validation chose."""
-    best = result.best
-    return dict(best.params) if best.epochs is None else {**best.params, "train_epochs": best.epochs}
 
 
 def data_stats(facts: Facts) -> dict[str, Any]:
@@ -98,7 +105,7 @@ def data_stats(facts: Facts) -> dict[str, Any]:
 
 
 def _tuning(facts: Facts) -> dict[str, Any]:
-    result = facts.result
+    result, intervals = facts.result, facts.certainty.intervals
     return {
         "n_trials": facts.n_trials,
         "completed": result.count("complete"),
@@ -106,19 +113,43 @@ def _tuning(facts: Facts) -> dict[str, Any]:
         "failed": result.count("failed"),
         "seconds": round(result.seconds, 3),
         "best_per_algorithm": {
-            name: {"score": trial.score, "params": trial.params, "seconds": trial.seconds}
+            name: {
+                "score": trial.score,
+                "params": trial.params,
+                "seconds": trial.seconds,
+                "metrics": {metric: trial.metrics[metric] for metric in PER_USER if metric in trial.metrics},
+                **({"interval": intervals[name]} if name in intervals else {}),
+            }
             for name, trial in result.best_per_algorithm.items()
         },
         "n_orphaned": result.n_orphaned,
+        "workers": result.workers,
+        "trials": _course(result),
+    }
+
+
+def _course(result: SearchResult) -> dict[str, list[Any]]:
+    """The course of the search, for the report: algorithm and score of each complete trial, by number.
+
+    Of very many trials some, so that the header stays small; each algorithm's best is in `best_per_algorithm`.
+    """
+    complete = result.completed
+    kept = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []
+    names = list(result.best_per_algorithm)
+    return {
+        "algorithms": names,
+        "numbers": [trial.number for trial in kept],
+        "of": [names.index(trial.algorithm) for trial in kept],
+        "scores": [round(trial.score or 0.0, 6) for trial in kept],
     }
 
 
 def _features(facts: Facts) -> dict[str, Any]:
-    """`active` says whether the winner can be asked with features: only feature-aware iALS can."""
+    """`active` says whether the model can be asked with features: feature-aware iALS is in it then."""
     sides = facts.data.sides
     return {
         "version": FEATURE_VERSION,
-        "active": facts.result.best.algorithm == FEATURE_AWARE,
+        "active": facts.features_active,
         **{
             side: {"dimension": fitted.encoder.dim, "columns": list(fitted.encoder.columns)}
             for side, fitted in sides.items()

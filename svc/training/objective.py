@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,13 @@ from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
 from svc.training.algorithms import ALGORITHMS, Params
-from svc.training.aside import aside
+from svc.training.blended import BlendedRecommender
+from svc.training.decay import HALF_LIFE, decayed
 from svc.training.features import SideName
 from svc.training.fit import Fitted, Judge, fit, refit
-from svc.training.search import Hopeless
+from svc.training.look import STEP, Look, is_worthwhile
+from svc.training.run_in_thread import run_in_thread
+from svc.training.trial_task import TrialPruned
 from svc.training.trials import TrialRecord
 
 Matrices = Mapping[SideName, sparse.csr_matrix]
@@ -30,10 +32,9 @@ class Threads:
     free: int
 
     @classmethod
-    def choose(cls, wanted: int | None, *, reproducible: bool) -> Threads:
+    def choose(cls, wanted: int | None, *, available: int) -> Threads:
         """`wanted` is the user's own number. iALS and BPR add floats in the order in which threads finish."""
-        free = wanted or os.cpu_count() or 1
-        return cls(exact=1 if reproducible and wanted is None else free, free=free)
+        return cls(exact=wanted or 1, free=wanted or available)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +45,7 @@ class Builder:
     threads: Threads
 
     def build(self, name: str, matrix: sparse.csr_matrix, params: Params, features: Matrices) -> Any:
-        """Recommender `name` over `matrix`, (users, items). `features` go to those that take them."""
+        """Recommender `name` over `matrix`, (users, items), decayed already. `features` go to those that take them."""
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
         if algorithm.seed:
@@ -53,37 +54,72 @@ class Builder:
             fixed[algorithm.threads] = self.threads.exact if algorithm.threads_change_bits else self.threads.free
         if algorithm.takes_features:
             fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
-        return algorithm.irspack_class(matrix, **params, **fixed)
+        own = {name: value for name, value in params.items() if name != HALF_LIFE}
+        return algorithm.irspack_class(matrix, **own, **fixed)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialObjective:
-    """Trains on `train` and judges by `judge`. `features` have their rows in the order of `train`."""
+    """Trains on `train` and judges by `judge`, after a first `look`. `features` have rows in the order of `train`.
+
+    `times` has the entries of `train` where older ones may count less, and `hidden` the items that users are not to
+    be shown.
+    """
 
     builder: Builder
     train: sparse.csr_matrix
     judge: Judge
     features: Matrices
+    look: Look | None = None
+    times: sparse.csr_matrix | None = None
+    hidden: sparse.csr_matrix | None = None
 
     @property
     def metric(self) -> str:
         return self.judge.metric
 
+    @property
+    def seen(self) -> sparse.csr_matrix:
+        """What is not recommended to the users of `train`."""
+        return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
+
+    def decayed(self, params: Params) -> sparse.csr_matrix:
+        """`train` as the half-life among `params` has it."""
+        return decayed(self.train, self.times, params)
+
+    def warm_up(self) -> None:
+        import irspack  # noqa: F401
+
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:
-        recommender = self.builder.build(algorithm, self.train, params, self.features)
         try:
+            if self.look is not None and params and is_worthwhile(algorithm):
+                report(STEP, self._look(self.look, algorithm, params, check))
+            recommender = self.builder.build(algorithm, self.decayed(params), params, self.features)
             return fit(
                 recommender,
                 ALGORITHMS[algorithm].epochs,
                 self.judge,
-                seen=self.train,
+                seen=self.seen,
                 check=check,
                 report=report,
             )
         except failures(algorithm) as error:
-            raise Hopeless(str(error)) from error
+            raise TrialPruned(str(error)) from error
+
+    def _look(self, look: Look, algorithm: str, params: Params, check: Callable[[], None]) -> float:
+        matrix = look.train if self.times is None else self.decayed(params)[look.rows]
+        recommender = self.builder.build(algorithm, matrix, params, look.features)
+        fitted = fit(
+            recommender,
+            look.epochs(algorithm),
+            look.judge,
+            seen=look.train if self.hidden is None else self.seen[look.rows],
+            check=check,
+            report=lambda _epoch, _score: check(),
+        )
+        return fitted.metrics[self.metric]
 
 
 def refit_winner(builder: Builder, winner: TrialRecord, matrix: sparse.csr_matrix, features: Matrices) -> Any:
@@ -92,9 +128,12 @@ def refit_winner(builder: Builder, winner: TrialRecord, matrix: sparse.csr_matri
     Raises FeatureRidgeFailed where its feature weights cannot be solved for.
     """
     name = winner.algorithm
+    if winner.parts:
+        trained = [refit_winner(builder, part, matrix, features) for part in winner.parts]
+        return BlendedRecommender(trained, winner)
     recommender = builder.build(name, matrix, winner.params, features)
     try:
-        return aside(lambda: refit(recommender, winner.epochs))
+        return run_in_thread(lambda: refit(recommender, winner.epochs))
     except failures(name) as error:
         raise FeatureRidgeFailed(
             f"the final training of {name} failed: the system for its feature weights is singular in floating point "
@@ -108,11 +147,12 @@ def failures(name: str) -> tuple[type[Exception], ...]:
     return found
 
 
-def is_too_large(name: str, n_items: int) -> bool:
-    """True for an algorithm whose dense item matrices would not fit into the memory that is free now."""
-    if name != "DenseSLIMRecommender":
-        return False
-    return n_items**2 * 4 * _DENSE_COPIES > _available_bytes()
+def how_many_fit(name: str, n_items: int) -> int | None:
+    """How many trainings of an algorithm with dense item matrices fit into the memory that is free now; None: any."""
+    if not ALGORITHMS[name].needs_dense_items:
+        return None
+    available = _available_bytes()
+    return None if available == float("inf") else int(available // (n_items**2 * 4 * _DENSE_COPIES))
 
 
 def _available_bytes() -> float:

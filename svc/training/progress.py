@@ -6,7 +6,10 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Called from the run's own thread. None of these may raise or block for long."""
+    """Called from the run's own thread. None of these may raise or block for long.
+
+    `rows` hears how many more rows were read, `trial` the totals so far.
+    """
 
     def phase(self, name: str) -> None: ...
     def rows(self, n: int) -> None: ...

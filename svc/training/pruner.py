@@ -1,39 +1,49 @@
-"""End trials early that are clearly worse than their like."""
+"""End trials early that are clearly worse than their like.
+
+A trial is compared with what was known when it was asked for, not with what has finished since: so the same search
+prunes the same trials, however long each takes.
+"""
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable, Sequence
 
-from optuna.pruners import BasePruner
-from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.budget import ALGORITHM
+from svc.training.look import STEP as LOOK
+
+Curve = dict[int, float]
+"""Scores between epochs: epoch to score."""
+
+_N_STARTUP = 5
+_N_WARMUP = 3
 
 
-class AlgorithmMedianPruner(BasePruner):
-    """Prune a trial whose best score so far is below the median of its algorithm's finished trials at that epoch.
+def rivals(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[Curve, ...]:
+    """The curves of complete trials of `algorithm`."""
+    return tuple(
+        dict(trial.intermediate_values)
+        for trial in trials
+        if trial.state is TrialState.COMPLETE
+        and trial.user_attrs.get(ALGORITHM) == algorithm
+        and trial.intermediate_values.keys() - {LOOK}
+    )
 
-    The first `n_startup` finished trials of an algorithm and the first `n_warmup` epochs are never pruned.
+
+def is_outclassed(
+    curve: Curve, others: Sequence[Curve], *, n_startup: int = _N_STARTUP, n_warmup: int = _N_WARMUP
+) -> bool:
+    """True if the best of `curve` so far is below the median of `others` at its last epoch.
+
+    Never among fewer than `n_startup` others, and never in the first `n_warmup` judgements.
     """
-
-    def __init__(self, n_startup: int = 5, n_warmup: int = 3) -> None:
-        self._n_startup = n_startup
-        self._n_warmup = n_warmup
-
-    def prune(self, study: Study, trial: FrozenTrial) -> bool:
-        step = trial.last_step
-        if step is None or len(trial.intermediate_values) <= self._n_warmup:
-            return False
-        others = [
-            _best_until(other, step)
-            for other in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if other.user_attrs.get(ALGORITHM) == trial.user_attrs.get(ALGORITHM) and other.intermediate_values
-        ]
-        if len(others) < self._n_startup:
-            return False
-        return _best_until(trial, step) < statistics.median(others)
+    step = max(curve)
+    if step == LOOK or len(curve.keys() - {LOOK}) <= n_warmup or len(others) < n_startup:
+        return False
+    return _best_until(curve, step) < statistics.median(_best_until(other, step) for other in others)
 
 
-def _best_until(trial: FrozenTrial, step: int) -> float:
-    return max((value for at, value in trial.intermediate_values.items() if at <= step), default=float("-inf"))
+def _best_until(curve: Curve, step: int) -> float:
+    return max((value for at, value in curve.items() if LOOK < at <= step), default=float("-inf"))

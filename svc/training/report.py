@@ -1,4 +1,7 @@
-"""`--report`: one HTML page, without any network, that tells a run in a minute."""
+"""One HTML page, without any network, that tells a run in a minute: of `svc train --report` and of `svc report`.
+
+Everything comes from the artifact, its header and the histories in it, so that the page can be made again.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,37 @@ import html
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
+from numpy.typing import NDArray
 
+from svc import install_command
 from svc.errors import ConfigError
-from svc.training.trials import SearchResult, TrialRecord
+from svc.model.history import History
+from svc.training.intervals import PER_USER
+from svc.training.report_words import features_used, metrics_explained
+from svc.training.trials import TrialRecord
 
 _STYLE = """
-:root { color-scheme: light; --ink: #1f262d; --soft: #5b6670; --line: #dfe4e9; --accent: #2f6fb0; }
+:root { color-scheme: light dark; --ink: #1f262d; --soft: #5b6670; --line: #dfe4e9; --accent: #2f6fb0; --page: #f5f7f9;
+  --card: #fff; --warn: #9a4a00; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e7ebee; --soft: #a3aeb8; --line: #2f3740; --accent: #7db4ea; --page: #11161a; --card: #1a2127;
+    --warn: #f0b36a; }
+  svg { filter: invert(0.9) hue-rotate(180deg); } /* drawn in dark ink on nothing */
+}
 * { box-sizing: border-box; }
-body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: #f5f7f9; }
+body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); }
 main { max-width: 1120px; margin: 0 auto; padding: 24px 16px 48px; }
 h1 { font-size: 1.5rem; margin: 0; overflow-wrap: anywhere; }
 h2 { font-size: 1.05rem; margin: 0 0 8px; }
 p { margin: 4px 0; color: var(--soft); }
 .cards { display: grid; gap: 16px; margin-top: 16px; }
 @media (min-width: 900px) { .cards { grid-template-columns: 1fr 1fr; } }
-.card { background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 16px; min-width: 0; }
+.card { background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 16px; min-width: 0; }
 .wide { grid-column: 1 / -1; }
 .scroll { overflow-x: auto; }
 .winner { border-left: 4px solid var(--accent); }
@@ -37,22 +50,37 @@ th { color: var(--soft); font-weight: 550; }
 td.n { font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.long { min-width: 260px; overflow-wrap: anywhere; }
 svg { width: 100%; max-width: 720px; height: auto; display: block; margin: 0 auto; }
-.warn { color: #9a4a00; }
+.warn { color: var(--warn); }
+dt { font-weight: 600; margin-top: 6px; }
+dd { margin: 0; color: var(--soft); }
 """
 
 
 def check_report(path: Path) -> None:
     """Raise ConfigError if a report could not be written: missing extra, missing or closed folder."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("--report needs matplotlib: pip install 'svc[report]'")
+        raise ConfigError(f"a report needs matplotlib: {install_command('report')}")
     folder = path.absolute().parent
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(f"--report: {path} cannot be written: name a file in a folder that exists and is writable")
+        raise ConfigError(f"the report {path} cannot be written: name a file in a folder that exists and is writable")
 
 
-def write_report(path: Path, header: Mapping[str, Any], result: SearchResult, matrix: sparse.csr_matrix) -> None:
-    """Write the page for an artifact's `header`, the search behind it and the (users, items) interactions."""
-    page = render(header, result, matrix)
+class Counts(NamedTuple):
+    """Interactions of each item, (items,), and of each user, (users,)."""
+
+    items: NDArray[np.int64]
+    users: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, history: History, n_items: int) -> Counts:
+        return cls(np.bincount(history.columns, minlength=n_items), np.diff(history.offsets))
+
+
+def write_report(
+    path: Path, header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None
+) -> None:
+    """Write the page for an artifact's `header`, beside that of an `earlier` run of the recipe if there is one."""
+    page = render(header, counts, earlier)
     handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
@@ -64,22 +92,29 @@ def write_report(path: Path, header: Mapping[str, Any], result: SearchResult, ma
         raise
 
 
-def render(header: Mapping[str, Any], result: SearchResult, matrix: sparse.csr_matrix) -> str:
+def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None) -> str:
     """The whole page as text."""
     from svc.training.report_plots import algorithms_plot, search_plot, tail_plot
 
     metric = f"{header['metric']}@{header['cutoff']}"
-    best = list(result.best_per_algorithm.values())
-    items, users = np.diff(matrix.tocsc().indptr), np.diff(matrix.indptr)
+    best, found = _best(header), header["tuning"]["best_per_algorithm"]
+    intervals = {name: one["interval"] for name, one in found.items() if "interval" in one}
+    course, (items, users) = _course(header), counts
     cards = [
         _winner(header, metric),
-        _card("Algorithms", algorithms_plot(best, metric) + _against_baseline(best)),
-        _card("How the search went", search_plot(result.trials, metric) + _tuning(header), "wide"),
-        _card("Best of each algorithm", _best_table(best, metric), "wide"),
+        _parts(header),
+        _card("Algorithms", algorithms_plot(best, metric, intervals) + _against_baseline(best) + _lead(header, metric)),
+        _cutoffs(header, earlier),
+        _beside(header, earlier, metric),
+        _breakdown(header),
+        _card("How the search went", (search_plot(course, metric) if course else "") + _tuning(header), "wide"),
+        _card("Best of each algorithm", _best_table(best, intervals, metric), "wide"),
         _card("Data", _data(header)),
+        _card("Features", features_used(header)),
+        _card("What the metrics mean", metrics_explained(header)),
         _card("The long tail", tail_plot(items[items > 0], users[users > 0]) + _tail(items)),
         _cold_start(header),
-        _warnings(header, result),
+        _warnings(header),
     ]
     title = html.escape(f"{header['recipe_name']}: training report")
     about = (
@@ -92,6 +127,17 @@ def render(header: Mapping[str, Any], result: SearchResult, matrix: sparse.csr_m
         f"<style>{_STYLE}</style></head><body><main><h1>{title}</h1><p>{html.escape(about)}</p>"
         f'<div class="cards">{"".join(cards)}</div></main></body></html>\n'
     )
+
+
+_PARTS = {
+    ("all", "all"): "everybody",
+    ("activity", "few"): "users with the shortest third of the histories",
+    ("activity", "some"): "users with the middle third",
+    ("activity", "many"): "users with the longest third",
+    ("popularity", "head"): "choices among the most popular items (a third of the interactions)",
+    ("popularity", "middle"): "among the next (another third)",
+    ("popularity", "tail"): "among the long tail (the last third)",
+}
 
 
 def _card(title: str, body: str, extra: str = "") -> str:
@@ -123,13 +169,127 @@ def _params(params: Mapping[str, Any]) -> str:
 
 
 def _winner(header: Mapping[str, Any], metric: str) -> str:
-    measured = {name: value for name, value in header["evaluation"].items() if isinstance(value, float)}
+    found = header["evaluation"]
+    measured = {name: value for name, value in found.items() if isinstance(value, float) and name != "confidence"}
     body = (
         f'<p class="score">{header["best_score"]:.4f} <small>{html.escape(metric)}</small></p>'
-        f"<p>{html.escape(_params(header['best_params']))}</p>"
-        + _table(("metric", "value"), ((name, value) for name, value in measured.items()))
+        + _certainty(found)
+        + f"<p>{html.escape(_params(header['best_params']))}</p>"
+        + _table(("metric", "value"), measured.items())
     )
     return _card(f"Winner: {header['best_class']}", body, "winner")
+
+
+def _certainty(found: Mapping[str, Any]) -> str:
+    lines = []
+    if "interval" in found:
+        lines.append(f"{found['confidence']:.0%} interval {_span(found['interval'])}")
+    if "n_scored_users" in found:
+        lines.append(f"{found['n_scored_users']:,} of {found['n_users']:,} users were scored")
+    if "test" in found:
+        name = f"on {found['test']['n_scored_users']:,} test users that no trial has seen"
+        lines.append(f"{name}: {_span(found['test']['interval'])}")
+    return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+
+
+def _span(interval: Sequence[float]) -> str:
+    return f"{interval[0]:.4f} to {interval[1]:.4f}"
+
+
+def _lead(header: Mapping[str, Any], metric: str) -> str:
+    lead = header["evaluation"].get("lead")
+    if lead is None:
+        return ""
+    told = "more than chance" if lead["more_than_chance"] else "no more than chance: both are equally good here"
+    return (
+        f"<p>Ahead of {html.escape(lead['over'])} by {lead['change']:.4f} {html.escape(metric)} "
+        f"(interval {_span(lead['interval'])}): {told}.</p>"
+    )
+
+
+def _cutoffs(header: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> str:
+    """The winner at other cutoffs, and that of the earlier run."""
+    found = header["evaluation"].get("cutoffs")
+    if not found:
+        return ""
+    before = {} if earlier is None else earlier["evaluation"].get("cutoffs", {})
+    head = ["cutoff", *PER_USER, *(f"{name}, earlier" for name in PER_USER if before)]
+    rows = [
+        [
+            cutoff,
+            *(at[name] for name in PER_USER),
+            *(before.get(cutoff, {}).get(name, "") for name in PER_USER if before),
+        ]
+        for cutoff, at in found.items()
+    ]
+    return _card("The winner at other cutoffs", _table(head, rows), "wide" if before else "")
+
+
+def _breakdown(header: Mapping[str, Any]) -> str:
+    """The winner by activity of users and popularity of items, each metric with its interval; then its variety."""
+    found = header["evaluation"].get("breakdown")
+    if not found:
+        return ""
+    parts: dict[str, dict[str, str]] = {}
+    for row in found:
+        ends = "" if row["low"] is None else f" ({row['low']:.4f} to {row['high']:.4f})"
+        parts.setdefault(_PARTS[row["group"], row["part"]], {})[row["metric"]] = f"{row['value']:.4f}{ends}"
+    rows = [[part, *(cells.get(name, "") for name in PER_USER)] for part, cells in parts.items()]
+    everybody = parts[_PARTS["all", "all"]]
+    about = f"<p>Coverage {everybody.get('coverage', '?')}, novelty {everybody.get('novelty', '?')} bits.</p>"
+    return _card("For whom, and with which items", _table(["", *PER_USER], rows) + about, "wide")
+
+
+def _beside(header: Mapping[str, Any], earlier: Mapping[str, Any] | None, metric: str) -> str:
+    """This run and an earlier one of the recipe, line by line."""
+    if earlier is None:
+        return ""
+    lines: list[tuple[str, Callable[[Mapping[str, Any]], object]]] = [
+        ("trained", lambda head: head["trained_at"]),
+        ("winner", lambda head: head["best_class"]),
+        (f"{header['metric']} at its cutoff", lambda head: head["evaluation"].get(header["metric"], "")),
+        ("cutoff", lambda head: head["cutoff"]),
+        ("interval", lambda head: _span(head["evaluation"]["interval"]) if "interval" in head["evaluation"] else ""),
+        ("rows", lambda head: head["data_stats"]["n_rows"]),
+        ("users", lambda head: head["data_stats"]["n_users"]),
+        ("items", lambda head: head["data_stats"]["n_items"]),
+        ("recipe", lambda head: head["recipe_hash"]),
+    ]
+    rows = [(label, value(header), value(earlier)) for label, value in lines]
+    note = "" if header["recipe_hash"] == earlier["recipe_hash"] else "<p>The recipe has changed in between.</p>"
+    other = f"<p>Scores of two runs are about different data: {html.escape(metric)} compares them roughly.</p>"
+    return _card("Beside the earlier run", _table(("", "this run", "earlier run"), rows) + note + other)
+
+
+def _best(header: Mapping[str, Any]) -> list[TrialRecord]:
+    """The best trial of each algorithm, best first."""
+    found = header["tuning"]["best_per_algorithm"]
+    best = [
+        TrialRecord(0, name, one["params"], "complete", one["score"], one.get("metrics", {}), None, one["seconds"])
+        for name, one in found.items()
+    ]
+    return sorted(best, key=lambda trial: -(trial.score or 0.0))
+
+
+def _course(header: Mapping[str, Any]) -> list[TrialRecord]:
+    """The complete trials of the search; none of artifacts that are older than these fields."""
+    found = header["tuning"].get("trials")
+    if not found:
+        return []
+    return [
+        TrialRecord(number, found["algorithms"][of], {}, "complete", score, {}, None, 0.0)
+        for number, of, score in zip(found["numbers"], found["of"], found["scores"], strict=True)
+    ]
+
+
+def _parts(header: Mapping[str, Any]) -> str:
+    """Which part answers what, where more than one is in the artifact."""
+    rows = (
+        (part["answers"], part["class"], part["score"], part["bytes"], _params(part["params"]))
+        for part in header.get("parts", ())
+    )
+    head = ("answers", "part", "score", "bytes", "parameters")
+    return _card("What answers what", _table(head, rows), "wide") if header.get("parts") else ""
 
 
 def _against_baseline(best: list[TrialRecord]) -> str:
@@ -149,12 +309,19 @@ def _tuning(header: Mapping[str, Any]) -> str:
     return f"<p>{html.escape(', '.join(parts))}, {found['seconds']:.1f} s</p>"
 
 
-def _best_table(best: list[TrialRecord], metric: str) -> str:
+def _best_table(best: list[TrialRecord], intervals: Mapping[str, Sequence[float]], metric: str) -> str:
     rows = (
-        (trial.algorithm, trial.score or 0.0, trial.metrics.get("recall", 0.0), trial.seconds, _params(trial.params))
+        (
+            trial.algorithm,
+            trial.score or 0.0,
+            _span(intervals[trial.algorithm]) if trial.algorithm in intervals else "",
+            trial.metrics.get("recall", ""),
+            trial.seconds,
+            _params(trial.params),
+        )
         for trial in best
     )
-    return _table(("algorithm", metric, "recall", "seconds", "parameters"), rows)
+    return _table(("algorithm", metric, "interval", "recall", "seconds", "parameters"), rows)
 
 
 def _data(header: Mapping[str, Any]) -> str:
@@ -180,20 +347,20 @@ def _tail(item_counts: Any) -> str:
 
 
 def _cold_start(header: Mapping[str, Any]) -> str:
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for side, found in header["evaluation"].get("cold_start", {}).items():
         if "model" not in found:
-            rows.append((side, "not measured", found["skipped"], "", ""))
+            rows.append((side, "not measured", found["skipped"], "", "", ""))
             continue
+        intervals = found.get("intervals", {})
         for order in ("model", "popularity", "random"):
-            measured = found[order]
-            rows.append((side, order, found["n_held"], measured["recall"], measured["ndcg"]))
-    return _card(
-        "Never seen, from features alone", _table(("side", "order", "ids", "recall", "ndcg"), rows) if rows else ""
-    )
+            measured, interval = found[order], _span(intervals[order]) if order in intervals else ""
+            rows.append((side, order, found["n_held"], measured["recall"], measured["ndcg"], interval))
+    head = ("side", "order", "ids", "recall", "ndcg", f"interval of {header['metric']}")
+    return _card("Never seen, from features alone", _table(head, rows) if rows else "")
 
 
-def _warnings(header: Mapping[str, Any], result: SearchResult) -> str:
+def _warnings(header: Mapping[str, Any]) -> str:
     stats, found = header["data_stats"], []
     if header["best_class"] == "TopPopRecommender":
         found.append(
@@ -201,8 +368,11 @@ def _warnings(header: Mapping[str, Any], result: SearchResult) -> str:
         )
     if stats["n_heldout_interactions"] < 1000:
         found.append(f"Only {stats['n_heldout_interactions']} interactions were held out: scores are uncertain.")
-    if result.count("failed"):
-        found.append(f"{result.count('failed')} trials failed; the log says why.")
+    if header["tuning"]["failed"]:
+        found.append(f"{header['tuning']['failed']} trials failed; the log says why.")
+    lead = header["evaluation"].get("lead")
+    if lead is not None and not lead["more_than_chance"]:
+        found.append(f"The winner's lead over {lead['over']} may be chance.")
     if stats["drop_count"] > 0.2 * max(stats["n_rows"] + stats["drop_count"], 1):
         found.append(f"Cleansing dropped {stats['drop_count']:,} rows.")
     return _card("Warnings", "".join(f'<p class="warn">{html.escape(text)}</p>' for text in found))

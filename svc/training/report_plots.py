@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from svc.training.trials import TrialRecord
 
 _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
+_SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
 _INK = "#3d4650"
 
 
@@ -38,10 +39,10 @@ def _svg(figure: Any, label: str) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = out.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'(<svg[^>]*?)\s+width="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?)\s+height="[^"]*"', r"\1", text, count=1)
-    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    before, _, described = text.partition("<metadata>")
+    tag, _, rest = (before + described.partition("</metadata>")[2]).partition(">")
+    tag = _SIZES.sub("", tag).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return f"{tag}>{rest}"
 
 
 def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
@@ -68,22 +69,35 @@ def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
     return _svg(figure, "Score of each trial")
 
 
-def algorithms_plot(best: Sequence[TrialRecord], metric: str) -> str:
-    """Best score of each algorithm, side by side; TopPop, the baseline, as a dashed line too."""
+def algorithms_plot(
+    best: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """Best score of each algorithm with its interval, side by side; TopPop, the baseline, as a dashed line too."""
     figure, axes = _figure(0.9 + 0.42 * len(best))
     ordered = list(reversed(best))
     names = [trial.algorithm.removesuffix("Recommender") for trial in ordered]
     scores = [trial.score or 0.0 for trial in ordered]
     colours = ["#9aa5b1" if name == "TopPop" else _COLOURS[0] for name in names]
     axes.barh(names, scores, color=colours, height=0.6)
-    for place, score in enumerate(scores):
+    ends = list(scores)
+    for place, (trial, score) in enumerate(zip(ordered, scores, strict=True)):
+        span = (intervals or {}).get(trial.algorithm)
+        if span is not None:
+            axes.plot(span, [place, place], color=_INK, linewidth=1.2, marker="|", markersize=7)
+            ends[place] = max(score, span[1])
         axes.annotate(
-            f"{score:.4f}", (score, place), (4, 0), textcoords="offset points", va="center", fontsize=9, color=_INK
+            f"{score:.4f}",
+            (ends[place], place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=_INK,
         )
     baseline = dict(zip(names, scores, strict=True)).get("TopPop")
     if baseline is not None:
         axes.axvline(baseline, color="#9aa5b1", linestyle="--", linewidth=1)
-    axes.set_xlim(0, max([*scores, 1e-9]) * 1.18)
+    axes.set_xlim(0, max([*ends, 1e-9]) * 1.18)
     axes.set_xlabel(metric, color=_INK)
     axes.grid(visible=False, axis="y")
     return _svg(figure, "Best score of each algorithm")

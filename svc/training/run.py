@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from svc import events, logs
 from svc.artifact import keys as signing
-from svc.artifact import layout
 from svc.artifact.lock import lock_path, run_lock
-from svc.artifact.store import open_store
+from svc.artifact.store import read_verified
 from svc.errors import LockContestedError, SvcError, TrainingError
-from svc.model import codec
-from svc.recipe.algorithms import FEATURE_AWARE
+from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.paths import classify, is_remote
 from svc.settings import Settings
+from svc.sources import digests
 from svc.training import data, prepare
 from svc.training.algorithms import check_available
+from svc.training.freshness import Inputs, fresh_fields, is_asked
 from svc.training.header import Facts, header
+from svc.training.incumbent import check_data_change, read_incumbent
 from svc.training.progress import Progress
+from svc.training.publication import Publication, publish
 from svc.training.storage import StorageLocation, preflight
 from svc.training.trials import SearchResult
+
+if TYPE_CHECKING:
+    from svc.training.final import FinalModel
 
 INTERNAL_ERROR = "internal_error"
 _FAILED = 4
@@ -46,6 +50,7 @@ class TrainOptions:
     dev_unsigned: bool = False
     search_only: bool = False
     report: Path | None = None
+    accept_data_change: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,14 @@ def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progr
         return run.failed(f"{type(error).__name__}: {error}", INTERNAL_ERROR, _FAILED, {}, defect=error)
 
 
+def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
+    """Train the recipe for a caller in Python, who closes `progress`. The artifact, or the SvcError that failed it."""
+    artifact = _Run(loaded, options, settings, progress).run().artifact
+    if artifact is None:
+        raise TrainingError("no artifact was written: the run was skipped, or only searched")
+    return artifact
+
+
 @dataclass(slots=True)
 class _Run:
     loaded: LoadedRecipe
@@ -81,6 +94,11 @@ class _Run:
     progress: Progress
     kid: str | None = None
     kept: str = "nothing was written; the last artifact, if there is one, is unchanged"
+
+    inputs: Inputs = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inputs = Inputs(self.loaded.base_dir)
 
     @property
     def name(self) -> str:
@@ -118,7 +136,7 @@ class _Run:
     def _keys(self) -> signing.SigningKeys:
         if self.options.dev_unsigned:
             return signing.development_keys()
-        return signing.parse_signing_keys(self.settings.signing_keys)
+        return signing.load_signing_keys(self.settings)
 
     def _check_report(self) -> None:
         if self.options.report is not None:
@@ -138,11 +156,25 @@ class _Run:
         with run_lock(output, timeout_s=self.options.lock_timeout, settings=self.settings):
             yield
 
-    def _task(self, location: StorageLocation) -> prepare.Task:
-        loaded = data.load(self.loaded, self.settings, self.options.variables, self.progress)
+    def _task(self, keys: signing.SigningKeys | None = None) -> prepare.Task:
+        hearing = (
+            digests.hearing(self.inputs.hear) if is_asked(self.loaded, self.settings) else contextlib.nullcontext()
+        )
+        with hearing:
+            loaded = data.load(self.loaded, self.settings, self.options.variables, self.progress)
+        if keys is not None:
+            self._check_data_change(loaded, keys)
         self.progress.phase("splitting")
         split = prepare.split_data(self.loaded, loaded)
-        return prepare.make_task(self.loaded, loaded, split, self.settings, shared=location.shared)
+        return prepare.make_task(self.loaded, loaded, split, self.settings)
+
+    def _check_data_change(self, loaded: data.TrainingData, keys: signing.SigningKeys) -> None:
+        bounds = self.loaded.recipe.cleansing.max_change
+        if bounds is None or self.options.accept_data_change:
+            return
+        last = read_incumbent(self.loaded, keys, self.settings)
+        if last is not None:
+            check_data_change(last.data_stats, loaded.interactions, bounds)
 
     def _search(self, task: prepare.Task, location: StorageLocation) -> SearchResult:
         if location.shared:
@@ -155,7 +187,12 @@ class _Run:
             quiet=self.options.quiet,
             verbose=self.options.verbose,
         )
-        logs.emit(events.SEARCH_STARTED, algorithms=list(task.plan.shares), n_trials=task.plan.total)
+        logs.emit(
+            events.SEARCH_STARTED,
+            algorithms=list(task.plan.shares),
+            n_trials=task.plan.total,
+            workers=search.workers.count,
+        )
         self.progress.phase("searching")
         try:
             result = search.run()
@@ -166,6 +203,10 @@ class _Run:
                 f"none of {len(result.trials)} trials could be completed; the trial_failed events say why. "
                 "If trials ran out of time, raise training.timeout_seconds or per_trial_timeout_seconds."
             )
+        if BLEND in self.loaded.recipe.training.algorithms and not self.options.search_only:
+            from svc.training.blend import add_blend
+
+            result = add_blend(task, result)
         best = result.best
         logs.emit(
             events.SEARCH_DONE, best_class=best.algorithm, best_score=best.score, n_completed=len(result.completed)
@@ -176,117 +217,89 @@ class _Run:
     def _search_only(self, location: StorageLocation) -> TrainResult:
         if not location.shared:
             raise TrainingError("--search-only joins a shared search: set training.storage_path")
-        result = self._search(self._task(location), location)
+        result = self._search(self._task(), location)
         logs.emit(events.SEARCH_ONLY_DONE, run_id=self.options.run_id, n_completed=len(result.completed), exit_code=0)
         return TrainResult(0)
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
-        task = self._task(location)
+        from svc.training.certainty import measure_certainty
+
+        task = self._task(keys)
         result = self._search(task, location)
+        self.progress.phase("measuring the winner")
+        certainty = measure_certainty(task, result)
         self.progress.phase("training the final model")
-        started = time.monotonic()
-        matrix, model = self._final_model(task, result)
-        cold_start = self._cold_start(task, result, time.monotonic() - started)
+        final = self._final_model(task, result)
+        matrix, model = final.matrix, final.model
+        cold_start = self._cold_start(task, result, final)
         facts = Facts(
             run_id=self.options.run_id,
             trained_at=_now(),
             kid=keys.active[0],
+            fingerprint=signing.signer_fingerprint(keys.active[1], self.settings.artifact_signature),
             data=task.data,
             n_interactions=int(matrix.nnz),
             n_heldout=task.split.n_heldout,
             algorithms=self.loaded.recipe.training.algorithms,
-            n_trials=task.plan.total,
+            n_trials=task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
+            certainty=certainty,
             cold_start=cold_start,
+            features_active=final.aware is not None,
+            parts=final.parts,
         )
-        head = header(self.loaded, facts)
-        artifact = self._write(head, model, keys)
-        self._report(head, result, matrix)
-        self._done(head, artifact, result)
-        return TrainResult(0, artifact)
-
-    def _final_model(self, task: prepare.Task, result: SearchResult) -> tuple[Any, Any]:
-        from svc.training.export import export
-        from svc.training.objective import refit_winner
-
-        best, interactions = result.best, task.data.interactions
-        logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
-        matrix = interactions.matrix()
-        trained = refit_winner(task.builder, best, matrix, task.features)
-        logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
-        model = export(
-            trained,
-            best.algorithm,
-            user_ids=interactions.user_ids,
-            item_ids=interactions.item_ids,
-            X=matrix,
-            features=task.data.feature_state if best.algorithm == FEATURE_AWARE else None,
+        head = header(self.loaded, facts) | fresh_fields(
+            self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
-        return matrix, model
+        earlier = self._earlier(keys)
+        self.progress.phase("writing the artifact")
+        published = publish(self.loaded, head, model, keys, self.settings, move=True)
+        self.kept = published.kept
+        self._report(head, model, earlier)
+        self._done(head, published, result)
+        return TrainResult(0, published.artifact)
 
-    def _cold_start(self, task: prepare.Task, result: SearchResult, refit_s: float) -> Mapping[str, Any]:
-        if not task.data.sides or result.best.algorithm != FEATURE_AWARE:
+    def _final_model(self, task: prepare.Task, result: SearchResult) -> FinalModel:
+        from svc.training.final import train_final
+
+        return train_final(task, result)
+
+    def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
+        if final.aware is None:
             return {}
         from svc.training.coldstart import evaluate_cold_start
 
         self.progress.phase("evaluating cold start")
-        return evaluate_cold_start(task, result, refit_s)
+        return evaluate_cold_start(task, final.aware, search_s=result.seconds, refit_s=final.refit_s)
 
-    def _write(self, head: dict[str, Any], model: Any, keys: signing.SigningKeys) -> str:
-        self.progress.phase("writing the artifact")
-        kid, key = keys.active
-        payload = codec.encode(model)
-        versioning = self.loaded.recipe.output.versioning
-        published = open_store(self.loaded.output_uri, self.settings).publish(
-            lambda out: layout.write(out, kid=kid, key=key, header=head, payload=payload), versioning
-        )
-        written = published.written
-        self.kept = f"the new artifact {published.pointer or published.artifact} is in place"
-        pointer = {} if published.pointer is None else {"pointer": published.pointer}
-        logs.emit(
-            events.ARTIFACT_WRITTEN,
-            versioning=versioning,
-            artifact=published.artifact,
-            **pointer,
-            kid=kid,
-            artifact_bytes=written.artifact_bytes,
-            payload_bytes=written.payload_bytes,
-        )
-        self._warn_of_caps(written)
-        return published.artifact
+    def _earlier(self, keys: signing.SigningKeys) -> Mapping[str, Any] | None:
+        """The header of the artifact that is about to be replaced, for the report; None if none can be trusted."""
+        if self.options.report is None:
+            return None
+        try:
+            return read_verified(self.loaded.output_uri, keys, self.settings)[1].header
+        except SvcError:
+            return None
 
-    def _warn_of_caps(self, written: layout.Written) -> None:
-        settings = self.settings
-        over_payload = written.payload_bytes > settings.max_payload_bytes
-        if not over_payload and written.artifact_bytes <= settings.max_artifact_bytes:
-            return
-        logs.emit(
-            events.ARTIFACT_PAYLOAD_EXCEEDS_SERVE_CAP,
-            artifact_bytes=written.artifact_bytes,
-            payload_bytes=written.payload_bytes,
-            max_artifact_bytes=settings.max_artifact_bytes,
-            max_payload_bytes=settings.max_payload_bytes,
-            setting="SVC_MAX_PAYLOAD_BYTES" if over_payload else "SVC_MAX_ARTIFACT_BYTES",
-        )
-
-    def _report(self, head: Mapping[str, Any], result: SearchResult, matrix: Any) -> None:
+    def _report(self, head: Mapping[str, Any], model: Any, earlier: Mapping[str, Any] | None) -> None:
         if self.options.report is None:
             return
-        from svc.training.report import write_report
+        from svc.training.report import Counts, write_report
 
         self.progress.phase("writing the report")
-        write_report(self.options.report, head, result, matrix)
+        write_report(self.options.report, head, Counts.of(model.history, model.n_items), earlier)
         logs.emit(events.REPORT_WRITTEN, path=str(self.options.report))
 
-    def _done(self, head: Mapping[str, Any], artifact: str, result: SearchResult) -> None:
+    def _done(self, head: Mapping[str, Any], published: Publication, result: SearchResult) -> None:
         stats = head["data_stats"]
+        promoted = {"promoted": False} if published.held else {}
         self.progress.close()
         logs.emit(
             events.TRAIN_DONE,
             name=self.name,
             run_id=self.options.run_id,
             exit_code=0,
-            artifact=artifact,
+            artifact=published.artifact,
             best_class=head["best_class"],
             best_score=head["best_score"],
             trials=len(result.trials),
@@ -294,6 +307,7 @@ class _Run:
             trained_at=head["trained_at"],
             kid=head["kid"],
             recipe_hash=head["recipe_hash"],
+            **promoted,
             **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
         )
 

@@ -6,17 +6,18 @@ comes from a small study in memory that holds just those, with a generator seede
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from svc.training.algorithms import Params, Space, first_guess
+from svc.training.algorithms import GROWS_FROM, Params, Space
 from svc.training.budget import ALGORITHM, TrialPlan
 
 _ATTEMPTS = 16
@@ -34,26 +35,45 @@ def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
 
 
 class AlgorithmSampler(BaseSampler):
-    """Suggests for the algorithm that `plan` gives to the trial, within `spaces[algorithm]`."""
+    """Suggests for the algorithm that `plan` gives to the trial, within `spaces[algorithm]`.
 
-    def __init__(self, plan: TrialPlan, spaces: Mapping[str, Space], seed: int) -> None:
+    `most_seconds` is what a trial may take: sizes do not grow beyond what is likely to end in time.
+    """
+
+    def __init__(
+        self, plan: TrialPlan, spaces: Mapping[str, Space], seed: int, *, most_seconds: float | None = None
+    ) -> None:
         self._plan = plan
         self._spaces = spaces
         self._seed = seed
-        self._beyond_plan: dict[int, str] = {}
+        self._most_seconds = most_seconds
+        self._slots: dict[int, tuple[str, int]] = {}
 
     def slot(self, study: Study, number: int) -> tuple[str, int]:
-        """(algorithm, place among its trials) for trial `number`; beyond the plan the neediest algorithm.
+        """(algorithm, place among its trials) for trial `number`.
 
-        Decided once for each trial: while it is being suggested, other processes may change who is neediest.
+        An algorithm that is clearly behind gives its trials to those that are not, the one with the fewest first;
+        beyond the plan the neediest algorithm gets the trial. Decided once for each trial: while it is being suggested,
+        other processes may change who is neediest.
         """
-        planned = self._plan.slot(number)
-        if planned is not None:
-            return planned
-        if number not in self._beyond_plan:
+        if number not in self._slots:
             others = [trial for trial in study.get_trials(deepcopy=False) if trial.number != number]
-            self._beyond_plan[number] = self._plan.most_wanting(others)
-        return self._beyond_plan[number], number
+            self._slots[number] = self._choose(self._plan.slot(number), others, number)
+        return self._slots[number]
+
+    def _choose(self, planned: tuple[str, int] | None, others: list[FrozenTrial], number: int) -> tuple[str, int]:
+        if planned is None:
+            return self._plan.neediest(others), number
+        name, place = planned
+        behind = self._plan.behind(others, [name for name, space in self._spaces.items() if space])
+        if name not in behind:
+            return planned
+        used = {other: self._plan.n_taken(others, other) for other, space in self._spaces.items() if space}
+        heirs = [other for other in used if other not in behind and used[other] < _n_combinations(self._spaces[other])]
+        if not heirs:
+            return planned
+        heir = min(heirs, key=lambda other: used[other])
+        return heir, max(place, used[heir])
 
     def space(self, algorithm: str) -> dict[str, BaseDistribution]:
         """The parameters of `algorithm` under their names in the study."""
@@ -69,15 +89,15 @@ class AlgorithmSampler(BaseSampler):
         if not search_space:
             return {}
         algorithm, place = self.slot(study, trial.number)
-        if place == 0:
-            guess = first_guess(algorithm, self._spaces[algorithm])
-            return {parameter_name(algorithm, name): value for name, value in guess.items()}
+        guesses = self._spaces[algorithm].guesses
+        if place < len(guesses):
+            return {parameter_name(algorithm, name): value for name, value in guesses[place].items()}
         known = [
             other
             for other in study.get_trials(deepcopy=False)
             if other.number != trial.number and other.user_attrs.get(ALGORITHM) == algorithm
         ]
-        return self._suggest(known, search_space, trial.number, self._plan.shares[algorithm])
+        return self._suggest(known, self._grown(algorithm, known), trial.number, self._plan.shares[algorithm])
 
     def sample_independent(
         self,
@@ -87,6 +107,26 @@ class AlgorithmSampler(BaseSampler):
         param_distribution: BaseDistribution,  # noqa: ARG002 - Optuna's signature
     ) -> Any:
         raise ValueError(f"{param_name} is not a parameter of trial {trial.number}")
+
+    def _grown(self, algorithm: str, known: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
+        """The space as far as it is open: a size that grows ends at twice that of the best trial so far."""
+        space = self.space(algorithm)
+        complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
+        for parameter in self._spaces[algorithm].grows if complete else ():
+            name = parameter_name(algorithm, parameter)
+            whole = space[name]
+            assert isinstance(whole, IntDistribution), "only sizes grow"
+            best = max(complete, key=lambda trial: trial.value or 0.0)
+            largest = max(int(trial.params[name]) for trial in known if name in trial.params)
+            reached = max(GROWS_FROM, largest, 2 * int(best.params[name]) if self._may_double(best) else 0)
+            space[name] = IntDistribution(whole.low, max(whole.low, min(whole.high, reached)), log=whole.log)
+        return space
+
+    def _may_double(self, trial: FrozenTrial) -> bool:
+        """Whether one of twice the size is likely to end in time: it takes at most four times as long."""
+        if self._most_seconds is None or trial.duration is None:
+            return True
+        return 4 * trial.duration.total_seconds() <= self._most_seconds
 
     def _suggest(
         self, known: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
@@ -103,6 +143,13 @@ class AlgorithmSampler(BaseSampler):
             if suggestion not in tried:
                 break
         return suggestion
+
+
+def _n_combinations(space: Space) -> float:
+    """How many different sets of parameters there are: a space of choices alone is soon used up."""
+    if not all(isinstance(found, CategoricalDistribution) for found in space.values()):
+        return math.inf
+    return math.prod(len(found.choices) for found in space.values() if isinstance(found, CategoricalDistribution))
 
 
 def _copy(trial: FrozenTrial) -> FrozenTrial:

@@ -1,8 +1,9 @@
-"""The search: ask for a trial, train it in a thread, tell its score, until the study's budget is used.
+"""The search: ask for trials, have workers train them, tell their scores, until the study's budget is used.
 
-Trials run in threads of this process, at most `parallelism` at once. irspack's C++ holds the GIL, so more than one
-at a time gains only where numpy works. The main thread asks, waits and tells; it never trains, so that signals and
-deadlines are seen as soon as the interpreter is free.
+The main thread asks, waits and tells; it never trains, so that signals, deadlines and life signs are kept. A search of
+one process asks and tells in a fixed order, whatever ends first: trial k is asked for when exactly the trials up to
+k - `ahead` have been told. So the same seed and number of workers give the same search. A shared search tells at once,
+for other processes learn from it.
 """
 
 from __future__ import annotations
@@ -10,58 +11,46 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from svc import events, logs
-from svc.training import budget, trials
+from svc.training import budget, look, trials
 from svc.training.algorithms import Params
-from svc.training.fit import Fitted, Stop
-from svc.training.owner import own_identity
+from svc.training.fit import Fitted
+from svc.training.process_identity import own_identity
 from svc.training.progress import Progress
+from svc.training.pruner import rivals
 from svc.training.sampler import AlgorithmSampler, own_parameters
 from svc.training.storage import StudyStorage
+from svc.training.trial_task import TrialOutcome, TrialTask
 from svc.training.trials import SearchResult
+from svc.training.workers import Workers
 
 _POLL_S = 0.5
-
-
-class Objective(Protocol):
-    """Trains and scores one algorithm with one set of parameters, in a worker thread.
-
-    May raise `Hopeless`, and whatever `check` and `report` raise must pass.
-    """
-
-    @property
-    def metric(self) -> str: ...
-
-    def __call__(
-        self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
-    ) -> Fitted: ...
-
-
-class Hopeless(Exception):
-    """These parameters cannot be trained on this data: the trial is pruned and the search goes on."""
+_AHEAD = 3
+"""Trials asked for and not told, for each worker: enough that short trials fill the time of a long one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`parallelism` trials at once; seconds for all trials of this process, and for each."""
+    """Seconds for all trials of this process, and for each; `at_once` trials of an algorithm that needs much memory."""
 
-    parallelism: int = 1
     timeout_s: float | None = None
     per_trial_timeout_s: float | None = None
+    at_once: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
+class TrialLogging:
     """How much is logged of single trials."""
 
     trials: bool = True
@@ -70,25 +59,22 @@ class Talk:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
+    """A trial that was asked for and not told. It waits, then `worker` trains it, then `outcome` is there.
+
+    One with the parameters of the trial `duplicate_of` is not trained.
+    """
+
     trial: Trial
-    algorithm: str
-    params: Params
-    started: float = field(default_factory=time.monotonic)
-    stop: threading.Event = field(default_factory=threading.Event)
-
-    def check(self) -> None:
-        if self.stop.is_set():
-            raise Stop
-
-    def report(self, epoch: int, score: float) -> None:
-        self.check()
-        self.trial.report(score, epoch)
-        if self.trial.should_prune():
-            raise Hopeless("clearly below its algorithm's median")
+    task: TrialTask
+    duplicate_of: int | None = None
+    worker: int | None = None
+    submitted: float = 0.0
+    outcome: TrialOutcome | None = None
+    timed_out: bool = False
 
     @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.started
+    def waits(self) -> bool:
+        return self.worker is None and self.outcome is None and self.duplicate_of is None
 
 
 @dataclass(slots=True, eq=False)
@@ -99,14 +85,16 @@ class Search:
     storage: StudyStorage
     sampler: AlgorithmSampler
     plan: budget.TrialPlan
-    objective: Objective
+    workers: Workers
+    metric: str
     limits: Limits
     progress: Progress
-    talk: Talk = Talk()
+    talk: TrialLogging = TrialLogging()
     _identity: str = field(default_factory=own_identity)
-    _running: dict[int, _Attempt] = field(default_factory=dict)
-    _ended: queue.SimpleQueue[tuple[_Attempt, Fitted | BaseException]] = field(default_factory=queue.SimpleQueue)
+    _asked: dict[int, _Attempt] = field(default_factory=dict)
+    _ended: queue.SimpleQueue[tuple[int, TrialOutcome]] = field(default_factory=queue.SimpleQueue)
     _n_orphaned: int = 0
+    _by_user: dict[str, tuple[float, int, NDArray[np.float64]]] = field(default_factory=dict)
 
     def run(self) -> SearchResult:
         """Work until the study's budget is used or the time is over, and return what the study then holds.
@@ -119,28 +107,62 @@ class Search:
         try:
             while True:
                 if time.monotonic() >= deadline:
-                    if not self._running or self._has_complete():
+                    if not self._running() or self._has_complete():
                         break
                 elif not (self._fill() or self._others_work()):
                     break
-                self.storage.beat([attempt.trial for attempt in self._running.values()])
+                self.storage.beat([attempt.trial for attempt in self._asked.values()])
                 self._collect(self._patience(deadline))
                 self._leave_late_trials()
         finally:
             self._give_back()
-        return SearchResult(trials.records(self._trials()), time.monotonic() - started, self._n_orphaned)
+            self.workers.close()
+        return SearchResult(
+            trials.records(self._trials()),
+            time.monotonic() - started,
+            self._n_orphaned,
+            self.workers.count,
+            {number: scores for _, number, scores in self._by_user.values()},
+        )
+
+    @property
+    def _ahead(self) -> int:
+        """How many trials may be asked for and not told."""
+        count = self.workers.count
+        return count if self.storage.shared or count == 1 else _AHEAD * count
 
     def _trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
 
+    def _running(self) -> list[_Attempt]:
+        return [attempt for attempt in self._asked.values() if attempt.worker is not None]
+
     def _has_complete(self) -> bool:
-        return any(trial.state is TrialState.COMPLETE for trial in self._trials())
+        outcomes = [attempt.outcome for attempt in self._asked.values() if attempt.outcome is not None]
+        return any(outcome.fitted is not None for outcome in outcomes) or any(
+            trial.state is TrialState.COMPLETE for trial in self._trials()
+        )
 
     def _fill(self) -> bool:
-        """Start what may be started; True while trials of this process run."""
-        while len(self._running) < self.limits.parallelism and budget.n_used(self._trials()) < self.plan.total:
-            self._start_next()
-        return bool(self._running)
+        """Tell, ask and start what may be; True while trials of this process are not told.
+
+        One trial is told at a time, then the next one is asked for: what a trial can know depends on its place alone.
+        """
+        while self._ask_next() or self._tell_next():
+            pass
+        for attempt in self._asked.values():
+            if attempt.waits and self._may_start(attempt.task.algorithm):
+                attempt.submitted = time.monotonic()
+                attempt.worker = self._submit(attempt.task)
+        return bool(self._asked)
+
+    def _may_start(self, algorithm: str) -> bool:
+        running = self._running()
+        alike = sum(1 for attempt in running if attempt.task.algorithm == algorithm)
+        return len(running) < self.workers.count and alike < self.limits.at_once.get(algorithm, len(running) + 1)
+
+    def _submit(self, task: TrialTask) -> int:
+        return self.workers.submit(task, lambda outcome: self._ended.put((task.number, outcome)))
 
     def _others_work(self) -> bool:
         """True while another process holds a part of the budget; the part of dead ones becomes free here."""
@@ -149,77 +171,122 @@ class Search:
         self.storage.release_dead_trials(self.study)
         return budget.n_finished(self._trials()) < self.plan.total
 
-    def _start_next(self) -> None:
-        trial = self.study.ask()
+    def _ask_next(self) -> bool:
+        """Ask for one trial; False if none may be asked for now."""
+        if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.plan.total:
+            return False
+        trial = self.storage.new_trial(self.study, {budget.OWNER: self._identity})
         algorithm, _place = self.sampler.slot(self.study, trial.number)
-        trial.set_user_attr(budget.OWNER, self._identity)
         trial.set_user_attr(budget.ALGORITHM, algorithm)
         for name, distribution in self.sampler.space(algorithm).items():
             _suggest(trial, name, distribution)
         everything = self._trials()
         if not budget.is_within(everything, trial.number, self.plan.total):
             self.study.tell(trial, state=TrialState.FAIL)
-            return
-        attempt = _Attempt(trial, algorithm, own_parameters(algorithm, trial.params))
+            return True
+        params = own_parameters(algorithm, trial.params)
         if self.talk.parameters:
-            logs.emit(events.TRIAL_PARAMETERS, number=trial.number, algorithm=algorithm, params=attempt.params)
-        twin = trials.twin(everything, algorithm, attempt.params)
-        if twin is not None:
-            self._reuse(attempt, twin)
-            return
-        self._running[trial.number] = attempt
-        threading.Thread(target=self._work, args=(attempt,), name=f"trial-{trial.number}", daemon=True).start()
+            logs.emit(events.TRIAL_PARAMETERS, number=trial.number, algorithm=algorithm, params=params)
+        task = TrialTask(
+            trial.number, algorithm, params, rivals(everything, algorithm), look.scores(everything, algorithm)
+        )
+        self._asked[trial.number] = _Attempt(trial, task, self._duplicate(everything, algorithm, params))
+        return True
 
-    def _work(self, attempt: _Attempt) -> None:
-        """Body of a trial's thread: whatever happens is put into the queue."""
-        outcome: Fitted | BaseException
-        try:
-            outcome = self.objective(attempt.algorithm, attempt.params, check=attempt.check, report=attempt.report)
-        except BaseException as error:
-            outcome = error
-        self._ended.put((attempt, outcome))
+    def _duplicate(self, everything: list[FrozenTrial], algorithm: str, params: Params) -> int | None:
+        """A trial that tried the same, or of this process one that is about to."""
+        known = trials.find_duplicate(everything, algorithm, params)
+        if known is not None:
+            return known.number
+        alike = (
+            a.task.number for a in self._asked.values() if (a.task.algorithm, a.task.params) == (algorithm, params)
+        )
+        return next(alike, None)
 
     def _patience(self, deadline: float) -> float:
         """Seconds that may pass before something else than a trial's end has to be looked at."""
-        moments = [deadline, time.monotonic() + (_POLL_S if self.storage.shared or not self._running else 1.0)]
+        running, now = self._running(), time.monotonic()
+        moments = [deadline, now + (_POLL_S if self.storage.shared or not running else 1.0)]
         if self.limits.per_trial_timeout_s is not None:
-            moments += [attempt.started + self.limits.per_trial_timeout_s for attempt in self._running.values()]
-        return max(0.01, min(moments) - time.monotonic())
+            moments += [now - self._seconds(attempt) + self.limits.per_trial_timeout_s for attempt in running]
+        return max(0.01, min(moments) - now)
+
+    def _seconds(self, attempt: _Attempt) -> float:
+        """For how long the trial of a running `attempt` has been trained; the start of its worker does not count."""
+        assert attempt.worker is not None, "only running trials have a worker"
+        ready = self.workers.ready_at(attempt.worker)
+        return 0.0 if ready is None else time.monotonic() - max(attempt.submitted, ready)
 
     def _collect(self, patience_s: float) -> None:
         try:
-            attempt, outcome = self._ended.get(timeout=patience_s)
+            number, outcome = self._ended.get(timeout=patience_s)
         except queue.Empty:
             return
-        if self._running.pop(attempt.trial.number, None) is None:
+        attempt = self._asked.get(number)
+        if attempt is None or attempt.worker is None:
             return  # left behind before it ended
-        if isinstance(outcome, Fitted):
-            self._complete(attempt, outcome)
-        elif isinstance(outcome, Hopeless | Stop):
-            self._tell(attempt, TrialState.PRUNED)
-        elif isinstance(outcome, Exception):
-            self._fail(attempt, f"{type(outcome).__name__}: {outcome}")
-        else:
-            raise outcome
+        self.workers.release(attempt.worker)
+        attempt.worker, attempt.outcome = None, outcome
 
-    def _complete(self, attempt: _Attempt, fitted: Fitted) -> None:
-        score = fitted.metrics[self.objective.metric]
+    def _tell_next(self) -> bool:
+        """Tell one trial; False if none may be told now. In a shared search any that has ended may."""
+        for number, attempt in self._asked.items():
+            if attempt.outcome is not None or (
+                attempt.duplicate_of is not None and attempt.duplicate_of not in self._asked
+            ):
+                del self._asked[number]
+                self._conclude(attempt)
+                return True
+            if not self.storage.shared:
+                return False
+        return False
+
+    def _is_settled(self, duplicate_of: int | None) -> bool:
+        return duplicate_of is not None and duplicate_of not in self._asked
+
+    def _conclude(self, attempt: _Attempt) -> None:
+        outcome = attempt.outcome
+        if outcome is None:
+            self._reuse(attempt)
+            return
+        for epoch, score in outcome.curve.items():
+            attempt.trial.report(score, epoch)
+        if outcome.fitted is not None:
+            self._complete(attempt, outcome)
+        elif outcome.state == "pruned":
+            self._tell(attempt, TrialState.PRUNED)
+        else:
+            self._fail(attempt, outcome.error)
+
+    def _complete(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
+        assert outcome.fitted is not None, "a complete trial has been fitted"
+        score = outcome.fitted.metrics[self.metric]
         if not math.isfinite(score):
             self._fail(attempt, f"its score is {score}")
             return
-        for name, value in trials.attributes(fitted, attempt.seconds).items():
+        for name, value in trials.attributes(outcome.fitted, outcome.seconds).items():
             attempt.trial.set_user_attr(name, value)
+        self._keep_scores(attempt.task, score, outcome.fitted)
         self._tell(attempt, TrialState.COMPLETE, score)
 
-    def _reuse(self, attempt: _Attempt, twin: FrozenTrial) -> None:
-        for name in (trials.METRICS, trials.EPOCHS):
-            if name in twin.user_attrs:
-                attempt.trial.set_user_attr(name, twin.user_attrs[name])
-        attempt.trial.set_user_attr(trials.REUSED, twin.number)
-        self._tell(attempt, twin.state, twin.value if twin.state is TrialState.COMPLETE else None)
+    def _keep_scores(self, task: TrialTask, score: float, fitted: Fitted) -> None:
+        """Keep the scores of single users of the best trial of each algorithm; the study would be no place for them."""
+        best = self._by_user.get(task.algorithm)
+        if fitted.by_user is not None and (best is None or score > best[0]):
+            self._by_user[task.algorithm] = (score, task.number, fitted.by_user)
+
+    def _reuse(self, attempt: _Attempt) -> None:
+        """Take the result of the trial that tried the same."""
+        original = next(trial for trial in self._trials() if trial.number == attempt.duplicate_of)
+        for name in (trials.METRICS, trials.EPOCHS, budget.SPENT):
+            if name in original.user_attrs:
+                attempt.trial.set_user_attr(name, original.user_attrs[name])
+        attempt.trial.set_user_attr(trials.REUSED, original.number)
+        self._tell(attempt, original.state, original.value if original.state is TrialState.COMPLETE else None)
 
     def _fail(self, attempt: _Attempt, error: str) -> None:
-        logs.emit(events.TRIAL_FAILED, number=attempt.trial.number, algorithm=attempt.algorithm, error=error)
+        if not attempt.timed_out:
+            logs.emit(events.TRIAL_FAILED, number=attempt.task.number, algorithm=attempt.task.algorithm, error=error)
         attempt.trial.set_user_attr(budget.SPENT, error[:500])
         self._tell(attempt, TrialState.FAIL)
 
@@ -227,28 +294,37 @@ class Search:
         limit = self.limits.per_trial_timeout_s
         if limit is None:
             return
-        for number, attempt in list(self._running.items()):
-            if attempt.seconds > limit:
-                del self._running[number]
-                attempt.stop.set()
-                self._n_orphaned += 1
-                logs.emit(
-                    events.TRIAL_TIMED_OUT,
-                    number=number,
-                    algorithm=attempt.algorithm,
-                    seconds=round(attempt.seconds, 3),
-                )
-                attempt.trial.set_user_attr(budget.SPENT, "over per_trial_timeout_seconds")
-                self._tell(attempt, TrialState.FAIL)
+        for attempt in self._running():
+            seconds = self._seconds(attempt)
+            if seconds <= limit:
+                continue
+            logs.emit(
+                events.TRIAL_TIMED_OUT,
+                number=attempt.task.number,
+                algorithm=attempt.task.algorithm,
+                seconds=round(seconds, 3),
+            )
+            self._abandon(attempt)
+            attempt.timed_out = True
+            attempt.outcome = TrialOutcome("failed", seconds, error="over per_trial_timeout_seconds")
+
+    def _abandon(self, attempt: _Attempt) -> None:
+        assert attempt.worker is not None, "only running trials can be left"
+        self.workers.abandon(attempt.worker)
+        attempt.worker = None
+        self._n_orphaned += 1
 
     def _give_back(self) -> None:
-        """Leave what still runs; its place in the budget becomes free."""
-        for attempt in self._running.values():
-            attempt.stop.set()
-            self._n_orphaned += 1
+        """Leave what still runs; its place in the budget becomes free. What has ended counts."""
+        for attempt in self._running():
+            self._abandon(attempt)
+        for attempt in self._asked.values():
             with contextlib.suppress(Exception):  # a store that is gone must not hide why the search ends
-                self.study.tell(attempt.trial, state=TrialState.FAIL, skip_if_finished=True)
-        self._running.clear()
+                if attempt.outcome is not None:
+                    self._conclude(attempt)
+                else:
+                    self.study.tell(attempt.trial, state=TrialState.FAIL, skip_if_finished=True)
+        self._asked.clear()
 
     def _tell(self, attempt: _Attempt, state: TrialState, score: float | None = None) -> None:
         self.study.tell(attempt.trial, score, state=state, skip_if_finished=True)
@@ -259,12 +335,12 @@ class Search:
         if self.talk.trials:
             logs.emit(
                 events.TRIAL_DONE,
-                number=attempt.trial.number,
-                algorithm=attempt.algorithm,
+                number=attempt.task.number,
+                algorithm=attempt.task.algorithm,
                 state=state.name.lower(),
                 score=score,
                 best_score=best_score,
-                seconds=round(attempt.seconds, 3),
+                seconds=round(attempt.outcome.seconds, 3) if attempt.outcome else 0.0,
             )
 
 

@@ -11,7 +11,7 @@ import os
 import random
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from urllib.parse import parse_qsl, urlsplit
 
 import optuna
 from optuna.study import Study
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
+from svc import install_command
 from svc.errors import StoragePathUnusable
 from svc.training import budget
-from svc.training.owner import is_dead
+from svc.training.process_identity import is_dead
 
-HEARTBEAT_S = 30
-GRACE_S = 600
-"""irspack's C++ can hold the interpreter for minutes, so a silent process of another host is given this long."""
+HEARTBEAT_S = 10
+GRACE_S = 60
+"""The main process trains nothing itself, so only a database that does not answer can keep it silent for long."""
 
 _OPENING_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
 """Optuna makes its tables one by one: processes that begin together may trip over each other, and try again."""
@@ -97,7 +98,7 @@ def locate(storage_path: str, base_dir: Path) -> StorageLocation:
     if importlib.util.find_spec(server.module) is None:
         raise StoragePathUnusable(
             f"{_FIELD}: dialect {scheme}: the driver module {server.module!r} is not installed: "
-            f"pip install 'svc[{server.extra}]'"
+            f"{install_command(server.extra)}"
         )
     return StorageLocation(storage_path)
 
@@ -130,6 +131,14 @@ class StudyStorage:
         if self.shared:
             self.backend.remove_session()
             self.backend.engine.dispose()
+
+    def new_trial(self, study: Study, attributes: Mapping[str, Any]) -> Trial:
+        """A running trial with `attributes` from its first moment: a process can be killed between any two steps."""
+        template = create_trial(state=TrialState.RUNNING, user_attrs=dict(attributes))
+        study_id = self.backend.get_study_id_from_name(study.study_name)
+        trial_id = self.backend.create_new_trial(study_id, template_trial=template)
+        study.get_trials(deepcopy=False)  # the study's cache takes the new trial in
+        return Trial(study, trial_id)
 
     def beat(self, trials: Sequence[Trial]) -> None:
         """Say, at most every HEARTBEAT_S, that these trials still run."""
@@ -193,7 +202,7 @@ def _wrong_scheme(scheme: str) -> StoragePathUnusable:
     right = " or ".join(f"{name}://" for name in server.schemes)
     return StoragePathUnusable(
         f"{_FIELD}: dialect {dialect}: {scheme}:// does not name the driver that svc uses: write {right}, "
-        f"and install the extra: pip install 'svc[{server.extra}]'"
+        f"and install the extra: {install_command(server.extra)}"
     )
 
 

@@ -6,27 +6,60 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from svc.errors import TimeMixture, TimeUnitRequired
+
+Weights = NDArray[np.float64]
 BAD_TIME = np.iinfo(np.int64).min
 """Stands for a missing, unreadable or out-of-range time."""
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
-def to_nanoseconds(column: pd.Series, unit: str | None) -> NDArray[np.int64]:
+_MOST_STRAYS = 0.01
+"""Numbers among dates, or dates among numbers, are slips of the pen up to this share, which are dropped; above it
+nobody can tell which of the two is meant."""
+
+
+def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None = None) -> NDArray[np.int64]:
     """(n,) nanoseconds since 1970, UTC; BAD_TIME where a value says no time.
 
     Numbers count `unit` (s, ms, us or ns); dates and date-times are taken as they are, without a zone as UTC;
-    text is read as ISO 8601, or as a number when a unit is given.
+    text is read as ISO 8601, or as a number when a unit is given: as what most rows are. `weights` are the rows that
+    each value stands for. Raises TimeMixture where text holds dates and numbers, and TimeUnitRequired where it holds
+    numbers without a unit.
     """
     if pd.api.types.is_numeric_dtype(column.dtype):
         return _from_numbers(column, unit or "ns")
     if isinstance(column.dtype, pd.CategoricalDtype):
         return _from_categories(column, unit)
-    if unit is not None and not pd.api.types.is_datetime64_any_dtype(column.dtype):
-        numbers = pd.to_numeric(column, errors="coerce")
-        if numbers.notna().any():
-            return _from_numbers(numbers, unit)
-    return _from_dates(column)
+    if pd.api.types.is_datetime64_any_dtype(column.dtype):
+        return _from_dates(column)
+    return _from_text(column, unit, np.ones(len(column)) if weights is None else weights)
+
+
+def _from_text(column: pd.Series, unit: str | None, weights: Weights) -> NDArray[np.int64]:
+    numbers = pd.to_numeric(column, errors="coerce")
+    numeric = numbers.notna().to_numpy()
+    dates = _from_dates(column if unit is None else column.mask(numeric))
+    dated = dates != BAD_TIME
+    if unit is None:
+        if weights[numeric & ~dated].sum() > weights[dated].sum():
+            raise TimeUnitRequired(
+                f"the time column holds numbers as text, such as {_examples(column, numeric & ~dated)}: "
+                "say their unit in schema.time_unit (s, ms, us or ns)."
+            )
+        return dates
+    n_numeric, n_dated = float(weights[numeric].sum()), float(weights[dated].sum())
+    if min(n_numeric, n_dated) > _MOST_STRAYS * (n_numeric + n_dated):
+        raise TimeMixture(
+            f"the time column holds numbers in {n_numeric:.0f} rows, such as {_examples(column, numeric)}, and dates "
+            f"in {n_dated:.0f}, such as {_examples(column, dated)}: write all of them in one form."
+        )
+    return dates if n_dated > n_numeric else _from_numbers(numbers, unit)
+
+
+def _examples(column: pd.Series, which: NDArray[np.bool_]) -> list[str]:
+    return [str(value)[:40] for value in column[which].head(3)]
 
 
 def _from_numbers(column: pd.Series, unit: str) -> NDArray[np.int64]:
@@ -42,10 +75,12 @@ def _from_numbers(column: pd.Series, unit: str) -> NDArray[np.int64]:
 
 
 def _from_categories(column: pd.Series, unit: str | None) -> NDArray[np.int64]:
-    values = to_nanoseconds(pd.Series(column.cat.categories), unit)
     codes = column.cat.codes.to_numpy()
-    if not len(values):
+    categories = column.cat.categories
+    if not len(categories):
         return np.full(len(codes), BAD_TIME)
+    weights = np.bincount(codes[codes >= 0], minlength=len(categories)).astype(np.float64)
+    values = to_nanoseconds(pd.Series(categories), unit, weights)
     return np.where(codes >= 0, values[codes], BAD_TIME)
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training import budget
@@ -20,7 +23,10 @@ REUSED = "svc:reused"
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """One finished trial. `score` and `metrics` are there if it is complete, `epochs` if it trained in epochs."""
+    """One finished trial. `score` and `metrics` are there if it is complete, `epochs` if it trained in epochs.
+
+    `parts` are the trials that a blend is made of, in the order of its weights.
+    """
 
     number: int
     algorithm: str
@@ -30,6 +36,12 @@ class TrialRecord:
     metrics: dict[str, float]
     epochs: int | None
     seconds: float
+    parts: tuple[TrialRecord, ...] = ()
+
+    @property
+    def final_params(self) -> Params:
+        """The parameters, with the number of epochs that the validation chose."""
+        return dict(self.params) if self.epochs is None else {**self.params, "train_epochs": self.epochs}
 
     @property
     def is_complete(self) -> bool:
@@ -38,11 +50,15 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """`trials` are those of the whole study that used its budget; `seconds` and `n_orphaned` are this process's."""
+    """`trials` are those of the whole study that used its budget; `seconds`, `n_orphaned` and `workers`, which
+    trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the best trial of
+    each algorithm that this process has trained, by number."""
 
     trials: list[TrialRecord]
     seconds: float
     n_orphaned: int
+    workers: int = 1
+    by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def completed(self) -> list[TrialRecord]:
@@ -54,17 +70,17 @@ class SearchResult:
     @property
     def best(self) -> TrialRecord:
         """The highest score; of equal ones the first. There must be a complete trial."""
-        return next(iter(_by_score(self.completed)))
+        return next(iter(by_score(self.completed)))
 
     @property
     def best_per_algorithm(self) -> dict[str, TrialRecord]:
         found: dict[str, TrialRecord] = {}
-        for trial in _by_score(self.completed):
+        for trial in by_score(self.completed):
             found.setdefault(trial.algorithm, trial)
         return found
 
 
-def _by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
+def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
     return sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number))
 
 
@@ -78,7 +94,7 @@ def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 
-def twin(trials: list[FrozenTrial], algorithm: str, params: Params) -> FrozenTrial | None:
+def find_duplicate(trials: list[FrozenTrial], algorithm: str, params: Params) -> FrozenTrial | None:
     """A finished trial that tried the same, if there is one."""
     for trial in trials:
         if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED):

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from svc.errors import SvcError
+from svc.errors import MinDataViolation, SvcError
+from svc.names import is_float_text
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.schema import Recipe
+from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
-from svc.sources.base import SourceContext, build_source
+from svc.sources.base import DataSource, SourceContext, build_source
+from svc.sources.table import float_text
 from svc.training.algorithms import check_available
 from svc.training.data import feature_context, interaction_context
+from svc.training.dropped import MANY, odd_years
+from svc.training.interactions import from_frame
 from svc.training.storage import preflight
+
+SAMPLED_ROWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. `exit_code` is what a training would end with because of it, 0 if `ok`."""
+    """One thing that was looked at. `exit_code` and `code` are those of a training that ends because of it."""
 
     name: str
     ok: bool
     detail: str
     exit_code: int = 0
+    code: str = ""
 
 
 def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
@@ -34,15 +44,16 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
-        yield from _check(name, partial(_probe, spec, context))
+        sampled = partial(_sampled, loaded.recipe) if name == "source" else None
+        yield from _check(name, partial(_probe, spec, context, sampled))
 
 
-def _check(name: str, look: Callable[[], list[str]]) -> Iterator[Check]:
+def _check(name: str, look: Callable[[], Iterable[str]]) -> Iterator[Check]:
     try:
         for detail in look():
             yield Check(name, True, detail)
     except SvcError as error:
-        yield Check(name, False, error.message, error.exit_code)
+        yield Check(name, False, error.message, error.exit_code, error.code)
 
 
 def _algorithms(names: tuple[str, ...]) -> list[str]:
@@ -66,21 +77,56 @@ def _sources(
         side = getattr(recipe.features, name, None)
         if side is not None:
             yield f"features.{name}.source", side.source, feature_context(loaded, side, settings, variables)
-    if recipe.item_metadata is not None:
-        metadata = recipe.item_metadata
+    for field, (spec, columns) in _served_tables(loaded.recipe).items():
         context = SourceContext(
             base_dir=loaded.base_dir,
             settings=settings,
-            columns=tuple(dict.fromkeys((metadata.id_column, *metadata.fields))),
-            text_columns=frozenset({metadata.id_column}),
+            columns=tuple(dict.fromkeys(columns)),
+            text_columns=frozenset({columns[0]}),
             purpose="metadata",
             variables=variables,
             progress=None,
         )
-        yield "item_metadata.source", metadata.source, context
+        yield field, spec, context
 
 
-def _probe(spec: object, context: SourceContext) -> list[str]:
+def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...]]]:
+    """Tables that a server reads: source and columns, the id first, by their place in the recipe."""
+    found: dict[str, tuple[SourceSpec, tuple[str, ...]]] = {}
+    if (metadata := recipe.item_metadata) is not None:
+        names = (metadata.id_column, *metadata.fields, *metadata.filter_kinds)
+        found["item_metadata.source"] = (metadata.source, names)
+    if recipe.serving is not None and (availability := recipe.serving.availability) is not None:
+        found["serving.availability.source"] = (availability.source, (availability.id_column,))
+    return found
+
+
+def _sampled(recipe: Recipe, source: DataSource) -> list[str]:
+    """What cleansing would make of the first rows, where the source can show them. Raises what a training would."""
+    sample = getattr(source, "sample", None)
+    frame = sample(SAMPLED_ROWS) if sample is not None else None
+    if frame is None:
+        return []
+    schema, uses_time = recipe.schema_, recipe.training.split.scheme != "random"
+    found = from_frame(frame, schema, recipe.cleansing, with_times=uses_time)
+    reasons = "; ".join(found.reasons.values())
+    told = f"{found.n_unusable} of the first {len(frame)} rows would be dropped: {reasons}"
+    if found.n_unusable == len(frame) > 0:
+        raise MinDataViolation(told)
+    warnings = [told] if found.n_unusable > MANY * len(frame) else []
+    if uses_time and schema.time_column and (doubt := odd_years(frame[schema.time_column], schema.time_unit)):
+        warnings.append(doubt)
+    if recipe.source.type != "csv":  # whose probe says it, of features and metadata too
+        for name in (schema.user_column, schema.item_column):
+            floats = filter(is_float_text, frame[name].cat.categories)
+            warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
+    return [f"warning: {text}" for text in warnings]
+
+
+def _probe(spec: object, context: SourceContext, sampled: Callable[[DataSource], list[str]] | None) -> Iterator[str]:
+    """What the source says of itself, then what its first rows say."""
     source = build_source(spec, context)  # type: ignore[arg-type]
     probe = getattr(source, "probe", None)
-    return probe() if probe is not None else ["this source cannot be probed; a training will read it"]
+    yield from probe() if probe is not None else ["this source cannot be probed; a training will read it"]
+    if sampled is not None:
+        yield from sampled(source)

@@ -101,9 +101,9 @@ class WebPlace:
         self.requests.append((handler.command, handler.path))
         if handler.command == "PUT":
             self.write(path.removeprefix("/models/"), handler.rfile.read(int(handler.headers["Content-Length"])))
-        found = self.objects.get(path)
+        found = self.objects.get(path) if handler.command != "DELETE" else self.objects.pop(path, None)
         handler.send_response(201 if handler.command == "PUT" else 200 if found else 404)
-        body = found[0] if found and handler.command != "PUT" else b""
+        body = found[0] if found and handler.command not in ("PUT", "DELETE") else b""
         handler.send_header("Content-Length", str(len(body)))
         if found:
             handler.send_header("ETag", f'"{found[1]}"')

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import hashlib
 import hmac
 import io
 import os
@@ -18,12 +19,13 @@ from typing import Any, BinaryIO
 import numpy as np
 import pytest
 
-from svc.artifact import layout
-from svc.artifact.keys import parse_signing_keys
+from svc.artifact import ed25519, layout
+from svc.artifact.keys import load_signing_keys, parse_signing_keys, public_entry
 from svc.artifact.store import Store
 from svc.errors import (
     ArtifactError,
     ArtifactReadError,
+    ConfigError,
     FeatureStateMismatch,
     ForbiddenClass,
     HeaderTooLarge,
@@ -34,13 +36,12 @@ from svc.errors import (
     UnknownKid,
     UnsupportedFormat,
 )
-from svc.model import codec
+from svc.model import codec, opening
 from svc.model.history import History
 from svc.model.model import Model
 from svc.model.recommenders.popularity import PopularityScorer
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.serving import loader as loader_module
-from svc.serving.loader import Loader, LoadFailed
+from svc.serving.models.loader import Loader, LoadFailed
 from svc.settings import MIB, Settings
 from tests.serving.artifacts import factor_model, header, popularity_model
 
@@ -85,26 +86,31 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> LoadedRecipe:
     return load_recipe(path, {}, settings=SETTINGS, for_serving=True)
 
 
-def signed(payload: list[Any], kid: str = "k1", **more: Any) -> bytes:
+def signed(payload: list[Any], kid: str = "k1", signature: layout.Signature = "hmac", **more: Any) -> bytes:
     out = io.BytesIO()
     key = KEYS.get(kid)
     assert key is not None
-    layout.write(out, kid=kid, key=key, header=header(**more), payload=payload)
+    layout.write(out, kid=kid, key=key, header=header(**more), payload=payload, signature=signature)
     return out.getvalue()
 
 
 @functools.cache
-def small(best: int = 0, kid: str = "k1") -> bytes:
-    return signed(codec.encode(popularity_model(best)), kid, run=best)
+def small(best: int = 0, kid: str = "k1", signature: layout.Signature = "hmac") -> bytes:
+    return signed(codec.encode(popularity_model(best)), kid, signature, run=best)
 
 
 @functools.cache
-def large(seed: int = 0) -> bytes:
+def large(seed: int = 0, signature: layout.Signature = "hmac") -> bytes:
     """Two megabytes; all of them have the same size."""
-    return signed(codec.encode(factor_model(1_000, 6_000, 64, seed)), run=seed)
+    return signed(codec.encode(factor_model(1_000, 6_000, 64, seed)), signature=signature, run=seed)
 
 
-SIZES = {"small": small, "large": large}
+SIZES: dict[str, Callable[..., bytes]] = {
+    "small": small,
+    "large": large,
+    "small, version 2": functools.partial(small, signature="ed25519"),
+    "large, version 2": functools.partial(large, signature="ed25519"),
+}
 
 
 class Parts:
@@ -141,7 +147,7 @@ def refused(recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     def decoded(_: memoryview) -> None:
         raise AssertionError("a payload was decoded although its signature does not hold")
 
-    monkeypatch.setattr(loader_module, "decode", decoded)
+    monkeypatch.setattr(opening, "decode", decoded)
     yield functools.partial(refusal, recipe)
 
 
@@ -153,7 +159,7 @@ def refusal(recipe: LoadedRecipe, data: bytes) -> ArtifactError:
 
 def test_the_artifacts_under_attack_load_when_left_alone(recipe: LoadedRecipe) -> None:
     """What the other tests damage is valid before."""
-    for data in (small(), small(1), small(0, "k2"), large(), large(1)):
+    for data in (small(0, "k2"), small(0, "k2", "ed25519"), *(made(n) for made in SIZES.values() for n in (0, 1))):
         assert Loader(SETTINGS, KEYS, {}).load(recipe, Store(Bytes(data), "a.svc")) is not None
 
 
@@ -162,7 +168,7 @@ def expected_at(place: int, parts: Parts) -> tuple[type[ArtifactError], ...]:
     if place < 8:
         return (MagicMismatch,)
     if place < 10:
-        return (UnsupportedFormat,)
+        return (UnsupportedFormat, MagicMismatch)  # of the other version, the signature has another length
     if place < 12:
         return (MagicMismatch, HeaderTooLarge, PayloadTooLarge)
     if place < parts.lengths:
@@ -172,7 +178,10 @@ def expected_at(place: int, parts: Parts) -> tuple[type[ArtifactError], ...]:
     return (SignatureMismatch,)
 
 
-@pytest.mark.parametrize(("size", "change"), [("small", 0x01), ("small", 0x80), ("small", 0xFF), ("large", 0x10)])
+@pytest.mark.parametrize(
+    ("size", "change"),
+    [(size, change) for size in SIZES for change in ((0x01, 0x80, 0xFF) if size.startswith("small") else (0x10,))],
+)
 def test_every_byte_of_fixed_fields_header_and_signature(
     refused: Callable[[bytes], ArtifactError], size: str, change: int
 ) -> None:
@@ -187,7 +196,7 @@ def test_every_byte_of_fixed_fields_header_and_signature(
         assert error.message.startswith(SPECIFIED), (place, error)
 
 
-@pytest.mark.parametrize(("size", "step"), [("small", 7), ("large", 20_011)])
+@pytest.mark.parametrize(("size", "step"), [(size, 7 if size.startswith("small") else 20_011) for size in SIZES])
 def test_sampled_bytes_of_the_payload(refused: Callable[[bytes], ArtifactError], size: str, step: int) -> None:
     """A changed byte anywhere in the payload is a signature mismatch."""
     data = SIZES[size]()
@@ -249,7 +258,7 @@ def test_the_kid_swapped_for_another_known_or_unknown_one(refused: Callable[[byt
     assert isinstance(refused(data[:12] + b"k2" + data[14:]), SignatureMismatch)
     error = refused(data[:12] + b"k9" + data[14:])
     assert isinstance(error, UnknownKid)
-    assert error.message == "unknown kid: k9"
+    assert error.message.startswith("unknown kid: k9; the kids here are k1, k2 (")
     assert isinstance(refused(data[:12] + b"\xff\x00" + data[14:]), UnknownKid)
 
 
@@ -264,6 +273,73 @@ def test_a_signature_of_another_algorithm_or_over_less(refused: Callable[[bytes]
         bytes(32),
     ):
         assert isinstance(refused(data + forged), SignatureMismatch)
+
+
+def test_a_signature_by_ed25519_of_another_content_or_kind(refused: Callable[[bytes], ArtifactError]) -> None:
+    """Only one over the sha256 of every byte before it, within the context of artifacts, counts."""
+    data, seed = small(0, "k1", "ed25519")[:-64], bytes.fromhex("11" * 32)
+    own, digest = ed25519.ARTIFACT, hashlib.sha256(data).digest()
+    order = (1 << 252) + 27742317777372353535851937790883648493
+    valid = ed25519.sign(seed, own, digest)
+    for forged in (
+        ed25519.sign(seed, ed25519.LOG_LINE, digest),
+        ed25519.sign(seed, b"", digest),
+        ed25519.sign(seed, own, hashlib.sha256(data[8:]).digest()),
+        ed25519.sign(seed, own, hashlib.sha512(data).digest()),
+        ed25519.sign(seed, b"", data),
+        ed25519.sign(bytes.fromhex("22" * 32), own, digest),
+        ed25519.sign(ed25519.public_half(seed), own, digest),
+        valid[:32]
+        + (int.from_bytes(valid[32:], "little") + order).to_bytes(32, "little"),  # the same, written otherwise
+        hmac.digest(seed, data, "sha512"),
+        hmac.digest(seed, data, "sha256") * 2,
+        bytes(64),
+        b"\x01" + bytes(63),
+    ):
+        assert isinstance(refused(data + forged), SignatureMismatch)
+
+
+PUBLIC = load_signing_keys(Settings(verify_keys=",".join(public_entry(kid, key) for kid, key in KEYS.entries)))
+
+
+def as_version(data: bytes, version: int) -> bytes:
+    """The same content under another version, with as many last bytes as that version has."""
+    size = {1: 64, 2: 32}[version]
+    return data[:8] + struct.pack(">H", version) + data[10:-size]
+
+
+def downgrades() -> Iterator[tuple[str, bytes]]:
+    seed, other = bytes.fromhex("11" * 32), ed25519.public_half(bytes.fromhex("11" * 32))
+    modern, plain = small(0, "k1", "ed25519"), small()
+    for name, key in {"public": other, "public in hex": other.hex().encode(), "empty": b"", "kid": b"k1"}.items():
+        for data in (as_version(modern, 1), plain[:-32]):
+            yield f"HMAC with the {name} key", data + hmac.digest(key, data, "sha256")
+    content = as_version(modern, 1)
+    yield "the first half of the signature", content + modern[-64:-32]
+    yield "the second half of the signature", content + modern[-32:]
+    yield "version 1 relabelled", as_version(plain, 2) + plain[-32:] * 2
+    yield "version 1 with a signature from elsewhere", as_version(plain, 2) + modern[-64:]
+    yield "version 1 as it is", plain
+    yield "version 1 by the secret itself", content + hmac.digest(seed, content, "sha256")
+
+
+@pytest.mark.parametrize(("name", "data"), list(downgrades()))
+def test_a_server_with_public_keys_alone_takes_no_other_signature(
+    recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+) -> None:
+    """Not an HMAC, whatever its key: what verifies here is known to everybody."""
+    monkeypatch.setattr(opening, "decode", lambda _: pytest.fail("a payload was decoded"))
+    with pytest.raises(LoadFailed) as caught:
+        Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(data), "a.svc"))
+    assert isinstance(caught.value.error, UnknownKid | SignatureMismatch)
+
+
+def test_a_server_with_public_keys_alone_serves_what_is_signed_with_ed25519(recipe: LoadedRecipe) -> None:
+    """And has nothing that could sign."""
+    assert Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(small(0, "k2", "ed25519")), "a.svc")) is not None
+    assert PUBLIC.entries == ()
+    with pytest.raises(ConfigError, match="svc keygen"):
+        _ = PUBLIC.active
 
 
 class Leaves:

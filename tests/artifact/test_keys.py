@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,13 +13,14 @@ from svc.artifact import keys as keys_module
 from svc.artifact import layout
 from svc.artifact.keys import SigningKeys, development_keys, fingerprint, is_development, parse_signing_keys, verify
 from svc.errors import ConfigError, SignatureMismatch, UnknownKid
+from svc.settings import Settings
 
 A, B = "aa" * 32, "bb" * 32
 
 
-def signed(kid: str, key: bytes) -> layout.Parsed:
+def signed(kid: str, key: bytes, signature: layout.Signature = "hmac", **header: str) -> layout.Parsed:
     out = io.BytesIO()
-    layout.write(out, kid=kid, key=key, header={}, payload=[b"x"])
+    layout.write(out, kid=kid, key=key, header=header, payload=[b"x"], signature=signature)
     return layout.parse(out.getbuffer(), max_payload_bytes=100)
 
 
@@ -32,10 +35,21 @@ def test_the_first_entry_signs_and_all_verify() -> None:
 def test_an_unlisted_kid_and_a_wrong_key_are_told_apart() -> None:
     """A kid that is not listed is named; a listed one with other bytes is a signature mismatch."""
     keys = parse_signing_keys(f"a:{A}")
-    with pytest.raises(UnknownKid, match=r"^unknown kid: gone$"):
+    with pytest.raises(UnknownKid, match=r"^unknown kid: gone; the kids here are a$"):
         verify(signed("gone", bytes.fromhex(A)), keys)
-    with pytest.raises(SignatureMismatch, match=r"^signature mismatch$"):
+    with pytest.raises(SignatureMismatch, match=r"^signature mismatch: another key of the kid a signed it"):
         verify(signed("a", bytes.fromhex(B)), keys)
+
+
+def test_two_keys_of_one_kid_are_told_apart_by_their_fingerprints() -> None:
+    """Whoever made the key twice learns which of the two signed; a file that was changed is not blamed on a key."""
+    mine, other = bytes.fromhex(A), bytes.fromhex(B)
+    keys = parse_signing_keys(f"a:{A}")
+    with pytest.raises(SignatureMismatch) as caught:
+        verify(signed("a", other, fingerprint=fingerprint(other)), keys)
+    assert {fingerprint(mine), fingerprint(other)} <= set(re.findall("[0-9a-f]{8}", caught.value.message))
+    with pytest.raises(SignatureMismatch, match="the file was changed after the key"):
+        verify(signed("a", other, fingerprint=fingerprint(mine)), keys)
 
 
 def test_an_empty_list_signs_nothing() -> None:
@@ -116,6 +130,79 @@ def test_one_wrong_bit_in_the_signature_is_enough() -> None:
     for place in range(32):
         wrong = bytearray(good.signature)
         wrong[place] ^= 1
-        bad = layout.Parsed(good.kid, good.header_json, good.payload, good.signed, bytes(wrong))
+        bad = replace(good, signature=bytes(wrong))
         with pytest.raises(SignatureMismatch):
             verify(bad, keys)
+
+
+def public(kid: str, key: str) -> str:
+    return keys_module.public_entry(kid, bytes.fromhex(key))
+
+
+def keys_with(signing: str = "", verify: str = "") -> SigningKeys:
+    return keys_module.load_signing_keys(Settings(signing_keys=signing, verify_keys=verify))
+
+
+def test_a_public_key_verifies_ed25519_and_nothing_else() -> None:
+    """A server with public halves alone serves, and neither signs nor takes an HMAC."""
+    keys = keys_with(verify=f"{public('a', A)}, {public('b', B)}")
+    assert keys
+    for kid, key in (("a", A), ("b", B)):
+        verify(signed(kid, bytes.fromhex(key), "ed25519"), keys)
+        with pytest.raises(UnknownKid, match=r"^unknown kid: .*its key here only verifies format version 2"):
+            verify(signed(kid, bytes.fromhex(key)), keys)
+        with pytest.raises(UnknownKid):
+            verify(signed(kid, keys.public_of(kid) or b""), keys)
+    with pytest.raises(ConfigError, match="svc keygen"):
+        _ = keys.active
+    assert keys.fingerprints() == []
+    assert [shown["kid"] for shown in keys.public_fingerprints()] == ["a", "b"]
+
+
+def test_both_kinds_side_by_side_and_rotated_in_both_directions() -> None:
+    """From HMAC to Ed25519 and back, no artifact that should be served is refused on the way."""
+    a, b = bytes.fromhex(A), bytes.fromhex(B)
+    old, new = signed("a", a), signed("b", b, "ed25519")
+    steps = [keys_with(f"a:{A}"), keys_with(f"a:{A}", public("b", B)), keys_with("", public("b", B))]
+    verify(old, steps[0])
+    for kept in (old, new):
+        verify(kept, steps[1])
+    verify(new, steps[2])
+    for missing, keys in ((new, steps[0]), (old, steps[2])):
+        with pytest.raises(UnknownKid):
+            verify(missing, keys)
+    verify(signed("a", a, "ed25519"), keys_with(f"a:{A}", public("a", A)))
+    verify(old, keys_with(f"a:{A}", public("a", A)))
+
+
+def test_what_another_key_signed_is_told_by_the_public_fingerprint() -> None:
+    """Of version 2 the header names the fingerprint that everybody has, of the public half."""
+    mine, other = bytes.fromhex(A), bytes.fromhex(B)
+    shown = keys_module.signer_fingerprint(other, "ed25519")
+    assert shown != keys_module.signer_fingerprint(other, "hmac") == fingerprint(other)
+    with pytest.raises(SignatureMismatch, match=f"fingerprint {shown}, the key here has") as caught:
+        verify(signed("a", other, "ed25519", fingerprint=shown), keys_with(verify=public("a", A)))
+    assert keys_module.signer_fingerprint(mine, "ed25519") in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("signing", "verify_keys", "words"),
+    [
+        ("", f"a:{A}", "entry 1 is no public key"),
+        ("", f"a:ed25519:{A}x", "entry 1 is no public key"),
+        ("", "a:ed25519:", "entry 1 is no public key"),
+        ("", f"a:rsa:{A}", "entry 1 is no public key"),
+        ("", f"a b:ed25519:{A}", "entry 1 has no valid kid"),
+        ("", f"{public('a', A)},", "entry 2 has no valid kid"),
+        ("", f"{public('a', A)},{public('a', B)}", "the kid 'a' stands twice"),
+        (f"a:{A}", public("a", B), "has another key in SVC_SIGNING_KEYS"),
+        ("", f"a:ed25519:{'00' * 32}", "weak"),
+        ("", f"a:ed25519:{'00' * 31}80", "weak"),
+        ("", public("a", keys_module._DEVELOPMENT_KEY.hex()), "the development key"),
+    ],
+)
+def test_a_list_of_public_keys_that_is_none(signing: str, verify_keys: str, words: str) -> None:
+    """The setting and the place of the entry are named; a secret put there by mistake is not repeated."""
+    with pytest.raises(ConfigError, match=f"SVC_VERIFY_KEYS: .*{words}") as caught:
+        keys_with(signing, verify_keys)
+    assert A not in caught.value.message

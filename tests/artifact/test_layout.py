@@ -110,18 +110,42 @@ def test_a_payload_over_the_cap_is_refused_by_its_length_alone() -> None:
         layout.parse(memoryview(made()), max_payload_bytes=16)
 
 
-@pytest.mark.parametrize("version", [0, 2, 255, 256, 65535])
+@pytest.mark.parametrize("signature", ["hmac", "ed25519"])
+def test_both_kinds_of_signature_are_read(signature: str) -> None:
+    """They differ in the version, in the fixed fields and the header, and in the last bytes; nothing else."""
+    data, version, size = made(signature=signature), *{"hmac": (1, 32), "ed25519": (2, 64)}[signature]
+    parsed = parse(data)
+    verify(parsed, KEYS)
+    assert parsed.format_version == parsed.header["format_version"] == version
+    assert len(parsed.signature) == size
+    assert data.replace(b'"format_version":2', b'"format_version":1')[10:-size] == made()[10:-32]
+    out = io.BytesIO()
+    written = layout.write(out, kid=KID, key=KEY, header=HEADER, payload=PAYLOAD, signature=signature)  # type: ignore[arg-type]
+    assert written == layout.Written(hashlib.sha256(out.getvalue()).hexdigest(), len(data), 17)
+
+
+def test_an_artifact_signed_with_ed25519_can_be_checked_without_svc() -> None:
+    """With any Ed25519 and SHA-256: as docs/artifact-format.md says."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    data = made(signature="ed25519")
+    message = b"svc artifact, format version 2\0" + hashlib.sha256(data[:-64]).digest()
+    Ed25519PrivateKey.from_private_bytes(KEY).public_key().verify(data[-64:], message)
+
+
+@pytest.mark.parametrize("version", [0, 3, 255, 256, 65535])
 def test_other_format_versions_are_refused(version: int) -> None:
-    """Every version but the one that this build writes is named in the refusal."""
+    """Every version but those that this build writes is named in the refusal."""
     data = bytearray(made())
     struct.pack_into(">H", data, 8, version)
     with pytest.raises(UnsupportedFormat, match=f"^unsupported format version: {version}"):
         parse(bytes(data))
 
 
-def test_a_file_cut_anywhere_or_extended_is_refused() -> None:
+@pytest.mark.parametrize("signature", ["hmac", "ed25519"])
+def test_a_file_cut_anywhere_or_extended_is_refused(signature: str) -> None:
     """Every truncation, down to the empty file, and every extension is a magic mismatch that says why."""
-    data = made()
+    data = made(signature=signature)
     for size in range(len(data)):
         with pytest.raises(MagicMismatch, match=r"^magic bytes mismatch"):
             parse(data[:size])
@@ -173,11 +197,12 @@ def test_arbitrary_bytes_are_refused_with_an_artifact_error(data: bytes) -> None
         verify(parse(data), KEYS)
 
 
-@given(st.data())
+@pytest.mark.parametrize("signature", ["hmac", "ed25519"])
+@given(data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_any_changed_byte_is_refused(data: st.DataObject) -> None:
+def test_any_changed_byte_is_refused(signature: str, data: st.DataObject) -> None:
     """One or several bytes changed anywhere in a valid file make it invalid."""
-    good = made()
+    good = made(signature=signature)
     bad = bytearray(good)
     for _ in range(data.draw(st.integers(1, 3))):
         bad[data.draw(st.integers(0, len(bad) - 1))] = data.draw(st.integers(0, 255))

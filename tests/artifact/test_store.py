@@ -207,5 +207,5 @@ def test_file_uris_are_paths(tmp_path: Path) -> None:
 )
 def test_other_places_are_refused(uri: str) -> None:
     """Whatever fsspec could open besides, alone or chained, is not among the places for artifacts."""
-    with pytest.raises(ConfigError, match="no place for an artifact"):
+    with pytest.raises(ConfigError, match="no place to write to"):
         open_store(uri, Settings())

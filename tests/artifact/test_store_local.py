@@ -13,9 +13,10 @@ from typing import BinaryIO
 
 import pytest
 
+from svc.artifact.keys import development_keys
 from svc.artifact.layout import Written
-from svc.artifact.store import Store, open_store
-from svc.errors import ArtifactReadError, ArtifactWriteError
+from svc.artifact.store import Store, open_store, read_verified
+from svc.errors import ArtifactReadError, ArtifactWriteError, MagicMismatch
 from svc.settings import Settings
 
 CAP = 1 << 20
@@ -227,3 +228,113 @@ def test_readers_never_see_a_part(tmp_path: Path) -> None:
     done.set()
     reader.join()
     assert torn == []
+
+
+def rooted(path: Path, root: Path) -> Store:
+    return open_store(str(path), Settings(artifact_root=str(root)))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with an artifact, and a secret beside the root."""
+    folder = tmp_path / "root"
+    (folder / "in").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "m.svc").write_bytes(b"secret")
+    (folder / "in" / "m.svc").write_bytes(b"inside")
+    return folder
+
+
+LINKS = {
+    "file out": ("m.svc", "../../out/m.svc"),
+    "absolute file out": ("m.svc", "ROOT/../out/m.svc"),
+    "folder out": ("way", "../../out"),
+    "folder out and back": ("way", "../../out/../out"),
+    "chain": ("way", "other"),
+}
+
+
+@pytest.mark.parametrize("kind", LINKS)
+def test_no_link_leads_out_of_the_root(root: Path, kind: str) -> None:
+    """Neither for reading nor for asking, however it is made, also where it was made after the path was checked."""
+    name, target = LINKS[kind]
+    (root / "in" / "other").symlink_to("../../out")
+    (root / "in" / name).unlink(missing_ok=True)
+    (root / "in" / name).symlink_to(target.replace("ROOT", str(root)))
+    path = root / "in" / name / ("" if name == "m.svc" else "m.svc")
+    for ask in (lambda store: store.read(CAP), lambda store: store.marker()):
+        with pytest.raises(ArtifactReadError, match="outside SVC_ARTIFACT_ROOT"):
+            ask(rooted(path, root))
+
+
+@pytest.mark.parametrize("sub", ["", "new/deep"])
+def test_nothing_is_written_or_made_out_of_the_root(root: Path, tmp_path: Path, sub: str) -> None:
+    """A folder that became a link since it was checked is not followed out."""
+    (root / "way").symlink_to("../out")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ArtifactWriteError, match="outside SVC_ARTIFACT_ROOT"):
+        rooted(root / "way" / sub / "m.svc", root).publish(writer(b"x"), "append_sha")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("target", ["in", "ROOT/in", "../root/in"])
+def test_links_within_the_root_are_followed(root: Path, target: str) -> None:
+    """As volumes of Kubernetes make them; relative and absolute ones, and a root that is a link itself."""
+    (root / "way").symlink_to(target.replace("ROOT", str(root)))
+    alias = root.parent / "alias"
+    alias.symlink_to(root)
+    for path, bound in (
+        (root / "way" / "m.svc", root),
+        (alias / "way" / "m.svc", root),
+        (root / "way" / "m.svc", alias),
+    ):
+        store = rooted(path, bound)
+        assert bytes(store.read(CAP).view) == b"inside"
+        assert store.marker() == rooted(root / "in" / "m.svc", root).marker()
+    published = rooted(root / "way" / "m.svc", root).publish(writer(b"newer"), "append_sha")
+    assert published.pointer == str(root / "way" / "m.svc")
+    assert bytes(rooted(root / "in" / "m.svc", root).read(CAP).view) == b"newer"
+
+
+def test_a_root_changes_no_error(root: Path) -> None:
+    """Missing files, folders and pipes are told as without one."""
+    os.mkfifo(root / "in" / "pipe.svc")
+    for name in ("none.svc", "none/m.svc", "pipe.svc", ""):
+        told = []
+        for store in (rooted(root / "in" / name, root), store_at(root / "in" / name)):
+            with pytest.raises(ArtifactReadError) as caught:
+                store.read(CAP)
+            told.append(caught.value.message)
+        assert told[0] == told[1]
+
+
+def test_a_link_that_is_turned_around_while_it_is_read_never_gives_what_lies_outside(root: Path) -> None:
+    """The file is looked up where it was opened; between the two there is no moment to exchange it."""
+    way, stop = root / "in" / "way.svc", threading.Event()
+
+    def turn() -> None:
+        while not stop.is_set():
+            for target in ("m.svc", "../../out/m.svc"):
+                (root / "in" / "next").symlink_to(target)
+                (root / "in" / "next").replace(way)
+
+    way.symlink_to("m.svc")
+    turning = threading.Thread(target=turn)
+    turning.start()
+    found, refused = set(), 0
+    try:
+        while len(found) < 1 or refused < 100:
+            try:
+                found.add(bytes(rooted(way, root).read(CAP).view))
+            except ArtifactReadError:
+                refused += 1
+    finally:
+        stop.set()
+        turning.join()
+    assert found == {b"inside"}
+
+
+def test_whoever_names_a_file_may_read_it_wherever_it_lies(root: Path) -> None:
+    """SVC_ARTIFACT_ROOT bounds what recipes name, not `svc inspect`."""
+    with pytest.raises(MagicMismatch):
+        read_verified(str(root.parent / "out" / "m.svc"), development_keys(), Settings(artifact_root=str(root)))

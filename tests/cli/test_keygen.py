@@ -8,6 +8,7 @@ import re
 import pytest
 
 from svc.cli.main import run
+from svc.settings import Settings
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, str]:
@@ -16,13 +17,15 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, st
 
 
 def test_a_signing_key_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
-    """Four lines: the kid, the key in hex, its fingerprint, and the entry for SVC_SIGNING_KEYS."""
+    """Five lines: the kid, the key in hex, its fingerprint, and the entries for those who sign and who verify."""
     lines = printed(capsys, "--kid", "2026-01")
-    assert list(lines) == ["kid", "plaintext", "fingerprint", "env_entry"]
+    assert list(lines) == ["kid", "plaintext", "fingerprint", "env_entry", "verify_entry"]
     assert lines["kid"] == "2026-01"
     assert re.fullmatch("[0-9a-f]{64}", lines["plaintext"])
     assert lines["fingerprint"] == hashlib.sha256(bytes.fromhex(lines["plaintext"])).hexdigest()[:8]
     assert lines["env_entry"] == f"SVC_SIGNING_KEYS=2026-01:{lines['plaintext']}"
+    assert re.fullmatch("SVC_VERIFY_KEYS=2026-01:ed25519:[0-9a-f]{64}", lines["verify_entry"])
+    assert lines["plaintext"] not in lines["verify_entry"]
 
 
 def test_an_api_key_comes_with_the_hash_for_the_server(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,12 +40,14 @@ def test_an_api_key_comes_with_the_hash_for_the_server(capsys: pytest.CaptureFix
 
 def test_entries_are_read_back_by_the_programs_that_use_them(capsys: pytest.CaptureFixture[str]) -> None:
     """What is printed can be exported as it is."""
-    from svc.artifact.keys import parse_signing_keys
-    from svc.serving.auth import parse_api_keys
+    from svc.artifact.keys import load_signing_keys, parse_signing_keys
+    from svc.serving.api.api_keys import parse_api_keys
 
     signing = printed(capsys, "--kid", "a")
     kid, key = parse_signing_keys(signing["env_entry"].partition("=")[2]).active
     assert (kid, key.hex()) == ("a", signing["plaintext"])
+    public = load_signing_keys(Settings(verify_keys=signing["verify_entry"].partition("=")[2]))
+    assert public.public_of("a") == parse_signing_keys(f"a:{key.hex()}").public_of("a")
     api = printed(capsys, "--kid", "b", "--type", "api")
     assert list(parse_api_keys(api["env_entry"].partition("=")[2])) == ["b"]
 

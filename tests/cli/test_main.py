@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
+import pandas as pd
 import pytest
 from typer.main import get_command
 
 from svc import __version__
+from svc.artifact import layout
+from svc.artifact.keys import development_keys
 from svc.cli import main
 from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, write_artifact
 
@@ -129,6 +137,122 @@ def test_people_get_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert capsys.readouterr().err == "error: Missing argument 'RECIPE'. See: svc train --help\n"
 
 
+def test_a_failed_training_ends_with_a_sentence_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Its lines stay lines, paths have no detours, and code and exit code stand behind it."""
+    monkeypatch.setenv("SVC_LOG_FORMAT", "console")
+    monkeypatch.setenv("NO_COLOR", "1")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("name: a b\nsource: {type: csv}\n")
+    assert main.run(["train", str(recipe)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(rf"error: {recipe}: \d problems", lines[0])
+    assert "\\n" not in "".join(lines)
+    assert re.fullmatch(r"\(code recipe_error, exit code 2, run [0-9a-f]{12}\)", lines[-1])
+
+
+def test_inspecting_unsigned_files_asks_for_no_confirmation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nothing is decoded there; trainings and servers, which decode, do ask."""
+    monkeypatch.setenv("SVC_ENV", "development")
+    kid, key = development_keys().active
+    with (tmp_path / "a.svc").open("wb") as out:
+        layout.write(out, kid=kid, key=key, header={}, payload=[b"x"])
+    assert main.run(["inspect", str(tmp_path / "a.svc"), "--dev-allow-unsigned"]) == 0
+    assert "kid: dev" in capsys.readouterr().out
+    assert main.run(["serve", "--recipes", str(tmp_path), "--dev-allow-unsigned"]) == 8
+
+
+VALIDATED = """\
+name: books
+source: {type: csv, path: rows.csv}
+schema: {user_column: u, item_column: i, time_column: t, time_unit: s}
+training: {algorithms: [TopPop], storage_path: STORAGE, split: {scheme: time_user}}
+output: {path: books.svc}
+"""
+
+
+def test_validate_looks_at_values_and_prints_codes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Times in another unit and an unusable storage are found before any training, with what it would end with."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(VALIDATED.replace("STORAGE", "postgres://host/db"))
+    (tmp_path / "rows.csv").write_text("u,i,t\na,x,1735689600000\nb,y,1735689600001\n")
+    assert main.run(["validate", str(recipe)]) == 8
+    shown = capsys.readouterr().out
+    assert "(code storage_path_unusable, exit code 8)" in shown
+    assert "2 of the first 2 rows would be dropped" in shown and "set schema.time_unit: ms?" in shown
+    recipe.write_text(VALIDATED.replace("STORAGE", "''"))
+    assert main.run(["validate", str(recipe)]) == 4
+    (tmp_path / "rows.csv").write_text("u,i,t\na,x,1735689600\nb,y,1735689601\n")
+    assert main.run(["validate", str(recipe)]) == 0
+
+
+@pytest.fixture(params=["parquet", "sql"])
+def validated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """`validated(rows, unit)`: the exit code of `svc validate` for rows of user, item and time."""
+    described = "{type: parquet, path: rows.parquet}"
+    if request.param == "sql":
+        monkeypatch.setenv("SVC_RECIPE_DSN", f"sqlite:///{tmp_path}/rows.db")
+        described = "{type: sql, dsn_env: SVC_RECIPE_DSN, query: 'SELECT u, i, t FROM choices ORDER BY rowid'}"
+    recipe = tmp_path / "recipe.yaml"
+    text = VALIDATED.replace("STORAGE", "''").replace("{type: csv, path: rows.csv}", described)
+
+    def run(rows: list[tuple[Any, ...]], unit: str = "s") -> int:
+        recipe.write_text(text.replace("time_unit: s", f"time_unit: {unit}"))
+        frame = pd.DataFrame(rows, columns=["u", "i", "t"])
+        frame.to_parquet(tmp_path / "rows.parquet")
+        with contextlib.closing(sqlite3.connect(tmp_path / "rows.db")) as connection:
+            frame.to_sql("choices", connection, if_exists="replace", index=False)
+        return main.run(["validate", str(recipe)])
+
+    return run
+
+
+GOOD = [(f"u{k}", f"i{k}", 1_735_689_600 + k) for k in range(1000)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "unit", "expected"),
+    [
+        (GOOD, "s", (0, None)),
+        ([(u, i, t * 1000) for u, i, t in GOOD], "s", (4, "1000 of the first 1000 rows would be dropped")),
+        ([(u, i, t * 1000) for u, i, t in GOOD], "s", (4, "set schema.time_unit: ms?")),
+        (GOOD, "ms", (0, "1735689600 is far from today when it counts ms (set schema.time_unit: s?)")),
+        ([(u, i, "soon") for u, i, _ in GOOD], "s", (4, "the time column 't' holds 'soon' in data row 1")),
+        ([(None, i, t) for _, i, t in GOOD], "s", (4, "the id column 'u' is blank in 1000 rows")),
+        ([*GOOD[:900], *((u, " ", t) for u, _, t in GOOD[:100])], "s", (0, "the id column 'i' is blank in 100 rows")),
+        (
+            [(float(k), i, t) for k, (_, i, t) in enumerate(GOOD)],
+            "s",
+            (3, "the id column u holds floating point numbers"),
+        ),
+        ([(u, f"{k}.0", t) for k, (u, _, t) in enumerate(GOOD)], "s", (0, "requests must ask for '0.0'")),
+        ([*GOOD, *((None, None, None) for _ in range(1000))], "s", (0, None)),
+    ],
+)
+def test_validate_looks_at_the_first_rows_of_tables_and_queries(
+    capsys: pytest.CaptureFixture[str], validated: Any, rows: Any, unit: str, expected: tuple[int, str | None]
+) -> None:
+    """What csv files are told of, with the exit code of the training; later rows are not looked at."""
+    code, told = expected
+    assert validated(rows, unit) == code
+    shown = capsys.readouterr().out
+    assert told in shown if told else "warning" not in shown
+    assert shown.count("source:") == shown.count("ok      source:") + (code != 0)
+
+
+def test_a_source_that_fails_is_told_once(capsys: pytest.CaptureFixture[str], validated: Any, tmp_path: Path) -> None:
+    """What the probe found is not found again by the sample."""
+    assert validated(GOOD) == 0
+    (tmp_path / "rows.parquet").write_text("none")
+    (tmp_path / "rows.db").unlink()
+    capsys.readouterr()
+    assert main.run(["validate", str(tmp_path / "recipe.yaml")]) == 3
+    assert capsys.readouterr().out.count("FAILED") == 1
+
+
 def test_an_unreadable_environment_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,16 +282,18 @@ def test_an_unexpected_error_is_one_line_with_the_way_to_its_traceback(
     assert "in explode" in str(last_error(capsys)["traceback"])
 
 
+BOTH_FLAGS = ["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"]
+MISUSES = [(BOTH_FLAGS, ""), (BOTH_FLAGS, "production"), (BOTH_FLAGS[1:], "development")]
+DECODING = [["train", "r.yaml"], ["serve", "--recipes", "."]]
+
+
 @pytest.mark.parametrize(
-    ("arguments", "env"),
+    ("command", "arguments", "env"),
     [
-        (["--dev-allow-unsigned"], "development"),
-        (["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"], ""),
-        (["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"], "production"),
-        (["--i-understand-this-loads-arbitrary-code"], "development"),
+        *((command, *misuse) for misuse in MISUSES for command in [*DECODING, ["inspect", "a.svc"]]),
+        *((command, BOTH_FLAGS[:1], "development") for command in DECODING),
     ],
 )
-@pytest.mark.parametrize("command", [["train", "r.yaml"], ["inspect", "a.svc"], ["serve", "--recipes", "."]])
 def test_unsigned_mode_needs_both_flags_and_a_development_environment(
     command: list[str],
     arguments: list[str],
@@ -200,6 +326,23 @@ def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(
     assert all(line.isprintable() for line in lines)
     assert [line for line in lines if line.startswith("kid: ")] == ["kid: k1"]
     assert r"best_class: \x1b]0;owned\x07\u202eNNK" in lines
+
+
+def test_inspect_prints_the_provenance_of_what_it_has_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The digest is that of the file, whatever a header says of itself; what does not verify has no statement."""
+    path = tmp_path / "a.svc"
+    head = header(recipe_hash="0123456789ab", model_version="sha256:0", artifact="another")
+    sha256 = write_artifact(path, popularity_model(), head=head)
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    assert main.run(["inspect", str(path), "--provenance"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["subject"] == [{"name": "a.svc", "digest": {"sha256": sha256}}]
+    assert found["predicate"]["buildDefinition"]["externalParameters"] == {"recipe_hash": "0123456789ab"}
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert main.run(["inspect", str(path), "--provenance"]) == 5
+    assert capsys.readouterr().out == ""
 
 
 def test_serving_without_auth_needs_a_development_environment(capsys: pytest.CaptureFixture[str]) -> None:

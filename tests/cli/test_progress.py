@@ -31,7 +31,8 @@ def test_phases_rows_and_trials_are_shown(monkeypatch: pytest.MonkeyPatch) -> No
     terminal = make_terminal(monkeypatch)
     progress = TerminalProgress()
     progress.phase("reading")
-    progress.rows(1_234_567)
+    progress.rows(1_000_000)
+    progress.rows(234_567)
     progress.close()
     assert "1,234,567 rows" in terminal.getvalue()
 

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import socket
+import ssl
 import subprocess
 import urllib.error
 import urllib.request
@@ -14,7 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
+import trustme
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Server, Shop
@@ -31,11 +34,13 @@ def free_port() -> int:
 
 def configured(text: str, ports: dict[str, int]) -> str:
     """The file with its ports replaced by free ones."""
-    return re.sub(r"\b(8080|8081|8082)\b", lambda match: str(ports[match[1]]), text)
+    return re.sub(
+        r"(?<=listen )80\b|(?<=bind :)80\b|(?<=listen )443\b|\b808[012]\b", lambda match: str(ports[match[0]]), text
+    )
 
 
-def nginx(folder: Path, ports: dict[str, int]) -> list[str]:
-    text = configured((DEPLOY / "nginx" / "svc.conf").read_text(), ports)
+def nginx(folder: Path, ports: dict[str, int], file: str = "svc.conf") -> list[str]:
+    text = configured((DEPLOY / "nginx" / file).read_text(), ports).replace("/etc/nginx/svc.", f"{folder}/svc.")
     for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
         text = text.replace("http {", f"http {{\n  {name}_temp_path {folder}/{name};", 1)
     text = text.replace("http {", "http {\n  access_log off;", 1)
@@ -108,13 +113,13 @@ def test_recipes_reach_their_own_process(
         (folder / f"{name}.yaml").write_text(text.replace("name: shop", f"name: {name}"))
         servers[name] = serve("--recipes", str(folder), SVC_ALLOWED_HOSTS="127.0.0.1")
     ports = {
-        "8080": free_port(),
+        "80": free_port(),
         "8081": int(servers["books"].url.rpartition(":")[2]),
         "8082": int(servers["books-cold-start"].url.rpartition(":")[2]),
     }
     folder = shop.folder / prepare.__name__
     folder.mkdir()
-    with running(prepare(folder, ports), ports["8080"]) as url:
+    with running(prepare(folder, ports), ports["80"]) as url:
         for name in servers:
             statuses = {ask(url, name)[0] for _ in range(20)}
             assert statuses == {200}, name
@@ -123,3 +128,31 @@ def test_recipes_reach_their_own_process(
         assert servers["books"].stop() == 0
         assert ask(url, "books")[0] in (502, 503)
         assert {ask(url, "books-cold-start")[0] for _ in range(20)} == {200}
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_one_server_behind_nginx_with_tls(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
+    """TLS ends at nginx, the caller's request id and health pass through, metrics do not, http leads to https."""
+    shop.give(artifact)
+    shop.recipe.write_text(shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/"))
+    server = serve(SVC_ALLOWED_HOSTS="127.0.0.1", SVC_METRICS_ENABLED="1")
+    ports = {"80": free_port(), "443": free_port(), "8080": int(server.url.rpartition(":")[2])}
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(shop.folder / "svc.key")
+    issued.cert_chain_pems[0].write_to_path(shop.folder / "svc.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with running(nginx(shop.folder, ports, "single.conf"), ports["443"]):
+        url = f"https://127.0.0.1:{ports['443']}"
+        with httpx.Client(base_url=url, verify=context) as client:
+            answer = client.post(
+                "/v1/recipes/shop:recommend", json={"user_id": "u1"}, headers={"X-Request-ID": "mine-1"}
+            )
+            assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine-1")
+            made = client.get("/v1/health", headers={"X-Request-ID": "not a good one"})
+            assert made.status_code == 200
+            assert re.fullmatch("[0-9a-f]{32}", made.headers["x-request-id"])
+            assert client.get("/v1/metrics").status_code == 404
+        moved = httpx.get(f"http://127.0.0.1:{ports['80']}/v1/health")
+        assert (moved.status_code, moved.headers["location"]) == (301, "https://127.0.0.1/v1/health")

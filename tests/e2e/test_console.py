@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from svc.serving.auth import hash_api_key
+from svc.serving.api.api_keys import hash_api_key
 from tests.e2e.server import Server, write_recipe
-from tests.serving.api import N_ITEMS, encoder, model
 from tests.serving.artifacts import header, write_artifact
+from tests.serving.client import N_ITEMS, encoder, model
 
 pytestmark = pytest.mark.integration
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright comes with the group `integration`")
@@ -48,6 +48,7 @@ def write_home(folder: Path) -> Path:
         "source": {"type": "csv", "path": str(folder / "items.csv")},
         "id_column": "item_id",
         "fields": ["title", "year"],
+        "filter_fields": [{"name": "year", "kind": "numerical"}],
     }
     write_recipe(recipes, "movies", folder / "movies.svc", item_metadata=metadata)
     write_recipe(recipes, "plain", folder / "plain.svc")
@@ -153,7 +154,7 @@ def test_the_key_is_asked_for_checked_and_kept_for_the_tab(tab: Tab) -> None:
     other = tab.context.new_page()
     other.goto(tab.url)
     other.get_by_label("API key").wait_for()
-    page.get_by_role("button", name="Forget it").click()
+    page.get_by_role("button", name="Sign out").click()
     field.wait_for()
     assert page.evaluate("sessionStorage.length + localStorage.length") == 0
 
@@ -166,7 +167,8 @@ def test_recipes_show_their_state(tab: Tab) -> None:
         playwright.expect(movies).to_contain_text(text)
     stub = page.get_by_role("listitem").filter(has=tab.heading("stub"))
     playwright.expect(stub).to_contain_text("no model")
-    playwright.expect(stub).to_contain_text("not found")
+    playwright.expect(stub).to_contain_text("There is no model yet: artifact not found: /")
+    playwright.expect(stub).to_contain_text("svc train FOLDER/stub.yaml")
     playwright.expect(page.get_by_role("listitem").filter(has=tab.heading("broken"))).to_contain_text("file skipped")
     playwright.expect(page.locator("#health")).to_have_text("degraded, 2 of 3 loaded")
     assert page.locator("#recipes h3").all_text_contents() == ["stub", "broken", "movies", "plain"]
@@ -177,7 +179,7 @@ def test_a_known_user_gets_titles_and_the_same_by_curl(tab: Tab) -> None:
     """The list is the answer of the API; the curl line gives the same one and never holds the key."""
     page = tab.open()
     page.get_by_label("User id").fill("u3")
-    page.get_by_label("Most items").fill("5")
+    page.get_by_label("Number of results").fill("5")
     names = tab.recommend()
     assert len(names) == 5
     assert KEY not in page.content()
@@ -208,6 +210,51 @@ def test_an_unknown_user_is_explained(tab: Tab) -> None:
     assert json.loads(done.stdout.splitlines()[-1])["user_id"] == 'o\'brien "$HOME" `id` \\'
 
 
+def test_somebody_is_a_user_of_the_model_with_a_history(tab: Tab) -> None:
+    """One click gives an id that training saw, an answer for it, and beside it what that user chose before."""
+    page = tab.open()
+    page.get_by_role("button", name="Somebody").click()
+    page.locator(".ranking li").first.wait_for()
+    user = page.get_by_label("User id").input_value()
+    playwright.expect(page.locator("#answer-title")).to_have_text(f"For user {user}, by movies")
+    history = page.locator(".history")
+    playwright.expect(history.locator("summary")).to_have_text(f"Chosen before: {int(user[1:]) + 1}")
+    assert "Story number 0" in history.inner_text()
+    page.get_by_text("JSON", exact=True).click()
+    shown = json.loads(page.locator(".raw pre").inner_text())
+    assert [item["item_id"] for item in shown["items"]] == page.locator(".ranking dd code").all_text_contents()
+    assert page.get_by_role("button", name=re.compile("^Copy the id i")).count() == 10
+
+
+def test_no_answer_stays_beside_another_form(tab: Tab) -> None:
+    """Whatever is changed, what was asked before is gone, answer or error."""
+    page = tab.open()
+    page.get_by_label("User id").fill("u3")
+    tab.recommend()
+    page.get_by_label("Number of results").fill("3")
+    assert page.locator(".ranking").count() == 0
+    playwright.expect(page.locator("#answer-title")).to_have_text("Answer")
+    page.get_by_label("User id").fill("nobody")
+    page.keyboard.press("Enter")
+    page.locator(".failure").wait_for()
+    page.get_by_label("Some items").check()
+    assert page.locator(".failure").count() == 0
+
+
+def test_advice_fits_the_features_of_the_model(tab: Tab) -> None:
+    """A new user can be described only where the model has features of users."""
+    page = tab.open()
+    for recipe, there, other in (
+        ("movies", "Describe a new user", "button"),
+        ("plain", "button", "Describe a new user"),
+    ):
+        page.get_by_label("Recipe", exact=True).select_option(recipe)
+        page.get_by_label("User id").fill("nobody")
+        page.keyboard.press("Enter")
+        playwright.expect(page.locator(".failure")).to_contain_text(there)
+        assert other not in page.locator(".failure").inner_text()
+
+
 def test_seeds_are_found_by_title(tab: Tab) -> None:
     """Search, choose, remove; an id that is no item can be tried too."""
     page = tab.open()
@@ -222,6 +269,25 @@ def test_seeds_are_found_by_title(tab: Tab) -> None:
     names = tab.recommend()
     assert len(names) == 10
     assert "Story number 41" not in names
+
+
+def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab) -> None:
+    """Without a user id; the page says what it goes by, why each item is there, and why it is short."""
+    page = tab.open()
+    page.get_by_role("combobox", name="Items chosen just now").fill("number 41 story")
+    page.locator("li[role=option]", has_text="Story number 41").click()
+    page.get_by_text("Filters, reasons and diversity").click()
+    page.get_by_label("year from").fill("1970")
+    page.get_by_label("year to").fill("1974")
+    page.get_by_label("Say why each item is there").check()
+    assert '"history":["i41"]' in tab.curl()
+    assert '"filter":{"year":{"gte":1970,"lte":1974}}' in tab.curl()
+    names = tab.recommend()
+    assert sorted(names) == [f"Story number {item}" for item in range(10, 15)]
+    answer = page.locator("#answer")
+    playwright.expect(answer).to_contain_text("The ranking goes by: history")
+    playwright.expect(answer).to_contain_text("because of Story number 41 (100 %)")
+    playwright.expect(answer).to_contain_text("The page is short because no more items satisfy the filter.")
 
 
 def test_the_form_follows_the_declared_features(tab: Tab) -> None:
@@ -250,7 +316,7 @@ def test_titles_are_text_whatever_they_say(tab: Tab) -> None:
     playwright.expect(page.locator("li[role=option]").first).to_contain_text(EVIL)
     page.get_by_label("A user", exact=True).check()
     page.get_by_label("User id").fill("u3")
-    page.get_by_label("Most items").fill("60")
+    page.get_by_label("Number of results").fill("60")
     assert EVIL in tab.recommend()
     assert page.locator("#answer img, #answer script").count() == 0
     assert page.evaluate("window.hacked") is None
@@ -335,8 +401,9 @@ def test_the_pages_work_below_a_path(tab: Tab) -> None:
     assert len(tab.recommend()) == 10
     assert f"{tab.url}/recommend/v1/recipes/movies:recommend" in tab.curl()
     page.get_by_role("link", name="API reference").click()
-    page.locator("article").first.wait_for()
-    assert f"{tab.url}/recommend/v1/health/live" in page.locator("#live pre").inner_text()
+    snippet = try_out(page, "live")
+    assert f"{tab.url}/recommend/v1/health/live" in snippet
+    playwright.expect(page.locator(".live-responses-table tbody .response-col_status").first).to_contain_text("200")
 
 
 def without_path(url: str) -> str:
@@ -408,7 +475,7 @@ def test_every_view_fits_and_is_accessible(browser: Any, server: Server, size: s
     tab.open()
     page.get_by_label("User id").fill("u3")
     tab.recommend()
-    page.locator("#tiles").get_by_text("so far").first.wait_for()
+    page.locator("#tiles").get_by_text("since start").first.wait_for()
     check("answer")
     page.get_by_label("A new user").check()
     check("features")
@@ -419,26 +486,59 @@ def test_every_view_fits_and_is_accessible(browser: Any, server: Server, size: s
     page.locator("li[role=option]").nth(2).wait_for()
     check("search")
     page.goto(f"{server.url}/v1/docs")
-    page.locator("article").first.wait_for()
-    check("reference")
+    page.locator(".opblock").first.wait_for()
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= SIZES[size]["width"], "reference"
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (int(background.removeprefix("rgb(").partition(",")[0]) < 128) == (scheme == "dark")
     tab.context.close()
     assert tab.complaints == []
 
 
+def try_out(page: Any, operation: str) -> str:
+    """Open an operation of the reference, send its request, and give the command line beside the answer."""
+    block = page.locator(f".opblock[id$='-{operation}']")
+    block.locator(".opblock-summary-control").first.click()
+    block.get_by_role("button", name="Try it out").click()
+    block.get_by_role("button", name="Execute").click()
+    block.locator(".live-responses-table").wait_for()
+    return str(block.locator(".request-snippets pre").first.inner_text())
+
+
 def test_the_reference_shows_the_whole_document(tab: Tab, server: Server) -> None:
-    """Each operation and each schema of the document is there, every link leads somewhere, and examples can be sent."""
+    """Each operation is there under its heading, on one short page, whether or not a key is known."""
     document = server.get("/v1/openapi.json").json()
-    tab.page.goto(f"{server.url}/v1/docs#recommend")
-    tab.page.locator("article").first.wait_for()
+    page = tab.page
+    page.goto(f"{server.url}/v1/docs")
+    page.locator(".opblock").first.wait_for()
     operations = [item[method] for item in document["paths"].values() for method in item.keys() & {"get", "post"}]
-    shown = set(tab.page.locator("article").evaluate_all("nodes => nodes.map(node => node.id)"))
-    assert shown == {operation["operationId"] for operation in operations} | document["components"]["schemas"].keys()
-    broken = "links => links.map(link => link.hash).filter(hash => !document.getElementById(hash.slice(1)))"
-    assert tab.page.locator("a[href^='#']").evaluate_all(broken) == []
-    text = tab.page.locator("#recommend").inner_text()
-    for part in ("POST", "/v1/recipes/{name}:recommend", "needs a key", "UNKNOWN_USER", "curl -sS", "RecommendRequest"):
-        assert part in text
-    assert "[object" not in tab.page.locator("main").inner_text()
-    assert "undefined" not in tab.page.locator("main").inner_text()
+    shown = page.locator(".opblock").evaluate_all("nodes => nodes.map(node => node.id)")
+    assert {one.rpartition("-")[2] for one in shown} == {operation["operationId"] for operation in operations}
+    assert page.evaluate("document.documentElement.scrollHeight") < 3000
+    playwright.expect(page.locator("#key-said")).to_contain_text("open the console in this tab")
+    for heading in ("Recommendations", "Recipes and their items", "Health and metrics"):
+        assert page.get_by_role("link", name=heading, exact=True).count() == 1
+
+
+def test_the_reference_sends_requests_with_the_key_of_the_console(tab: Tab) -> None:
+    """To a recipe that is served here; curl, Python and JavaScript stand beside it and name the key, never hold it."""
+    page = tab.open()
+    page.get_by_role("link", name="API reference").click()
+    playwright.expect(page.locator("#key-said")).to_contain_text("Recipes with a model: movies, plain.")
+    block = page.locator(".opblock[id$='-recommend']").first
+    block.locator(".opblock-summary-control").first.click()
+    playwright.expect(block).to_contain_text("include_seen")
+    block.get_by_role("button", name="Try it out").click()
+    assert block.locator("select option").all_text_contents()[:2] == ["movies", "plain"]
+    block.locator("textarea").fill('{"user_id": "u3", "limit": 2}')
+    block.get_by_role("button", name="Execute").click()
+    playwright.expect(block.locator(".live-responses-table")).to_contain_text("model_version")
+    snippets = block.locator(".request-snippets")
+    for language, part in (
+        ("curl", "$SVC_CLIENT_KEY"),
+        ("Python", 'os.environ["SVC_CLIENT_KEY"]'),
+        ("JavaScript", "await fetch("),
+    ):
+        snippets.get_by_text(language, exact=True).click()
+        playwright.expect(snippets).to_contain_text(part)
+        assert KEY not in snippets.inner_text()

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.server import Server, make_home
-from tests.serving.api import model
 from tests.serving.artifacts import header
+from tests.serving.client import model
 
 MAPS = 10_000
 COLUMNS = ("tag", "age")

@@ -8,6 +8,7 @@ its `test_`. The training run lock has its table in `test_run_lock.py`, the shut
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ def test_a_new_recipe_file_without_artifact_is_a_stub(home: Path) -> None:
         write_recipe(home, "b", "../b.svc")
         server.wait_for("artifact_disappeared", name="b")
         assert server.health() == (503, {"status": "degraded", "total": 2, "loaded": 1})
-        assert server.recipe("b") == {"loaded": False, "error": "artifact not found"}
+        assert server.recipe("b") == {"loaded": False, "error": f"artifact not found: {home.parent / 'b.svc'}"}
 
 
 def test_an_unparseable_file_is_skipped(home: Path) -> None:
@@ -173,17 +174,18 @@ def test_a_bad_artifact_leaves_the_old_model(home: Path) -> None:
     with Server(home) as server:
         put(file, b"NOTMODEL" + file.read_bytes()[8:])
         failed = server.wait_for("artifact_load_failed", name="a")
-        assert (failed["kid"], failed["error"]) == ("k1", "magic bytes mismatch")
+        assert failed["kid"] == "k1"
+        assert re.fullmatch(rf"magic bytes mismatch: not an artifact but \d+ bytes of .* \({file}\)", failed["error"])
         assert first_item(server) == "i0"
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
         status, document = server.details()
         assert (status, document["status"]) == (503, "degraded")
-        assert document["recipes"]["a"]["last_load_error"] == "magic bytes mismatch"
+        assert document["recipes"]["a"]["last_load_error"] == failed["error"][:200]
         assert server.metric('svc_swap_total{result="error"}') == 1
         assert server.metric('svc_artifact_load_failures_total{reason="magic",recipe="a"}') == 1
         write_artifact(file, popularity_model(1))
         cleared = server.wait_for("artifact_load_error_cleared", name="a")
-        assert (cleared["reason"], cleared["previous_error"]) == ("artifact_loaded", "magic bytes mismatch")
+        assert (cleared["reason"], cleared["previous_error"]) == ("artifact_loaded", failed["error"][:200])
         assert first_item(server) == "i1"
         assert server.details()[0] == 200
 
@@ -194,7 +196,7 @@ def test_a_vanished_artifact_clears_when_it_is_back(home: Path) -> None:
     with Server(home) as server:
         file.rename(home.parent / "away")
         server.wait_for("artifact_disappeared", name="a")
-        assert server.recipe("a")["last_load_error"] == "artifact not found"
+        assert server.recipe("a")["last_load_error"] == f"artifact not found: {file}"
         assert first_item(server) == "i0"
         poll_twice(server)
         assert len(server.said("artifact_disappeared")) == 1
@@ -238,9 +240,14 @@ def test_a_recipe_that_stops_parsing_keeps_its_model(home: Path) -> None:
         assert first_item(server) == "i0"
         assert "a.yaml" in server.recipe("a")["last_load_error"]
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
+        assert len(server.said("recipe_parse_failed", name="a")) == 1
+        assert server.metric("svc_skipped_recipes") == 1
+        assert server.metric('svc_recipe_parse_failed{recipe="a"}') == 1
         put(home / "a.yaml", good)
         server.wait_for("artifact_load_error_cleared", name="a")
         assert server.details()[0] == 200
+        assert server.metric("svc_skipped_recipes") == 0
+        assert server.metric('svc_recipe_parse_failed{recipe="a"}') == 0
 
 
 def test_a_stub_loads_when_an_artifact_comes(home: Path) -> None:

@@ -1,7 +1,7 @@
-"""Coverage-guided fuzzing with atheris: `python -m tests.fuzz artifact|recipe|body [SECONDS]`.
+"""Coverage-guided fuzzing with atheris: `python -m tests.fuzz artifact|recipe|body|request [SECONDS]`.
 
-Starts from the files in `corpus/<target>` and adds those that reach new code. An input that breaks the rule of
-`targets.py` is written to `crash-*` in the working folder, and the exit code is not 0.
+Starts from the kept inputs (`inputs.py`), written to `fuzz-<target>/` in the working folder, and adds those that reach
+new code there. An input that breaks the rule of `targets.py` is written to `crash-*`, and the exit code is not 0.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from pathlib import Path
 
 import atheris
 
-CORPUS = Path(__file__).parent / "corpus"
+from tests.fuzz.inputs import unpack
 
 
 def main() -> None:
     target, *more = sys.argv[1:]
     with atheris.instrument_imports(include=["svc"]):
         from tests.fuzz.targets import TARGETS
-    bounds = [f"-max_total_time={more[0] if more else 60}", "-max_len=8192", "-timeout=20", "-rss_limit_mb=2048"]
-    atheris.Setup([sys.argv[0], *bounds, str(CORPUS / target)], TARGETS[target])
+    bounds = [f"-max_total_time={more[0] if more else 60}", "-max_len=8192", "-timeout=10", "-rss_limit_mb=2048"]
+    folder = Path(f"fuzz-{target}")
+    unpack(target, folder)
+    atheris.Setup([sys.argv[0], *bounds, str(folder)], TARGETS[target])
     atheris.Fuzz()
 
 

@@ -1,33 +1,72 @@
 """What the fuzzer feeds: any bytes must end in svc's own errors, never in another exception or a crash.
 
-The bytes of a request body must also mean what they mean to the parser of small bodies.
+The bytes of a request body must also mean what they mean to the parser of small bodies. What reads an artifact must
+also be done in time and in little memory, whatever its few kilobytes ask for.
 """
 
 from __future__ import annotations
 
 import tempfile
-from contextlib import suppress
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from unittest.mock import patch
 
+import trio
+from structlog.testing import capture_logs
+
 from svc.artifact import layout
 from svc.artifact.keys import development_keys, verify
-from svc.errors import ArtifactError, RecipeError
+from svc.errors import ApiError, ArtifactError, RecipeError
+from svc.metrics import Metrics
 from svc.model import codec
 from svc.recipe.load import load_recipe
-from svc.serving import large_bodies
+from svc.serving.api import large_bodies
+from svc.serving.api.application import Application
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.state import ServerState
+from svc.serving.models.registry import Registry
+from svc.serving.transport.http1 import Head, RequestReader, encode_head
 from svc.settings import Settings
 from tests.serving.bodies import expected, found, several
 
 CAP = 1 << 20
+MOST_S = 5.0
+"""Processor time that one input may take; it is some milliseconds, and under coverage and load some times that."""
+MOST_BYTES = 32 << 20
 SETTINGS = Settings()
 KEYS = development_keys()
+
+
+for _module, _ in codec.ALLOWED:  # so that no input is charged with an import
+    import_module(_module)
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Fails when the block takes more processor time or memory than `MOST_S` and `MOST_BYTES`."""
+    was_tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    before, began = tracemalloc.get_traced_memory()[0], time.thread_time()
+    tracemalloc.reset_peak()
+    try:
+        yield
+    finally:
+        seconds, peak = time.thread_time() - began, tracemalloc.get_traced_memory()[1] - before
+        if not was_tracing:
+            tracemalloc.stop()
+    assert seconds < MOST_S, f"took {seconds:.1f} s"
+    assert peak < MOST_BYTES, f"took {peak} bytes"
 
 
 def artifact(data: bytes) -> None:
     """The first byte chooses how deep the rest is put: a whole file, a payload, or the pickle within one."""
     rest = memoryview(data)[1:]
-    with suppress(ArtifactError):
+    with bounded(), suppress(ArtifactError):
         depth = data[0] % 3 if data else 0
         if depth == 0:
             read(rest)
@@ -67,4 +106,46 @@ def body(data: bytes) -> None:
             assert found(several(document, 3 * little), step=13) == expected(several(document, 3 * little))
 
 
-TARGETS = {"artifact": artifact, "recipe": recipe, "body": body}
+class Whole:
+    """A request that came in one piece, as its connection would give it to the application."""
+
+    client = "127.0.0.1"
+
+    def __init__(self, head: Head, parts: list[bytes]) -> None:
+        self.method, self.target, self.headers = head.method, head.target, head.headers
+        self.whole_body = b"".join(parts)
+
+    async def receive(self) -> bytes:
+        return b""
+
+    async def until_gone(self) -> None:
+        await trio.sleep_forever()
+
+
+@cache
+def application() -> Application:
+    """It serves no recipe, asks for no key and answers any host, so that requests come as far as they can."""
+    settings = Settings(allowed_hosts=("*",), allowed_origins=("*",))
+    auth = Authenticator({}, trio.CapacityLimiter(1))
+    return Application(ServerState(Registry(), settings, Metrics.disabled(), auth))
+
+
+def request(data: bytes) -> None:
+    """The bytes are what a client sends, with the whole application behind: nothing may end in 5xx, or be logged."""
+    reader = RequestReader()
+    reader.feed(data)
+    with capture_logs() as records, suppress(ApiError):
+        while (head := reader.head()) is not None:
+            parts: list[bytes] = []
+            while not reader.body_ended and (part := reader.part()):
+                parts.append(part)
+            if not reader.body_ended:
+                break
+            response = trio.run(application(), Whole(head, parts))
+            assert response is not None
+            assert response.status < 500, response
+            assert encode_head(response, closing=False).count(b"\r\n\r\n") == 1
+    assert not [record for record in records if record["log_level"] in ("error", "critical")]
+
+
+TARGETS = {"artifact": artifact, "recipe": recipe, "body": body, "request": request}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
+from tests.fuzz.inputs import kept
 from tests.fuzz.targets import TARGETS
 
 
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_the_kept_corpus_ends_in_svcs_own_errors(target: str) -> None:
     """No kept input raises anything but the errors that its reader may raise."""
-    files = sorted((Path(__file__).parent / "corpus" / target).iterdir())
-    assert files
-    for file in files:
-        TARGETS[target](file.read_bytes())
+    inputs = dict(kept(target))
+    assert inputs
+    for content in inputs.values():
+        TARGETS[target](content)

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from svc.errors import ForbiddenClass, PayloadInvalid
 from svc.model import codec, operations
 from svc.model.ids import IdTable
+from tests.families import family
 
 ALL_DTYPES = sorted(codec.DTYPES)
 
@@ -374,9 +375,9 @@ def test_tuples_that_would_take_the_process_with_them_are_refused(value: bytes, 
 
 def test_a_long_tuple_is_refused_too() -> None:
     """No model holds one with more values than the widest table has columns."""
-    codec.decode(around(b"\x80\x05(" + b"N" * (operations.MAX_TUPLE_SIZE - 1) + b"t."))
+    codec.decode(around(b"\x80\x05(" + b"N" * (operations.MAX_SIZE - 1) + b"t."))
     with pytest.raises(PayloadInvalid, match="larger than any of a model"):
-        codec.decode(around(b"\x80\x05(" + b"N" * operations.MAX_TUPLE_SIZE + b"t."))
+        codec.decode(around(b"\x80\x05(" + b"N" * operations.MAX_SIZE + b"t."))
 
 
 def test_a_pickle_that_takes_more_than_it_gave_is_refused() -> None:
@@ -403,3 +404,12 @@ def test_encoding_writes_what_decoding_checks() -> None:
         out.write(piece)
     assert np.array_equal(codec.decode(out.getbuffer()), big)
     assert any(np.shares_memory(np.frombuffer(piece, np.uint8), big) for piece in pieces if len(piece) == big.nbytes)
+
+
+def test_an_artifact_that_an_earlier_version_wrote_is_read_and_written_the_same() -> None:
+    """Renaming an attribute in the code changes neither what is read nor what is written."""
+    recorded = (Path(__file__).parent / "recorded" / "ials.payload").read_bytes()
+    model = codec.decode(memoryview(recorded))
+    model.ready()
+    assert model.scorer.least_squares.target_weight == 1.0
+    assert joined(family("IALS")) == recorded

@@ -79,50 +79,50 @@ def test_features_and_seeds_place_as_the_exact_solver_does(
         loss_type=loss, confidence_scaling=scaling, epsilon=0.5, nu=powers[0], nu_star=powers[1], **solver
     )
     scorer = exported(recommender).scorer
-    placing: LeastSquares = scorer.placing  # type: ignore[attr-defined]
+    least_squares: LeastSquares = scorer.least_squares  # type: ignore[attr-defined]
     rows = feature_rows(4, np.random.default_rng(9))
     users = recommender.compute_user_embedding_from_features(sps.csr_matrix(rows))
     items = recommender.compute_item_embedding_from_features(sps.csr_matrix(rows))
     for row, features in enumerate(rows.astype(np.float64)):
         np.testing.assert_allclose(
-            placing.users_from_features(features[np.newaxis])[0], users[row], rtol=2e-3, atol=2e-5
+            least_squares.users_from_features(features[np.newaxis])[0], users[row], rtol=2e-3, atol=2e-5
         )
         np.testing.assert_allclose(
-            placing.items_from_features(features[np.newaxis])[0], items[row], rtol=2e-3, atol=2e-5
+            least_squares.items_from_features(features[np.newaxis])[0], items[row], rtol=2e-3, atol=2e-5
         )
         seeds = [row, row + 7, row + 20]
         expected = recommender.compute_user_embedding(history(seeds), sps.csr_matrix(rows[[row]]))[0]
         vectors = recommender.get_item_embedding()[seeds].astype(np.float64)
         np.testing.assert_allclose(
-            placing.users_from_seeds(vectors[np.newaxis], features[np.newaxis])[0], expected, rtol=2e-3, atol=2e-5
+            least_squares.users_from_seeds(vectors[np.newaxis], features[np.newaxis])[0], expected, rtol=2e-3, atol=2e-5
         )
 
 
 def test_more_seeds_than_components_solve_the_same_system() -> None:
     """Both ways through the solve give the textbook answer to the last digits."""
     recommender = trained(solver_type="CHOLESKY")
-    placing: LeastSquares = exported(recommender).scorer.placing  # type: ignore[attr-defined]
+    least_squares: LeastSquares = exported(recommender).scorer.least_squares  # type: ignore[attr-defined]
     items = recommender.get_item_embedding().astype(np.float64)
     features = feature_rows(1, np.random.default_rng(0))[0].astype(np.float64)
     weights = recommender.trainer_as_ials.core_trainer.user_feature_weight.astype(np.float64)
     for count in (0, 1, COMPONENTS - 1, COMPONENTS, 30):
         z = items[:count]
-        r = placing.regularization(count, N_ITEMS)
+        r = least_squares.regularization(count, N_ITEMS)
         left = 0.2 * items.T @ items + r * np.eye(COMPONENTS) + z.T @ z
         expected = np.linalg.solve(left, r * features @ weights + z.sum(axis=0))
         np.testing.assert_allclose(
-            placing.users_from_seeds(z[np.newaxis], features[np.newaxis])[0], expected, rtol=1e-9
+            least_squares.users_from_seeds(z[np.newaxis], features[np.newaxis])[0], expected, rtol=1e-9
         )
 
 
 def test_features_with_an_empty_history_equal_the_map() -> None:
     """The precomputed map and the general solve are the same function."""
-    placing: LeastSquares = exported(trained()).scorer.placing  # type: ignore[attr-defined]
+    least_squares: LeastSquares = exported(trained()).scorer.least_squares  # type: ignore[attr-defined]
     features = feature_rows(1, np.random.default_rng(4))[0].astype(np.float64)
     none = np.empty((1, 0, COMPONENTS))
     np.testing.assert_allclose(
-        placing.users_from_features(features[np.newaxis])[0],
-        placing.users_from_seeds(none, features[np.newaxis])[0],
+        least_squares.users_from_features(features[np.newaxis])[0],
+        least_squares.users_from_seeds(none, features[np.newaxis])[0],
         rtol=1e-10,
     )
 
@@ -131,23 +131,23 @@ def test_wide_feature_vectors_give_the_same_result_as_whole_products() -> None:
     """Beyond some width only the places other than zero are read."""
     rng = np.random.default_rng(6)
     weights = rng.normal(size=(500, COMPONENTS)).astype(np.float32)
-    placing = LeastSquares(
+    least_squares = LeastSquares(
         alpha0=0.1,
         reg=0.1,
         nu=1.0,
         confidence=1.0,
-        pull=1.0,
+        target_weight=1.0,
         n_users=9,
         n_items=9,
         user_weights=weights,
         item_weights=None,
     )
     v = rng.normal(size=(9, COMPONENTS))
-    placing.ready(v.T @ v, None)
+    least_squares.ready(v.T @ v, None)
     features = np.where(rng.random(500) < 0.05, 1.0, 0.0)
     r0 = 0.1 * 0.9
     expected = np.linalg.solve(0.1 * v.T @ v + r0 * np.eye(COMPONENTS), r0 * features @ weights)
-    np.testing.assert_allclose(placing.users_from_features(features[np.newaxis])[0], expected, rtol=1e-9)
+    np.testing.assert_allclose(least_squares.users_from_features(features[np.newaxis])[0], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.0])
@@ -160,9 +160,9 @@ def test_no_weight_on_unobserved_items_cannot_place_by_features(nu: float) -> No
 def test_no_weight_on_unobserved_items_is_fine_when_regularization_stays() -> None:
     """With nu = 0 the regularization does not depend on the history, and x is its prior."""
     recommender = trained(alpha0=0.0, nu=0.0, solver_type="CHOLESKY")
-    placing: LeastSquares = exported(recommender).scorer.placing  # type: ignore[attr-defined]
+    least_squares: LeastSquares = exported(recommender).scorer.least_squares  # type: ignore[attr-defined]
     features = feature_rows(1, np.random.default_rng(4))[0]
     expected = recommender.compute_user_embedding_from_features(sps.csr_matrix(features[np.newaxis]))[0]
     np.testing.assert_allclose(
-        placing.users_from_features(features[np.newaxis].astype(np.float64))[0], expected, rtol=1e-4, atol=1e-6
+        least_squares.users_from_features(features[np.newaxis].astype(np.float64))[0], expected, rtol=1e-4, atol=1e-6
     )

@@ -76,7 +76,7 @@ def test_rows_outside_the_table_are_errors(row: int) -> None:
 
 def test_ids_with_one_digest_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """When digests collide, the bytes decide: each id keeps its own row and strangers stay unknown."""
-    monkeypatch.setattr(ids_module, "_digest", lambda data: len(data) % 3)
+    monkeypatch.setattr(ids_module, "digest", lambda data: len(data) % 3)
     ids = [f"id{n}" for n in range(60)]
     random.Random(5).shuffle(ids)
     table = IdTable.from_ids(ids)

@@ -52,18 +52,18 @@ def encoder() -> SideEncoder:
 
 
 def ials() -> IALSScorer:
-    placing = LeastSquares(
+    least_squares = LeastSquares(
         alpha0=0.1,
         reg=0.01,
         nu=0.5,
         confidence=1.0,
-        pull=1.0,
+        target_weight=1.0,
         n_users=N_USERS,
         n_items=N_ITEMS,
         user_weights=factors(4),
         item_weights=factors(4),
     )
-    return IALSScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS)), placing)
+    return IALSScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS)), least_squares)
 
 
 def neighbours() -> NeighbourScorer:
@@ -156,10 +156,10 @@ def test_a_ranking_falls_and_leaves_out_what_it_must(family: str) -> None:
     for query, ranking in zip(queries(model, 60), model.rank(queries(model, 60)), strict=True):
         order = np.lexsort((ranking.items, -ranking.scores))
         assert order.tolist() == list(range(query.limit))
-        left_out = {*query.exclude.tolist(), *query.seeds.tolist()}
+        excluded_columns = {*query.exclude.tolist(), *query.seeds.tolist()}
         if query.user >= 0 and not query.include_seen:
-            left_out |= set(model.history.items(query.user).tolist())
-        assert not left_out & set(ranking.items.tolist())
+            excluded_columns |= set(model.history.items(query.user).tolist())
+        assert not excluded_columns & set(ranking.items.tolist())
         assert ranking.items.dtype == np.int32
         assert ranking.scores.dtype == np.float64
 
@@ -233,7 +233,7 @@ def test_features_beside_seeds_need_a_model_with_features(given: dict[str, Any])
 
 
 def test_the_prior_changes_the_answer() -> None:
-    """User features beside seeds shift the imagined user."""
+    """User features beside seeds shift the vector of the unseen user."""
     model = made("ials", features=True)
     asked = [
         related(model, seed_items=["i1"], user_features=features) for features in (None, {"tag": "a"}, {"tag": "b"})

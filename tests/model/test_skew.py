@@ -99,3 +99,13 @@ def test_another_features_version_is_refused(found: int) -> None:
     """Older and newer encoder states are refused alike."""
     with pytest.raises(FeatureVersionMismatch, match=f"version {found}, this build implements {FEATURE_VERSION}"):
         check_feature_version({"features": {"version": found}})
+
+
+def test_every_part_must_be_verified() -> None:
+    """A neighbour model that iALS answers cold starts beside is refused where iALS is."""
+    parts = [{"class": "CosineKNNRecommender"}, {"class": "IALSRecommender"}]
+    head = {"irspack_version": "0.4.3", "best_class": "CosineKNNRecommender"}
+    assert check_version_skew(head, "0.5.1", allow=False).outcome == "compatible"
+    with pytest.raises(VersionSkew):
+        check_version_skew({**head, "parts": parts}, "0.5.1", allow=False)
+    assert check_version_skew({**head, "parts": parts[:1]}, "0.5.1", allow=False).outcome == "compatible"

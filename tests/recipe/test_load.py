@@ -6,33 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from svc.errors import RecipeError, RecipeSecurityError
-from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.recipe.load import load_recipe
 from svc.settings import Settings
-
-BASE: dict[str, Any] = {
-    "name": "movies",
-    "source": {"type": "csv", "path": "data/ratings.csv"},
-    "schema": {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"},
-    "output": {"path": "artifacts/movies.svc"},
-}
-
-
-def load(folder: Path, more: dict[str, Any] | str | None = None, **options: Any) -> LoadedRecipe:
-    """Write BASE with `more` on top, or the text `more`, and load it."""
-    path = folder / "recipe.yaml"
-    text = more if isinstance(more, str) else yaml.safe_dump({**BASE, **(more or {})})
-    path.write_text(text, encoding="utf-8")
-    settings = options.pop("settings", Settings())
-    return load_recipe(path, options.pop("variables", {}), settings=settings, **options)
-
-
-def refusal(folder: Path, more: dict[str, Any] | str, **options: Any) -> str:
-    with pytest.raises(RecipeError) as caught:
-        load(folder, more, **options)
-    return caught.value.message
+from tests.recipe.loading import AVAILABILITY, BASE, METADATA, load, refusal
 
 
 def test_defaults_are_those_of_the_reference(tmp_path: Path) -> None:
@@ -47,54 +25,12 @@ def test_defaults_are_those_of_the_reference(tmp_path: Path) -> None:
     assert recipe.output.versioning == "always_overwrite"
 
 
-def test_shorthand_and_long_form_are_one_recipe(tmp_path: Path) -> None:
-    """The same meaning in either spelling gives the same parsed recipe and the same hash."""
-    short = {
-        "algorithms": ["ials", "toppop"],
-        "metric": "recall",
-        "split": {"scheme": "time_user"},
-        "output": {"path": "a.svc"},
-        "versioning": "append_sha",
-    }
-    long = {
-        "training": {"algorithms": ["IALS", "TopPopRecommender"], "metric": "recall", "split": {"scheme": "time_user"}},
-        "output": {"path": "a.svc", "versioning": "append_sha"},
-    }
-    first, second = load(tmp_path, short), load(tmp_path, long)
-    assert first.recipe == second.recipe
-    assert first.recipe_hash == second.recipe_hash
-
-
 @pytest.mark.parametrize("key", ["algorithms", "metric", "split", "versioning"])
 def test_a_value_in_both_places_is_an_error(tmp_path: Path, key: str) -> None:
     """Nobody has to guess which one counts."""
     value = {"algorithms": ["ials"], "metric": "map", "split": {}, "versioning": "append_sha"}[key]
     block = {"output": {**BASE["output"], key: value}} if key == "versioning" else {"training": {key: value}}
     assert "keep one" in refusal(tmp_path, {key: value, **block})
-
-
-def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
-    """Writing a default out, reordering keys or commenting leaves the hash alone; another value does not."""
-    plain = load(tmp_path).recipe_hash
-    spelled = {"training": {"n_trials": 40, "split": {"heldout_ratio": 0.1}}, "cleansing": {}, "item_metadata": None}
-    assert load(tmp_path, spelled).recipe_hash == plain
-    assert (
-        load(tmp_path, {"source": {"path": "data/ratings.csv", "delimiter": ",", "type": "csv"}}).recipe_hash == plain
-    )
-    assert load(tmp_path, "# note\n" + yaml.safe_dump(BASE)).recipe_hash == plain
-    assert load(tmp_path, {"training": {"n_trials": 41}}).recipe_hash != plain
-    assert len(plain) == 12
-
-
-def test_the_hash_is_taken_before_expansion(tmp_path: Path) -> None:
-    """Another date injected is the same recipe."""
-    more = {"source": {"type": "csv", "path": "${SVC_RECIPE_DAY}.csv"}, "training": {"n_trials": "${SVC_RECIPE_N}"}}
-    first = load(tmp_path, more, variables={"SVC_RECIPE_DAY": "1", "SVC_RECIPE_N": "5"})
-    second = load(tmp_path, more, variables={"SVC_RECIPE_DAY": "2", "SVC_RECIPE_N": "6"})
-    assert first.recipe.source.options["path"] == "1.csv"
-    assert second.recipe.training.n_trials == 6
-    assert first.recipe_hash == second.recipe_hash
-    assert first.recipe_hash == load(tmp_path, more, for_serving=True).recipe_hash
 
 
 def test_a_server_needs_no_variables_of_training(tmp_path: Path) -> None:
@@ -156,6 +92,19 @@ def test_a_required_block_is_never_a_variable(tmp_path: Path, more: dict[str, An
         ({"source": {"type": "csv", "path": "https://example.org/a.csv"}}, ["sha256 is required"]),
         ({"source": {"type": "sql", "query": "select 1", "dsn_env": "DATABASE_URL"}}, ["source.dsn_env", "must match"]),
         ({"training": {"per_algorithm_trials": {"bprfm": 2}}}, ["per_algorithm_trials", "does not list"]),
+        ({"training": {"algorithms": ["Blend", "IALS"]}}, ["training.algorithms", "needs two or more of"]),
+        (
+            {"training": {"algorithms": ["Blend", "IALS", "SLIM"], "per_algorithm_trials": {"blend": 2}}},
+            ["per_algorithm_trials", "made of those of the others"],
+        ),
+        ({"training": {"search_space": {"bprfm": {}}}}, ["search_space", "does not list"]),
+        ({"training": {"search_space": {"ials": {"regg": [1, 2]}}}}, ["search_space", "did you mean reg?"]),
+        ({"training": {"search_space": {"toppop": {"reg": [1, 2]}}}}, ["search_space", "there are none"]),
+        ({"training": {"search_space": {"ials": {"reg": [2, 1]}}}}, ["IALSRecommender.reg takes [lowest, highest]"]),
+        ({"training": {"search_space": {"ials": {"reg": [0.0, 1]}}}}, ["IALSRecommender.reg takes [lowest, highest]"]),
+        ({"training": {"search_space": {"ials": {"n_components": [1.5, 2]}}}}, ["two whole numbers from 1 to 8192"]),
+        ({"training": {"search_space": {"cosineknn": {"normalize": []}}}}, ["takes a list of some of True, False"]),
+        ({"training": {"search_space": {"cosineknn": {"feature_weighting": ["none"]}}}}, ["NONE, TF_IDF, BM_25"]),
     ],
 )
 def test_errors_name_the_place_and_the_way_out(tmp_path: Path, more: dict[str, Any], words: list[str]) -> None:
@@ -164,6 +113,16 @@ def test_errors_name_the_place_and_the_way_out(tmp_path: Path, more: dict[str, A
     assert str(tmp_path / "recipe.yaml") in message
     for word in words:
         assert word in message
+
+
+def test_a_search_space_is_read_under_the_full_names(tmp_path: Path) -> None:
+    """Numbers stay of their kind; the hash is that of the recipe without it when it is empty."""
+    wanted = {"IALS": {"n_components": [64, 1024], "reg": [1.0e-4, 1.0], "mean_prior": [True]}}
+    found = load(tmp_path, {"training": {"search_space": wanted}})
+    assert found.recipe.training.search_space == {
+        "IALSRecommender": {"n_components": (64, 1024), "reg": (1.0e-4, 1.0), "mean_prior": (True,)}
+    }
+    assert found.recipe_hash != load(tmp_path, {}).recipe_hash
 
 
 @pytest.mark.parametrize(
@@ -245,3 +204,142 @@ def test_duplicates_and_idle_options_are_warned_of(tmp_path: Path) -> None:
     assert loaded.recipe.features is not None
     assert loaded.recipe.features.item is not None
     assert loaded.recipe.features.item.columns[0].kind == "numerical"
+
+
+SERVING_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"serving": {"filter": {"yaer": {"eq": 1}}}, "item_metadata": METADATA}, "serving.filter.yaer: no filter field"),
+    ({"serving": {"filter": {"year": {"eq": 1}}}}, "declares no item_metadata.filter_fields"),
+    ({"item_metadata": {**METADATA, "fields": [], "filter_fields": []}}, "needs `fields`, `filter_fields` or both"),
+    ({"item_metadata": {**METADATA, "filter_fields": [{"name": "any", "kind": "numerical"}]}}, "a word of filters"),
+    ({"item_metadata": {**METADATA, "filter_fields": METADATA["filter_fields"] * 2}}, "names 'genres' twice"),
+    ({"serving": {"availability": {**AVAILABILITY, "refresh_seconds": 4}}}, "serving.availability.refresh_seconds"),
+    ({"serving": {"availability": {**AVAILABILITY, "max_stale_seconds": 30}}}, "shorter than refresh_seconds"),
+    ({"serving": {"availability": {**AVAILABILITY, "mode": "only"}}}, "must be one of"),
+    ({"serving": {"fallback": "all"}}, "serving.fallback"),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), SERVING_PROBLEMS)
+def test_wrong_serving_blocks_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    """By train, validate and the server alike, naming the place."""
+    assert words in refusal(tmp_path, more)
+    assert words in refusal(tmp_path, more, for_serving=True)
+
+
+def test_fields_may_be_empty_when_there_are_filter_fields(tmp_path: Path) -> None:
+    """A table may serve filters alone."""
+    recipe = load(tmp_path, {"item_metadata": {**METADATA, "fields": []}}).recipe
+    assert recipe.item_metadata is not None
+    assert recipe.filter_kinds == {"genres": "multi_label", "year": "numerical"}
+
+
+def test_a_variable_inside_braces_is_told_to_be_quoted(tmp_path: Path) -> None:
+    """YAML takes its brace for a mapping; quoted, it is expanded."""
+    text = "name: a\nsource: {type: csv, path: %s}\nschema: {user_column: u, item_column: i}\noutput: {path: a.svc}\n"
+    assert "a variable needs quotes" in refusal(tmp_path, text % "${SVC_RECIPE_X}")
+    assert "quotes" not in refusal(tmp_path, text % "[")
+    loaded = load(tmp_path, text % '"${SVC_RECIPE_X}"', variables={"SVC_RECIPE_X": "x.csv"})
+    assert loaded.recipe.source.options == {"path": "x.csv"}
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("rating_column", "every row counts as one choice"),
+        ("score_column", "every row counts as one choice"),
+        ("usr_column", "did you mean `user_column`?"),
+        ("item_colum", "did you mean `item_column`?"),
+        ("color_column", "unknown key; allowed: user_column"),
+    ],
+)
+def test_an_ending_that_all_keys_share_makes_no_two_alike(tmp_path: Path, key: str, words: str) -> None:
+    """What is named is what was meant, or nothing."""
+    assert words in refusal(tmp_path, {"schema": {**BASE["schema"], key: "x"}})
+
+
+def test_what_is_wrong_with_the_whole_recipe_begins_with_the_field(tmp_path: Path) -> None:
+    """No empty place stands before it."""
+    message = refusal(tmp_path, {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "time_user"}})
+    assert message.endswith("recipe.yaml: split.scheme time_user needs schema.time_column")
+
+
+def test_paths_have_no_detours_but_through_links(tmp_path: Path) -> None:
+    """`recipes/../artifacts` is `artifacts`; behind a link, `..` leads elsewhere and stays."""
+    for name in ("recipes", "elsewhere/deep"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere" / "deep")
+    output = {"output": {"path": "../artifacts/a.svc"}}
+    assert load(tmp_path / "recipes", output).output_uri == str(tmp_path / "artifacts" / "a.svc")
+    assert load(tmp_path / "link", output).output_uri == str(tmp_path / "link" / "../artifacts/a.svc")
+
+
+SCHEMA = BASE["schema"]
+WEIGHT_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"schema": {**SCHEMA, "weight_column": "user_id"}}, "weight_column names an id column"),
+    ({"schema": {**SCHEMA, "weight_column": "w", "event_column": "e"}}, "keep one of them"),
+    ({"schema": {**SCHEMA, "event_column": "e"}}, "need each other"),
+    ({"cleansing": {"event_weights": {"view": 1}}}, "need each other"),
+    ({"cleansing": {"event_weights": {"view": 0}}}, "cleansing.event_weights.view"),
+    ({"cleansing": {"event_weights": {"view": "drop"}}}, "cleansing.event_weights.view"),
+    ({"cleansing": {"dedup": "mean"}}, "cleansing.dedup"),
+    ({"training": {"weighted_metric": True}}, "training.weighted_metric needs"),
+    ({"training": {"time_decay": {"half_life": "0d"}}}, "half-life of nothing"),
+    ({"training": {"time_decay": {"half_life": ["7d", "7d"]}}}, "names '7d' twice"),
+    ({"training": {"time_decay": {"half_life": "a month"}}}, "training.time_decay.half_life"),
+    ({"training": {"time_decay": {"half_life": []}}}, "training.time_decay.half_life"),
+    (
+        {"schema": {"user_column": "u", "item_column": "i"}, "training": {"time_decay": {"half_life": "7d"}}},
+        "training.time_decay needs schema.time_column",
+    ),
+    ({"training": {"split": {"test": 1}}}, "training.split.test"),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), WEIGHT_PROBLEMS)
+def test_weights_that_say_nothing_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    """Naming the field, and what it needs."""
+    assert words in refusal(tmp_path, more)
+
+
+def test_one_half_life_needs_no_list(tmp_path: Path) -> None:
+    """A single length is a list of one, with the same hash."""
+    alone = load(tmp_path, {"training": {"time_decay": {"half_life": "30d"}}})
+    listed = load(tmp_path, {"training": {"time_decay": {"half_life": ["30d"]}}})
+    assert alone.recipe.training.time_decay is not None
+    assert alone.recipe.training.time_decay.half_life == ("30d",)
+    assert alone.recipe_hash == listed.recipe_hash
+
+
+def test_leave_one_out_needs_no_time(tmp_path: Path) -> None:
+    """Without times the place in the table says what came last."""
+    plain = {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "leave_one_out"}}
+    assert load(tmp_path, plain).recipe.training.split.scheme == "leave_one_out"
+
+
+RULE_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"limits": [{"field": "year", "max": 1}]}, "serving.limits[0].field: 'year' is no filter field with labels"),
+    ({"limits": [{"field": "genres", "max": 1}] * 2}, "serving.limits[1].field: 'genres' has a limit already"),
+    ({"boosts": [{"filter": {"x": {}}, "factor": 2}]}, "serving.boosts[0].filter.x: no filter field"),
+    ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 20}]}, "serving.boosts[0].factor"),
+    ({"pins": [{"item_id": "a", "position": 1}, {"item_id": "b", "position": 1}]}, "at the same time"),
+    ({"pins": [{"item_id": "a", "position": 1, "from": "2026-01-01T00:00:00"}]}, "has no zone"),
+    ({"diversity": 2}, "serving.diversity"),
+]
+
+
+@pytest.mark.parametrize(("serving", "words"), RULE_PROBLEMS)
+def test_wrong_rules_of_serving_are_refused(tmp_path: Path, serving: dict[str, Any], words: str) -> None:
+    """With the place of what is wrong."""
+    assert words in refusal(tmp_path, {"item_metadata": METADATA, "serving": serving})
+
+
+def test_pins_may_follow_each_other_in_time(tmp_path: Path) -> None:
+    """One place may hold another item each week."""
+    days = ["2026-01-01T00:00:00Z", "2026-01-08T00:00:00+01:00", "2026-01-15T00:00:00Z"]
+    pins = [
+        {"item_id": "a", "position": 0, "from": days[0], "until": days[1]},
+        {"item_id": "b", "position": 0, "from": days[1], "until": days[2]},
+    ]
+    serving = load(tmp_path, {"serving": {"pins": pins}}).recipe.serving
+    assert serving is not None
+    assert [pin.item_id for pin in serving.pins] == ["a", "b"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from svc.errors import ConfigError
-from svc.serving.bind import bind, listen
 from svc.serving.run import ServeOptions, serve
+from svc.serving.transport.listener import bind, listen
 from svc.settings import MIB, Settings
 from tests.serving.artifacts import SIGNING_KEYS
 

@@ -15,10 +15,11 @@ import trio.testing
 
 from svc import logs
 from svc.metrics import Metrics
-from svc.serving.loader import Loaded, LoadFailed
-from svc.serving.publish import Publisher
-from svc.serving.registry import Entry, Registry
-from svc.serving.watch import Watcher
+from svc.serving.models.availability_watch import AvailabilityWatch
+from svc.serving.models.loader import Loaded, LoadFailed
+from svc.serving.models.registry import Entry, Registry
+from svc.serving.models.transitions import Publisher
+from svc.serving.models.watcher import Watcher
 from svc.settings import Settings
 
 INTERVAL_S = 5.0
@@ -31,6 +32,7 @@ class FakeStore:
     content: str | None = "v1"
     marker_text: str | None = None
     sidecar: bool = False
+    uri: str = "/fake/artifact.svc"
     trouble: Exception | None = None
     hang: threading.Event | None = None
     looks: int = 0
@@ -102,10 +104,13 @@ class FakeRecipe:
     output: str = "out.svc"
     item_metadata: str | None = None
     text: str = ""
+    serving: Any = None
 
     @property
     def recipe(self) -> Any:
-        return SimpleNamespace(name=self.name, output=self.output, item_metadata=self.item_metadata)
+        return SimpleNamespace(
+            name=self.name, output=self.output, item_metadata=self.item_metadata, serving=self.serving, filter_kinds={}
+        )
 
 
 class World:
@@ -116,22 +121,35 @@ class World:
         self.stores: dict[tuple[str, str], FakeStore] = {}
         self.loader = FakeLoader()
         self.registry = Registry()
+        self.lists: dict[str, Any] = {}
         self.lanes: list[FakeLane] = []
         self.hold_lanes = trio.Event()
         self.hold_lanes.set()
         self.records: list[dict[str, Any]] = []
         self.metrics = Metrics.create()
+        publisher = Publisher(self.registry, cast(Any, self.start_lane), self.metrics)
         self.watcher = Watcher(
             folder=cast(Any, self.folder),
             open_store=cast(Any, lambda recipe: self.store(recipe.name, recipe.output)),
             loader=cast(Any, self.loader),
-            publisher=Publisher(self.registry, cast(Any, self.start_lane), self.metrics),
+            publisher=publisher,
             settings=settings or Settings(watch_interval_s=INTERVAL_S),
             metrics=self.metrics,
+            lists=AvailabilityWatch(cast(Any, self.read_list), publisher),
         )
 
     def store(self, name: str, output: str = "out.svc") -> FakeStore:
         return self.stores.setdefault((name, output), FakeStore())
+
+    def read_list(self, recipe: FakeRecipe) -> tuple[str, ...]:
+        """The ids of a recipe's list, or the error that stands for them."""
+        found = self.lists[recipe.name]
+        if isinstance(found, threading.Event):
+            found.wait()
+            return ()
+        if isinstance(found, Exception):
+            raise found
+        return tuple(found)
 
     async def start_lane(self, model: object) -> FakeLane:
         await self.hold_lanes.wait()

@@ -96,8 +96,11 @@ def test_files_without_a_header(make: Any, tmp_path: Path) -> None:
     ("data", "words"),
     [
         (b"", "is empty"),
-        (b"user_id,item_id\n1,2\n3\n", "Expected 2 columns, got 1"),
-        (b"user_id,item_id\n1,2,3\n", "Expected 2 columns, got 3"),
+        (b"user_id,item_id\n1,2\n3\n", "line 3 has 1 field where the header has 2: '3'"),
+        (b"user_id,item_id\n1,2,3\n", "line 2 has 3 fields where the header has 2: '1,2,3'"),
+        (b'user_id,item_id\n1,2\n\n3,"4\n5,6\n', "line 4 opens a quote that nothing closes"),
+        (b'user_id,item_id\n1,"2\n' + b"3,4\n" * 40_000, "line 2 opens a quote that nothing closes"),
+        ("user_id,item_id\n1,2\n".encode("utf-16"), "it is UTF-16: set `encoding: utf-16`"),
         (b"user_id,user_id\n1,2\n", "two columns called user_id"),
         (b"user_id,item_id\n\xff,2\n", "encoding"),
         (gzip.compress(b"user_id,item_id\n" + b"1,2\n" * 9999, mtime=0)[:-20], "Truncated|cannot be"),
@@ -111,6 +114,22 @@ def test_broken_files(make: Any, tmp_path: Path, data: bytes, words: str) -> Non
     assert str(tmp_path) in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("user_id;item_id\n1;2\n", 'a semicolon stands between the columns: set `delimiter: ";"`'),
+        ("user_id\titem_id\n1\t2\n", r'a tab stands between the columns: set `delimiter: "\t"`'),
+        ("user_id, item_id\n1,2\n", "it has user_id, ' item_id'"),
+        ("user_id,item_id\n1,2\n".encode("utf-16-le"), "set `encoding: utf-16-le`"),
+    ],
+)
+def test_headers_that_are_not_what_they_seem(make: Any, tmp_path: Path, data: bytes | str, words: str) -> None:
+    """Somebody who looks at the file in a spreadsheet sees nothing wrong: the message shows it."""
+    with pytest.raises(DataSourceError) as caught:
+        make("csv", path=write(tmp_path, data), columns=IDS).fetch()
+    assert words in caught.value.message
+
+
 def test_no_rows_are_no_error(make: Any, tmp_path: Path) -> None:
     """A header alone is an empty table with its columns; training decides what that means."""
     frame = make("csv", path=write(tmp_path, "user_id,item_id\n"), columns=IDS).fetch()
@@ -120,7 +139,7 @@ def test_no_rows_are_no_error(make: Any, tmp_path: Path) -> None:
 
 def test_missing_files_folders_and_digests(make: Any, tmp_path: Path) -> None:
     """The path is in the message; a digest is always verified."""
-    for path, words in (("none.csv", "does not exist"), (".", "is a folder"), ("/dev/zero", "no regular file")):
+    for path, words in (("none.csv", "does not exist"), (".", "no file to read"), ("/dev/zero", "no regular file")):
         with pytest.raises(DataSourceError, match=words):
             make("csv", path=path).fetch()
     path = write(tmp_path, "user_id\n1\n")
@@ -144,3 +163,23 @@ def test_wrong_options_name_the_nearest(make: Any) -> None:
         make("csv", path="a.csv", delimeter=";")
     with pytest.raises(RecipeError, match="did you mean 'parquet'"):
         make("parket", path="a")
+
+
+@pytest.mark.parametrize("header", [0, 1, None])
+def test_a_probe_points_out_ids_that_became_floating_point(make: Any, tmp_path: Path, header: int | None) -> None:
+    """A tool that wrote 7.0 for 7 did so because of a blank: clients would have to ask for 7.0."""
+    rows = "u1,7.0\n,\nu1.0,8\n"
+    names = "user_id,item_id\n" if header is not None else ""
+    path = write(tmp_path, "a line before\n" * (header or 0) + names + rows)
+    columns = IDS if header is not None else ("0", "1")
+    lines = make("csv", path=path, columns=columns, text=columns, header=header).probe()
+    said = [line for line in lines if "floating point" in line]
+    assert len(said) == 1
+    assert f"id column {columns[1]} " in said[0]
+    assert "7.0" in said[0]
+
+
+def test_a_probe_says_nothing_of_proper_ids_and_of_files_that_end_anywhere(make: Any, tmp_path: Path) -> None:
+    """Versions such as 1.5, text and a file cut in the middle of a quoted cell are no reason to speak."""
+    path = write(tmp_path, 'user_id,item_id\nu1,1.5\nv1.0,"open')
+    assert not any("floating" in line for line in make("csv", path=path, columns=IDS).probe())

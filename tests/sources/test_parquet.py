@@ -89,3 +89,48 @@ def test_a_truncated_file_is_an_error(make: Any, tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(DataSourceError, match="no readable Parquet"):
         make("parquet", path="a.parquet").fetch()
+
+
+def spoil(path: Path, *, from_group: int, share: float = 1.0) -> None:
+    """Overwrite the last `share` of each column's pages, from one row group on; the footer stays."""
+    footer, data = pq.read_metadata(path), bytearray(path.read_bytes())
+    for group in range(from_group, footer.num_row_groups):
+        for number in range(footer.num_columns):
+            column = footer.row_group(group).column(number)
+            starts = (column.dictionary_page_offset, column.data_page_offset)
+            begin, length = min(start for start in starts if start), column.total_compressed_size
+            end = begin + length
+            data[end - int(length * share) : end] = b"\xff" * int(length * share)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("spoilt", [(700, 2, 1.0), (200_000, 0, 0.5)])
+def test_a_sample_reads_no_further_than_its_rows(
+    make: Any, tmp_path: Path, spoilt: tuple[int, int, float], many: bool
+) -> None:
+    """Neither later row groups nor later pages of a large one; of a folder, the first file alone."""
+    n, (group_rows, from_group, share) = 200_000, spoilt
+    (tmp_path / "day=1").mkdir()
+    table = pa.table({"user_id": [f"u{k}" for k in range(n)], "item_id": range(n), "ts": range(n)})
+    path = tmp_path / "day=1" / "a.parquet"
+    pq.write_table(table, path, row_group_size=group_rows, use_dictionary=False, compression=None)
+    spoil(path, from_group=from_group, share=share)
+    (tmp_path / "day=2").mkdir()
+    (tmp_path / "day=2" / "a.parquet").write_text("no parquet at all")
+    name = "day=*" if many else "day=1/a.parquet"
+    frame = make("parquet", path=name, columns=("ts", "item_id", "user_id")).sample(1000)
+    assert frame["ts"].to_list() == list(range(1000))
+    assert frame["user_id"].to_list() == [f"u{k}" for k in range(1000)]
+    assert list(frame.columns) == ["ts", "item_id", "user_id"]
+    with pytest.raises(DataSourceError):
+        make("parquet", path=name).fetch()
+
+
+def test_a_sample_of_less_than_a_row_group(make: Any, tmp_path: Path) -> None:
+    """A file with fewer rows than asked for gives them all, as `fetch` does; ids that `fetch` refuses are refused."""
+    source = make("parquet", path=write(tmp_path, user_id=[1, None, 3, 1], item_id=["b", "a", "b", None]))
+    pd.testing.assert_frame_equal(source.sample(1000), source.fetch())
+    assert len(source.sample(2)) == 2
+    with pytest.raises(DataSourceError, match="floating point"):
+        make("parquet", path=write(tmp_path, user_id=[1.0])).sample(1)

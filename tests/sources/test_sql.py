@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,198 @@ def test_the_session_cannot_write(make: Any, dsn: str, statement: str) -> None:
     with pytest.raises(DataSourceError):
         sql(make, dsn, statement).fetch()
     assert len(sql(make, dsn, "SELECT * FROM svc_ratings").fetch()) == 3
+
+
+READING = [
+    "SELECT * FROM svc_ratings",
+    "SELECT * FROM svc_ratings;",
+    "  SELECT * FROM (SELECT * FROM svc_ratings) AS r ;\n",
+    "SELECT * FROM svc_ratings -- a remark",
+    "SELECT * FROM svc_ratings /* ) ; INTO OUTFILE */",
+    "WITH r AS (SELECT * FROM svc_ratings) SELECT * FROM r",
+    "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 3) SELECT * FROM c",
+    "SELECT a.*, b.* FROM svc_ratings a JOIN svc_ratings b ON a.item_id = b.item_id",
+    "SELECT count(*) AS n, 'INTO OUTFILE %s :: %' AS t FROM svc_ratings GROUP BY item_id HAVING count(*) > 0",
+    "SELECT item_id FROM svc_ratings UNION ALL SELECT item_id FROM svc_ratings WHERE 1 = 0 ORDER BY 1 LIMIT 3",
+    "SELECT * FROM svc_ratings ORDER BY item_id LIMIT 3 OFFSET 0",
+]
+
+
+@pytest.mark.parametrize("query", READING)
+def test_what_only_reads_is_read(make: Any, dsn: str, query: str) -> None:
+    """Whatever form it has: columns with one name, remarks, a semicolon, parentheses, tables made on the way."""
+    source = sql(make, dsn, query.replace("::", r"\:\:"))
+    assert source.probe()
+    assert len(source.fetch()) == 3
+
+
+def test_the_order_of_a_query_is_kept(make: Any, dsn: str) -> None:
+    """`keep_last` without times goes by it."""
+    frame = sql(make, dsn, "SELECT item_id FROM svc_ratings ORDER BY item_id DESC").fetch()
+    assert frame["item_id"].to_list() == ["b", "a", ""]
+
+
+def refused(make: Any, dsn: str, queries: Sequence[str]) -> None:
+    for query in queries:
+        for run in ("fetch", "probe"):
+            with pytest.raises(DataSourceError):
+                getattr(sql(make, dsn, query), run)()
+
+
+def test_sqlite_reads_and_nothing_else(make: Any, tmp_path: Path) -> None:
+    """Its authorizer is asked for each part of a statement: no other file, no setting, no function that reaches out."""
+    source, other = tmp_path / "a.db", tmp_path / "other.db"
+    with sqlite3.connect(source) as connection:
+        connection.execute("CREATE TABLE svc_ratings (user_id INTEGER, item_id TEXT)")
+        connection.execute("CREATE VIRTUAL TABLE notes USING fts5(text)")
+        connection.execute("INSERT INTO notes VALUES ('read me')")
+    connection.close()
+    before = source.read_bytes()
+    refused(
+        make,
+        f"sqlite:///{source}",
+        [
+            f"ATTACH '{other}' AS other",
+            f"VACUUM INTO '{other}'",
+            "VACUUM",
+            "PRAGMA query_only = OFF",
+            "PRAGMA writable_schema = ON",
+            "SELECT * FROM pragma_database_list",
+            "CREATE TEMP TABLE t (a)",
+            "CREATE VIEW v AS SELECT 1",
+            "INSERT INTO svc_ratings VALUES (1, 'a')",
+            "REPLACE INTO svc_ratings VALUES (1, 'a')",
+            "UPDATE svc_ratings SET user_id = 1",
+            "DELETE FROM svc_ratings RETURNING user_id",
+            "REINDEX",
+            "ANALYZE",
+            "SAVEPOINT a",
+            "SELECT load_extension('x')",
+            f"SELECT writefile('{other}', 'x')",
+            "SELECT fts3_tokenizer('simple')",
+            "UPDATE sqlite_master SET sql = 'CREATE TABLE svc_ratings (a)'",
+            "DELETE FROM sqlite_master",
+        ],
+    )
+    assert not other.exists()
+    assert source.read_bytes() == before
+    for query in ("SELECT value AS v FROM json_each('[1]')", "SELECT * FROM notes WHERE notes MATCH 'read'"):
+        assert len(sql(make, f"sqlite:///{source}", query).fetch()) == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("form", ["%s", "%s;", "\n%s -- )", "/* ) */ %s", "SELECT 1) AS a; %s -- ", "SELECT 1; %s"])
+def test_mariadb_runs_one_select_and_nothing_else(make: Any, form: str) -> None:
+    """Not with the right to write files and to change the server, nor in any form that would leave the parentheses."""
+    import sqlalchemy
+
+    if not os.environ.get(SERVERS["mysql"]):
+        pytest.skip(f"{SERVERS['mysql']} is not set; give the SQLAlchemy URL of a database to try this on")
+    url = os.environ[SERVERS["mysql"]]
+    engine = sqlalchemy.create_engine(url)
+    with engine.connect() as connection:
+        folder = str(connection.exec_driver_sql("SELECT @@global.secure_file_priv").scalar() or "/tmp").rstrip("/")
+        before = connection.exec_driver_sql("SELECT @@global.long_query_time, @@global.sql_mode").fetchall()
+        name = f"{folder}/svc-{secrets.token_hex(8)}"
+        refused(
+            make,
+            url,
+            [
+                form % statement.replace("FILE", f"'{name}'")
+                for statement in (
+                    "SELECT 1 INTO OUTFILE FILE",
+                    "SELECT 1 INTO DUMPFILE FILE",
+                    "SELECT 1 AS a UNION SELECT 2 INTO OUTFILE FILE",
+                    "(SELECT 1 INTO OUTFILE FILE)",
+                    "SELECT 1 INTO OUTFILE FILE FROM (SELECT 1",
+                    "SELECT 1) UNION SELECT 2 INTO OUTFILE FILE FROM (SELECT 1",
+                    "SELECT 1) AS a INTO OUTFILE FILE -- ",
+                    "SELECT 1 /*! INTO OUTFILE FILE */",
+                    "SELECT 1 /*M! INTO OUTFILE FILE */",
+                    "SELECT 1 INTO @a",
+                    "SET GLOBAL long_query_time = 77",
+                    "SET GLOBAL sql_mode = ''",
+                    "SET @a = 1",
+                    "FLUSH TABLES",
+                    "SHOW PROCESSLIST",
+                    "CALL sys.diagnostics()",
+                    "DO SLEEP(0)",
+                    "KILL 0",
+                    "INSERT INTO svc_ratings SELECT 1, 'a', 1, 1",
+                    "DELETE FROM svc_ratings RETURNING user_id",
+                    "LOAD DATA LOCAL INFILE '/etc/hostname' INTO TABLE svc_ratings",
+                )
+            ],
+        )
+        assert connection.exec_driver_sql("SELECT @@global.long_query_time, @@global.sql_mode").fetchall() == before
+        assert connection.exec_driver_sql(f"SELECT LOAD_FILE('{name}')").scalar() is None
+    engine.dispose()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("form", ["%s", "SELECT 1; %s", "SELECT 1; COMMIT; %s", "COMMIT; BEGIN READ WRITE; %s"])
+def test_postgres_leaves_the_transaction_to_nobody(make: Any, form: str, tmp_path: Path) -> None:
+    """The query is the only statement of a cursor in a read-only transaction, whatever the account may do."""
+    import sqlalchemy
+
+    if not os.environ.get(SERVERS["postgres"]):
+        pytest.skip(f"{SERVERS['postgres']} is not set; give the SQLAlchemy URL of a database to try this on")
+    url, table = os.environ[SERVERS["postgres"]], f"svc_{secrets.token_hex(8)}"
+    refused(
+        make,
+        url,
+        [
+            form % statement.replace("NAME", table)
+            for statement in (
+                "CREATE TABLE NAME (a int)",
+                "SELECT 1 AS a INTO NAME",
+                "SET default_transaction_read_only = off",
+                "SET TRANSACTION READ WRITE",
+                "SELECT set_config('transaction_read_only', 'off', true)",
+                f"COPY (SELECT 1) TO '{tmp_path}/copy'",
+                "COPY (SELECT 1) TO PROGRAM 'true'",
+                "ALTER SYSTEM SET work_mem = '5MB'",
+                "VACUUM",
+            )
+        ],
+    )
+    engine = sqlalchemy.create_engine(url)
+    assert not sqlalchemy.inspect(engine).has_table(table)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    [
+        "{}://u:hun@ter2@h/d",
+        "{}://u:hun@ter2@h:1/d",
+        "{}://u:hun@ter2/x@h/d",
+        "{}://u:@hunter2@h/d",
+        "{}://u:hunter2@@h/d",
+        "{}://u@server:hun@ter2@h/d",
+        "{}://u:a@hunter2?x@h/d",
+        "{}://u:a@hunter2?x=y@h/d",
+        "{}://u:a@hunter2:x@h/d",
+        "{}://u:p@h/d?option=hunter2@x",
+    ],
+)
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "postgresql", "mariadb+pymysql", "mysql"])
+def test_a_password_with_a_bare_at_is_refused_before_anything_is_shown(make: Any, scheme: str, dsn: str) -> None:
+    """Its rest would be taken for the host and be shown; the way out is named."""
+    with pytest.raises(ConfigError, match=DSN) as caught:
+        sql(make, dsn.format(scheme), "SELECT 1").fetch()
+    assert not any(part in caught.value.message for part in ("hun", "ter2", "hunter2"))
+
+
+@pytest.mark.parametrize(
+    "dsn", ["{}://u:p%40ss@127.0.0.1:1/d", "{}://u@127.0.0.1:1/d", "{}://u@server:pw@127.0.0.1:1/d"]
+)
+@pytest.mark.parametrize("scheme", ["postgresql+psycopg", "mariadb+pymysql"])
+@pytest.mark.integration
+def test_an_escaped_at_and_one_in_the_users_name_are_no_fault(make: Any, scheme: str, dsn: str) -> None:
+    """They lead to the host, which refuses here."""
+    with pytest.raises(DataSourceError, match=r"127\.0\.0\.1"):
+        sql(make, dsn.format(scheme), "SELECT 1", connect_timeout_seconds=2).fetch()
 
 
 def test_probe_names_the_columns(make: Any, dsn: str) -> None:
@@ -185,3 +378,25 @@ def test_servers_that_fail(make: Any, driver: str, fault: str) -> None:
         with pytest.raises(DataSourceError, match=r"127\.0\.0\.1") as caught:
             sql(make, url, "SELECT 1", connect_timeout_seconds=2).fetch()
     assert "hunter2" not in caught.value.message
+
+
+def test_a_sample_is_the_first_rows(make: Any, dsn: str) -> None:
+    """As `fetch` gives them, in the query's order, with its own LIMIT or without; the session still only reads."""
+    for query in ("SELECT * FROM svc_ratings ORDER BY item_id", "SELECT * FROM svc_ratings ORDER BY item_id LIMIT 3"):
+        source = sql(make, dsn, query)
+        whole = source.fetch()
+        for n in (1, 2, 3, 1000):
+            assert source.sample(n).astype(str).equals(whole.head(n).astype(str)), n
+    with pytest.raises(DataSourceError):
+        sql(make, dsn, "DELETE FROM svc_ratings").sample(1)
+    assert len(sql(make, dsn, "SELECT * FROM svc_ratings").fetch()) == 3
+
+
+def test_a_sample_waits_for_no_more_than_its_rows(make: Any, dsn: str) -> None:
+    """The query below would send 10 thousand million rows; the cap on rows is no matter for a sample."""
+    counted = (
+        "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c WHERE x < 500) SELECT a.x AS user_id FROM "
+    )
+    query = f"{counted}c a, c b, c d, c e LIMIT 10000000000"
+    source = sql(make, dsn, query, settings=Settings(max_sql_rows=10), statement_timeout_seconds=20)
+    assert len(source.sample(1000)) == 1000

@@ -18,7 +18,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
     matrix = sparse.csr_matrix((np.random.default_rng(1).random((40, 30)) < 0.2).astype(np.float32))
 
     def items(seed: int) -> np.ndarray:
-        builder = Builder(seed, Threads.choose(None, reproducible=True))
+        builder = Builder(seed, Threads.choose(None, available=1))
         trained = refit(builder.build("BPRFMRecommender", matrix, {"n_components": 4}, {}), 3)
         return np.array(trained.get_item_embedding())
 

@@ -59,10 +59,27 @@ def test_lost_trials_do_not_use_the_budget() -> None:
 def test_a_replacement_goes_to_the_algorithm_that_lost_most() -> None:
     """After a crash the shares are filled up again."""
     plan = TrialPlan({"A": 1, "B": 2})
-    assert plan.most_wanting([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
+    assert plan.neediest([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
 
 
 @pytest.mark.parametrize("n_trials", [1, 7, 40])
 def test_every_plan_adds_up(n_trials: int) -> None:
     """Whatever the numbers, the shares sum to the budget."""
     assert plan_trials(["A", "B", "C", "D", "E", "Pop"], n_trials, own={}, fixed=["Pop"]).total == n_trials
+
+
+def test_an_algorithm_that_is_clearly_behind_is_named_after_a_fair_part_of_its_trials() -> None:
+    """A few bad trials prove nothing; a number of its own is kept; close ones stay in the race."""
+    plan = plan_trials(("A", "B", "C", "D"), 40, own={"D": 10})
+    scores = {"A": [0.1, 0.2, 0.5], "B": [0.1, 0.1], "C": [0.1, 0.1, 0.45], "D": [0.1] * 9}
+
+    def behind() -> frozenset[str]:
+        trials = [
+            create_trial(value=score, user_attrs={budget.ALGORITHM: name}) for name in scores for score in scores[name]
+        ]
+        return plan.behind(trials, list(scores))
+
+    assert behind() == frozenset()
+    scores["B"].append(0.1)
+    assert behind() == {"B"}
+    assert plan.behind([], list(scores)) == frozenset()

@@ -10,12 +10,17 @@ from irspack.recommenders import (
     DenseSLIMRecommender,
     IALSRecommender,
     RP3betaRecommender,
+    TopPopRecommender,
     TruncatedSVDRecommender,
 )
 from scipy import sparse
 
 from svc.training.evaluate import METRICS, Evaluation, scorer_of
 from svc.training.fit import refit
+from svc.training.interactions import Interactions
+from svc.training.intervals import interval
+from svc.training.split import SplitPlan, shuffle_items, split
+from svc.training.ties import TieOrder
 
 RNG = np.random.default_rng(5)
 FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))
@@ -30,15 +35,13 @@ TRAIN.eliminate_zeros()
     ("cls", "epochs", "parameters"),
     [
         (IALSRecommender, 3, {"n_components": 8, "alpha0": 0.1, "n_threads": 1}),
-        (CosineKNNRecommender, None, {"top_k": 50}),
-        (RP3betaRecommender, None, {"top_k": 50}),
         (DenseSLIMRecommender, None, {}),
         (TruncatedSVDRecommender, None, {"n_components": 8}),
     ],
 )
 @pytest.mark.parametrize("cutoff", [1, 20, 700])
 def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters: dict, cutoff: int) -> None:
-    """Every metric agrees, for every family and for cutoffs up to all items."""
+    """Every metric agrees, for families without tied scores (irspack breaks ties by number) and for all cutoffs."""
     trained = refit(cls(TRAIN, **parameters), epochs)
     expected = Evaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
     found = Evaluation(HELD[20:], offset=20, cutoff=cutoff).metrics(scorer_of(trained), TRAIN)
@@ -47,15 +50,71 @@ def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters:
     assert set(found) == set(METRICS)
 
 
-def test_many_ties_are_broken_by_the_lower_item() -> None:
-    """A model that knows only a few scores is filled up from the left, without the seen items."""
-    truth = sparse.csr_matrix(([1.0], ([0], [1])), shape=(1, 3000))
-    seen = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 3000))
-    scores = np.zeros((1, 3000))
-    scores[0, 2999] = 1.0
-    found = Evaluation(truth, offset=0, cutoff=2).metrics(lambda begin, end: scores[begin:end].copy(), seen)
-    assert found["recall"] == 1.0
-    assert found["precision"] == 0.5
+@pytest.mark.parametrize("cutoff", [1, 7, 60])
+@pytest.mark.parametrize("levels", [1, 2, 5, 40])
+@pytest.mark.parametrize("n_items", [2, 60, 513, 3000])
+def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_the_users_order(
+    cutoff: int, levels: int, n_items: int
+) -> None:
+    """Brute force: whatever is tied, within the page or at its end, and whatever is seen."""
+    rng = np.random.default_rng([cutoff, levels, n_items])
+    scores = rng.integers(0, levels, (12, n_items)) / 4.0
+    seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))
+    truth = sparse.csr_matrix(np.ones((12, n_items), dtype=np.float32))
+    found = Evaluation(truth, offset=0, cutoff=cutoff, seed=3).rankings(lambda b, e: scores[b:e].copy(), seen)
+    ties = TieOrder(12, n_items, 3)
+    for user in range(12):
+        items = np.setdiff1d(np.arange(n_items), seen[user].indices)
+        ranks = ties.ranks(np.full(len(items), user), items)
+        expected = items[np.lexsort((ranks, -scores[user, items]))][:cutoff]
+        assert found[user] == expected.tolist()
+
+
+def _learnable(name: str) -> sparse.csr_matrix:
+    """Interactions whose popular items come first, as they do in every table that is read in order of time."""
+    n_users, n_items, each = {"tiny": (40, 300, 4), "sparse": (400, 2000, 5), "dense": (300, 200, 40)}[name]
+    rng = np.random.default_rng(1)
+    chance = 1.0 / np.arange(1, n_items + 1)
+    items = [rng.choice(n_items, each, replace=False, p=chance / chance.sum()) for _ in range(n_users)]
+    rows = np.repeat(np.arange(n_users), each)
+    return sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, np.concatenate(items))), shape=(n_users, n_items))
+
+
+@pytest.mark.parametrize("data", ["tiny", "sparse", "dense"])
+@pytest.mark.parametrize(
+    ("cls", "parameters"), [(TopPopRecommender, {}), (CosineKNNRecommender, {"top_k": 5}), (RP3betaRecommender, {})]
+)
+def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameters: dict) -> None:
+    """The score of the table's own order lies within the interval of a shuffled one, and the other way round."""
+    matrix = _learnable(data).tocoo()
+    n_users, n_items = matrix.shape
+    times = np.random.default_rng(3).permutation(matrix.nnz)
+    names = [[f"{side}{number}" for number in range(size)] for side, size in (("u", n_users), ("i", n_items))]
+    scores = []
+    for rng in (None, np.random.default_rng(2)):
+        rows, columns = (np.arange(n) if rng is None else rng.permutation(n) for n in (n_users, n_items))
+        users, items = rows[matrix.row].astype(np.int32), columns[matrix.col].astype(np.int32)
+        table = Interactions(users, items, times, *names, {})
+        found = shuffle_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
+        trained = cls(found.train, **parameters).learn()
+        judge = Evaluation(found.heldout, offset=found.val_offset, cutoff=20, seed=5)
+        scores.append(judge.judge(scorer_of(trained), found.train).by_user("ndcg"))
+    for one, other in (scores, scores[::-1]):
+        low, high = interval(other, seed=1)
+        assert low <= one.mean() <= high
+
+
+def test_disjoint_users_score_about_what_chance_gives() -> None:
+    """Where no two users share an item nothing can be known: popular items cannot be guessed from their place."""
+    n_users, each = 60, 5
+    rows, columns = np.repeat(np.arange(n_users), each), np.arange(n_users * each)
+    truth = sparse.csr_matrix((np.ones(n_users), (np.arange(n_users), columns[::each])), shape=(n_users, len(columns)))
+    seen = sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=truth.shape) - truth
+    seen.eliminate_zeros()
+    judge = Evaluation(truth, offset=0, cutoff=20, seed=7)
+    found = judge.judge(lambda begin, end: np.zeros((end - begin, len(columns))), seen.tocsr()).by_user("hit")
+    low, high = interval(found, seed=1)
+    assert low <= 20 / (len(columns) - each + 1) <= high
 
 
 def test_seen_items_never_count() -> None:

@@ -13,30 +13,38 @@ from irspack.recommenders import (
     CosineKNNRecommender,
     DenseSLIMRecommender,
     IALSRecommender,
-    RP3betaRecommender,
+    SLIMRecommender,
     TopPopRecommender,
-    TruncatedSVDRecommender,
 )
 
 from svc.errors import TrainingError
 from svc.model import codec
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.model.model import Model, payload_parts
-from svc.model.query import Query, Ranking
+from svc.model.query import Encoded, Query, Ranking
+from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
+from svc.recipe.algorithms import BLEND
 from svc.recipe.schema import FeatureSide
 from svc.settings import Settings
+from svc.training.blended import BlendedRecommender
+from svc.training.dense_slim import SparseEDLAERecommender
 from svc.training.export import export
 from svc.training.features import fit_side
+from svc.training.rp3beta import TransitionRP3betaRecommender
+from svc.training.trials import TrialRecord
+from svc.training.truncated_svd import WeightedSVDRecommender
 
 N_USERS, N_ITEMS = 90, 60
 
 RECOMMENDERS: dict[str, tuple[type, dict[str, Any]]] = {
     "IALSRecommender": (IALSRecommender, {"n_components": 8, "alpha0": 0.1, "train_epochs": 3, "n_threads": 1}),
     "CosineKNNRecommender": (CosineKNNRecommender, {"top_k": 20, "normalize": True, "shrinkage": 2.0, "n_threads": 1}),
-    "RP3betaRecommender": (RP3betaRecommender, {"top_k": 15, "beta": 0.3, "n_threads": 1}),
+    "RP3betaRecommender": (TransitionRP3betaRecommender, {"top_k": 15, "alpha": 0.8, "beta": 0.3, "n_threads": 1}),
     "DenseSLIMRecommender": (DenseSLIMRecommender, {"reg": 20.0}),
-    "TruncatedSVDRecommender": (TruncatedSVDRecommender, {"n_components": 7}),
+    "TruncatedSVDRecommender": (WeightedSVDRecommender, {"n_components": 7, "weighting": "DEGREES"}),
     "TopPopRecommender": (TopPopRecommender, {}),
+    "SLIMRecommender": (SLIMRecommender, {"alpha": 0.01, "l1_ratio": 0.1, "top_k": 20, "n_threads": 1}),
+    "EDLAERecommender": (SparseEDLAERecommender, {"reg": 5.0, "dropout_p": 0.3, "top_k": 20}),
 }
 
 
@@ -132,13 +140,15 @@ def test_ials_seeds_are_the_exact_solution(
 
 
 def test_values_are_kept_only_where_they_matter() -> None:
-    """Counts stay beside the history of a neighbour model; ones, and the counts of a factor model, do not."""
+    """Counts stay beside the histories of models whose answers depend on them; ones do not, nor does popularity's."""
     plain, counted = interactions(counts=False), interactions(counts=True)
     knn = "CosineKNNRecommender"
     assert exported(knn, trained(knn, plain), plain).history.weights is None
     assert exported(knn, trained(knn, counted), counted).history.weights is not None
-    svd = "TruncatedSVDRecommender"
-    assert exported(svd, trained(svd, counted), counted).history.weights is None
+    svd = "TruncatedSVDRecommender"  # a history that is joined to the known one is projected with its counts
+    assert exported(svd, trained(svd, counted), counted).history.weights is not None
+    popular = "TopPopRecommender"
+    assert exported(popular, trained(popular, counted), counted).history.weights is None
 
 
 def test_stored_zeros_are_not_seen_items() -> None:
@@ -156,7 +166,7 @@ def test_stored_zeros_are_not_seen_items() -> None:
 def test_an_unknown_class_is_refused() -> None:
     """The error names what can be served."""
     with pytest.raises(TrainingError, match="TopPopRecommender"):
-        exported("SLIMRecommender", object(), interactions(counts=False))
+        exported("P3alphaRecommender", object(), interactions(counts=False))
 
 
 def test_factors_that_are_not_finite_are_refused() -> None:
@@ -233,8 +243,30 @@ def of_bpr(matrix: sps.csr_matrix) -> Model:
     return exported("BPRFMRecommender", SimpleNamespace(fm=machine), matrix)
 
 
+def blended(matrix: sps.csr_matrix) -> BlendedRecommender:
+    """Of iALS and RP3beta, as the search would make it."""
+    names = ("IALSRecommender", "RP3betaRecommender")
+    parts = tuple(TrialRecord(0, name, {}, "complete", 0.1, {}, None, 1.0) for name in names)
+    weights = {"weights": dict(zip(names, (0.7, 0.3), strict=True))}
+    trial = TrialRecord(2, BLEND, weights, "complete", 0.2, {}, None, 1.0, parts)
+    return BlendedRecommender([trained(name, matrix) for name in names], trial)
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_blend_is_served_as_the_search_has_scored_it(counts: bool) -> None:
+    """Over all users: the same sum of scores, each divided by its deviation over all items."""
+    matrix = interactions(counts=counts)
+    recommender = blended(matrix)
+    model = exported(BLEND, recommender, matrix)
+    expected = recommender.get_score_block(0, N_USERS).astype(np.float64)
+    expected[matrix.nonzero()] = -np.inf
+    rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
+    found = np.array([scores_by_column(ranking) for ranking in rankings])
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+
+
 def test_the_allow_list_is_what_exported_models_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over all seven families every allowed name is used, and no payload names anything else."""
+    """Over all families every allowed name is used, and no payload names anything else."""
     named: set[tuple[str, str]] = set()
     find_class = codec._Decoder.find_class
 
@@ -245,6 +277,43 @@ def test_the_allow_list_is_what_exported_models_name(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(codec._Decoder, "find_class", noting)
     matrix = interactions(counts=True)
     models = [exported(name, trained(name, matrix), matrix) for name in RECOMMENDERS]
-    for model in (*models, of_bpr(matrix), with_features(matrix)):
+    aware = with_features(matrix)
+    assert isinstance(aware.scorer, IALSScorer)
+    models[1].cold = ColdStartScorer.of(aware.scorer)
+    for model in (*models, of_bpr(matrix), aware, exported(BLEND, blended(matrix), matrix)):
         codec.decode(memoryview(b"".join(codec.encode(model))))
     assert named == codec.ALLOWED
+
+
+def test_the_second_part_places_as_the_whole_recommender_does() -> None:
+    """Without the vectors of the users: features of either side and seeds give the same bytes."""
+    matrix = interactions(counts=False)
+    aware = with_features(matrix)
+    assert isinstance(aware.scorer, IALSScorer)
+    whole = aware.scorer
+    winner = exported("CosineKNNRecommender", trained("CosineKNNRecommender", matrix), matrix)
+    model = Model(
+        user_ids=winner.user_ids, item_ids=winner.item_ids, history=winner.history, scorer=winner.scorer,
+        features=aware.features, cold=ColdStartScorer.of(whole),
+    )  # fmt: skip
+    model = codec.decode(memoryview(b"".join(codec.encode(model))))
+    model.ready()
+    assert model.features is not None
+    assert model.features.user is not None
+    user, _ = model.features.user.encode({"tag": "t1", "year": 5})
+    item, _ = model.features.item.encode({"tag": "t2", "tags": "t0"})
+    seeds = np.array([2, 9], dtype=np.int32)
+    queries = [
+        Query(limit=10, user_features=user),
+        Query(limit=10, seed_features=(Encoded.of(item),)),
+        Query(limit=10, seeds=seeds, user_features=user),
+        Query(limit=10, seeds=seeds),
+    ]
+    for ranking, expected in zip(model.rank(queries), whole.rank(queries, model.history), strict=True):
+        assert ranking.items.tobytes() == expected.items.tobytes()
+        assert ranking.scores.tobytes() == expected.scores.tobytes()
+    known = [Query(limit=10, user=3), Query(limit=10, seeds=seeds, known=True)]
+    mixed = model.rank([queries[0], known[0], queries[1], known[1]])
+    for ranking, expected in zip(mixed[1::2], winner.rank(known), strict=True):
+        assert ranking.scores.tobytes() == expected.scores.tobytes()
+    assert model.parts()["cold.users"] == 0

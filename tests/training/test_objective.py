@@ -31,6 +31,6 @@ class SingularBuilder(Builder):
 def test_a_final_training_that_meets_a_singular_system_names_the_way_out() -> None:
     """The search prunes such a trial; the refit has no other to fall back on."""
     winner = TrialRecord(0, "IALSRecommender", {"n_components": 4}, "complete", 0.1, {"ndcg": 0.1}, 2, 1.0)
-    builder = SingularBuilder(1, Threads.choose(1, reproducible=True))
+    builder = SingularBuilder(1, Threads.choose(1, available=1))
     with pytest.raises(FeatureRidgeFailed, match="min_frequency"):
         refit_winner(builder, winner, sparse.csr_matrix(np.eye(3)), {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import sqlite3
 import subprocess
@@ -11,19 +12,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from svc import events
-from svc.artifact.keys import development_keys
+from svc.artifact.keys import SigningKeys, development_keys, parse_signing_keys
 from svc.artifact.lock import run_lock
 from svc.artifact.store import read_verified
+from svc.errors import SignatureMismatch
 from svc.model import codec
-from svc.model.query import Query
+from svc.model.query import Encoded, Query
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, TrainResult, train
+from svc.training.trials import TrialRecord
 
 Make = Callable[..., LoadedRecipe]
 ORDER = [
@@ -79,6 +83,20 @@ def test_the_artifact_says_what_was_trained_and_answers(make_recipe: Make) -> No
     assert (model.n_users, model.n_items) == (80, 40)
     ranking = model.rank([Query(limit=40, user=0)])[0]
     assert len(ranking.items) <= 40 - 12
+
+
+def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
+    """With Ed25519 a holder of the public half alone can check the artifact; nothing else of it changes."""
+    key = f"k1:{'11' * 32}"
+    settings = Settings(signing_keys=key, artifact_signature="ed25519")
+    result = train(make_recipe(), TrainOptions(run_id="r1"), settings, NullProgress())
+    assert result.artifact is not None
+    public = SigningKeys((), (("k1", parse_signing_keys(key).public_of("k1") or b""),))
+    _, parsed = read_verified(result.artifact, public, Settings())
+    assert (parsed.format_version, parsed.header["format_version"]) == (2, 2)
+    assert parsed.header["fingerprint"] == public.public_fingerprints()[0]["fingerprint"]
+    with pytest.raises(SignatureMismatch):
+        read_verified(result.artifact, parse_signing_keys(f"k1:{'12' * 32}"), Settings())
 
 
 def test_a_recipe_too_long_for_the_header_leaves_out_where_its_data_came_from(
@@ -149,6 +167,55 @@ def test_the_named_ratio_cures_a_zero_score(make_recipe: Make, log: list[dict[st
     assert run(make_recipe(training=small_training(split=split))).exit_code == 0
 
 
+def test_the_header_says_how_sure_the_scores_are(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """Intervals, users scored of how many, the lead over the next algorithm, other cutoffs, and test users."""
+    split = {"scheme": "leave_one_out", "test_user_ratio": 0.5, "test": 0.25}
+    training = small_training(algorithms=["CosineKNN", "TopPop"], split=split)
+    result = run(make_recipe(training=training))
+    assert result.artifact is not None
+    head = read_verified(result.artifact, development_keys(), Settings())[1].header
+    found = head["evaluation"]
+    assert (found["n_scored_users"], found["n_users"], found["confidence"]) == (30, 80, 0.95)
+    for name, best in head["tuning"]["best_per_algorithm"].items():
+        low, high = best["interval"]
+        assert low <= best["score"] <= high, name
+    assert found["interval"] == head["tuning"]["best_per_algorithm"][head["best_class"]]["interval"]
+    names = list(head["tuning"]["best_per_algorithm"])
+    scores = [best["score"] for best in head["tuning"]["best_per_algorithm"].values()]
+    assert found["lead"]["over"] == names[1]
+    assert found["lead"]["change"] == pytest.approx(scores[0] - scores[1], abs=1e-9)
+    assert found["lead"]["more_than_chance"] == (found["lead"]["interval"][0] > 0)
+    assert list(found["cutoffs"]) == ["5", "10", "20"]
+    assert found["cutoffs"]["5"]["ndcg"] == pytest.approx(head["best_score"], abs=1e-9)
+    assert found["cutoffs"]["20"]["recall"] >= found["cutoffs"]["5"]["recall"]
+    assert found["test"]["n_scored_users"] == 10
+    assert found["test"]["interval"][0] <= found["test"]["ndcg"] <= found["test"]["interval"][1]
+    assert [record["event"] for record in log].count("winner_measured") == 1
+
+
+def test_scores_of_users_that_another_process_kept_are_measured_again(make_recipe: Make) -> None:
+    """A resumed search has no scores of single users; the best are trained once more and agree."""
+    loaded = make_recipe(training=small_training(storage_path="s.db"))
+    heads = []
+    for _ in range(2):
+        result = run(loaded)
+        assert result.artifact is not None
+        heads.append(read_verified(result.artifact, development_keys(), Settings())[1].header)
+    assert heads[0]["evaluation"] == heads[1]["evaluation"]
+
+
+def test_ids_that_nobody_can_ask_for_are_warned_of(
+    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
+) -> None:
+    """Longer ones than requests may hold, and whole numbers that a tool made floating point."""
+    ratings = make_ratings("odd.csv")
+    text = ratings.read_text(encoding="utf-8").replace("u1,", "u" * 257 + ",").replace(",i3,", ",3.0,")
+    ratings.write_text(text, encoding="utf-8")
+    assert run(make_recipe(ratings=ratings, training=small_training())).exit_code == 0
+    warned = [(e["side"], e["reason"], e["count"], e["example"]) for e in log if e["event"] == "ids_hardly_meant"]
+    assert warned == [("user", "too_long", 1, "u" * 40), ("item", "floating_point", 1, "3.0")]
+
+
 def test_a_cutoff_above_the_number_of_items_is_refused(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     """Before any training, with the number of items; exactly all items is fine."""
     assert run(make_recipe(training=small_training(cutoff=41))).exit_code == 4
@@ -197,7 +264,7 @@ def test_bprfm_without_its_extra_is_noticed_before_data_is_read(
     """The message names the extra."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run(make_recipe(training=small_training(algorithms=["bprfm"]))).exit_code == 8
-    assert "svc[bprfm]" in last(log)["error"]
+    assert "svc-recommender[bprfm]" in last(log)["error"]
     assert "fetching_data" not in [record["event"] for record in log]
 
 
@@ -287,12 +354,82 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
     }
     assert "lambda_item_feature" in head["best_params"]
     cold = head["evaluation"]["cold_start"]["item"]
-    assert cold["n_held"] == 4
+    assert (cold["n_draws"], cold["n_held"]) == (10, 40)
     assert {"model", "popularity", "random"} <= set(cold)
     model = codec.decode(parsed.payload)
     model.check_features(head)
     model.ready()
     model.rehearse()
+
+
+def item_features(table: Path) -> dict[str, Any]:
+    columns = [{"name": "group", "kind": "categorical"}, {"name": "size", "kind": "numerical"}]
+    return {"item": {"source": {"type": "csv", "path": str(table)}, "id_column": "item_id", "columns": columns}}
+
+
+def test_features_answer_cold_starts_whoever_wins(
+    make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """The winner answers for known users as it does alone; the best feature-aware trial for features and seeds."""
+    monkeypatch.setattr("svc.training.trials.by_score", last_first)
+    plain = run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=3)))
+    alone, _ = loaded(plain)
+    training = small_training(algorithms=["TopPop", "IALS", "CosineKNN"], n_trials=5)
+    report = tmp_path / "report.html" if importlib.util.find_spec("matplotlib") else None
+    result = run(make_recipe(training=training, features=item_features(items_csv)), report=report)
+    model, head = loaded(result)
+    assert head["best_class"] == "CosineKNNRecommender"
+    assert head["features"]["active"] is True
+    assert [(part["class"], part["answers"]) for part in head["parts"]] == [
+        ("CosineKNNRecommender", "known users"),
+        ("IALSRecommender", "features and seeds"),
+    ]
+    assert all(part["bytes"] > 0 for part in head["parts"])
+    assert "cold_start" in head["evaluation"]
+    assert next(record for record in log if record["event"] == "cold_start_part_trained")["score"] is not None
+    model.check_features(head)
+    model.rehearse()
+    assert isinstance(model.scorer_of(Query(limit=5, user=3)), type(alone.scorer))
+    described, _ = model.features.item.encode({"group": "odd", "size": 7})
+    seeds = np.array([1, 4], dtype=np.int32)
+    queries = [Query(limit=5, user=3), Query(limit=5, seed_features=(Encoded.of(described),)), Query(5, seeds=seeds)]
+    known, cold, related = model.rank(queries)
+    assert (known.items == alone.rank(queries[:1])[0].items).all()
+    assert known.scores.tobytes() == alone.rank(queries[:1])[0].scores.tobytes()
+    for query, ranking in zip(queries[1:], (cold, related), strict=True):
+        (expected,) = model.cold.rank([query], model.history)
+        assert ranking.scores.tobytes() == expected.scores.tobytes()
+    if report is not None:
+        assert "features and seeds" in report.read_text(encoding="utf-8")
+
+
+def test_features_without_a_complete_trial_of_theirs_are_said_to_be_inactive(
+    make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
+) -> None:
+    """A warning, not silence, and a header that agrees with the payload."""
+    monkeypatch.setattr("svc.training.final.FEATURE_AWARE", "Nobody")
+    training = small_training(algorithms=["TopPop", "IALS"], n_trials=2)
+    monkeypatch.setattr("svc.training.trials.by_score", lambda trials: sorted(trials, key=lambda one: one.number))
+    model, head = loaded(run(make_recipe(training=training, features=item_features(items_csv))))
+    assert head["best_class"] == "TopPopRecommender"
+    assert head["features"]["active"] is False
+    assert "parts" not in head
+    assert "features_inactive" in [record["event"] for record in log]
+    model.check_features(head)
+
+
+def last_first(trials: list[TrialRecord]) -> list[TrialRecord]:
+    """As if CosineKNN had won."""
+    return sorted(trials, key=lambda trial: (trial.algorithm != "CosineKNNRecommender", trial.number))
+
+
+def loaded(result: TrainResult) -> tuple[Any, dict[str, Any]]:
+    """The model of a training, ready, and its header."""
+    assert result.artifact is not None
+    _, parsed = read_verified(result.artifact, development_keys(), Settings())
+    model = codec.decode(parsed.payload)
+    model.ready()
+    return model, dict(parsed.header)
 
 
 def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Path) -> None:

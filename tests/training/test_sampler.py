@@ -2,26 +2,97 @@
 
 from __future__ import annotations
 
-import optuna
-from optuna.distributions import IntDistribution
-from optuna.trial import TrialState, create_trial
+from datetime import UTC, datetime, timedelta
 
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from svc.training.algorithms import Space
 from svc.training.budget import ALGORITHM, TrialPlan
 from svc.training.sampler import AlgorithmSampler
 
 
 def test_a_trial_beyond_the_plan_keeps_its_algorithm_whatever_others_do_meanwhile() -> None:
-    spaces = {name: {"top_k": IntDistribution(1, 100)} for name in ("CosineKNN", "RP3beta")}
-    sampler = AlgorithmSampler(TrialPlan({"CosineKNN": 1, "RP3beta": 1}), spaces, seed=1)
+    spaces = {
+        name: Space({"top_k": IntDistribution(1, 100)}) for name in ("CosineKNNRecommender", "RP3betaRecommender")
+    }
+    sampler = AlgorithmSampler(TrialPlan({"CosineKNNRecommender": 1, "RP3betaRecommender": 1}), spaces, seed=1)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     first, second = study.ask(), study.ask()
-    first.set_user_attr(ALGORITHM, "CosineKNN")
-    second.set_user_attr(ALGORITHM, "RP3beta")
+    first.set_user_attr(ALGORITHM, "CosineKNNRecommender")
+    second.set_user_attr(ALGORITHM, "RP3betaRecommender")
     study.tell(first, state=TrialState.FAIL)  # as if its process had died: CosineKNN lacks one
     third = study.ask()
-    assert sampler.slot(study, third.number)[0] == "CosineKNN"
+    assert sampler.slot(study, third.number)[0] == "CosineKNNRecommender"
     # Another process fills that gap, and RP3beta loses its trial.
-    study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={ALGORITHM: "CosineKNN"}))
+    study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs={ALGORITHM: "CosineKNNRecommender"}))
     study.tell(second, state=TrialState.FAIL)
-    assert sampler.slot(study, third.number)[0] == "CosineKNN"
-    assert 1 <= third.suggest_int("CosineKNN.top_k", 1, 100) <= 100
+    assert sampler.slot(study, third.number)[0] == "CosineKNNRecommender"
+    assert 1 <= third.suggest_int("CosineKNNRecommender.top_k", 1, 100) <= 100
+
+
+def size_after(*scored: tuple[int, float], seconds: float = 1.0, most_seconds: float | None = None) -> int:
+    """The largest of 40 sizes that are suggested after trials of these sizes and scores."""
+    space = Space({"size": IntDistribution(4, 1024, log=True)}, grows=frozenset({"size"}))
+    plan = TrialPlan({"IALSRecommender": 100})
+    found = []
+    for seed in range(40):
+        sampler = AlgorithmSampler(plan, {"IALSRecommender": space}, seed, most_seconds=most_seconds)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for size, score in scored:
+            study.add_trial(complete(size, score, space["size"], seconds))
+        trial = study.ask()
+        found.append(trial.suggest_int("IALSRecommender.size", 4, 1024, log=True))
+    return max(found)
+
+
+def complete(size: int, score: float, distribution: BaseDistribution, seconds: float) -> FrozenTrial:
+    begun = datetime(2026, 1, 1, tzinfo=UTC)
+    trial = create_trial(
+        value=score,
+        params={"IALSRecommender.size": size},
+        distributions={"IALSRecommender.size": distribution},
+        user_attrs={ALGORITHM: "IALSRecommender"},
+    )
+    trial.datetime_start, trial.datetime_complete = begun, begun + timedelta(seconds=seconds)
+    return trial
+
+
+def test_sizes_grow_while_that_helps() -> None:
+    """Twice the size of the best trial is open, and never less than was tried or than the start."""
+    assert size_after((64, 0.2)) <= 128
+    assert 128 < size_after((64, 0.1), (128, 0.2)) <= 256
+    assert 128 < size_after((64, 0.3), (256, 0.2)) <= 256
+    assert 512 < size_after((1000, 0.3), (256, 0.2)) <= 1024
+
+
+def test_sizes_do_not_grow_beyond_what_ends_in_time() -> None:
+    """Twice the size takes up to four times as long."""
+    assert size_after((128, 0.2), seconds=30, most_seconds=60) <= 128
+    assert size_after((128, 0.2), seconds=10, most_seconds=60) > 128
+
+
+def test_the_first_trials_take_the_guesses_in_turn() -> None:
+    space = Space({"size": IntDistribution(4, 1024)}, guesses=({"size": 7}, {"size": 9}))
+    sampler = AlgorithmSampler(TrialPlan({"IALSRecommender": 5}), {"IALSRecommender": space}, seed=1)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    found = [study.ask().suggest_int("IALSRecommender.size", 4, 1024) for _ in range(2)]
+    assert found == [7, 9]
+
+
+def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
+    """TopPop with two half-lives has two trials to make, however far ahead it is."""
+    spaces = {
+        "TopPopRecommender": Space({"half_life": CategoricalDistribution(("7d", "none"))}),
+        "CosineKNNRecommender": Space({"top_k": IntDistribution(1, 100)}),
+        "RP3betaRecommender": Space({"top_k": IntDistribution(1, 100)}),
+    }
+    plan = TrialPlan({"TopPopRecommender": 3, "CosineKNNRecommender": 9, "RP3betaRecommender": 9})
+    sampler = AlgorithmSampler(plan, spaces, seed=1)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    for score, name in ((0.9, "TopPopRecommender"), (0.1, "CosineKNNRecommender"), (0.8, "RP3betaRecommender")):
+        for _ in range(3):
+            study.add_trial(create_trial(value=score, user_attrs={ALGORITHM: name}))
+    names = [sampler.slot(study, study.ask().number)[0] for _ in range(8)]
+    assert set(names) == {"RP3betaRecommender"}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,21 +12,28 @@ from typing import Any
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import create_trial
 
 from svc.training import budget
+from svc.training.algorithms import Space
 from svc.training.budget import TrialPlan
 from svc.training.fit import Fitted
 from svc.training.progress import NullProgress
-from svc.training.pruner import AlgorithmMedianPruner
+from svc.training.pruner import is_outclassed, rivals
 from svc.training.sampler import AlgorithmSampler
-from svc.training.search import Hopeless, Limits, Search
+from svc.training.search import Limits, Search
 from svc.training.storage import StudyStorage, locate, open_storage
+from svc.training.trial_task import TrialPruned
+from svc.training.workers import ThreadWorkers
 
 KNN, POP, SLIM = "CosineKNNRecommender", "TopPopRecommender", "DenseSLIMRecommender"
-SPACES: dict[str, dict[str, Any]] = {
-    KNN: {"top_k": IntDistribution(1, 50), "feature_weighting": CategoricalDistribution(("NONE", "BM_25"))},
-    POP: {},
-    SLIM: {"reg": FloatDistribution(1.0, 1e4, log=True)},
+SPACES = {
+    KNN: Space(
+        {"top_k": IntDistribution(1, 50), "feature_weighting": CategoricalDistribution(("NONE", "BM_25"))},
+        ({"top_k": 25, "feature_weighting": "NONE"},),
+    ),
+    POP: Space(),
+    SLIM: Space({"reg": FloatDistribution(1.0, 1e4, log=True)}, ({"reg": 100.0},)),
 }
 
 
@@ -38,17 +47,26 @@ def quiet() -> Iterator[None]:
 class Peak:
     """A score with a maximum, and a record of what was trained."""
 
-    metric = "ndcg"
-
     def __init__(self, act: Callable[[str, dict, Callable[[], None]], None] = lambda *_: None) -> None:
         self.trained: list[tuple[str, dict]] = []
         self.act = act
+
+    def warm_up(self) -> None:
+        """Needs nothing."""
 
     def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
         self.trained.append((algorithm, params))
         self.act(algorithm, params, check)
         score = 0.1 if algorithm == POP else 1.0 / (1.0 + abs(params.get("top_k", 30) - 17))
         return Fitted({"ndcg": score}, None)
+
+
+class Losing(Peak):
+    """DenseSLIM scores next to nothing."""
+
+    def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
+        fitted = super().__call__(algorithm, params, check=check, report=report)
+        return Fitted({"ndcg": 0.001}, None) if algorithm == SLIM else fitted
 
 
 def make(
@@ -58,6 +76,7 @@ def make(
     storage: StudyStorage | None = None,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     seed: int = 1,
+    workers: int = 1,
 ) -> Search:
     storage = storage or open_storage(locate("", Path()))
     shares = TrialPlan(plan)
@@ -66,11 +85,10 @@ def make(
         study_name="svc_small_r",
         storage=storage.backend,
         sampler=sampler,
-        pruner=AlgorithmMedianPruner(),
         direction="maximize",
         load_if_exists=True,
     )
-    return Search(study, storage, sampler, shares, objective, limits, NullProgress())
+    return Search(study, storage, sampler, shares, ThreadWorkers(objective, workers), "ndcg", limits, NullProgress())
 
 
 def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
@@ -96,7 +114,7 @@ def test_nothing_is_trained_twice() -> None:
     """A space of four settings costs four trainings, whatever its share; recorded values fill the rest."""
     objective = Peak()
     search = make({KNN: 9}, objective)
-    search.sampler._spaces = {KNN: {"top_k": IntDistribution(1, 4)}}
+    search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
     result = search.run()
     assert len(result.completed) == 9
     assert sorted(params["top_k"] for _, params in objective.trained) == [1, 2, 3, 4]
@@ -119,7 +137,7 @@ def test_hopeless_parameters_are_pruned() -> None:
 
     def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
         if params.get("top_k", 0) > 25:
-            raise Hopeless("ridge")
+            raise TrialPruned("ridge")
 
     result = make({KNN: 8}, Peak(act)).run()
     assert result.count("pruned") > 0
@@ -156,9 +174,9 @@ def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None
 
 
 def test_several_trials_run_at_once() -> None:
-    """With parallelism 3 three trials meet at a barrier that fewer could not pass."""
+    """With three workers three trials meet at a barrier that fewer could not pass."""
     barrier = threading.Barrier(3, timeout=20)
-    result = make({KNN: 6}, Peak(lambda *_: barrier.wait() and None), limits=Limits(parallelism=3)).run()
+    result = make({SLIM: 6}, Peak(lambda *_: barrier.wait() and None), workers=3).run()
     assert len(result.completed) == 6
 
 
@@ -193,22 +211,90 @@ def test_what_a_dead_process_left_running_is_tried_again(tmp_path: Path) -> None
     assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
 
 
+def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(tmp_path: Path) -> None:
+    """The owner is written with the trial itself, so there is no moment in which nobody owns it."""
+    storage = open_storage(locate("s.db", tmp_path))
+    lost = make({KNN: 4}, Peak(), storage=storage)
+    trial = storage.new_trial(lost.study, {budget.OWNER: lost._identity.rpartition("|")[0] + "|1"})
+    assert trial.user_attrs.keys() == {budget.OWNER}
+    result = make({KNN: 4}, Peak(), storage=open_storage(locate("s.db", tmp_path))).run()
+    assert len(result.completed) == 4
+    assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
+
+
 def test_pruning_compares_trials_of_one_algorithm_only() -> None:
     """Below the median of its like after the warm-up: pruned; a better one, or another algorithm, is not."""
-    sampler = AlgorithmSampler(TrialPlan({KNN: 20, SLIM: 1}), SPACES, 1)
-    study = optuna.create_study(direction="maximize", pruner=AlgorithmMedianPruner(n_startup=2, n_warmup=1))
+    study = optuna.create_study(direction="maximize")
+    for algorithm, scores in ((KNN, [0.5, 0.6]), (KNN, [0.4, 0.5]), (KNN, [0.5, 0.7]), (SLIM, [0.01, 0.02])):
+        study.add_trial(
+            create_trial(
+                value=scores[-1],
+                user_attrs={budget.ALGORITHM: algorithm},
+                intermediate_values=dict(enumerate(scores, start=1)),
+            )
+        )
+    others = rivals(study.trials, KNN)
+    assert len(others) == 3
+    assert is_outclassed({1: 0.1, 2: 0.2}, others, n_startup=2, n_warmup=1)
+    assert not is_outclassed({1: 0.1}, others, n_startup=2, n_warmup=1)
+    assert not is_outclassed({1: 0.1, 2: 0.9}, others, n_startup=2, n_warmup=1)
+    assert not is_outclassed({1: 0.01, 2: 0.02}, rivals(study.trials, SLIM), n_startup=2, n_warmup=1)
 
-    def run(algorithm: str, scores: list[float]) -> bool:
-        trial = study.ask()
-        trial.set_user_attr(budget.ALGORITHM, algorithm)
-        for epoch, score in enumerate(scores, start=1):
-            trial.report(score, epoch)
-        pruned = trial.should_prune()
-        study.tell(trial, scores[-1])
-        return pruned
 
-    assert not any([run(KNN, [0.5, 0.6]), run(KNN, [0.4, 0.5]), run(KNN, [0.5, 0.7])])
-    assert run(KNN, [0.1, 0.2])
-    assert not run(KNN, [0.9])
-    assert not run(SLIM, [0.01, 0.02])
-    assert sampler.slot(study, 1) == (SLIM, 0)
+def test_what_ends_first_does_not_change_the_search() -> None:
+    """Trials that take random times, in several threads: the parameters tried are the same each time."""
+    found = []
+    for seed in range(4):
+        delays = random.Random(seed)
+        lock = threading.Lock()
+
+        def act(*_: Any, delays: random.Random = delays, lock: threading.Lock = lock) -> None:
+            with lock:
+                seconds = delays.choice((0.0, 0.0, 0.004, 0.02))
+            time.sleep(seconds)
+
+        result = make({KNN: 14, SLIM: 10}, Peak(act), workers=3).run()
+        found.append([(trial.number, trial.algorithm, trial.params, trial.score) for trial in result.trials])
+    assert all(each == found[0] for each in found)
+
+
+def test_equal_parameters_that_are_asked_for_together_are_trained_once() -> None:
+    """With many trials under way a space of four settings still costs four trainings."""
+    objective = Peak()
+    search = make({KNN: 30}, objective, workers=4)
+    search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
+    result = search.run()
+    assert len(result.completed) == 30
+    assert sorted(params["top_k"] for _, params in objective.trained) == [1, 2, 3, 4]
+
+
+def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:
+    """Of three workers at most one trains DenseSLIM; the others go on."""
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        nonlocal running, most
+        if algorithm != SLIM:
+            return
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+
+    result = make({KNN: 6, SLIM: 6}, Peak(act), workers=3, limits=Limits(at_once={SLIM: 1})).run()
+    assert len(result.completed) == 12
+    assert most == 1
+
+
+def test_an_algorithm_that_is_clearly_behind_gives_its_trials_away() -> None:
+    """All trials are used; most of those of the loser go to the winner; the same seed decides the same."""
+    runs = []
+    for _ in range(2):
+        result = make({KNN: 12, SLIM: 12}, Losing()).run()
+        assert len(result.trials) == 24
+        runs.append([(trial.algorithm, trial.params) for trial in result.trials])
+    assert runs[0] == runs[1]
+    assert sum(1 for name, _ in runs[0] if name == SLIM) <= 6

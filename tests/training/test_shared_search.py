@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from optuna.trial import TrialState
 from svc.recipe.load import LoadedRecipe
 from svc.training import budget
 from svc.training.sampler import own_parameters
-from svc.training.storage import locate, open_storage
+from svc.training.storage import GRACE_S, locate, open_storage
 
 SCRIPT = """
 import sys
@@ -75,6 +76,14 @@ def trials_of(loaded: LoadedRecipe, run_id: str) -> list[Any]:
         storage.close()
 
 
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    """Read the log of `process` until a line has `text`, or it ends."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+
+
 def check(trials: list[Any]) -> None:
     counted = [trial for trial in trials if budget.uses_budget(trial)]
     assert len(counted) == N_TRIALS
@@ -103,15 +112,34 @@ def test_processes_share_one_budget(kind: str, n_processes: int, make_recipe: Ca
 
 @pytest.mark.integration
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_a_process_killed_at_any_moment_keeps_nobody_waiting(
+    kind: str, make_recipe: Callable[..., LoadedRecipe]
+) -> None:
+    """Six are killed one after the other, at random moments of the search; the next one finishes it at once."""
+    loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
+    moments = random.Random(run_id)
+    for _ in range(6):
+        victim = start(loaded.path, run_id)
+        wait_for(victim, '"split_done"')
+        time.sleep(moments.uniform(0.0, 0.6))
+        victim.kill()
+        victim.communicate()
+    last = start(loaded.path, run_id)
+    wait_for(last, '"search_started"')
+    begin = time.monotonic()
+    _, err = last.communicate(timeout=110)
+    assert last.returncode == 0, err[-2000:]
+    assert time.monotonic() - begin < GRACE_S / 2
+    check(trials_of(loaded, run_id))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
 def test_a_killed_process_loses_only_its_own_trial(kind: str, make_recipe: Callable[..., LoadedRecipe]) -> None:
     """kill -9 in the middle: the other one takes the place of what was lost, at once."""
     loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
     victim, survivor = start(loaded.path, run_id), start(loaded.path, run_id)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        line = victim.stderr.readline() if victim.stderr else ""
-        if '"trial_done"' in line or not line:
-            break
+    wait_for(victim, '"trial_done"')
     victim.send_signal(signal.SIGKILL)
     victim.communicate()
     _, err = survivor.communicate(timeout=110)

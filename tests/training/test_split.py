@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from svc.training.interactions import Interactions
-from svc.training.split import SplitPlan, smallest_working_ratio, split
+from svc.training.split import SplitPlan, shuffle_items, smallest_working_ratio, split
 
 
 def interactions(histories: list[list[int]], times: list[list[int]] | None = None) -> Interactions:
@@ -93,3 +93,50 @@ def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> Non
 def test_no_ratio_works_for_single_items() -> None:
     """Users with one item each can lose none."""
     assert smallest_working_ratio(interactions([[0], [1]]), SplitPlan("random", 0.5, 1.0, 1)) is None
+
+
+def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
+    """By time, and among equal times or without times by the place in the table; single items stay in training."""
+    histories = [[0, 1, 2], [3], [4, 5], [1, 0, 2]]
+    plan = SplitPlan("leave_one_out", 0.1, 1.0, 1)
+    timed = split(interactions(histories, [[5, 9, 1], [1], [7, 7], [3, 2, 1]]), plan)
+    assert [row.indices.tolist() for row in timed.heldout] == [[1], [5], [1]]
+    assert timed.val_offset == 1
+    untimed = split(interactions(histories), plan)
+    assert [row.indices.tolist() for row in untimed.heldout] == [[2], [5], [2]]
+    assert timed.train.nnz == untimed.train.nnz == 9 - 3
+
+
+def test_leave_one_out_works_where_a_small_ratio_holds_out_nothing() -> None:
+    """Most users of a small shop have one to three purchases."""
+    data = interactions([[0, 1], [0, 2, 3], [1], [2, 0]])
+    assert split(data, SplitPlan("random", 0.1, 1.0, 1)).n_heldout == 0
+    assert split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1)).n_heldout == 3
+
+
+@pytest.mark.parametrize("scheme", ["random", "time_user", "leave_one_out"])
+@pytest.mark.parametrize("test", [0.01, 0.3, 0.99])
+def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
+    """Together they are the users of a split without a test share; both kinds train with the same items."""
+    data = interactions([list(range(12)) for _ in range(20)], [list(range(12))] * 20)
+    whole = split(data, SplitPlan(scheme, 0.3, 1.0, 2))  # type: ignore[arg-type]
+    parted = split(data, SplitPlan(scheme, 0.3, 1.0, 2, test))  # type: ignore[arg-type]
+    assert whole.test is None
+    assert parted.test is not None
+    assert (parted.train != whole.train).nnz == 0
+    assert ((parted.heldout + parted.test) != whole.heldout).nnz == 0
+    sizes = np.diff(parted.test.indptr) > 0
+    assert int(sizes.sum()) == max(1, int(20 * test + 1e-9))
+    assert not (sizes & (np.diff(parted.heldout.indptr) > 0)).any()
+    assert parted.n_heldout == parted.heldout.nnz > 0
+
+
+def test_shuffled_items_are_the_same_split() -> None:
+    """Column c is item item_order[c] in every matrix."""
+    data = interactions([list(range(12)) for _ in range(6)])
+    plain = split(data, SplitPlan("random", 0.3, 1.0, 2, 0.5))
+    moved = shuffle_items(plain, 3)
+    assert moved.item_order.tolist() != list(range(12))
+    for before, after in ((plain.train, moved.train), (plain.heldout, moved.heldout), (plain.test, moved.test)):
+        assert before is not None and after is not None
+        assert (before[:, moved.item_order] != after).nnz == 0

@@ -15,7 +15,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 # Read at run time through importlib.metadata, or imported by name.
-VERSIONS_OF = ("svc", "irspack", "optuna", "scikit-learn", "numpy")
+VERSIONS_OF = ("svc-recommender", "irspack", "optuna", "scikit-learn", "numpy")
 BY_NAME = ("svc", "sqlalchemy.dialects", "optuna.storages", "fsspec.implementations", "s3fs", "gcsfs", "adlfs")
 WITH_DATA = ("svc", "irspack", "optuna")
 LEFT_OUT = ("tkinter", "IPython", "pytest", "pip", "setuptools")

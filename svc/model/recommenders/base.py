@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.explain import Contributions
 from svc.model.history import History
+from svc.model.item_sets import ItemSet, mask
 from svc.model.query import Query, Ranking
+from svc.model.topk import best
 
 Side = Literal["user", "item"]
+FEW_SHARE = 8
+"""Up to one item in so many, those that are allowed are picked out; above, the others are masked."""
 
 
 class Scorer(Protocol):
@@ -21,6 +26,8 @@ class Scorer(Protocol):
     """Names the family in logs and descriptions."""
     reads_values: ClassVar[bool]
     """Whether the values beside the history matter, or only which items are in it."""
+    explains_by_profile: ClassVar[bool]
+    """Whether a known user is explained by solving its history anew, which then is what the scores come from."""
 
     @property
     def n_items(self) -> int: ...
@@ -34,22 +41,55 @@ class Scorer(Protocol):
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         """One ranking a query, in order. The bits of a ranking depend on its query alone."""
 
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
+        """The addends of the scores of some items; None where scores are no sums over a profile."""
+
+    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+        """For a place among `items`, (m,), the cosine similarities of its item to all of them, (m,)."""
+
     def parts(self) -> dict[str, int]:
         """Bytes of the stored arrays by name."""
 
 
-def left_out(query: Query, history: History) -> NDArray[np.int32]:
+def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
     """Item columns that must not come back; some may be named twice."""
-    parts = [query.exclude, query.seeds]
-    if query.user >= 0 and not query.include_seen:
-        parts.append(history.items(query.user))
+    parts = [query.exclude]
+    if not query.include_seen:
+        parts.append(query.seeds)
+        if query.user >= 0:
+            parts.append(history.items(query.user))
     filled = [part for part in parts if len(part)]
     return filled[0] if len(filled) == 1 else np.concatenate(filled or parts)
+
+
+def best_items(scores: NDArray[np.float64], query: Query, history: History) -> NDArray[np.int32]:
+    """Columns of the best items that may come back, by the score of every item, (n,), which is changed."""
+    scores[excluded_columns(query, history)] = -np.inf
+    allowed = query.allowed
+    if allowed is None:
+        return best(scores, query.limit).astype(np.int32)
+    if 2 * allowed.count <= allowed.n_items:
+        columns = allowed.columns()
+        return columns[best(scores[columns], query.limit)]
+    mask(scores, allowed.flags())
+    return best(scores, query.limit).astype(np.int32)
+
+
+def is_few(allowed: ItemSet) -> bool:
+    """Whether scoring the allowed items one by one is cheaper than scoring all and masking the others."""
+    return allowed.count * FEW_SHARE <= allowed.n_items
+
+
+def cosines(vectors: NDArray[np.float64]) -> Callable[[int], NDArray[np.float64]]:
+    """For a place, the cosines of that row of `vectors`, (m, K), with all of them; those of a zero vector are 0."""
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, np.newaxis]
+    directions = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return lambda place: np.einsum("ij,j->i", directions, directions[place])
 
 
 def profile(query: Query, history: History) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
     """Item columns that lead the query, (h,), and their values, (h,); None: all are 1."""
     if query.user < 0:
-        return query.seeds, None
+        return query.seeds, query.seed_weights
     values = history.values(query.user)
     return history.items(query.user), None if values is None else values.astype(np.float64)

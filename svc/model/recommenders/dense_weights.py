@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.explain import Contributions
 from svc.model.history import History
+from svc.model.item_sets import mask, without
 from svc.model.query import Query, Ranking
-from svc.model.recommenders.base import Side, left_out, profile
+from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
 from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, row_sums
 from svc.model.stored import Stored
 from svc.model.topk import best, reaching
@@ -28,6 +30,7 @@ class DenseWeightsScorer(Stored):
 
     kind: ClassVar[str] = "dense_weights"
     reads_values: ClassVar[bool] = True
+    explains_by_profile: ClassVar[bool] = False
 
     _largest: NDArray[np.float64]
 
@@ -48,17 +51,57 @@ class DenseWeightsScorer(Stored):
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         return [self._rank(query, history) for query in queries]
 
+    def totals(
+        self,
+        rows: NDArray[np.int32],
+        values: NDArray[np.float64] | None,
+        places: NDArray[np.int32] | None = None,
+    ) -> NDArray[np.float64]:
+        """Σ value · weights[row] in float64, (n,), row after row; with `places`, (n,), column c at places[c]."""
+        total = np.zeros(self.n_items)
+        for place, row in enumerate(rows):
+            exact = self.weights[row].astype(np.float64)
+            total += exact if values is None else values[place] * exact
+        if places is None:
+            return total
+        placed = np.empty_like(total)
+        placed[places] = total
+        return placed
+
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:
+        rows, values = profile(query, history)
+        addends = self.weights[rows, items[:, np.newaxis]].astype(np.float64)
+        return Contributions(rows, addends if values is None else addends * values)
+
+    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+        """Cosines of the rows of the weights without their diagonal."""
+        rows = self.weights[items].astype(np.float64)
+        rows[np.arange(len(items)), items] = 0
+        return cosines(rows)
+
     def _rank(self, query: Query, history: History) -> Ranking:
         rows, values = profile(query, history)
         if values is None:
             values = np.ones(len(rows))
-        approximate = self._approximate(rows, values.astype(np.float32))
-        approximate[left_out(query, history)] = -np.inf
-        slack = (len(rows) + 8) * (UNIT_ROUNDOFF * 1.01 * float(np.abs(values) @ self._largest[rows]) + 1e-37)
-        items = reaching(approximate, query.limit, 2 * slack)
+        excluded = excluded_columns(query, history)
+        if query.allowed is not None and is_few(query.allowed):
+            items: NDArray[Any] = without(query.allowed.columns(), excluded, self.n_items)
+        else:
+            items = self._candidates(rows, values, query, excluded)
         scores = self._exact(rows, values, items)
         first = best(scores, query.limit)
         return Ranking(items[first].astype(np.int32), scores[first])
+
+    def _candidates(
+        self, rows: NDArray[np.int32], values: NDArray[np.float64], query: Query, excluded: NDArray[np.int32]
+    ) -> NDArray[np.intp]:
+        """Columns, rising, of all items that may be among the best, and few others."""
+        approximate = self._approximate(rows, values.astype(np.float32))
+        approximate[excluded] = -np.inf
+        if query.allowed is not None:
+            mask(approximate, query.allowed.flags())
+        slack = (len(rows) + 8) * (UNIT_ROUNDOFF * 1.01 * float(np.abs(values) @ self._largest[rows]) + 1e-37)
+        return reaching(approximate, query.limit, 2 * slack)
 
     def _approximate(self, rows: NDArray[np.int32], values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Σ value · weights[row] in float32, (n,)."""
@@ -68,9 +111,7 @@ class DenseWeightsScorer(Stored):
             total += values[part] @ self.weights[rows[part]]
         return total
 
-    def _exact(
-        self, rows: NDArray[np.int32], values: NDArray[np.float64], items: NDArray[np.intp]
-    ) -> NDArray[np.float64]:
+    def _exact(self, rows: NDArray[np.int32], values: NDArray[np.float64], items: NDArray[Any]) -> NDArray[np.float64]:
         """Σ value · weights[row, item] in float64 for each of `items`, (m,)."""
         scores = np.empty(len(items))
         step = max(1, CELLS_AT_ONCE // max(1, len(rows)))

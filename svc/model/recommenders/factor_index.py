@@ -8,8 +8,19 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.item_sets import ItemSet, without
 from svc.model.query import Ranking
-from svc.model.recommenders.factor_scan import NORM_STEP, Layout, bias_free_norms, row_sums, scan_many, scan_one
+from svc.model.recommenders.base import is_few
+from svc.model.recommenders.factor_batch import scan_many
+from svc.model.recommenders.factor_scan import (
+    NORM_STEP,
+    Layout,
+    Wanted,
+    bias_free_norms,
+    row_sums,
+    scan_few,
+    scan_one,
+)
 from svc.model.stored import Stored
 
 BLOCK_ROWS = 4096
@@ -43,6 +54,11 @@ class FactorIndex(Stored):
     def n_items(self) -> int:
         return len(self.factors)
 
+    @property
+    def layout(self) -> Layout:
+        """How it is searched."""
+        return self._layout
+
     def ready(self, *, cosine: bool = False) -> None:
         """Compute positions and norms; with `cosine` also what `search(cosine=True)` reads."""
         n = self.n_items
@@ -65,42 +81,52 @@ class FactorIndex(Stored):
         self,
         vectors: NDArray[np.float64],
         limits: Sequence[int],
-        banned: Sequence[NDArray[np.int32]],
+        excluded: Sequence[NDArray[np.int32]],
+        allowed: Sequence[ItemSet | None] | None = None,
         *,
         cosine: bool = False,
     ) -> list[Ranking]:
-        """The best items of each row of `vectors`, (B, K), by inner product, without the columns that it bans.
+        """The best items of each row of `vectors`, (B, K), by inner product, without the columns that it excludes.
 
-        With `cosine` the product is divided by the norm of the item vector without its last component, the bias;
-        that of a zero vector is 0. The bits of a ranking depend on its own vector, limit and bans, not on other rows.
+        A row with a set in `allowed` ranks the items of that set alone. With `cosine` the product is divided by the
+        norm of the item vector without its last component, the bias; that of a zero vector is 0. The bits of a
+        ranking depend on its own vector, limit, exclusions and set, not on other rows.
         """
+        asked = list(map(Wanted, limits, excluded, allowed or [None] * len(limits)))
         if len(vectors) == 1:
-            return [self._search_one(vectors[0], limits[0], banned[0], cosine=cosine)]
-        zero = np.flatnonzero(~vectors.any(axis=1)).tolist()
-        groups: tuple[list[int], list[int], list[int]] = ([], [], [])
-        for row, limit in enumerate(limits):
-            groups[0 if row in zero else 1 if limit <= SMALL_LIMIT else 2].append(row)
-        rankings = {row: self._first_columns(limits[row], banned[row]) for row in groups[0]}
-        for rows in (*_portions(groups[1]), *_portions(groups[2])):
-            if len(rows) < MANY_FROM:
-                found = [scan_one(self._layout, vectors[r], limits[r], banned[r], cosine=cosine) for r in rows]
+            return [self._search_one(vectors[0], asked[0], cosine=cosine)]
+        nonzero = np.any(vectors, axis=1).tolist()
+        rankings: dict[int, Ranking] = {}
+        groups: tuple[list[int], list[int]] = ([], [])
+        for row, wanted in enumerate(asked):
+            if nonzero[row] and (wanted.allowed is None or not is_few(wanted.allowed)):
+                groups[wanted.limit > SMALL_LIMIT].append(row)
             else:
-                some_limits, some_banned = [limits[r] for r in rows], [banned[r] for r in rows]
-                found = scan_many(self._layout, vectors[rows], some_limits, some_banned, cosine=cosine)
+                rankings[row] = self._search_one(vectors[row], wanted, cosine=cosine)
+        for rows in (*_portions(groups[0]), *_portions(groups[1])):
+            some = [asked[row] for row in rows]
+            if len(rows) < MANY_FROM:
+                found = [self._search_one(vectors[row], asked[row], cosine=cosine) for row in rows]
+            else:
+                found = scan_many(self._layout, vectors[rows], some, cosine=cosine)
             rankings.update(zip(rows, found, strict=True))
         return [rankings[row] for row in range(len(vectors))]
 
-    def _search_one(
-        self, vector: NDArray[np.float64], limit: int, banned: NDArray[np.int32], *, cosine: bool
-    ) -> Ranking:
+    def _search_one(self, vector: NDArray[np.float64], wanted: Wanted, *, cosine: bool) -> Ranking:
         if not vector.any():
-            return self._first_columns(limit, banned)
-        return scan_one(self._layout, vector, limit, banned, cosine=cosine)
+            return self._first_columns(wanted)
+        if wanted.allowed is not None and is_few(wanted.allowed):
+            columns = without(wanted.allowed.columns(), wanted.excluded, self.n_items)
+            return scan_few(self._layout, vector, wanted.limit, columns, cosine=cosine)
+        return scan_one(self._layout, vector, wanted, cosine=cosine)
 
-    def _first_columns(self, limit: int, banned: NDArray[np.int32]) -> Ranking:
+    def _first_columns(self, wanted: Wanted) -> Ranking:
         """The ranking of a zero vector, for which all items score 0."""
-        columns = np.arange(min(self.n_items, limit + len(banned)), dtype=np.int32)
-        columns = np.setdiff1d(columns, banned)[:limit]
+        if wanted.allowed is None:
+            columns = np.arange(min(self.n_items, wanted.limit + len(wanted.excluded)), dtype=np.int32)
+        else:
+            columns = wanted.allowed.columns()
+        columns = without(columns, wanted.excluded, self.n_items)[: wanted.limit]
         return Ranking(columns, np.zeros(len(columns)))
 
     def _inverse_norms(self) -> NDArray[np.float32]:

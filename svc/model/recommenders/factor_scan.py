@@ -20,30 +20,28 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.item_sets import ItemSet, mask
 from svc.model.query import Ranking
-from svc.model.topk import group_count, group_maxima
+from svc.model.topk import group_count
 
 NORM_STEP = 256
 """Norms are kept for every such position."""
 FIRST_BLOCK = 4096
 FIRST_BLOCK_PER_ITEM = 128
 """The first block has this many positions for each item wanted, if that is more: fewer blocks for long answers."""
-BLOCK_SCORES = 1 << 22
-"""Approximate scores held at once, so 16 MiB."""
 GEMM_FROM = 8
 """Fewer vectors than this are multiplied faster one at a time."""
 RESCORE_AT_ONCE = 1 << 14
 """Candidates scored exactly at once."""
-POOL_LIMIT = 1 << 18
-"""Candidates beyond twice those wanted that may be collected before they are reduced to the best of each vector."""
+
+FIRST_GATHERED, GATHERED_PER_ITEM = 512, 16
+"""Rows gathered at first, at least and for each item wanted, when only few items are allowed."""
 
 LOWEST = float(np.finfo(np.float32).min)
 UNIT_ROUNDOFF = 2.0**-24
@@ -51,6 +49,14 @@ UNIT_ROUNDOFF = 2.0**-24
 Positions = NDArray[np.intp]
 Scores = NDArray[np.float32]
 Reach = TypeVar("Reach", float, NDArray[np.float64])
+
+
+class Wanted(NamedTuple):
+    """What one ranking may hold: at most `limit` items, none of the `excluded` columns, and of `allowed` alone."""
+
+    limit: int
+    excluded: NDArray[np.int32]
+    allowed: ItemSet | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,6 +101,13 @@ class Layout:
             scores *= self.inverse_norms[start:stop]
         return scores
 
+    def scores_at(self, vector: Scores, positions: Positions, *, cosine: bool) -> Scores:
+        """Approximate scores of m positions for one vector, (m,)."""
+        scores: Scores = np.dot(self.factors.take(positions, axis=0), vector)
+        if cosine and self.inverse_norms is not None:
+            scores *= self.inverse_norms[positions]
+        return scores
+
     def exact(self, vectors: NDArray[np.float64], positions: Positions, *, cosine: bool) -> NDArray[np.float64]:
         """Exact scores of m positions, (m,), each for its own row of `vectors`, (m, K) or (1, K)."""
         factors = self.factors.take(positions, axis=0)
@@ -105,19 +118,18 @@ class Layout:
         return scores
 
 
-def scan_one(
-    layout: Layout, vector: NDArray[np.float64], limit: int, banned: NDArray[np.int32], *, cosine: bool
-) -> Ranking:
-    """The best items of one vector, (K,), that is not zero, without the columns in `banned`."""
-    length = math.sqrt(vector @ vector)
-    slack = _slack(len(vector), length if cosine else length * layout.norms[0])
-    lone = _Lone(layout, vector.astype(np.float32), limit, layout.positions[banned], slack, cosine)
-    if layout.nonzero <= _first_block(limit):
+def scan_one(layout: Layout, vector: NDArray[np.float64], wanted: Wanted, *, cosine: bool) -> Ranking:
+    """The best items of one vector, (K,), that is not zero."""
+    length, limit = math.sqrt(vector @ vector), wanted.limit
+    slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
+    excluded, flags = layout.positions[wanted.excluded], None if wanted.allowed is None else wanted.allowed.flags()
+    lone = _Lone(layout, vector.astype(np.float32), limit, excluded, slack, cosine, flags)
+    if layout.nonzero <= first_block(limit):
         positions, _, bound = lone.block(0, layout.nonzero, -math.inf)
     else:
         positions, bound = lone.blocks(length)
     if _floor(bound, slack) <= 0:
-        positions = np.concatenate([positions, _zero_items(layout, limit, lone.avoided)])
+        positions = np.concatenate([positions, zero_items(layout, limit, excluded, wanted.allowed)])
     return _ranked(layout, vector, limit, positions, cosine=cosine)
 
 
@@ -127,17 +139,20 @@ class _Lone(NamedTuple):
     layout: Layout
     approximate: Scores
     limit: int
-    avoided: NDArray[np.int32]
+    excluded: NDArray[np.int32]
     slack: float
     cosine: bool
+    allowed: NDArray[np.bool_] | None
 
     def block(self, start: int, stop: int, bound: float) -> tuple[Positions, Scores, float]:
         """Candidates of the positions start..stop, counted from start, their scores, and the bound that they reach."""
         scores = self.layout.scores_of_one(self.approximate, start, stop, cosine=self.cosine)
-        avoided = self.avoided
+        excluded = self.excluded
         if stop - start < len(self.layout.columns):
-            avoided = avoided[(avoided >= start) & (avoided < stop)] - start
-        scores[avoided] = -np.inf
+            excluded = excluded[(excluded >= start) & (excluded < stop)] - start
+        scores[excluded] = -np.inf
+        if self.allowed is not None:
+            mask(scores, self.allowed[self.layout.columns[start:stop]])
         bound = max(bound, _bound_of_groups(scores, self.limit))
         kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
         return kept, scores[kept], bound
@@ -145,7 +160,7 @@ class _Lone(NamedTuple):
     def blocks(self, length: float) -> tuple[Positions, float]:
         """Candidates of the whole index, and the bound. `length` is the norm of the vector."""
         positions, values = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
-        bound, start, end, size = -math.inf, 0, self.layout.nonzero, _first_block(self.limit)
+        bound, start, end, size = -math.inf, 0, self.layout.nonzero, first_block(self.limit)
         while start < end:
             stop = min(start + size, end)
             kept, scores, bound = self.block(start, stop, bound)
@@ -157,6 +172,26 @@ class _Lone(NamedTuple):
         return positions[values >= _floor(bound, self.slack)], bound
 
 
+def scan_few(
+    layout: Layout, vector: NDArray[np.float64], limit: int, columns: NDArray[np.int32], *, cosine: bool
+) -> Ranking:
+    """The best of these distinct columns for one vector, (K,), by gathering their rows in the order of the index."""
+    length = math.sqrt(vector @ vector)
+    slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
+    approximate = vector.astype(np.float32)
+    places = np.sort(layout.positions[columns]).astype(np.intp)
+    kept, values = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
+    bound, start, size = -math.inf, 0, max(FIRST_GATHERED, GATHERED_PER_ITEM * limit)
+    while start < len(places):
+        if not cosine and bound - slack > layout.longest(int(places[start])) * length:
+            break
+        part = places[start : start + size]
+        kept = np.concatenate([kept, part])
+        values = np.concatenate([values, layout.scores_at(approximate, part, cosine=cosine)])
+        bound, start, size = max(bound, _kth(values, limit)), start + size, 2 * size
+    return _ranked(layout, vector, limit, kept[values >= _floor(bound, slack)], cosine=cosine)
+
+
 def _ranked(layout: Layout, vector: NDArray[np.float64], limit: int, positions: Positions, *, cosine: bool) -> Ranking:
     parts = range(0, max(1, len(positions)), RESCORE_AT_ONCE)
     exact = [layout.exact(vector[np.newaxis], positions[p : p + RESCORE_AT_ONCE], cosine=cosine) for p in parts]
@@ -166,139 +201,17 @@ def _ranked(layout: Layout, vector: NDArray[np.float64], limit: int, positions: 
     return Ranking(columns[order], scores[order])
 
 
-def scan_many(
-    layout: Layout,
-    vectors: NDArray[np.float64],
-    limits: Sequence[int],
-    banned: Sequence[NDArray[np.int32]],
-    *,
-    cosine: bool,
-) -> list[Ranking]:
-    """As `scan_one` for each row of `vectors`, (b, K)."""
-    return _Scan(layout, vectors, np.asarray(limits, dtype=np.intp), banned, cosine=cosine).run()
+def zero_items(layout: Layout, limit: int, excluded: NDArray[np.int32], allowed: ItemSet | None) -> Positions:
+    """Positions of the first `limit` items of norm zero, which stand last and by column, that may come back."""
+    excluded = excluded[excluded >= layout.nonzero]
+    end = layout.nonzero + limit + len(excluded) if allowed is None else len(layout.columns)
+    positions = np.arange(layout.nonzero, min(len(layout.columns), end))
+    if allowed is not None:
+        positions = positions[allowed.contains(layout.columns[positions])]
+    return np.setdiff1d(positions, excluded)[:limit]
 
 
-class _Scan:
-    """One pass over the index for several vectors. `alive` are the rows for which later items may matter."""
-
-    def __init__(
-        self,
-        layout: Layout,
-        vectors: NDArray[np.float64],
-        limits: NDArray[np.intp],
-        banned: Sequence[NDArray[np.int32]],
-        *,
-        cosine: bool,
-    ) -> None:
-        self.layout = layout
-        self.cosine = cosine
-        self.vectors = vectors
-        self.approximate = vectors.astype(np.float32)
-        self.limits = limits
-        self.most = int(limits.max())
-        self.lengths = np.sqrt(row_sums(vectors * vectors))
-        self.slack = _slack(vectors.shape[1], self.lengths * (1.0 if cosine else layout.norms[0]))
-        self.banned_rows = np.repeat(np.arange(len(banned)), [len(columns) for columns in banned])
-        self.banned_positions = layout.positions[np.concatenate(banned)]
-        self.leaders = np.full((len(vectors), self.most), -np.inf, dtype=np.float32)
-        self.floors = np.full(len(vectors), LOWEST, dtype=np.float32)
-        self.pool: list[tuple[Positions, Positions, Scores]] = []
-
-    def run(self) -> list[Ranking]:
-        alive = np.arange(len(self.vectors))
-        start, end, size = 0, self.layout.nonzero, _first_block(self.most)
-        while start < end and len(alive):
-            room = max(NORM_STEP, BLOCK_SCORES // len(alive))
-            stop = min(start + min(size, room), end)
-            alive, end = self._block(alive, start, stop)
-            start, size = stop, 2 * size
-        if self.layout.nonzero < len(self.layout.columns):
-            self._collect_zero_items()
-        return self._rankings()
-
-    def _block(self, alive: Positions, start: int, stop: int) -> tuple[Positions, int]:
-        """Score the positions start..stop for the rows `alive`; returns who stays alive and the end of their scan."""
-        scores = self.layout.scores(self.approximate[alive], start, stop, cosine=self.cosine)
-        self._mask(scores, alive, start, stop)
-        bounds = self._raise_bounds(scores, alive)
-        hits = np.flatnonzero(scores >= self.floors[alive, np.newaxis])
-        rows, offsets = np.divmod(hits, stop - start)
-        self._collect(alive[rows], offsets + start, scores.ravel()[hits])
-        if self.cosine:
-            return alive, self.layout.nonzero
-        needed = (bounds - self.slack[alive]) / self.lengths[alive] * (1 - 1e-9)
-        remaining = needed <= self.layout.longest(stop)
-        least = float(needed[remaining].min(initial=np.inf))
-        return alive[remaining], min(self.layout.nonzero, self.layout.end_of_norms(least))
-
-    def _mask(self, scores: Scores, alive: Positions, start: int, stop: int) -> None:
-        inside = np.flatnonzero((self.banned_positions >= start) & (self.banned_positions < stop))
-        if not len(inside):
-            return
-        place = np.full(len(self.vectors), -1, dtype=np.intp)
-        place[alive] = np.arange(len(alive))
-        rows = place[self.banned_rows[inside]]
-        scored = rows >= 0
-        scores[rows[scored], self.banned_positions[inside[scored]] - start] = -np.inf
-
-    def _raise_bounds(self, scores: Scores, alive: Positions) -> Scores:
-        """Take new scores into account; returns the bound of each row of `alive`."""
-        maxima = group_maxima(scores, group_count(self.most))
-        merged = np.concatenate([self.leaders[alive], maxima], axis=1)
-        leaders = np.partition(merged, merged.shape[1] - self.most, axis=1)[:, -self.most :]
-        self.leaders[alive] = leaders
-        ordered = np.sort(leaders, axis=1)
-        bounds: Scores = ordered[np.arange(len(alive)), self.most - self.limits[alive]]
-        self.floors[alive] = np.maximum(bounds - 2 * self.slack[alive], LOWEST)
-        return bounds
-
-    def _collect(self, rows: Positions, positions: Positions, scores: Scores) -> None:
-        self.pool.append((rows, positions, scores))
-        if sum(len(part[0]) for part in self.pool) > POOL_LIMIT + 2 * int(self.limits.sum()):
-            rows, positions, _ = self._settle()
-            self.pool = [(rows, positions, np.full(len(rows), np.inf, dtype=np.float32))]
-
-    def _collect_zero_items(self) -> None:
-        rows = np.flatnonzero(self.floors <= 0).tolist()
-        found = [
-            _zero_items(self.layout, int(self.limits[row]), self.banned_positions[self.banned_rows == row])
-            for row in rows
-        ]
-        positions = np.concatenate([*found, np.empty(0, dtype=np.intp)])
-        owners = np.repeat(np.array(rows, dtype=np.intp), [len(part) for part in found])
-        self._collect(owners, positions, np.zeros(len(positions), dtype=np.float32))
-
-    def _settle(self) -> tuple[Positions, Positions, NDArray[np.float64]]:
-        """Rows, positions and exact scores of the `limit` best candidates of each row, in order."""
-        rows, positions, approximate = (np.concatenate(parts) for parts in zip(*self.pool, strict=True))
-        reaching = np.flatnonzero(approximate >= self.floors[rows])
-        rows, positions = rows[reaching], positions[reaching]
-        scores = np.empty(len(rows))
-        for start in range(0, len(rows), RESCORE_AT_ONCE):
-            part = slice(start, start + RESCORE_AT_ONCE)
-            scores[part] = self.layout.exact(self.vectors[rows[part]], positions[part], cosine=self.cosine)
-        order = np.lexsort((self.layout.columns[positions], -scores, rows))
-        rows = rows[order]
-        rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-        first = np.flatnonzero(rank < self.limits[rows])
-        order = order[first]
-        return rows[first], positions[order], scores[order]
-
-    def _rankings(self) -> list[Ranking]:
-        rows, positions, scores = self._settle()
-        columns = self.layout.columns[positions]
-        ends = np.searchsorted(rows, np.arange(len(self.vectors) + 1)).tolist()
-        return [Ranking(columns[a:b], scores[a:b]) for a, b in pairwise(ends)]
-
-
-def _zero_items(layout: Layout, limit: int, avoided: NDArray[np.int32]) -> Positions:
-    """Positions of the first `limit` items of norm zero, which stand last and by column, that are not avoided."""
-    avoided = avoided[avoided >= layout.nonzero]
-    positions = np.arange(layout.nonzero, min(len(layout.columns), layout.nonzero + limit + len(avoided)))
-    return np.setdiff1d(positions, avoided)
-
-
-def _first_block(limit: int) -> int:
+def first_block(limit: int) -> int:
     return max(FIRST_BLOCK, FIRST_BLOCK_PER_ITEM * limit)
 
 
@@ -321,11 +234,11 @@ def _kth(values: Scores, k: int) -> float:
 
 
 def _floor(bound: float, slack: float) -> float:
-    """What a candidate must reach. Minus infinity, the score of banned items, never does."""
+    """What a candidate must reach. Minus infinity, the score of excluded items, never does."""
     return max(bound - 2 * slack, LOWEST)
 
 
-def _slack(components: int, reach: Reach) -> Reach:
+def error_bound(components: int, reach: Reach) -> Reach:
     """Bound of the error of a float32 inner product of vectors whose norms multiply to `reach`.
 
     Rounding the vector to float32 and K products and sums, in any order, err by at most about (K + 1) unit

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.coldstart import LeastSquares
+from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.query import Query, Ranking
-from svc.model.recommenders.base import Side, left_out
+from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
 from svc.model.stored import Stored
 
@@ -26,6 +27,7 @@ class FactorScorer(Stored, ABC):
 
     kind: ClassVar[str] = "factors"
     reads_values: ClassVar[bool] = False
+    explains_by_profile: ClassVar[bool] = True
 
     def __init__(self, users: NDArray[np.float32], index: FactorIndex) -> None:
         self.users = users
@@ -45,56 +47,83 @@ class FactorScorer(Stored, ABC):
         if len(queries) == 1:
             (query,) = queries
             known_user = query.user >= 0
-            vectors = self.users[[query.user]].astype(np.float64) if known_user else self.imagine(queries)
-            return self.index.search(vectors, [query.limit], [left_out(query, history)])
+            vectors = self.users[[query.user]].astype(np.float64) if known_user else self.embed_cold(queries)
+            return self.index.search(vectors, [query.limit], [excluded_columns(query, history)], [query.allowed])
         users = np.array([query.user for query in queries], dtype=np.intp)
         known = np.flatnonzero(users >= 0)
         vectors = np.empty((len(queries), self.users.shape[1]))
         vectors[known] = self.users[users[known]]
         if len(known) < len(queries):
             others = np.flatnonzero(users < 0)
-            vectors[others] = self.imagine([queries[row] for row in others.tolist()])
-        banned = [left_out(query, history) for query in queries]
-        return self.index.search(vectors, [query.limit for query in queries], banned)
+            vectors[others] = self.embed_cold([queries[row] for row in others.tolist()])
+        excluded = [excluded_columns(query, history) for query in queries]
+        allowed = [query.allowed for query in queries]
+        return self.index.search(vectors, [query.limit for query in queries], excluded, allowed)
+
+    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+        """Cosines of the item vectors."""
+        return cosines(self.index.vectors(items))
 
     @abstractmethod
-    def imagine(self, queries: Sequence[Query]) -> Matrix:
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None: ...
+
+    @abstractmethod
+    def embed_cold(self, queries: Sequence[Query]) -> Matrix:
         """Vectors, (B, K), of users who are not in the training data but described by seeds or features."""
 
 
 class IALSScorer(FactorScorer):
-    """Implicit alternating least squares: an imagined user stands where training would have put it."""
+    """Implicit alternating least squares: the vector of an unseen user is solved exactly."""
 
-    def __init__(self, users: NDArray[np.float32], index: FactorIndex, placing: LeastSquares) -> None:
+    STORED_NAMES: ClassVar[dict[str, str]] = {"least_squares": "placing"}
+    reads_values: ClassVar[bool] = True  # of a known history that a request adds to, or that is explained
+
+    def __init__(self, users: NDArray[np.float32], index: FactorIndex, least_squares: LeastSquares) -> None:
         super().__init__(users, index)
-        self.placing = placing
+        self.least_squares = least_squares
 
     def ready(self) -> None:
         super().ready()
-        user_gram = None if self.placing.item_weights is None else gram(self.users)
-        self.placing.ready(gram(self.index.factors), user_gram)
+        user_gram = None if self.least_squares.item_weights is None else self._gram_of_users()
+        self.least_squares.ready(gram(self.index.factors), user_gram)
+
+    def _gram_of_users(self) -> NDArray[np.float64]:
+        return gram(self.users)
 
     def feature_dim(self, side: Side) -> int | None:
-        return self.placing.feature_dim(side)
+        return self.least_squares.feature_dim(side)
 
-    def imagine(self, queries: Sequence[Query]) -> Matrix:
+    def embed_cold(self, queries: Sequence[Query]) -> Matrix:
         groups = _alike(queries)
         if len(queries) == 1:
             return self._place(queries, *next(iter(groups)))
         vectors = np.empty((len(queries), self.users.shape[1]))
-        for (seeds, prior), rows in groups.items():
+        for (seeds, prior, weighted), rows in groups.items():
             step = max(1, CELLS_AT_ONCE // (seeds * vectors.shape[1] + 1))
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
-                vectors[part] = self._place([queries[row] for row in part], seeds, prior)
+                vectors[part] = self._place([queries[row] for row in part], seeds, prior, weighted)
         return vectors
 
-    def _place(self, queries: Sequence[Query], seeds: int, prior: bool) -> Matrix:
-        """Vectors of queries that all have that many seeds, and features of the user or not."""
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
+        """Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5."""
+        described = np.array([encoded.dense() for encoded in query.seed_features]) if query.seed_features else None
+        known, unseen, features = self.least_squares.addends(
+            self.index.vectors(items),
+            self.index.vectors(query.seeds),
+            query.seed_weights,
+            described,
+            query.user_features,
+        )
+        return Contributions(query.seeds, known, features, unseen)
+
+    def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool) -> Matrix:
+        """Vectors of queries that all have that many seeds, and features of the user or not, and weights or not."""
         features = np.array([query.user_features for query in queries], dtype=np.float64) if prior else None
         if features is not None and not seeds:
-            return self.placing.users_from_features(features)
-        return self.placing.users_from_seeds(self._seed_vectors(queries), features)
+            return self.least_squares.users_from_features(features)
+        weights = np.array([query.seed_weights for query in queries]) if weighted else None
+        return self.least_squares.users_from_seeds(self._seed_vectors(queries), features, weights)
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
         """Item vectors of queries with as many seeds each, (B, S, K)."""
@@ -108,23 +137,66 @@ class IALSScorer(FactorScorer):
         if not query.seed_features:
             return known
         described = np.array([encoded.dense() for encoded in query.seed_features])
-        return np.concatenate([known, self.placing.items_from_features(described)])
+        return np.concatenate([known, self.least_squares.items_from_features(described)])
 
 
-def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool], list[int]]:
-    """Places of the queries by their number of seeds and whether they have features of the user."""
-    groups: dict[tuple[int, bool], list[int]] = {}
+class ColdStartScorer(IALSScorer):
+    """iALS for users whom training never saw: beside the items only UᵀU, (K, K) float64, of the trained users."""
+
+    def __init__(self, index: FactorIndex, least_squares: LeastSquares, user_gram: NDArray[np.float64]) -> None:
+        super().__init__(np.empty((0, index.factors.shape[1]), dtype=np.float32), index, least_squares)
+        self.user_gram = user_gram
+
+    @classmethod
+    def of(cls, scorer: IALSScorer) -> ColdStartScorer:
+        """What `scorer` needs for such users."""
+        return cls(scorer.index, scorer.least_squares, gram(scorer.users))
+
+    def _gram_of_users(self) -> NDArray[np.float64]:
+        return self.user_gram
+
+
+def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool], list[int]]:
+    """Places of the queries by their number of seeds, and whether they have features of the user, and weights."""
+    groups: dict[tuple[int, bool, bool], list[int]] = {}
     for place, query in enumerate(queries):
         n_seeds = len(query.seeds) + len(query.seed_features)
-        groups.setdefault((n_seeds, query.user_features is not None), []).append(place)
+        kind = (n_seeds, query.user_features is not None, query.seed_weights is not None)
+        groups.setdefault(kind, []).append(place)
     return groups
 
 
 class SVDScorer(FactorScorer):
-    """Truncated SVD: an imagined user is the projection of its history."""
+    """Truncated SVD: the vector of an unseen user is the projection of its history.
 
-    def imagine(self, queries: Sequence[Query]) -> Matrix:
-        return np.array([self.index.vectors(query.seeds).sum(axis=0) for query in queries])
+    `scales`, (n_items,) float32 by column, are what item vectors are multiplied by in a history; None: 1.
+    """
+
+    reads_values: ClassVar[bool] = True  # as for iALS
+    scales: NDArray[np.float32] | None = None
+
+    def __init__(
+        self, users: NDArray[np.float32], index: FactorIndex, scales: NDArray[np.float32] | None = None
+    ) -> None:
+        super().__init__(users, index)
+        self.scales = scales
+
+    def embed_cold(self, queries: Sequence[Query]) -> Matrix:
+        return np.array([self._projected(query) for query in queries])
+
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
+        vectors = self._history_vectors(query)
+        return Contributions(query.seeds, self.index.vectors(items) @ vectors.T)
+
+    def _history_vectors(self, query: Query) -> Matrix:
+        vectors = self.index.vectors(query.seeds)
+        if self.scales is not None:
+            vectors *= self.scales[query.seeds, np.newaxis]
+        return _weighted(vectors, query)
+
+    def _projected(self, query: Query) -> NDArray[np.float64]:
+        projected: NDArray[np.float64] = self._history_vectors(query).sum(axis=0)
+        return projected
 
 
 class BPRScorer(FactorScorer):
@@ -132,6 +204,8 @@ class BPRScorer(FactorScorer):
 
     It cannot place new users; seeds are answered by the cosine between their mean direction and the items' vectors.
     """
+
+    explains_by_profile: ClassVar[bool] = False
 
     def ready(self) -> None:
         self.index.ready(cosine=True)
@@ -150,21 +224,46 @@ class BPRScorer(FactorScorer):
         components = self.users.shape[1]
         vectors = np.zeros((len(queries), components + 1))
         if cosine:
-            vectors[:, :components] = self.imagine(queries)
+            vectors[:, :components] = self.embed_cold(queries)
         else:
             vectors[:, :components] = self.users[[query.user for query in queries]]
             vectors[:, components] = 1.0
-        banned = [left_out(query, history) for query in queries]
-        return self.index.search(vectors, [query.limit for query in queries], banned, cosine=cosine)
+        excluded = [excluded_columns(query, history) for query in queries]
+        allowed = [query.allowed for query in queries]
+        return self.index.search(vectors, [query.limit for query in queries], excluded, allowed, cosine=cosine)
 
-    def imagine(self, queries: Sequence[Query]) -> Matrix:
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:  # noqa: ARG002
+        """The vector of a known user is learned, not added up; that of a history is the sum of directions."""
+        if query.user >= 0:
+            return None
+        seeds, vectors = self.index.vectors(query.seeds)[:, :-1], self.index.vectors(items)[:, :-1]
+        length = float(np.linalg.norm(_weighted(_directions(seeds), query).sum(axis=0)))
+        addends = _directions(vectors) @ _weighted(_directions(seeds), query).T
+        return Contributions(query.seeds, addends / length if length else addends)
+
+    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+        """Cosines of the item vectors without their biases."""
+        return cosines(self.index.vectors(items)[:, :-1])
+
+    def embed_cold(self, queries: Sequence[Query]) -> Matrix:
         """The mean directions of the seeds, scaled to length 1 so that scores are cosines."""
-        return np.array([_mean_direction(self.index.vectors(query.seeds)[:, :-1]) for query in queries])
+        return np.array([_mean_direction(self.index.vectors(query.seeds)[:, :-1], query) for query in queries])
 
 
-def _mean_direction(vectors: Matrix) -> NDArray[np.float64]:
+def _weighted(vectors: Matrix, query: Query) -> Matrix:
+    """The vectors of the seeds, (s, K), times their weights."""
+    return vectors if query.seed_weights is None else vectors * query.seed_weights[:, np.newaxis]
+
+
+def _directions(vectors: Matrix) -> Matrix:
+    """The rows scaled to length 1; zero ones stay."""
+    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, np.newaxis]
+    directions: Matrix = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    return directions
+
+
+def _mean_direction(vectors: Matrix, query: Query) -> NDArray[np.float64]:
     """(K,), of length 1, or zero if nothing has a direction."""
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))
-    total: NDArray[np.float64] = (vectors[norms > 0] / norms[norms > 0, np.newaxis]).sum(axis=0)
+    total: NDArray[np.float64] = _weighted(_directions(vectors), query).sum(axis=0)
     length = float(np.sqrt(total @ total))
     return total / length if length else total

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.query import Query, Ranking
-from svc.model.recommenders.base import Side, left_out, profile
+from svc.model.recommenders.base import Side, best_items, profile
 from svc.model.stored import Stored
-from svc.model.topk import best
 
 
 class NeighbourScorer(Stored):
@@ -23,6 +23,7 @@ class NeighbourScorer(Stored):
 
     kind: ClassVar[str] = "neighbours"
     reads_values: ClassVar[bool] = True
+    explains_by_profile: ClassVar[bool] = False
 
     def __init__(self, offsets: Offsets, columns: NDArray[np.int32], weights: NDArray[np.float32]) -> None:
         self.offsets = offsets
@@ -43,13 +44,50 @@ class NeighbourScorer(Stored):
         return [self._rank(query, history) for query in queries]
 
     def _rank(self, query: Query, history: History) -> Ranking:
-        scores = self._scores(*profile(query, history))
-        scores[left_out(query, history)] = -np.inf
-        items = best(scores, query.limit)
-        return Ranking(items.astype(np.int32), scores[items])
+        scores = self.totals(*profile(query, history))
+        items = best_items(scores, query, history)
+        return Ranking(items, scores[items])
 
-    def _scores(self, rows: NDArray[np.int32], values: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        """Σ value · weights[row], (n,)."""
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:
+        rows, values = profile(query, history)
+        addends = np.zeros((len(items), len(rows)))
+        place = np.full(self.n_items, -1, dtype=np.intp)
+        place[items] = np.arange(len(items))
+        for number, row in enumerate(rows.tolist()):
+            part = slice(self.offsets[row], self.offsets[row + 1])
+            found = place[self.columns[part]]
+            addends[found[found >= 0], number] = self.weights[part][found >= 0]
+        return Contributions(rows, addends if values is None else addends * values)
+
+    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+        """Cosines of the rows of the weights without their diagonal."""
+        starts = self.offsets[items]
+        lengths = self.offsets[items + 1] - starts
+        ends = np.cumsum(lengths)
+        entries = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - ends + lengths, lengths)
+        owners, columns = np.repeat(np.arange(len(items)), lengths), self.columns[entries]
+        weights = self.weights[entries].astype(np.float64)
+        weights[columns == items[owners]] = 0
+        norms = np.sqrt(np.bincount(owners, weights * weights, minlength=len(items)))[owners]
+        weights = np.divide(weights, norms, out=np.zeros_like(weights), where=norms > 0)
+        row = np.zeros(self.n_items)
+
+        def to_all(place: int) -> NDArray[np.float64]:
+            own = slice(ends[place] - lengths[place], ends[place])
+            row[columns[own]] = weights[own]
+            found = np.bincount(owners, weights * row[columns], minlength=len(items)).astype(np.float64, copy=False)
+            row[columns[own]] = 0
+            return found
+
+        return to_all
+
+    def totals(
+        self,
+        rows: NDArray[np.int32],
+        values: NDArray[np.float64] | None,
+        places: NDArray[np.int32] | None = None,
+    ) -> NDArray[np.float64]:
+        """Σ value · weights[row], (n,), by column, or with `places`, (n,), column c at places[c]."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         ends = np.cumsum(lengths)
@@ -58,4 +96,5 @@ class NeighbourScorer(Stored):
         weights = self.weights[entries].astype(np.float64)
         if values is not None:
             weights *= np.repeat(values, lengths)
-        return np.bincount(self.columns[entries], weights, minlength=self.n_items).astype(np.float64, copy=False)
+        columns = self.columns[entries] if places is None else places[self.columns[entries]]
+        return np.bincount(columns, weights, minlength=self.n_items).astype(np.float64, copy=False)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.history import History
+from svc.model.item_sets import without
 from svc.model.query import Query, Ranking
-from svc.model.recommenders.base import Side, left_out
+from svc.model.recommenders.base import Side, excluded_columns
 from svc.model.stored import Stored
 
 
@@ -19,6 +20,7 @@ class PopularityScorer(Stored):
 
     kind: ClassVar[str] = "popularity"
     reads_values: ClassVar[bool] = False
+    explains_by_profile: ClassVar[bool] = False
 
     _order: NDArray[np.int32]
 
@@ -30,17 +32,34 @@ class PopularityScorer(Stored):
         return len(self.scores)
 
     def ready(self) -> None:
-        self._order = np.argsort(-self.scores, kind="stable").astype(np.int32)
+        self._order = by_count(self.scores)
 
     def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
         return None
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        return [self._rank(query, left_out(query, history)) for query in queries]
+        return [self._rank(query, excluded_columns(query, history)) for query in queries]
 
-    def _rank(self, query: Query, banned: NDArray[np.int32]) -> Ranking:
-        items = self._order[: query.limit + len(banned)]
-        avoided = np.zeros(self.n_items, dtype=np.bool_)
-        avoided[banned] = True
-        items = items[~avoided[items]][: query.limit]
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> None:  # noqa: ARG002
+        """Everybody gets the same order: no item of a profile is a reason."""
+        return
+
+    def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
+        """Nothing is known of how items relate: diversity changes nothing."""
+        return lambda _: np.zeros(len(items))
+
+    def _rank(self, query: Query, excluded: NDArray[np.int32]) -> Ranking:
+        items = first_of(self._order, query, excluded)
         return Ranking(items, self.scores[items])
+
+
+def by_count(counts: NDArray[Any]) -> NDArray[np.int32]:
+    """Columns by falling count, ties by column."""
+    return np.argsort(-counts, kind="stable").astype(np.int32)
+
+
+def first_of(order: NDArray[np.int32], query: Query, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The first items of `order`, (n,), that may come back."""
+    if query.allowed is None:
+        return without(order[: query.limit + len(excluded)], excluded, len(order))[: query.limit]
+    return without(order[query.allowed.flags()[order]], excluded, len(order))[: query.limit]

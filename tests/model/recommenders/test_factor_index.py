@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from svc.model.query import Ranking
-from svc.model.recommenders import factor_scan
+from svc.model.recommenders import factor_batch, factor_scan
 from svc.model.recommenders.factor_index import FactorIndex
 
 NONE = np.empty(0, dtype=np.int32)
@@ -18,10 +18,10 @@ def built(factors: np.ndarray, *, cosine: bool = False) -> FactorIndex:
     return index
 
 
-def exact(factors: np.ndarray, vector: np.ndarray, limit: int, banned: np.ndarray) -> list[int]:
+def exact(factors: np.ndarray, vector: np.ndarray, limit: int, excluded: np.ndarray) -> list[int]:
     """Columns by full sort of float64 scores, summed as the index sums them."""
     scores = np.add.reduce(np.ascontiguousarray(factors, dtype=np.float64) * vector, axis=1)
-    scores[banned] = -np.inf
+    scores[excluded] = -np.inf
     order = np.lexsort((np.arange(len(scores)), -scores))
     return [int(column) for column in order if scores[column] > -np.inf][:limit]
 
@@ -61,11 +61,11 @@ def test_a_batch_gives_the_bits_of_each_alone_and_the_order_of_a_full_sort(kind:
         vectors = rng.normal(size=(size, k))
         vectors[rng.random(size) < 0.1] = 0
         limits = rng.choice([1, 3, 10, 32, 40, 250], size).tolist()
-        banned = [rng.integers(0, n, rng.integers(0, 30)).astype(np.int32) for _ in range(size)]
-        together = index.search(vectors, limits, banned)
+        excluded = [rng.integers(0, n, rng.integers(0, 30)).astype(np.int32) for _ in range(size)]
+        together = index.search(vectors, limits, excluded)
         for row, ranking in enumerate(together):
-            assert ranking.items.tolist() == exact(factors, vectors[row], limits[row], banned[row])
-            (alone,) = index.search(vectors[[row]], [limits[row]], [banned[row]])
+            assert ranking.items.tolist() == exact(factors, vectors[row], limits[row], excluded[row])
+            (alone,) = index.search(vectors[[row]], [limits[row]], [excluded[row]])
             assert same_bits(alone, ranking)
 
 
@@ -75,10 +75,10 @@ def test_the_largest_batch_gives_the_same_bits() -> None:
     index = built(catalogue("decaying", 12_000, 24, rng))
     vectors = rng.normal(size=(300, 24))
     limits = [10] * 300
-    banned = [rng.integers(0, 12_000, 20).astype(np.int32) for _ in range(300)]
-    together = index.search(vectors, limits, banned)
+    excluded = [rng.integers(0, 12_000, 20).astype(np.int32) for _ in range(300)]
+    together = index.search(vectors, limits, excluded)
     for row in range(0, 300, 7):
-        assert same_bits(index.search(vectors[[row]], [10], [banned[row]])[0], together[row])
+        assert same_bits(index.search(vectors[[row]], [10], [excluded[row]])[0], together[row])
 
 
 def test_everything_banned_gives_an_empty_ranking() -> None:
@@ -117,7 +117,7 @@ def test_cosine_ignores_length_and_bias() -> None:
 
 def test_a_crowd_of_candidates_is_reduced_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """When ties make nearly everything a candidate, memory stays bounded and the answer exact."""
-    monkeypatch.setattr(factor_scan, "POOL_LIMIT", 500)
+    monkeypatch.setattr(factor_batch, "POOL_LIMIT", 500)
     monkeypatch.setattr(factor_scan, "FIRST_BLOCK", 256)
     monkeypatch.setattr(factor_scan, "FIRST_BLOCK_PER_ITEM", 1)
     factors = np.ones((3000, 3))

@@ -39,3 +39,17 @@ nodeSelector: {{- toYaml . | nindent 2 }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
+
+{{- define "svc.identity" -}}
+{{- /* Nothing in svc talks to the cluster; a named account carries a cloud's workload identity. */ -}}
+automountServiceAccountToken: false
+{{- with .Values.serviceAccount.name }}
+serviceAccountName: {{ . }}
+{{- end }}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,88 @@
+"""What does a request of a blend cost beside its slower part alone?
+
+    python -m benchmarks.blend [--components 128] [--top-k 500]
+
+iALS and RP3beta at shape (b), 30,000 users and 41,000 items: microseconds a known user, one by one and in batches of
+256, other users in each round. The blend must take at most 2.5 times as long as the slower part. A first round
+compares its rankings with brute force over all items.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import SHAPES, interactions, origin, side_by_side
+from svc.model.history import History
+from svc.model.query import Query
+from svc.model.recommenders.base import Scorer, profile
+from svc.model.recommenders.blend import BlendScorer
+from svc.training.export import to_history, to_scorer
+from svc.training.ials import MeanPriorIALSRecommender
+from svc.training.objective import refit
+from svc.training.rp3beta import TransitionRP3betaRecommender
+
+LIMIT, ONE_BY_ONE, BATCH, ROUNDS, CHECKED = 10, 64, 256, 7, 50
+MOST = 2.5
+
+
+def queries(n_users: int, count: int, seed: int) -> list[Query]:
+    return [Query(limit=LIMIT, user=int(user)) for user in np.random.default_rng(seed).integers(0, n_users, count)]
+
+
+def one_by_one(scorer: Scorer, history: History) -> Callable[[int], Any]:
+    return lambda number: [
+        scorer.rank([query], history) for query in queries(len(history), ONE_BY_ONE, number + ROUNDS)
+    ]
+
+
+def batched(scorer: Scorer, history: History) -> Callable[[int], Any]:
+    return lambda number: scorer.rank(queries(len(history), BATCH, number + ROUNDS), history)
+
+
+def agree(blend: BlendScorer, history: History) -> int:
+    """For how many of CHECKED users the ranking is that of brute force."""
+    assert blend.factors is not None, "iALS is the first part"
+    items = np.empty(blend.factors.index.factors.shape)
+    items[blend.factors.index.columns] = blend.factors.index.factors
+    found = 0
+    for query in queries(len(history), CHECKED, 1):
+        own, other = (
+            items @ blend.factors.users[query.user].astype(np.float64),
+            blend.sums[0].totals(*profile(query, history)),
+        )
+        scores = blend.weights[0] * own / own.std() + blend.weights[1] * other / other.std()
+        scores[history.items(query.user)] = -np.inf
+        order = np.lexsort((np.arange(len(scores)), -scores))[:LIMIT]
+        found += blend.rank([query], history)[0].items.tolist() == order.tolist()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--components", type=int, default=128)
+    parser.add_argument("--top-k", type=int, default=500)
+    options = parser.parse_args()
+    print("\n".join(origin()))
+    matrix = interactions(SHAPES["b"])
+    sizes = {"n_components": options.components, "alpha0": 0.012, "reg": 0.012}
+    ials = to_scorer(refit(MeanPriorIALSRecommender(matrix, **sizes), 6), "IALSRecommender")
+    rp3beta = TransitionRP3betaRecommender(matrix, top_k=options.top_k, beta=0.0, normalize_weight=True).learn()
+    neighbours = to_scorer(rp3beta, "RP3betaRecommender")
+    history = to_history(matrix, with_values=True)
+    blend = BlendScorer.of(ials, [neighbours], (0.7, 0.3), history)
+    print(f"rankings equal to brute force: {agree(blend, history)} of {CHECKED}")
+    scorers = {"iALS": ials, "RP3beta": neighbours, "blend": blend}
+    for name, call, count in (("one by one", one_by_one, ONE_BY_ONE), ("batches of 256", batched, BATCH)):
+        seconds = side_by_side({part: call(scorer, history) for part, scorer in scorers.items()}, ROUNDS)
+        micros = {part: taken / count * 1e6 for part, taken in seconds.items()}
+        ratio = micros["blend"] / max(micros["iALS"], micros["RP3beta"])
+        shown = ", ".join(f"{part} {value:.0f}" for part, value in micros.items())
+        print(f"{name}: µs a user {shown}; the blend {ratio:.2f} times the slower part (at most {MOST})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,12 @@
+from svc import errors as errors
+from svc.library.evaluation import Evaluation as Evaluation
+from svc.library.evaluation import evaluate as evaluate
+from svc.library.recommender import Recommender as Recommender
+from svc.library.recommender import load as load
+from svc.library.training import TrainResult as TrainResult
+from svc.library.training import train as train
+
+__version__: str
+DISTRIBUTION: str
+
+def install_command(extra: str) -> str: ...

@@ -1,0 +1,61 @@
+"""Ed25519 signatures by the library `cryptography`, which is imported when the first one is made or checked.
+
+What is signed is the sha256 of the content behind a context, so that checking takes one pass over the content, as long
+as an HMAC does, and no signature of one kind of content is one of another kind.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SIGNATURE_BYTES: Final = 64
+PUBLIC_BYTES: Final = 32
+ARTIFACT: Final = b"svc artifact, format version 2\0"
+"""The context of artifacts."""
+LOG_LINE: Final = b"svc log line\0"
+"""The context of lines in the log beside an output."""
+
+_TOP_BIT: Final = 0x80
+_SMALL: Final = frozenset(
+    {
+        bytes(32),
+        b"\x01" + bytes(31),
+        bytes.fromhex("26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05"),
+        bytes.fromhex("c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a"),
+        b"\xec" + b"\xff" * 30 + b"\x7f",
+        b"\xed" + b"\xff" * 30 + b"\x7f",
+        b"\xee" + b"\xff" * 30 + b"\x7f",
+    }
+)
+"""Points of small order, without their sign: one signature fits many contents under such a key."""
+
+
+def public_half(seed: bytes) -> bytes:
+    """The 32 bytes of the public key that belongs to a signing key of 32 bytes."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
+
+
+def sign(seed: bytes, context: bytes, sha256: bytes) -> bytes:
+    """The signature, 64 bytes, of a content with this sha256 (32 bytes)."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    return Ed25519PrivateKey.from_private_bytes(seed).sign(context + sha256)
+
+
+def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) -> bool:
+    """Whether `signature` was made with the other half of `public` over this context and sha256."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, context + sha256)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def is_weak(public: bytes) -> bool:
+    """Whether the public key is one under which signatures prove nothing."""
+    return public[:-1] + bytes([public[-1] & ~_TOP_BIT]) in _SMALL

@@ -1,0 +1,117 @@
+"""What a signed header says about how new its artifact is, and which moves backwards its owner has signed.
+
+`serial` is higher in every training of a recipe; `expires_at` is the moment from which the artifact is not loaded
+anew. Both are there only in artifacts of trainings that were asked for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from svc.artifact import ed25519
+from svc.artifact.keys import SigningKeys
+from svc.artifact.layout import Signature
+from svc.errors import ArtifactExpired, HeaderInvalid
+from svc.names import RECIPE_NAME
+
+MAX_SERIAL: Final = (1 << 53) - 1
+"""The largest whole number that every reader of JSON keeps."""
+MAX_LOG_BYTES: Final = 16 << 20
+_NAME: Final = re.compile(RECIPE_NAME)
+
+
+def serial_of(header: Mapping[str, Any]) -> int | None:
+    """The serial; None where there is none. Raises HeaderInvalid for one that is no serial."""
+    serial = header.get("serial")
+    if serial is None or (type(serial) is int and 0 <= serial <= MAX_SERIAL):
+        return serial
+    raise HeaderInvalid("header: serial is not a whole number of 0 to 2**53 - 1")
+
+
+def expires_at(header: Mapping[str, Any]) -> datetime | None:
+    """The moment of expiry; None where there is none. Raises HeaderInvalid for one that names no moment."""
+    text = header.get("expires_at")
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text) if type(text) is str else None
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise HeaderInvalid("header: expires_at is no time with a zone")
+    return moment
+
+
+def require_unexpired(header: Mapping[str, Any], now: datetime) -> None:
+    """Raise ArtifactExpired from the moment of expiry on."""
+    moment = expires_at(header)
+    if moment is not None and moment <= now:
+        raise ArtifactExpired(f"the artifact expired at {moment.isoformat()}: train the recipe again")
+
+
+def recipe_of(header: Mapping[str, Any], declared: str) -> str:
+    """The recipe whose serials count: the one that was trained, which may be another than is `declared` here.
+
+    An artifact that somebody puts in another recipe's place must not move that recipe's serials forward.
+    """
+    name = header.get("recipe_name")
+    return name if isinstance(name, str) and _NAME.fullmatch(name) else declared
+
+
+def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Signature) -> str:
+    """One line of the log beside an output, signed with `key`: the fields of `move`, `kid` and `signature`.
+
+    A rollback has `action: rollback`, the `sha256` that the pointer names from then on, and `from_serial`, the serial
+    of the artifact that it leaves: once a later one was served, the line allows nothing any more.
+    """
+    content = {**move, "kid": kid}
+    digest = _digest(content)
+    if signature == "hmac":
+        code = hmac.digest(key, ed25519.LOG_LINE + digest, "sha256")
+    else:
+        code = ed25519.sign(key, ed25519.LOG_LINE, digest)
+    return json.dumps({**content, "signature": code.hex()}, ensure_ascii=True, allow_nan=False)
+
+
+def verified_lines(log: bytes | memoryview, keys: SigningKeys) -> Iterator[dict[str, Any]]:
+    """The lines of a log whose signatures hold. What else stands in it says nothing."""
+    for line in bytes(log).split(b"\n"):
+        try:
+            content = json.loads(line)
+            code = bytes.fromhex(content.pop("signature"))
+            if holds(content, code, keys):
+                yield content
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            continue
+
+
+def holds(content: Mapping[str, Any], code: bytes, keys: SigningKeys) -> bool:
+    """Whether `code` signs the fields of a line, `content`, under the key of its kid."""
+    kid, digest = str(content.get("kid")), _digest(content)
+    secret = keys.get(kid)
+    if len(code) == ed25519.SIGNATURE_BYTES:
+        public = keys.public_of(kid)
+        return public is not None and ed25519.is_signed(public, code, ed25519.LOG_LINE, digest)
+    return secret is not None and hmac.compare_digest(hmac.digest(secret, ed25519.LOG_LINE + digest, "sha256"), code)
+
+
+def _digest(content: Mapping[str, Any]) -> bytes:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).digest()
+
+
+def is_rolled_back_to(sha256: str, highest: int, lines: Iterator[dict[str, Any]]) -> bool:
+    """Whether a signed rollback or promotion names these bytes, and nothing later than what it left was served."""
+    return any(
+        line.get("action") in ("rollback", "promote")
+        and line.get("sha256") == sha256
+        and type(line.get("from_serial")) is int
+        and line["from_serial"] >= highest
+        for line in lines
+    )

@@ -1,0 +1,67 @@
+"""Where a model comes from, as an in-toto statement with the SLSA predicate, from its verified header."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+STATEMENT: Final = "https://in-toto.io/Statement/v1"
+PREDICATE: Final = "https://slsa.dev/provenance/v1"
+BUILD_TYPE: Final = "urn:svc:training:v1"
+BUILDER: Final = "urn:svc:train"
+_PACKAGES: Final = {"irspack_version": "irspack", "sklearn_version": "scikit-learn", "numpy_version": "numpy"}
+_CHOSEN: Final = ("algorithms", "metric", "cutoff", "best_class", "best_params", "best_score", "data_stats")
+
+
+def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str, Any]:
+    """The statement about the artifact `name` with this sha256. What the header does not hold is left out."""
+    return {
+        "_type": STATEMENT,
+        "subject": [{"name": name, "digest": {"sha256": sha256}}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": _named(header, "recipe_name", "recipe_hash", "recipe"),
+                "internalParameters": _named(header, *_CHOSEN),
+                "resolvedDependencies": list(_dependencies(header)),
+            },
+            "runDetails": {
+                "builder": {"id": BUILDER, "version": _versions(header)},
+                "metadata": {
+                    key: header[field]
+                    for key, field in {"invocationId": "run_id", "finishedOn": "trained_at"}.items()
+                    if field in header
+                },
+                "byproducts": _byproducts(header),
+            },
+        },
+    }
+
+
+def _named(header: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: header[name] for name in names if name in header}
+
+
+def _dependencies(header: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What was read, by its sha256, and the packages whose versions decide what the numbers mean."""
+    inputs = header.get("inputs")
+    for one in inputs if isinstance(inputs, list) else ():
+        if isinstance(one, Mapping):
+            yield {"name": str(one.get("name")), "digest": {"sha256": str(one.get("sha256"))}}
+    for field, package in _PACKAGES.items():
+        if field in header:
+            yield {"uri": f"pkg:pypi/{package}@{header[field]}"}
+
+
+def _versions(header: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name: str(header[field])
+        for name, field in {"svc": "svc_version", "python": "python_version"}.items()
+        if field in header
+    }
+
+
+def _byproducts(header: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The evaluation, and the decision whether the model may go live, where there was one."""
+    return [{"name": name, "annotations": header[name]} for name in ("evaluation", "promotion") if name in header]

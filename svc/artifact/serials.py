@@ -1,0 +1,132 @@
+"""The highest serial that was served, by recipe and kid, in one small file a recipe (SVC_STATE_DIR).
+
+Servers may share the folder: each change is made under a lock, from what the file holds then. A file that is lost,
+damaged or cannot be written is told and stops nothing: what this process has served it remembers all the same.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from svc import events, logs
+from svc.artifact.freshness import MAX_SERIAL
+
+_FORMAT: Final = 1
+_LOCK_TRIES: Final = 40
+_LOCK_PAUSE_S: Final = 0.05
+_MAX_BYTES: Final = 1 << 20
+
+Serials = dict[str, int]
+
+
+class SerialState:
+    """Thread-safe. A kid has serials of its own: who has got hold of one key cannot move those of another forward."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._served: dict[str, Serials] = {}
+        self._lock = threading.Lock()
+
+    def highest(self, recipe: str, kid: str) -> int | None:
+        """The highest serial of this recipe and kid; None when none is known."""
+        with self._lock:
+            served = self._served.setdefault(recipe, {})
+            _raise(served, self._read(recipe))
+            return served.get(kid)
+
+    def remember(self, recipe: str, kid: str, serial: int) -> None:
+        """An artifact with this serial is about to be served, for it has passed every check."""
+        with self._lock:
+            served = self._served.setdefault(recipe, {})
+            _raise(served, {kid: serial})
+            try:
+                with self._locked(recipe):
+                    found = self._read(recipe, quiet=True)
+                    _raise(served, found)
+                    if found != served:
+                        self._write(recipe, served)
+            except OSError as error:
+                self._tell(recipe, f"cannot be written: {error.strerror or error}")
+
+    def _path(self, recipe: str, suffix: str = ".serials.json") -> Path:
+        return self._folder / f"{recipe}{suffix}"
+
+    def _read(self, recipe: str, *, quiet: bool = False) -> Serials:
+        try:
+            with self._path(recipe).open("rb") as file:
+                return _parsed(file.read(_MAX_BYTES))
+        except FileNotFoundError:
+            problem = "is not there: an older artifact would be taken until the next one is served"
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror or error}"
+        except ValueError as error:
+            problem = f"is damaged: {error}"
+        if not quiet:
+            self._tell(recipe, problem)
+        return {}
+
+    def _tell(self, recipe: str, problem: str) -> None:
+        path = self._path(recipe)
+        logs.emit(events.REPLAY_STATE_UNUSABLE, name=recipe, path=str(path), error=f"{path.name} {problem}")
+
+    @contextmanager
+    def _locked(self, recipe: str) -> Iterator[None]:
+        """The lock of this recipe's file. Raises OSError when another server does not give it back in time."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._path(recipe, ".serials.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            for left in reversed(range(_LOCK_TRIES)):
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not left:
+                        raise
+                    time.sleep(_LOCK_PAUSE_S)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, recipe: str, serials: Serials) -> None:
+        temporary = self._path(recipe, f".serials.{secrets.token_hex(8)}.tmp")
+        content = json.dumps({"format": _FORMAT, "serials": serials}, sort_keys=True)
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path(recipe))
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _raise(serials: Serials, others: Serials) -> None:
+    for kid, serial in others.items():
+        serials[kid] = max(serial, serials.get(kid, 0))
+
+
+def _parsed(content: bytes) -> Serials:
+    """Raises ValueError for what `SerialState` does not write."""
+    try:
+        document: Any = json.loads(content)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    serials = document.get("serials") if isinstance(document, dict) and document.get("format") == _FORMAT else None
+    if not isinstance(serials, dict) or not all(type(n) is int and 0 <= n <= MAX_SERIAL for n in serials.values()):
+        raise ValueError("it does not hold serials")
+    return serials

@@ -1,0 +1,87 @@
+"""`svc history`: the versions beside a recipe's pointer, and whether their log is whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from svc.cli.options import EnvVar, RecipeFile
+from svc.cli.unsigned import DevAllowUnsigned
+from svc.cli.versions import open_versions
+from svc.errors import ArtifactError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from svc.artifact.versions import Version
+
+NAME = "history"
+HELP = "List the versions of a recipe's model: when, which class, score, decision, and which one is live."
+EPILOG = """
+[bold]Examples[/bold]
+  svc history recipes/books.yaml
+  svc history recipes/books.yaml --json | jq '.versions[] | select(.live)'
+  svc history recipes/books.yaml --verify
+
+--verify checks the signed log <output.path>.log.jsonl: lines that were
+changed, taken out or put in are named, and the exit code is 5.
+
+[bold]Exit codes[/bold]
+  0 ok   2 bad recipe, or one without versions   5 the log is not whole
+  8 no signing keys
+"""
+
+
+def command(
+    recipe_file: RecipeFile,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Check the signed log; say what is wrong.")] = False,
+    env_var: EnvVar = None,
+    dev_allow_unsigned: DevAllowUnsigned = False,
+) -> int:
+    versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned, signs=False)
+    if verify:
+        problems = versions.problems()
+        _print_problems(problems, versions.log().lines, as_json=as_json)
+        return ArtifactError.exit_code if problems else 0
+    found = versions.history()
+    if as_json:
+        import json
+
+        typer.echo(json.dumps({"versions": [asdict(version) for version in found]}, indent=2))
+    else:
+        from rich.console import Console
+
+        Console().print(_table(versions.uri, found))
+    return 0
+
+
+def _print_problems(problems: list[str], lines: tuple[object, ...], *, as_json: bool) -> None:
+    from svc.logs import printable
+
+    if as_json:
+        import json
+
+        typer.echo(json.dumps({"lines": len(lines), "problems": problems}, indent=2))
+        return
+    for problem in problems:
+        typer.echo(printable(problem))
+    if not problems:
+        typer.echo(f"{len(lines)} lines, all signed and in order")
+
+
+def _table(uri: str, versions: list[Version]) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=escape(uri), title_justify="left")
+    for heading in ("version", "trained at", "algorithm", "score", "decision", "state"):
+        table.add_column(heading, overflow="fold")
+    for version in versions:
+        score = "" if version.best_score is None else f"{version.best_score:.5f}"
+        state = "live, held" if version.held else "live" if version.live else ""
+        cells = (version.trained_at or "unreadable", version.best_class or "", score, version.decision or "", state)
+        table.add_row(version.sha8, *(escape(cell) for cell in cells))
+    return table

@@ -1,0 +1,205 @@
+"""`svc recommend`: everybody's recommendations as one file, as shards, or by a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from svc.cli.options import EnvVar, load_for_serving
+from svc.cli.signals import interrupts
+from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc.errors import UsageError
+
+if TYPE_CHECKING:
+    from svc.export.progress import Watcher
+    from svc.export.request import ExportRequest
+    from svc.export.run import OpenedArtifact
+    from svc.settings import Settings
+
+NAME = "recommend"
+HELP = "Write the recommendations of all users, or the related items of all items, to a file."
+EPILOG = """
+[bold]Examples[/bold]
+  svc recommend recipes/books.yaml --output out/books.parquet
+  svc recommend models/books.svc --users ids.txt --limit 5 --output mail.csv
+  svc recommend books.yaml --filter '{"year": {"gte": 1990}}' --output n.csv
+  svc recommend models/books.svc --related --output s3://shop/related.jsonl
+  svc recommend books.svc --shard 3/16 --output s3://shop/books.parquet
+  svc recommend --merge --output s3://shop/books.parquet
+  svc recommend books.svc --engine dask://10.0.0.7:8786 --output s3://a/b.csv
+
+Beside the file lies its manifest, <output>.manifest.json, written last: rows,
+sha256, model version, and how many ids of --users the model does not know.
+
+[bold]Exit codes[/bold]
+  0 success                  5 artifact or part not usable, or not written
+  2 bad recipe or usage      8 configuration, such as no signing keys
+  3 --users not readable     130, 143 interrupted
+"""
+
+
+def command(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="RECIPE|ARTIFACT", help="A recipe (.yaml), whose model is taken, or an artifact."),
+    ] = None,
+    output: Annotated[
+        str, typer.Option("--output", help="Path or URI that ends with .parquet, .csv or .jsonl.", show_default=False)
+    ] = "",
+    users: Annotated[
+        str, typer.Option("--users", help="`all`, or a file with one user id a line (path or URI).")
+    ] = "all",
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Items for each user.")] = 100,
+    related: Annotated[
+        bool, typer.Option("--related", help="Related items of every item instead: seed_item_id, rank, item_id, score.")
+    ] = False,
+    filter_json: Annotated[
+        str | None,
+        typer.Option("--filter", metavar="JSON", help="Only items that satisfy this filter; needs a recipe."),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option("--shard", metavar="I/N", help="Write one part of N, I from 0, to <stem>.I-of-N<extension>."),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option("--shards", min=1, max=100_000, help="With --merge or --engine: the number of parts."),
+    ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option(
+            "--merge",
+            help="Check that all parts of --output are there and write their manifest; with --shard: if they are.",
+        ),
+    ] = False,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", metavar="dask://HOST:PORT", help="Let the workers of a Dask cluster write the parts."),
+    ] = None,
+    env_var: EnvVar = None,
+    dev_allow_unsigned: DevAllowUnsigned = False,
+    confirmed: Confirmed = False,
+) -> None:
+    from svc import logs
+    from svc.export.request import ExportRequest, Shard
+    from svc.settings import Settings
+
+    settings = Settings.from_env()
+    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
+    if not output:
+        raise UsageError("--output is missing: a path or URI that ends with .parquet, .csv or .jsonl")
+    if merge and shard is None:
+        _refuse_beside_merge(source, engine)
+        logs.configure(settings)
+        from svc.export.merge import merge as merge_parts
+
+        merge_parts(output, shards, settings)
+        return
+    if source is None:
+        raise UsageError("name the recipe or the artifact whose model recommends")
+    _check_engine(engine, shard, shards)
+    parsed = None if shard is None else Shard.parse(shard)
+    tree = _filter(filter_json, source)
+    request = ExportRequest(output=output, users=users, limit=limit, related=related, shard=parsed, filter=tree)
+    how = _How(engine, shards, merge=merge, unsigned=unsigned)
+    with interrupts():
+        _export(source, request, env_var or [], settings, how)
+
+
+def _refuse_beside_merge(source: str | None, engine: str | None) -> None:
+    if source is not None or engine is not None:
+        raise UsageError("--merge needs only --output: it reads the parts' manifests, and no recipe or artifact")
+
+
+def _check_engine(engine: str | None, shard: str | None, shards: int | None) -> None:
+    if engine is None and shards is not None:
+        raise UsageError("--shards goes with --merge or --engine; one part is asked for with --shard I/N")
+    if engine is not None and shard is not None:
+        raise UsageError("--engine writes all parts: say how many with --shards, and leave --shard out")
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """By whom the export is made, and what happens behind it."""
+
+    engine: str | None
+    shards: int | None
+    merge: bool
+    unsigned: bool
+
+
+def _filter(text: str | None, source: str) -> Any:
+    from svc.cli.allowed_items import parse_json
+
+    if text is not None and not _is_recipe(source):
+        raise UsageError("--filter needs a recipe, whose item_metadata says what items are: name one instead of a file")
+    return parse_json(text)
+
+
+def _is_recipe(source: str) -> bool:
+    return source.endswith((".yaml", ".yml"))
+
+
+def _export(source: str, request: ExportRequest, env_var: list[str], settings: Settings, how: _How) -> None:
+    from svc.export.run import check, export
+    from svc.model.threads import limit_blas_threads
+
+    limit_blas_threads(1)
+    check(request)
+    with _watched(settings) as watcher:
+        opened, request = _open(source, request, env_var, settings, unsigned=how.unsigned)
+        if how.engine is not None:
+            from svc.export.dask import DEFAULT_SHARDS, export_on_dask
+
+            export_on_dask(request, opened, how.engine, how.shards or DEFAULT_SHARDS, settings, watcher=watcher)
+            return
+        export(request, opened, settings, watcher)
+        if how.merge and request.shard is not None:
+            from svc.export.merge import merge_if_complete
+
+            merge_if_complete(request.output, request.shard.count, settings)
+
+
+def _open(
+    source: str, request: ExportRequest, env_var: list[str], settings: Settings, *, unsigned: bool
+) -> tuple[OpenedArtifact, ExportRequest]:
+    """The verified model, and the request with the items that the recipe's server would allow."""
+    from svc.export.run import open_artifact
+
+    keys = verifying_keys(settings, unsigned=unsigned)
+    if not _is_recipe(source):
+        return open_artifact(source, keys, settings), request
+    from dataclasses import replace
+    from pathlib import Path
+
+    from svc.cli.allowed_items import allowed_items
+
+    recipe, variables = load_for_serving(Path(source), env_var, settings)
+    opened = open_artifact(recipe.output_uri, keys, settings)
+    allowed = allowed_items(recipe, request.filter, opened.model.item_ids, settings, variables)
+    return opened, replace(request, allowed=allowed)
+
+
+@contextmanager
+def _watched(settings: Settings) -> Iterator[Watcher | None]:
+    """Logging, and a bar if people watch."""
+    from svc import logs
+
+    if not (logs.wants_console(settings) and sys.stderr.isatty()):
+        logs.configure(settings)
+        yield None
+        return
+    from svc.cli.export_bar import ExportBar
+
+    bar = ExportBar()
+    logs.configure(settings, write=bar.write_line)
+    try:
+        yield bar
+    finally:
+        bar.close()
+        logs.configure(settings)

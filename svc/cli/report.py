@@ -1,0 +1,114 @@
+"""`svc report`: the page of a training, made again from its artifact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from svc.artifact.keys import SigningKeys
+    from svc.settings import Settings
+
+NAME = "report"
+_MOST_VERSIONS = 6
+"""The newest files among which the run before is looked for: each is read whole to be verified."""
+HELP = "Write the HTML report of an artifact's training, without training again."
+EPILOG = """
+[bold]Examples[/bold]
+  svc report artifacts/movies.svc
+  svc report s3://models/movies.svc --output movies.html
+  svc report artifacts/movies.svc --earlier artifacts/movies.1a2b3c4d.svc
+
+[bold]Exit codes[/bold]
+  0 written   5 unreadable or not trusted   8 no signing keys or matplotlib
+"""
+
+
+def command(
+    artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Path or s3://, gs://, az://, https:// URI.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    earlier: Annotated[
+        str | None,
+        typer.Option(
+            "--earlier",
+            help="An artifact to show beside it.",
+            show_default="of versions in one local folder the one trained before",
+        ),
+    ] = None,
+    dev_allow_unsigned: DevAllowUnsigned = False,
+    confirmed: Confirmed = False,
+) -> None:
+    from svc import events, logs
+    from svc.artifact.store import read_verified
+    from svc.settings import Settings
+    from svc.training.report import check_report, write_report
+
+    settings = Settings.from_env()
+    unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
+    logs.configure(settings)
+    check_report(output)
+    keys = verifying_keys(settings, unsigned=unsigned)
+    blob, parsed = read_verified(artifact, keys, settings)
+    _check(parsed.header)
+    if earlier is not None:
+        before: Mapping[str, Any] | None = read_verified(earlier, keys, settings)[1].header
+    else:
+        before = _trained_before(blob.resolved, parsed.header, keys, settings)
+    write_report(output, parsed.header, _counts(parsed.payload), before)
+    logs.emit(events.REPORT_WRITTEN, path=str(output))
+
+
+def _check(header: Mapping[str, Any]) -> None:
+    """Raise HeaderInvalid for one that tells nothing of a training."""
+    from svc.errors import HeaderInvalid
+
+    missing = [name for name in ("metric", "cutoff", "tuning", "evaluation", "data_stats") if name not in header]
+    if missing:
+        raise HeaderInvalid(f"header: {', '.join(missing)} missing, so there is nothing to report; retrain the recipe")
+
+
+def _counts(payload: memoryview) -> Any:
+    from svc.errors import PayloadInvalid
+    from svc.model.codec import decode
+    from svc.model.model import Model
+    from svc.training.report import Counts
+
+    model = decode(payload)
+    if not isinstance(model, Model):
+        raise PayloadInvalid(f"payload: holds {type(model).__name__}, not a model")
+    return Counts.of(model.history, model.n_items)
+
+
+def _trained_before(
+    resolved: str, header: Mapping[str, Any], keys: SigningKeys, settings: Settings
+) -> Mapping[str, Any] | None:
+    """The header of the version beside a local one that was trained last before it; None if there is none to trust."""
+    from svc.artifact.store import local_path, read_verified, scheme_of
+    from svc.errors import SvcError
+
+    if scheme_of(resolved) not in {"", "file"}:
+        return None
+    own = local_path(resolved)
+    stem, _, sha8 = own.stem.rpartition(".")
+    if len(sha8) != 8:
+        return None
+    found = []
+    versions = own.parent.glob(f"{stem}.????????{own.suffix}")
+    for path in sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)[:_MOST_VERSIONS]:
+        try:
+            other = read_verified(str(path), keys, settings)[1].header
+        except SvcError:
+            continue
+        if (
+            path != own
+            and other["recipe_name"] == header["recipe_name"]
+            and other["trained_at"] <= header["trained_at"]
+        ):
+            found.append(other)
+    return max(found, key=lambda other: str(other["trained_at"]), default=None)

@@ -1,0 +1,1 @@
+"""Everybody's recommendations as files: one process, shards of many, or the workers of a cluster."""

@@ -1,0 +1,175 @@
+"""Exports on a Dask cluster: each shard is one task, written by the worker that runs it; then the parts are merged.
+
+A worker reads and verifies the artifact itself, with the SVC_SIGNING_KEYS of its own environment, once for all of its
+shards. The same shard may run twice, when a worker dies in the middle or is only thought dead: both write the same
+bytes, and parts are put in place whole.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from svc import events, install_command, logs
+from svc.artifact.keys import SigningKeys, parse_signing_keys
+from svc.artifact.store import scheme_of
+from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
+from svc.export.manifest import Manifest, MergedManifest
+from svc.export.merge import merge
+from svc.export.progress import LogWatcher, State, Watcher
+from svc.export.request import EVERYBODY, ExportRequest
+from svc.export.run import OpenedArtifact, check, export, open_artifact
+from svc.settings import Settings
+
+SCHEME: Final = "dask://"
+DEFAULT_SHARDS: Final = 16
+RETRIES: Final = 3
+"""How often a shard may fail on the cluster, beside what Dask does about workers that die."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One shard, as it is sent to a worker. The artifact must be the one that the client verified."""
+
+    artifact: str
+    model_version: str
+    request: ExportRequest
+
+
+def export_on_dask(
+    request: ExportRequest,
+    opened: OpenedArtifact,
+    engine: str,
+    shards: int,
+    settings: Settings,
+    *,
+    watcher: Watcher | None = None,
+) -> MergedManifest:
+    """Write all shards by the workers of the cluster at `engine`, `dask://host:port`, and merge them.
+
+    Raises ConfigError when no scheduler answers, and whatever failed a shard for good.
+    """
+    check(request)
+    whole = replace(
+        request,
+        output=_absolute(request.output),
+        users=request.users if request.users == EVERYBODY else _absolute(request.users),
+    )
+    artifact = _absolute(opened.resolved)
+    tasks = [_Task(artifact, opened.model_version, whole.part(index, shards)) for index in range(shards)]
+    logs.emit(events.EXPORT_STARTED, output=whole.output, model_version=opened.model_version)
+    with _client(engine, settings) as client:
+        _run(client, tasks, watcher or LogWatcher())
+    return merge(whole.output, shards, settings)
+
+
+def _absolute(address: str) -> str:
+    """A local path as workers with another working folder can open it."""
+    return str(Path(address).absolute()) if not scheme_of(address) else address
+
+
+@contextmanager
+def _client(engine: str, settings: Settings) -> Iterator[Any]:
+    """A connection to the scheduler; closing it cancels what has not run."""
+    try:
+        import distributed
+    except ImportError:
+        raise ConfigError(f"--engine: dask:// needs the extra dask: {install_command('dask')}") from None
+    address = engine.removeprefix(SCHEME)
+    if not engine.startswith(SCHEME) or not address.rpartition(":")[2].isdigit():
+        raise UsageError(f"--engine: {engine!r} is no engine; give dask://HOST:PORT of a scheduler")
+    connect: Any = distributed.Client  # has no type information
+    try:
+        client = connect(f"tcp://{address}", timeout=settings.http_timeout_s, set_as_default=False)
+    except (OSError, TimeoutError) as error:
+        raise ConfigError(f"--engine: no Dask scheduler answers at {address}: {error}") from None
+    with client:
+        yield client
+
+
+def _run(client: Any, tasks: list[_Task], watcher: Watcher) -> None:
+    """Every task, in any order. Raises the error of the first one that fails for good."""
+    import distributed
+
+    as_completed: Any = distributed.as_completed
+    began, rows = time.monotonic(), 0
+    futures = {client.submit(run_task, task, pure=False, retries=RETRIES): task for task in tasks}
+    for done, future in enumerate(as_completed(futures, loop=client.loop), start=1):
+        error = future.exception()
+        if error is not None:
+            raise _explained(error, futures[future])
+        rows += future.result().rows
+        watcher(State(done, len(tasks), rows, time.monotonic() - began))
+
+
+def _explained(error: BaseException, task: _Task) -> SvcError:
+    """svc's own errors as they are; others say which shard they ended."""
+    if isinstance(error, SvcError):
+        return error
+    shard = task.request.shard
+    assert shard is not None, "every task of a cluster is a shard"
+    return ExportIncomplete(f"shard {shard.index}/{shard.count} failed on the cluster: {type(error).__name__}: {error}")
+
+
+def run_task(task: _Task) -> Manifest:
+    """Runs in a worker: write one shard."""
+    logs.configure_for_library()
+    settings = _worker_settings()
+    opened = _opened.get(task.artifact, settings)
+    if opened.model_version != task.model_version:
+        raise ExportIncomplete(
+            f"{task.artifact} is now {opened.model_version}, the export began with {task.model_version}"
+        )
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(limits=1, user_api="blas"):  # several threads score; others' tasks keep their own limit
+        return export(task.request, opened, settings, _ignore)
+
+
+def _ignore(state: State) -> None:
+    """The client shows the progress of all shards."""
+
+
+def _worker_settings() -> Settings:
+    """Those of the worker's environment; its threads share the cores."""
+    from distributed import get_worker
+
+    settings = Settings.from_env()
+    if settings.scoring_threads is not None:
+        return settings
+    import os
+
+    threads: Any = get_worker().state.nthreads
+    return replace(settings, scoring_threads=max(1, len(os.sched_getaffinity(0)) // threads))
+
+
+class _Opened:
+    """The artifact that a worker process used last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._address: str | None = None
+        self._last: OpenedArtifact | None = None
+
+    def get(self, address: str, settings: Settings) -> OpenedArtifact:
+        """Verified once, while several threads of the worker wait for it."""
+        with self._lock:
+            if self._last is None or self._address != address:
+                self._last = None  # before the next one is read: memory for one
+                self._last = open_artifact(address, _keys(settings), settings)
+                self._address = address
+            return self._last
+
+
+def _keys(settings: Settings) -> SigningKeys:
+    if not settings.signing_keys:
+        raise ConfigError("SVC_SIGNING_KEYS is not set in the environment of the Dask workers: they verify too")
+    return parse_signing_keys(settings.signing_keys)
+
+
+_opened = _Opened()

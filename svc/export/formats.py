@@ -1,0 +1,178 @@
+"""The files that an export writes: Parquet, csv and JSON lines, each in constant memory.
+
+Columns are `user_id` (for related items `seed_item_id`), `rank` from 1, `item_id`, `score`. Numbers in text are
+spelled as the API spells them, so that reading them gives the same float64 as reading the Parquet file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol
+
+import numpy as np
+from pydantic_core import to_json
+
+from svc.errors import UsageError
+from svc.export.scoring import Scored
+from svc.model.ids import IdTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROW_GROUP: Final = 1 << 19
+
+
+class HashingFile:
+    """Passes what is written on to `out`, and keeps its sha256 and size."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._digest = hashlib.sha256()
+        self.n_bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        piece = memoryview(data)
+        self._digest.update(piece)
+        self._out.write(piece)
+        self.n_bytes += piece.nbytes
+        return piece.nbytes
+
+    def flush(self) -> None: ...
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+
+class Writer(Protocol):
+    """Writes rankings as they come. `close` writes what is left, not more: the file stays open."""
+
+    def add(self, scored: Scored) -> None: ...
+    def close(self) -> None: ...
+
+
+class ParquetWriter:
+    """Row groups of about ROW_GROUP rows."""
+
+    def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from svc.sources import arrow
+
+        self._arrow = arrow
+        self._leaders, self._items = _as_arrow(leaders), _as_arrow(items)
+        fields = [(leader, pa.string()), ("rank", pa.int32()), ("item_id", pa.string()), ("score", pa.float64())]
+        self._schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
+        self._writer = pq.ParquetWriter(
+            out, self._schema, compression="snappy", use_dictionary=[leader, "item_id"], write_statistics=[leader]
+        )
+        self._waiting: list[pa.RecordBatch] = []
+        self._n_waiting = 0
+
+    def add(self, scored: Scored) -> None:
+        import pyarrow as pa
+
+        columns = [
+            self._leaders.take(self._arrow.numbers(np.repeat(scored.rows, scored.counts))),
+            self._arrow.numbers(scored.ranks()),
+            self._items.take(self._arrow.numbers(scored.items)),
+            self._arrow.numbers(scored.scores),
+        ]
+        named = [column.cast(kind) for column, kind in zip(columns, self._schema.types, strict=True)]
+        self._waiting.append(pa.record_batch(named, schema=self._schema))
+        self._n_waiting += len(scored.items)
+        if self._n_waiting >= ROW_GROUP:
+            self._write()
+
+    def _write(self) -> None:
+        import pyarrow as pa
+
+        if self._n_waiting:
+            self._writer.write_table(pa.Table.from_batches(self._waiting), row_group_size=2 * ROW_GROUP)
+        self._waiting, self._n_waiting = [], 0
+
+    def close(self) -> None:
+        self._write()
+        self._writer.close()
+
+
+class CsvWriter:
+    """RFC 4180 with a header line and `\\n` line ends; only ids that need it are quoted."""
+
+    def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
+        self._out = out
+        self._leaders = leaders
+        self._items = [b",%b," % _csv(text) for text in items.all()]
+        out.write(f"{leader},rank,item_id,score\n".encode())
+
+    def add(self, scored: Scored) -> None:
+        self._out.write(_lines(scored, self._items, lambda row: _csv(self._leaders.at(row)) + b",", end=b"\n"))
+
+    def close(self) -> None: ...
+
+
+class JsonLinesWriter:
+    """One object a line, ids and scores exactly as in answers of the API."""
+
+    def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
+        self._out = out
+        self._leader = leader.encode()
+        self._leaders = leaders
+        self._items = [b',"item_id":%b,"score":' % to_json(text) for text in items.all()]
+
+    def add(self, scored: Scored) -> None:
+        self._out.write(_lines(scored, self._items, self._begin, end=b"}\n"))
+
+    def _begin(self, row: int) -> bytes:
+        return b'{"%b":%b,"rank":' % (self._leader, to_json(self._leaders.at(row)))
+
+    def close(self) -> None: ...
+
+
+FORMATS: Final[dict[str, Callable[[HashingFile, str, IdTable, IdTable], Writer]]] = {
+    "parquet": ParquetWriter,
+    "csv": CsvWriter,
+    "jsonl": JsonLinesWriter,
+}
+
+
+def format_of(output: str) -> str:
+    """The format that the extension of an address means. Raises UsageError for any other."""
+    extension = output.rpartition("/")[2].rpartition(".")[2].lower()
+    if extension not in FORMATS or "." not in output.rpartition("/")[2].lstrip("."):
+        raise UsageError(f"--output: the name must end with .{', .'.join(FORMATS)}; {output!r} does not")
+    return extension
+
+
+def _lines(scored: Scored, items: Sequence[bytes], begin: Callable[[int], bytes], *, end: bytes) -> bytes:
+    """All entries as text: what begins the row, rank, item, score, end."""
+    scores = to_json(scored.scores.tolist())[1:-1].split(b",")
+    counts = scored.counts.tolist()
+    begins = [
+        part for row, count in zip(scored.rows.tolist(), counts, strict=True) for part in repeat(begin(row), count)
+    ]
+    places = scored.ranks().tolist()
+    return b"".join(
+        b"%b%d%b%b%b" % (first, place, items[item], score, end)
+        for first, place, item, score in zip(begins, places, scored.items.tolist(), scores, strict=False)
+    )
+
+
+def _csv(text: str) -> bytes:
+    if any(special in text for special in ',"\r\n'):
+        return b'"%b"' % text.replace('"', '""').encode()
+    return text.encode()
+
+
+def _as_arrow(table: IdTable) -> pa.Array:
+    """The ids as a text array over the table's own bytes."""
+    import pyarrow as pa
+
+    narrow = table.offsets[-1] <= np.iinfo(np.int32).max
+    offsets = np.ascontiguousarray(table.offsets, dtype=np.int32 if narrow else np.int64)
+    kind = pa.string() if narrow else pa.large_string()
+    return pa.Array.from_buffers(kind, len(table), [None, pa.py_buffer(offsets), pa.py_buffer(table.blob)])

@@ -1,0 +1,73 @@
+"""What lies beside an export: how many rows, which model, and the digests by which a reader knows that all is there.
+
+A manifest is written after what it describes, so a reader that waits for it never takes half an export for a whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from svc.errors import DataSourceError, ExportIncomplete
+from svc.recipe.paths import classify
+from svc.sources.base import SourceContext
+from svc.sources.files import open_location
+
+SUFFIX: Final = ".manifest.json"
+MAX_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One written file. `skipped` are ids that the model does not know, `empty` those with no item left to recommend.
+
+    `asked` tells what parts of one export have in common.
+    """
+
+    path: str
+    rows: int
+    sha256: str
+    bytes: int
+    model_version: str
+    skipped: int
+    empty: int
+    asked: Mapping[str, Any]
+    shard: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        found = asdict(self)
+        return found if self.shard is not None else {name: value for name, value in found.items() if name != "shard"}
+
+
+@dataclass(frozen=True, slots=True)
+class MergedManifest:
+    """Several files that are one export; `parts` have `path`, `rows` and `sha256`."""
+
+    rows: int
+    model_version: str
+    skipped: int
+    empty: int
+    asked: Mapping[str, Any]
+    parts: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def encoded(manifest: Manifest | MergedManifest) -> bytes:
+    return (json.dumps(manifest.as_dict(), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def read(uri: str, context: SourceContext) -> Manifest:
+    """The manifest of one part. Raises ExportIncomplete where there is none, or it is none."""
+    try:
+        with open_location(classify(uri), context) as found:
+            return TypeAdapter(Manifest).validate_json(found.file.read(MAX_BYTES))
+    except DataSourceError as error:
+        raise ExportIncomplete(f"a part is missing: {error.message}; run its shard again") from error
+    except ValidationError:
+        raise ExportIncomplete(f"{uri} is no manifest of an export; run its shard again") from None

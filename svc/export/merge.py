@@ -1,0 +1,125 @@
+"""From the parts of an export to one: check that all are there, whole, and of one model, then say so in a manifest."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from svc import events, logs
+from svc.artifact.store import local_path, open_folder, scheme_of
+from svc.errors import DataSourceError, ExportDamaged, ExportIncomplete, UsageError
+from svc.export import manifest as manifests
+from svc.export.formats import format_of
+from svc.export.manifest import SUFFIX, Manifest, MergedManifest
+from svc.export.request import Shard, part_name
+from svc.export.run import source_context
+from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES
+from svc.recipe.paths import classify
+from svc.settings import Settings
+from svc.sources.base import SourceContext
+from svc.sources.files import open_location
+from svc.sources.objects import list_files
+
+_CHUNK: Final = 1 << 20
+
+
+def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
+    """Check the parts of `output` and write their manifest beside it. No rows are copied.
+
+    `count` is the number of shards; None: whatever number lies there. Raises ExportIncomplete for a part that is
+    missing, damaged, or of another model or request; then nothing is written.
+    """
+    format_of(output)
+    folder, name = open_folder(output, settings)
+    context = source_context(settings)
+    count = _count(output, name, settings) if count is None else count
+    parts: list[Manifest] = []
+    for index in range(count):
+        path = part_name(name, Shard(index, count))
+        part = manifests.read(folder.uri_of(path + SUFFIX), context)
+        _compare(part, parts[0] if parts else part, path, f"{index}/{count}")
+        parts.append(part)
+    for part in parts:
+        _verify(folder.uri_of(part.path), part, context)
+    merged = MergedManifest(
+        rows=sum(part.rows for part in parts),
+        model_version=parts[0].model_version,
+        skipped=sum(part.skipped for part in parts),
+        empty=sum(part.empty for part in parts),
+        asked=parts[0].asked,
+        parts=[{"path": part.path, "rows": part.rows, "sha256": part.sha256} for part in parts],
+    )
+    folder.put(lambda out: out.write(manifests.encoded(merged)), lambda _: name + SUFFIX)
+    logs.emit(events.EXPORT_MERGED, output=folder.uri_of(name), parts=count, rows=merged.rows)
+    return merged
+
+
+def merge_if_complete(output: str, count: int, settings: Settings) -> MergedManifest | None:
+    """Merge the parts if all of one export are there; None, and an event, while some are missing or of another one.
+
+    Every shard of a job may end with this: the last one to finish finds all parts, and two that finish at one moment
+    write the same manifest. Raises ExportDamaged.
+    """
+    try:
+        return merge(output, count, settings)
+    except ExportDamaged:
+        raise
+    except ExportIncomplete as error:
+        logs.emit(events.EXPORT_NOT_MERGED, output=output, reason=error.message)
+        return None
+
+
+def _compare(part: Manifest, first: Manifest, path: str, shard: str) -> None:
+    """Parts that were made by different models or for different requests are no export."""
+    if part.path != path or part.shard != shard:
+        raise ExportIncomplete(f"{path}{SUFFIX} describes {part.path}, shard {part.shard}; run shard {shard} again")
+    for what, here, there in (
+        ("model", part.model_version, first.model_version),
+        ("request", part.asked, first.asked),
+    ):
+        if here != there:
+            raise ExportIncomplete(
+                f"{path} is of another {what} than {first.path}: {here} and {there}; run the older shards again"
+            )
+
+
+def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
+    """Read the part once and compare its digest."""
+    digest = hashlib.sha256()
+    try:
+        with open_location(classify(uri), context) as found:
+            while piece := found.file.read(_CHUNK):
+                digest.update(piece)
+    except DataSourceError as error:
+        raise ExportIncomplete(f"a part is missing: {error.message}; run shard {part.shard} again") from error
+    if digest.hexdigest() != part.sha256:
+        raise ExportDamaged(f"{uri} is not what its manifest describes; run shard {part.shard} again")
+
+
+def _count(output: str, name: str, settings: Settings) -> int:
+    """The one number of shards whose parts lie beside the output."""
+    stem, _, extension = name.rpartition(".")
+    pattern = re.compile(rf"{re.escape(stem)}\.\d+-of-(\d+)\.{re.escape(extension + SUFFIX)}")
+    counts = sorted({int(match[1]) for found in _names(output, settings) if (match := pattern.fullmatch(found))})
+    if not counts:
+        raise ExportIncomplete(f"no part of {output} is there: run `svc recommend --shard I/N --output {output}` first")
+    if len(counts) > 1:
+        there = ", ".join(map(str, counts))
+        raise UsageError(f"--merge: parts of {there} shards lie there; say which to merge with --shards")
+    return counts[0]
+
+
+def _names(output: str, settings: Settings) -> Iterator[str]:
+    """Names in the folder of the output."""
+    scheme = scheme_of(output)
+    if scheme in HTTP_SCHEMES:
+        raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")
+    if scheme in OBJECT_SCHEMES:
+        base = output.rpartition("/")[0]
+        yield from (uri[len(base) + 1 :] for uri, _ in list_files(base, settings))
+        return
+    folder = local_path(output).parent
+    if folder.is_dir():
+        yield from (path.name for path in folder.iterdir())

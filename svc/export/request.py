@@ -1,0 +1,70 @@
+"""What one export is asked for."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from svc.errors import UsageError
+from svc.model.item_sets import ItemSet
+
+EVERYBODY: Final = "all"
+MAX_SHARDS: Final = 100_000
+_SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Part `index`, from 0, of `count`: those whose id's digest leaves `index` when divided by `count`."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """The shard that `I/N` means. Raises UsageError."""
+        match = _SHARD.fullmatch(text)
+        index, count = (int(match[1]), int(match[2])) if match else (0, 0)
+        if not index < count <= MAX_SHARDS:
+            raise UsageError(
+                f"--shard: {text!r} is no shard: give I/N with I from 0 to N-1, N at most {MAX_SHARDS}, such as 0/16"
+            )
+        return cls(index, count)
+
+    def holds(self, digest: int) -> bool:
+        return digest % self.count == self.index
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest:
+    """Whose recommendations to write and where.
+
+    `users` is `all` or the address of a file with one id a line. With `related` each item of the model is a seed
+    instead. `output` is where the whole goes: a shard derives its own name from it. `filter` is a filter tree as it was
+    asked for, for the manifest; `allowed` are the items that it and the recipe's server leave, None: all.
+    """
+
+    output: str
+    users: str = EVERYBODY
+    limit: int = 100
+    related: bool = False
+    shard: Shard | None = None
+    filter: Any = None
+    allowed: ItemSet | None = None
+
+    def part(self, index: int, count: int) -> ExportRequest:
+        return replace(self, shard=Shard(index, count))
+
+    def asked(self, users: str) -> dict[str, Any]:
+        """What the manifest says was asked for; parts of one export say the same. `users` is `all` or a digest."""
+        told = {"users": users, "limit": self.limit, "related": self.related}
+        return told if self.filter is None else {**told, "filter": self.filter}
+
+
+def part_name(name: str, shard: Shard | None) -> str:
+    """The name of the file that a shard writes: `all.parquet` becomes `all.3-of-16.parquet`."""
+    if shard is None:
+        return name
+    stem, dot, extension = name.rpartition(".")
+    return f"{stem}.{shard.index}-of-{shard.count}{dot}{extension}"

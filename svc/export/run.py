@@ -1,0 +1,132 @@
+"""One export, whole or one shard of it: verify the model, score, write, put in place, then the manifest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from svc import events, logs
+from svc.artifact.keys import SigningKeys
+from svc.artifact.store import open_folder, read_verified
+from svc.errors import UsageError
+from svc.export import manifest as manifests
+from svc.export import people
+from svc.export.formats import FORMATS, HashingFile, format_of
+from svc.export.manifest import Manifest
+from svc.export.progress import LogWatcher, State, Watcher
+from svc.export.request import EVERYBODY, ExportRequest, part_name
+from svc.export.scoring import score_all
+from svc.model.model import Model
+from svc.model.opening import open_model
+from svc.settings import Settings
+from svc.sources.base import SourceContext
+
+MAX_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OpenedArtifact:
+    """A verified model and what its file says of it."""
+
+    model: Model
+    header: Mapping[str, Any]
+    model_version: str
+    resolved: str
+
+
+def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArtifact:
+    """Read, verify and open an artifact as a server does. Raises ArtifactError."""
+    blob, parsed = read_verified(uri, keys, settings)
+    model = open_model(parsed.header, parsed.payload, name=uri, allow_skew=settings.allow_version_skew)
+    return OpenedArtifact(model, parsed.header, f"sha256:{blob.sha256}", blob.resolved)
+
+
+def source_context(settings: Settings) -> SourceContext:
+    """For reading lists of ids and parts: relative paths are those of the process."""
+    return SourceContext(Path(), settings, None, frozenset(), "interactions", {}, None)
+
+
+def check(request: ExportRequest) -> None:
+    """Raise UsageError for what no export can be."""
+    format_of(request.output)
+    if not 1 <= request.limit <= MAX_LIMIT:
+        raise UsageError(f"--limit: {request.limit} is not within 1..{MAX_LIMIT}")
+    if request.related and request.users != EVERYBODY:
+        raise UsageError("--related exports every item of the model: leave --users out")
+
+
+def export(
+    request: ExportRequest, opened: OpenedArtifact, settings: Settings, watcher: Watcher | None = None
+) -> Manifest:
+    """Write the recommendations and their manifest; until both are in place readers see what was there before.
+
+    Raises UsageError, DataSourceError for the list of users, and ArtifactWriteError.
+    """
+    check(request)
+    folder, name = open_folder(request.output, settings)
+    name = part_name(name, request.shard)
+    job = _Job(request, opened, settings, watcher or LogWatcher())
+    shard = None if request.shard is None else f"{request.shard.index}/{request.shard.count}"
+    logs.emit(events.EXPORT_STARTED, output=folder.uri_of(name), model_version=opened.model_version)
+    began = time.monotonic()
+    written = folder.put(job.write, lambda _: name)
+    asked = request.asked(job.chosen.users)
+    found = Manifest(
+        path=name,
+        rows=job.rows,
+        sha256=written.sha256,
+        bytes=written.n_bytes,
+        model_version=opened.model_version,
+        skipped=job.chosen.skipped,
+        empty=job.empty,
+        asked=asked,
+        shard=shard,
+    )
+    folder.put(lambda out: out.write(manifests.encoded(found)), lambda _: name + manifests.SUFFIX)
+    seconds = time.monotonic() - began
+    logs.emit(
+        events.EXPORT_DONE,
+        output=folder.uri_of(name),
+        rows=found.rows,
+        skipped=found.skipped,
+        seconds=round(seconds, 3),
+        rows_per_s=round(found.rows / max(seconds, 1e-9)),
+    )
+    return found
+
+
+class _Job:
+    """Scores and writes, and counts what it wrote."""
+
+    def __init__(self, request: ExportRequest, opened: OpenedArtifact, settings: Settings, watcher: Watcher) -> None:
+        self._request = request
+        self._model = opened.model
+        self._settings = settings
+        self._watcher = watcher
+        self._done = 0
+        self.chosen = people.Chosen(0)
+        self.rows = 0
+        self.empty = 0
+
+    def write(self, out: BinaryIO) -> HashingFile:
+        """Everything to `out`."""
+        request, model = self._request, self._model
+        began = time.monotonic()
+        leaders = model.item_ids if request.related else model.user_ids
+        self.chosen, chunks = people.chunks(leaders, request, source_context(self._settings))
+        hashing = HashingFile(out)
+        leader = "seed_item_id" if request.related else "user_id"
+        writer = FORMATS[format_of(request.output)](hashing, leader, leaders, model.item_ids)
+        threads = self._settings.scoring_threads or len(os.sched_getaffinity(0))
+        for scored in score_all(model, request, chunks, threads):
+            writer.add(scored)
+            self._done += len(scored.rows)
+            self.rows += len(scored.items)
+            self.empty += int((scored.counts == 0).sum())
+            self._watcher(State(self._done, self.chosen.total, self.rows, time.monotonic() - began))
+        writer.close()
+        return hashing

@@ -1,0 +1,66 @@
+"""Rankings of many rows: several threads score, the order stays."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.export.people import Rows
+from svc.export.request import ExportRequest
+from svc.model.model import Model
+from svc.model.query import Query
+
+AHEAD = 2
+"""Chunks for each thread that may be scored before they are written: enough to keep it busy, and constant memory."""
+
+
+class Scored(NamedTuple):
+    """Rankings of consecutive rows end to end: `counts[i]` entries belong to `rows[i]`."""
+
+    rows: Rows
+    counts: NDArray[np.int64]
+    items: NDArray[np.int32]
+    scores: NDArray[np.float64]
+
+    def ranks(self) -> NDArray[np.int32]:
+        """The place of each entry in its ranking, from 1."""
+        ends = np.cumsum(self.counts)
+        starts = np.repeat(ends - self.counts, self.counts)
+        return (np.arange(len(self.items)) - starts + 1).astype(np.int32)
+
+
+def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
+    """The rankings that the API would answer for the rows one by one."""
+    rankings = model.rank([_query(model, request, row) for row in rows.tolist()])
+    return Scored(
+        rows,
+        np.array([len(ranking.items) for ranking in rankings], dtype=np.int64),
+        np.concatenate([ranking.items for ranking in rankings]),
+        np.concatenate([ranking.scores for ranking in rankings]),
+    )
+
+
+def _query(model: Model, request: ExportRequest, row: int) -> Query:
+    if request.related:
+        return Query(limit=request.limit, seeds=np.array([row], dtype=np.int32), allowed=request.allowed)
+    return model.known_user(row, limit=request.limit)._replace(allowed=request.allowed)
+
+
+def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], threads: int) -> Iterator[Scored]:
+    """Each chunk scored, in order. Ends its threads when it is closed."""
+    pool = ThreadPoolExecutor(threads, "svc-export")
+    waiting: deque[Future[Scored]] = deque()
+    try:
+        for rows in chunks:
+            waiting.append(pool.submit(score, model, request, rows))
+            if len(waiting) > AHEAD * threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

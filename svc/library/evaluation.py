@@ -1,0 +1,205 @@
+"""How good a trained model is on interactions that it has not seen: `svc.evaluate`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+
+from svc.errors import TrainingError, UsageError
+from svc.export.people import CHUNK
+from svc.export.request import ExportRequest
+from svc.export.scoring import score_all
+from svc.library.recommender import Recommender, load
+from svc.training.breakdown import Known, as_rows, breakdown
+from svc.training.intervals import CONFIDENCE, PER_USER
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from svc.model.model import Model
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evaluation:
+    """What `svc.evaluate` found.
+
+    Attributes:
+        scores: One row a figure: `group` and `part` say about whom, then `metric`, `value`, the interval `low` to
+            `high` (missing where a figure is no mean over users), `n_users`.
+        cutoff: How many items each user was recommended.
+        n_users: Users who were judged.
+        n_unknown_users: Users of the interactions whom training did not see; they count for nothing.
+        n_unknown_items: Interactions with items that training did not see; they count as misses.
+        n_seen: Interactions that the user already had in training; they count for nothing.
+    """
+
+    scores: pd.DataFrame
+    cutoff: int
+    n_users: int
+    n_unknown_users: int
+    n_unknown_items: int
+    n_seen: int
+
+    @property
+    def overall(self) -> pd.DataFrame:
+        """The figures about everybody, coverage and novelty among them."""
+        return self._of("all").drop(columns=["group", "part"])
+
+    @property
+    def by_activity(self) -> pd.DataFrame:
+        """The metrics for the third of the users with the shortest histories (`few`), `some`, and `many`."""
+        return self._of("activity").drop(columns="group")
+
+    @property
+    def by_popularity(self) -> pd.DataFrame:
+        """The metrics on choices among the items of the `head`, the `middle` and the `tail`.
+
+        Each part of the items holds a third of the training interactions.
+        """
+        return self._of("popularity").drop(columns="group")
+
+    def _of(self, group: str) -> pd.DataFrame:
+        return self.scores[self.scores["group"] == group].reset_index(drop=True)
+
+
+def evaluate(
+    artifact: str | Path | Recommender,
+    interactions: pd.DataFrame,
+    metrics: Sequence[str] = PER_USER,
+    *,
+    cutoff: int = 20,
+    user_column: str = "user_id",
+    item_column: str = "item_id",
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> Evaluation:
+    """Judge a model by interactions that were kept from its training, such as those of the weeks after it.
+
+    Each known user is recommended `cutoff` items, without those of the own history; what of them the user chose
+    decides. Intervals are bootstraps over users.
+
+    Args:
+        artifact: What `svc.load` takes, or gave.
+        interactions: One row an interaction; repeated rows count once.
+        metrics: Some of `ndcg`, `map`, `recall`, `hit`.
+        cutoff: Items for each user, 1 to 1000.
+        user_column: The column of `interactions` with user ids.
+        item_column: The one with item ids.
+        confidence: The share of resamplings within the interval.
+        seed: Of the bootstrap; the same one gives the same intervals.
+
+    Raises:
+        svc.errors.UsageError: A metric or column does not exist, or a number is out of bounds.
+        svc.errors.TrainingError: Not one user can be judged.
+        svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
+    """
+    _check(interactions, metrics, (user_column, item_column), cutoff, confidence)
+    recommender = artifact if isinstance(artifact, Recommender) else load(artifact)
+    judged = _judge(recommender.model, interactions[user_column], interactions[item_column])
+    rankings = _rankings(recommender.model, judged.rows, cutoff)
+    scores = breakdown(rankings, judged.truth, judged.known, metrics=metrics, seed=seed, confidence=confidence)
+    return Evaluation(
+        scores=pd.DataFrame(as_rows(scores)),
+        cutoff=cutoff,
+        n_users=len(judged.rows),
+        n_unknown_users=judged.n_unknown_users,
+        n_unknown_items=judged.n_unknown_items,
+        n_seen=judged.n_seen,
+    )
+
+
+def _check(
+    interactions: pd.DataFrame, metrics: Sequence[str], columns: tuple[str, str], cutoff: int, confidence: float
+) -> None:
+    for metric in [metrics] if isinstance(metrics, str) else metrics:
+        if metric not in PER_USER:
+            raise UsageError(f"metrics: {metric!r} is none of {', '.join(PER_USER)}")
+    if isinstance(metrics, str):
+        raise UsageError(f"metrics: give a list, such as [{metrics!r}]")
+    for column in columns:
+        if column not in interactions.columns:
+            there = ", ".join(map(str, interactions.columns))
+            raise UsageError(f"interactions: there is no column {column!r}; there are {there}")
+    if not 1 <= cutoff <= 1000:
+        raise UsageError(f"cutoff: {cutoff} is not within 1..1000")
+    if not 0.0 < confidence < 1.0:
+        raise UsageError(f"confidence: {confidence} is not between 0 and 1")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Judged:
+    """`rows` are the users who are judged; row r of `truth` holds what `rows[r]` chose, unknown items behind all
+    others."""
+
+    rows: NDArray[np.int32]
+    truth: sparse.csr_matrix
+    known: Known
+    n_unknown_users: int
+    n_unknown_items: int
+    n_seen: int
+
+
+def _judge(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> _Judged:
+    """Line the interactions up with the model. Raises TrainingError where nothing is left."""
+    pairs, n_unknown_users, n_strange = _pairs(model, users, items)
+    seen = _is_seen(model, pairs)
+    fresh = pairs[~seen]
+    rows, places = np.unique(fresh[:, 0], return_inverse=True)
+    if not len(rows):
+        raise TrainingError("no user can be judged: none of the interactions is a new one of a user that training saw")
+    shape = (len(rows), model.n_items + n_strange)
+    lengths = np.diff(model.history.offsets)
+    return _Judged(
+        rows=rows.astype(np.int32),
+        truth=sparse.csr_matrix((np.ones(len(fresh), np.float32), (places, fresh[:, 1])), shape=shape),
+        known=Known(lengths[rows], np.bincount(model.history.columns, minlength=model.n_items), model.n_users),
+        n_unknown_users=n_unknown_users,
+        n_unknown_items=int(np.count_nonzero(fresh[:, 1] >= model.n_items)),
+        n_seen=int(np.count_nonzero(seen)),
+    )
+
+
+def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[NDArray[np.int64], int, int]:
+    """(n, 2) distinct rows and columns of known users, and how many unknown users and items there are.
+
+    Unknown items have columns of their own behind those of the model.
+    """
+    user_codes, user_names = pd.factorize(users.astype(str).where(users.notna()))
+    item_codes, item_names = pd.factorize(items.astype(str).where(items.notna()))
+    rows = model.user_ids.indices([str(name) for name in user_names]).astype(np.int64)
+    columns = model.item_ids.indices([str(name) for name in item_names]).astype(np.int64)
+    strange = columns < 0
+    columns[strange] = model.n_items + np.arange(np.count_nonzero(strange))
+    there = (user_codes >= 0) & (item_codes >= 0)
+    pairs = np.unique(np.column_stack([rows[user_codes[there]], columns[item_codes[there]]]), axis=0)
+    return pairs[pairs[:, 0] >= 0], int(np.count_nonzero(rows < 0)), int(np.count_nonzero(strange))
+
+
+def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(n,) whether the user of each pair already had the item in training."""
+    history = sparse.csr_matrix(
+        (np.ones(len(model.history.columns), np.int8), model.history.columns, model.history.offsets),
+        shape=(model.n_users, model.n_items),
+    )
+    seen = np.zeros(len(pairs), dtype=bool)
+    inside = pairs[:, 1] < model.n_items
+    if inside.any():  # for no pairs scipy gives a sparse matrix back
+        seen[inside] = np.asarray(history[pairs[inside, 0], pairs[inside, 1]]).ravel() > 0
+    return seen
+
+
+def _rankings(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
+    request = ExportRequest(output="", limit=cutoff)
+    chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
+    found: list[list[int]] = []
+    for part in score_all(model, request, chunks, len(os.sched_getaffinity(0))):
+        found += [ranking.tolist() for ranking in np.split(part.items, np.cumsum(part.counts)[:-1])]
+    return found

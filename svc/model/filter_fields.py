@@ -1,0 +1,210 @@
+"""The columns that filters read, by item, and filters compiled to item sets.
+
+| symbol | meaning |
+|---|---|
+| label | one value of a text field; a `multi_label` item has several |
+| missing | an empty cell, no label left, no number, or an item that the table lacks |
+
+Logic is two-valued: `not` is the plain complement, so an item without a year satisfies `not year >= 1990`. A missing
+value satisfies no condition but `exists: false`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from svc.errors import MetadataError
+from svc.model.features import TokenColumn
+from svc.model.ids import IdTable
+from svc.model.item_sets import ItemSet
+
+Tree = tuple[Any, ...]
+"""A canonical filter tree, as `svc.recipe.filter_tree` makes it."""
+CACHE_BYTES: Final = 8 << 20
+"""Item sets kept for filters that may come again; 1,600 of them at 41,000 items."""
+LEAST_CACHED: Final = 16
+MAX_SHOWN_VALUES: Final = 200
+_COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+    "eq": operator.eq,
+}
+
+
+class LabelField:
+    """A `categorical` or `multi_label` field: the items of each label, and the labels of each item.
+
+    The items of the label l are `items[item_starts[l]:item_starts[l + 1]]`, rising; the labels of the item i are
+    `labels[label_starts[i]:label_starts[i + 1]]`.
+    """
+
+    def __init__(
+        self, kind: Literal["categorical", "multi_label"], n_items: int, pairs: NDArray[np.int32], names: IdTable
+    ) -> None:
+        item_of, label_of = pairs[:, 0], pairs[:, 1]
+        order = np.argsort(label_of, kind="stable")
+        self.kind = kind
+        self.names = names
+        self.n_items = n_items
+        self.items = np.ascontiguousarray(item_of[order])
+        self.item_starts = _starts(label_of, len(names))
+        self.labels = np.ascontiguousarray(label_of)
+        self.label_starts = _starts(item_of, n_items)
+        self.exists = ItemSet.of_flags(np.diff(self.label_starts) > 0)
+
+    @classmethod
+    def read(cls, name: str, kind: Any, delimiter: str, values: Iterable[object], n_items: int) -> LabelField:
+        """From one value an item, in column order. Raises MetadataError for a value that has no labels."""
+        column = TokenColumn(name, kind, IdTable.from_ids([]), delimiter)
+        codes: dict[str, int] = {}
+        pairs: list[tuple[int, int]] = []
+        for item, value in enumerate(values):
+            try:
+                labels = column.split(value)
+            except (TypeError, ValueError) as error:
+                raise MetadataError(f"filter field {name!r}: {error}; give text, numbers or booleans") from None
+            pairs += [(item, codes.setdefault(label, len(codes))) for label in labels]
+        return cls(kind, n_items, np.array(pairs, dtype=np.int32).reshape(-1, 2), IdTable.from_ids(list(codes)))
+
+    def labels_of(self, item: int) -> NDArray[np.int32]:
+        """The labels of one item."""
+        return self.labels[self.label_starts[item] : self.label_starts[item + 1]]
+
+    def having(self, label: int) -> ItemSet:
+        """The items of one label."""
+        return ItemSet.of_columns(self.items[self.item_starts[label] : self.item_starts[label + 1]], self.n_items)
+
+    def matching(self, name: str, operand: Any) -> ItemSet:
+        if name == "exists":
+            return self.exists if operand else ~self.exists
+        found = self.names.indices(operand)
+        known = found[found >= 0]
+        if name == "all" and len(known) < len(found):
+            return ItemSet.of_columns(known[:0], self.n_items)
+        items = [self.items[self.item_starts[label] : self.item_starts[label + 1]] for label in known.tolist()]
+        if name == "any":
+            return ItemSet.of_columns(np.concatenate([*items, known[:0]]), self.n_items)
+        times = np.bincount(np.concatenate(items), minlength=self.n_items)
+        return ItemSet.of_flags(times == len(items))
+
+    def described(self) -> dict[str, Any]:
+        """The first values: those of most items, ties by name."""
+        counts = np.diff(self.item_starts).tolist()
+        names = self.names.all()
+        first = sorted(range(len(names)), key=lambda label: (-counts[label], names[label]))[:MAX_SHOWN_VALUES]
+        return {"values": [names[label] for label in first]}
+
+
+class NumberField:
+    """A `numerical` field: the number of each item, (n,) float64, NaN where it is missing."""
+
+    kind: Final = "numerical"
+
+    def __init__(self, numbers: NDArray[np.float64]) -> None:
+        self.numbers = numbers
+        self.exists = ItemSet.of_flags(~np.isnan(numbers))
+
+    @classmethod
+    def read(cls, name: str, values: Iterable[object], n_items: int) -> NumberField:
+        """From one value an item, in column order. Raises MetadataError for what is no number."""
+        return cls(np.fromiter((_number(name, value) for value in values), np.float64, n_items))
+
+    def matching(self, name: str, operand: Any) -> ItemSet:
+        if name == "exists":
+            return self.exists if operand else ~self.exists
+        return ItemSet.of_flags(_COMPARE[name](self.numbers, operand))
+
+    def described(self) -> dict[str, Any]:
+        known = self.numbers[~np.isnan(self.numbers)]
+        return {"min": float(known.min()), "max": float(known.max())} if len(known) else {"min": None, "max": None}
+
+
+Field = LabelField | NumberField
+
+
+class FilterFields:
+    """The filter fields of one served model, with a bounded cache of compiled filters. Thread-safe.
+
+    `hidden` fields serve the recipe's own filter and no request.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], n_items: int, hidden: Sequence[str] = ()) -> None:
+        self.fields = fields
+        self.kinds = {name: field.kind for name, field in fields.items() if name not in hidden}
+        self._most = max(LEAST_CACHED, CACHE_BYTES // max(1, n_items // 8))
+        self._cache: OrderedDict[bytes, ItemSet] = OrderedDict()
+        self._lock = Lock()
+
+    def cached(self, tree: Tree) -> ItemSet | None:
+        """The item set of a tree that was asked for before, unless it has been dropped since."""
+        key = _key(tree)
+        with self._lock:
+            found = self._cache.get(key)
+            if found is not None:
+                self._cache.move_to_end(key)
+        return found
+
+    def items(self, tree: Tree) -> ItemSet:
+        """The items that satisfy `tree`. Up to a millisecond at 41,000 items when it is new."""
+        found = self.cached(tree)
+        if found is None:
+            found = self._compiled(tree)
+            with self._lock:
+                self._cache[_key(tree)] = found
+                while len(self._cache) > self._most:
+                    self._cache.popitem(last=False)
+        return found
+
+    def described(self) -> list[dict[str, Any]]:
+        """Name, kind and first values of each field that requests may name."""
+        return [{"name": name, "kind": kind, **self.fields[name].described()} for name, kind in self.kinds.items()]
+
+    def _compiled(self, tree: Tree) -> ItemSet:
+        match tree:
+            case ("all", parts):
+                return reduce(operator.and_, map(self._compiled, parts))
+            case ("any", parts):
+                return reduce(operator.or_, map(self._compiled, parts))
+            case ("not", part):
+                return ~self._compiled(part)
+            case ("field", name, operators):
+                return reduce(operator.and_, (self.fields[name].matching(*condition) for condition in operators))
+        raise ValueError("not a canonical filter tree")
+
+
+def _key(tree: Tree) -> bytes:
+    """Short, so that a cache of long filters stays small."""
+    return blake2b(to_json(tree), digest_size=16).digest()
+
+
+def _starts(codes: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    starts = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(codes, minlength=count), out=starts[1:])
+    return starts
+
+
+def _number(name: str, value: object) -> float:
+    """NaN for what is missing: null, a blank text, no finite number."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return math.nan
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise MetadataError(
+            f"filter field {name!r} is numerical, and a cell holds a {type(value).__name__} that is no number;"
+            " mend the table or declare the field categorical"
+        ) from None
+    return number if math.isfinite(number) else math.nan

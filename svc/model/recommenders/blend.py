@@ -1,0 +1,200 @@
+"""Models whose score is the weighted sum of the scores of others, each brought to one scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.explain import Contributions
+from svc.model.history import History
+from svc.model.query import Query, Ranking
+from svc.model.recommenders.base import Side, best_items, excluded_columns, is_few, profile
+from svc.model.recommenders.blend_scan import NormedLayout, head_of, head_scores, scan_behind, scan_sum
+from svc.model.recommenders.dense_weights import DenseWeightsScorer
+from svc.model.recommenders.factor_index import MANY_FROM, gram
+from svc.model.recommenders.factor_scan import Wanted
+from svc.model.recommenders.factors import IALSScorer, SVDScorer
+from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.stored import Stored
+
+FactorPart = IALSScorer | SVDScorer
+SumPart = NeighbourScorer | DenseWeightsScorer
+Values = NDArray[np.float64]
+
+
+class BlendScorer(Stored):
+    """Σ weight · score / deviation over the parts: one of factors at most, and any number of item weights.
+
+    The deviation is that of a user's scores over all items. Those of the training users are stored, `deviations`,
+    (parts, n_users) float64, the factor part first, as in `weights`; for others they follow from the covariance of
+    the item vectors, or from the sums of item weights. Users who are described by features are placed by the factor
+    part alone: the others know only items.
+    """
+
+    kind: ClassVar[str] = "blend"
+    reads_values: ClassVar[bool] = True
+    explains_by_profile: ClassVar[bool] = True
+
+    _covariance: Values
+    _norms: Values
+
+    def __init__(
+        self,
+        factors: FactorPart | None,
+        sums: tuple[SumPart, ...],
+        weights: tuple[float, ...],
+        deviations: Values,
+    ) -> None:
+        self.factors = factors
+        self.sums = sums
+        self.weights = weights
+        self.deviations = deviations
+
+    @classmethod
+    def of(
+        cls, factors: FactorPart | None, sums: Sequence[SumPart], weights: Sequence[float], history: History
+    ) -> BlendScorer:
+        """With the deviations of the users of `history`, whose values are those of the training."""
+        scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
+        scorer.ready()
+        scorer.measure(history)
+        return scorer
+
+    def measure(self, history: History) -> None:
+        """Compute the deviations of the users of `history`. The scorer must be ready."""
+        self.deviations = np.empty((len(self.weights), len(history)))
+        for user in range(len(history)):
+            self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
+
+    @property
+    def n_items(self) -> int:
+        return (self.factors or self.sums[0]).n_items
+
+    def ready(self) -> None:
+        for part in self.sums:
+            part.ready()
+        if self.factors is None:
+            return
+        self.factors.ready()
+        index = self.factors.index
+        mean = index.factors.mean(axis=0, dtype=np.float64)
+        self._covariance = gram(index.factors) / self.n_items - np.outer(mean, mean)
+        self._norms = np.empty(self.n_items)
+        for start in range(0, self.n_items, 4096):
+            exact = index.factors[start : start + 4096].astype(np.float64)
+            self._norms[start : start + 4096] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
+        self._norms *= 1 + 1e-9
+
+    def feature_dim(self, side: Side) -> int | None:
+        return None if self.factors is None else self.factors.feature_dim(side)
+
+    def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        rankings: dict[int, Ranking] = {}
+        together: list[int] = []
+        for place, query in enumerate(queries):
+            if self.factors is not None and (query.user_features is not None or query.seed_features):
+                rankings[place] = self.factors.rank([query], history)[0]
+            elif self.factors is None or len(queries) < MANY_FROM or _is_narrow(query):
+                rankings[place] = self._rank(query, history)
+            else:
+                together.append(place)
+        if together:
+            ranked = self._rank_many([queries[place] for place in together], history)
+            rankings.update(zip(together, ranked, strict=True))
+        return [rankings[place] for place in range(len(queries))]
+
+    def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
+        """The addends of each part, with the share that the part has in the score."""
+        if self.factors is not None and (query.user_features is not None or query.seed_features):
+            return self.factors.contributions(query, history, items)
+        rows, _ = profile(query, history)
+        addends = np.zeros((len(items), len(rows)))
+        deviations = self._deviations_of(query, history) if query.user < 0 else self.deviations[:, query.user].tolist()
+        parts: list[FactorPart | SumPart] = [*(() if self.factors is None else (self.factors,)), *self.sums]
+        for part, weight, deviation in zip(parts, self.weights, deviations, strict=True):
+            if deviation > 0:
+                addends += part.contributions(query, history, items).of_columns * (weight / deviation)
+        return Contributions(rows, addends)
+
+    def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
+        """Those of the factor part, or of the first of the others."""
+        return (self.factors or self.sums[0]).similar(items)
+
+    def _rank(self, query: Query, history: History) -> Ranking:
+        offsets = self._offsets(query, history)
+        if self.factors is None:
+            items = best_items(offsets.copy(), query, history)
+            return Ranking(items, offsets[items])
+        wanted = _wanted(query, history)
+        return scan_sum(self._index(), self._scaled(query), offsets, wanted)
+
+    def _rank_many(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        """One product for all; then one query after the other, whose arrays stay in the cache."""
+        index, rankings = self._index(), []
+        vectors = np.array([self._scaled(query) for query in queries])
+        scores = head_scores(index.layout, vectors, head_of(self.n_items))
+        for query, vector, mine in zip(queries, vectors, scores, strict=True):
+            offsets = self._offsets(query, history)
+            rankings.append(scan_behind(index, mine, vector, offsets, _wanted(query, history)))
+        return rankings
+
+    def _index(self) -> NormedLayout:
+        assert self.factors is not None, "without factors there is no index"
+        return NormedLayout(self.factors.index.layout, self._norms)
+
+    def _scaled(self, query: Query) -> Values:
+        """The vector of the factor part times its share, (K,)."""
+        vector = self._vector(query)
+        known = query.user >= 0
+        deviation = float(self.deviations[0, query.user]) if known else self._deviation_of(vector)
+        scaled: Values = vector * (self.weights[0] / deviation if deviation > 0 else 0.0)
+        return scaled
+
+    def _offsets(self, query: Query, history: History) -> Values:
+        """What the parts of item weights give each item, (n,); by position where there are factors."""
+        totals = self._totals(query, history)
+        first = len(self.weights) - len(totals)
+        offsets = None
+        for part, total in enumerate(totals, start=first):
+            deviation = float(self.deviations[part, query.user]) if query.user >= 0 else _deviation(total)
+            total *= self.weights[part] / deviation if deviation > 0 else 0.0  # noqa: PLW2901 - in place
+            offsets = total if offsets is None else np.add(offsets, total, out=offsets)
+        return np.zeros(self.n_items) if offsets is None else offsets
+
+    def _totals(self, query: Query, history: History) -> list[Values]:
+        """The scores of all items, (n,), by each part of item weights; by position where there are factors."""
+        rows, values = profile(query, history)
+        places = None if self.factors is None else self.factors.index.layout.positions
+        return [part.totals(rows, values, places) for part in self.sums]
+
+    def _vector(self, query: Query) -> Values:
+        assert self.factors is not None, "there are vectors only where there are factors"
+        known = query.user >= 0
+        vector: Values = (
+            self.factors.users[query.user].astype(np.float64) if known else self.factors.embed_cold([query])[0]
+        )
+        return vector
+
+    def _deviation_of(self, vector: Values) -> float:
+        return float(np.sqrt(max(float(vector @ self._covariance @ vector), 0.0)))
+
+    def _deviations_of(self, query: Query, history: History) -> list[float]:
+        """Deviations of one user's scores by each part."""
+        found = [_deviation(total) for total in self._totals(query, history)]
+        return found if self.factors is None else [self._deviation_of(self._vector(query)), *found]
+
+
+def _is_narrow(query: Query) -> bool:
+    return query.allowed is not None and is_few(query.allowed)
+
+
+def _wanted(query: Query, history: History) -> Wanted:
+    return Wanted(query.limit, excluded_columns(query, history), query.allowed)
+
+
+def _deviation(scores: Values) -> float:
+    mean = float(scores.sum()) / len(scores)
+    return float(np.sqrt(max(float(scores @ scores) / len(scores) - mean * mean, 0.0)))

@@ -1,0 +1,157 @@
+"""The best items by the sum of an inner product and an offset of each item.
+
+| symbol | meaning |
+|---|---|
+| n, K, b | items, components, vectors of one scan |
+| position | place of an item in the index, by falling norm; see factor_scan.py |
+| offset | what the other parts of a blend give an item, (n,) by position, exact in float64 |
+| upper | offset + ‖vector‖·‖item‖: no score of the item is above it |
+| bound | a value that at least `limit` approximate scores reach |
+| slack | bound of \\|approximate − exact\\| for any item |
+
+One vector: most items have no offset worth speaking of and a short vector. So the items with the largest `upper` are
+scored first, which gives a bound; what `upper` does not lift to the bound less twice the slack cannot be in the answer.
+Where the bound is not sharp enough for that, more items are scored, in the end all.
+
+Several vectors: one float32 product scores the items of the largest norms for all of them, which costs less for each
+than picking some out; of the others `upper` leaves few.
+
+Either way candidates are scored exactly and sorted by that, so both give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.query import Ranking
+from svc.model.recommenders.base import is_few
+from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, Layout, Wanted, error_bound
+from svc.model.topk import reaching
+
+FIRST_SCORED, SCORED_PER_ITEM = 256, 8
+"""Items that are scored first, at least and for each item wanted."""
+GROWTH = 4
+FULL_SHARE = 6
+"""Above one item in so many, scoring all in order is faster than gathering some."""
+HEAD, HEAD_SHARE = 4096, 6
+"""Items that are scored for several vectors at once: at least so many, and one in so many."""
+LOWEST = float(np.finfo(np.float32).min)
+
+Positions = NDArray[np.intp]
+Values = NDArray[np.float64]
+
+
+class NormedLayout(NamedTuple):
+    """An index with the norm of every item, (n,) by position, none of them rounded down."""
+
+    layout: Layout
+    norms: Values
+
+
+def scan_sum(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted) -> Ranking:
+    """The best items by vector · item + offset. Ties: lower column first."""
+    layout, norms = index
+    length = math.sqrt(vector @ vector)
+    slack = error_bound(len(vector), length * layout.norms[0])
+    scan = _Scan(layout, vector, vector.astype(np.float32), offsets, wanted.limit, slack)
+    excluded = layout.positions[wanted.excluded]
+    if wanted.allowed is not None and is_few(wanted.allowed):
+        return scan.ranked(np.setdiff1d(layout.positions[wanted.allowed.columns()], excluded).astype(np.intp))
+    upper = norms * length
+    upper += offsets
+    upper[excluded] = -np.inf
+    if wanted.allowed is not None:
+        upper[~wanted.allowed.flags()[layout.columns]] = -np.inf
+    return scan.ranked(scan.reachable(upper))
+
+
+class _Scan(NamedTuple):
+    """The scan of one vector; `approximate` is the vector in float32."""
+
+    layout: Layout
+    vector: Values
+    approximate: NDArray[np.float32]
+    offsets: Values
+    limit: int
+    slack: float
+
+    def reachable(self, upper: Values) -> Positions:
+        """Positions that may be in the answer; few if the bound is sharp."""
+        size = max(FIRST_SCORED, SCORED_PER_ITEM * self.limit)
+        while size * FULL_SHARE < len(upper):
+            first = reaching(upper, size)
+            positions = np.flatnonzero(upper >= self.floor(self._scores(first)))
+            if len(positions) <= GROWTH * size:
+                return positions
+            size *= GROWTH
+        scores = self.layout.scores_of_one(self.approximate, 0, len(upper), cosine=False) + self.offsets
+        scores[upper == -np.inf] = -np.inf
+        return reaching(scores, self.limit, 2 * self.slack)
+
+    def ranked(self, positions: Positions) -> Ranking:
+        """The best at these positions, by their exact scores."""
+        if len(positions) > GROWTH * self.limit:
+            scores = self._scores(positions)
+            positions = positions[scores >= self.floor(scores)]
+        scores = self.layout.exact(self.vector[np.newaxis], positions, cosine=False)
+        scores += self.offsets[positions]
+        columns = self.layout.columns[positions]
+        order = np.lexsort((columns, -scores))[: self.limit]
+        return Ranking(columns[order], scores[order])
+
+    def _scores(self, positions: Positions) -> Values:
+        """Approximate scores."""
+        scores = self.layout.scores_at(self.approximate, positions, cosine=False).astype(np.float64)
+        scores += self.offsets[positions]
+        return scores
+
+    def floor(self, scores: Values) -> float:
+        """What the exact score of an item in the answer reaches, by approximate scores of some items."""
+        place = len(scores) - self.limit
+        if place < 0:
+            return LOWEST  # above the minus infinity of what must not come back
+        return max(float(np.partition(scores, place)[place]) - 2 * self.slack, LOWEST)
+
+
+def head_of(n_items: int) -> int:
+    """How many items of the largest norms are scored for several vectors at once."""
+    return min(n_items, max(HEAD, n_items // HEAD_SHARE))
+
+
+def head_scores(layout: Layout, vectors: Values, head: int) -> NDArray[np.float32]:
+    """Approximate inner products, (b, head), of the first items of the index with the rows of `vectors`."""
+    return layout.scores(vectors.astype(np.float32), 0, head, cosine=False)
+
+
+def scan_behind(
+    index: NormedLayout, scores: NDArray[np.float32], vector: Values, offsets: Values, wanted: Wanted
+) -> Ranking:
+    """As `scan_sum`, with the row of `head_scores` for `vector`, which is changed."""
+    layout, norms = index
+    length, head = math.sqrt(vector @ vector), len(scores)
+    rounded = offsets[:head].astype(np.float32)
+    scores += rounded
+    reach = max(float(rounded.max()), -float(rounded.min()))
+    slack = error_bound(len(vector), length * layout.norms[0]) + 4 * UNIT_ROUNDOFF * reach
+    scan = _Scan(layout, vector, vector.astype(np.float32), offsets, wanted.limit, slack)
+    excluded = layout.positions[wanted.excluded]
+    upper = norms[head:] * length
+    upper += offsets[head:]
+    behind = excluded >= head
+    upper[excluded[behind] - head] = -np.inf
+    scores[excluded[~behind]] = -np.inf
+    if wanted.allowed is not None:
+        unwanted = ~wanted.allowed.flags()[layout.columns]
+        scores[unwanted[:head]] = -np.inf
+        upper[unwanted[head:]] = -np.inf
+    first = reaching(scores, wanted.limit, 2 * slack)
+    floor = scan.floor(scores[first].astype(np.float64))
+    more = np.flatnonzero(upper >= floor)
+    if len(more) * FULL_SHARE > len(upper):
+        tail = layout.scores_of_one(scan.approximate, head, len(norms), cosine=False) + offsets[head:]
+        more = more[tail[more] >= floor]
+    return scan.ranked(np.concatenate([first, more + head]))

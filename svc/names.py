@@ -1,0 +1,25 @@
+"""What names and addresses may look like, where several parts of svc must agree."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+RECIPE_NAME: Final = "[A-Za-z0-9_-]{1,64}"
+KEY_ID: Final = "[A-Za-z0-9_.-]{1,64}"
+"""The kid of a signing key or an API key."""
+RUN_ID: Final = "[A-Za-z0-9_.-]{1,64}"
+
+EXTRAS_OF_SCHEMES: Final = {"s3": "s3", "gs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
+"""The extra that installs the client for each object-store scheme."""
+OBJECT_SCHEMES: Final = frozenset(EXTRAS_OF_SCHEMES)
+HTTP_SCHEMES: Final = frozenset({"http", "https"})
+
+Versioning = Literal["append_sha", "always_overwrite"]
+
+MAX_ID_CHARACTERS: Final = 256
+"""Requests take no longer ids of users and items."""
+
+
+def is_float_text(name: str) -> bool:
+    """True for a whole number that some tool wrote as a floating point number: 7.0."""
+    return name.endswith(".0") and name[:-2].removeprefix("-").isdecimal()

@@ -1,0 +1,160 @@
+"""Filter trees as clients and recipes write them, checked and brought into one canonical form.
+
+A node is an object with exactly one key: `all` or `any` over a list of nodes, `not` over one node, or the name of a
+field over its operators. Two trees that differ only in the order of parts and values have one canonical form.
+
+| canonical node | meaning |
+|---|---|
+| `("all", parts)`, `("any", parts)` | conjunction and disjunction; `parts` sorted, without repeats |
+| `("not", part)` | the plain complement |
+| `("field", name, operators)` | every one of `operators`, `((operator, operand), ...)` sorted, holds |
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+MAX_CONDITIONS: Final = 32
+MAX_LEVELS: Final = 8
+MAX_VALUES: Final = 1000
+MAX_TEXT_CHARACTERS: Final = 8192
+GROUPS: Final = ("all", "any", "not")
+"""Keys of nodes that are no fields; fields must not have these names."""
+COMPARISONS: Final = ("gt", "gte", "lt", "lte", "eq")
+OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
+    "categorical": ("any", "exists"),
+    "multi_label": ("any", "all", "exists"),
+    "numerical": (*COMPARISONS, "exists"),
+}
+
+Filter = tuple[Any, ...]
+Place = tuple[str | int, ...]
+
+
+class FilterProblem(ValueError):
+    """A tree that is not a filter: where, why in words for its author, and a short type for programs."""
+
+    def __init__(self, place: Place, message: str, type: str) -> None:
+        super().__init__(message)
+        self.place = place
+        self.message = message
+        self.type = type
+
+
+def parse_filter(tree: object, kinds: Mapping[str, str]) -> Filter:
+    """The canonical form of `tree` over fields of these `kinds`. Raises FilterProblem."""
+    return _Parser(kinds).node(tree, (), 1)
+
+
+class _Parser:
+    def __init__(self, kinds: Mapping[str, str]) -> None:
+        self.kinds = kinds
+        self.conditions = 0
+
+    def node(self, tree: object, place: Place, level: int) -> Filter:
+        if level > MAX_LEVELS:
+            raise FilterProblem(place, f"a filter has at most {MAX_LEVELS} levels", "filter_depth")
+        if not isinstance(tree, Mapping) or len(tree) != 1:
+            found = f"an object with {len(tree)} keys" if isinstance(tree, Mapping) else _kind_of(tree)
+            words = f"a node is an object with exactly one key: all, any, not or a field; this is {found}"
+            raise FilterProblem(place, words, "filter_node")
+        (key,) = tree
+        if key == "not":
+            return ("not", self.node(tree[key], (*place, key), level + 1))
+        if key in GROUPS:
+            return self._group(key, tree[key], (*place, key), level)
+        return self._condition(key, tree[key], place)
+
+    def _group(self, key: str, parts: object, place: Place, level: int) -> Filter:
+        if not isinstance(parts, list | tuple) or not parts:
+            raise FilterProblem(place, f"`{key}` takes a list with at least one filter", "filter_list")
+        if len(parts) > MAX_CONDITIONS:
+            raise FilterProblem(place, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
+        found = {self.node(part, (*place, index), level + 1) for index, part in enumerate(parts)}
+        return (key, tuple(sorted(found, key=repr)))
+
+    def _condition(self, field: object, operators: object, place: Place) -> Filter:
+        self.conditions += 1
+        if self.conditions > MAX_CONDITIONS:
+            raise FilterProblem(place, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
+        kind = self.kinds.get(field) if isinstance(field, str) else None
+        if not isinstance(field, str) or kind is None:
+            raise FilterProblem((*place, _cut(field)), self._undeclared(field), "filter_field")
+        place = (*place, field)
+        if not isinstance(operators, Mapping) or not operators:
+            words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
+            raise FilterProblem(place, words, "filter_condition")
+        found = [(key, _operand(key, operators[key], kind, place)) for key in sorted(operators, key=str)]
+        return ("field", field, tuple(found))
+
+    def _undeclared(self, field: object) -> str:
+        if not self.kinds:
+            return "this recipe declares no item_metadata.filter_fields"
+        near = difflib.get_close_matches(str(field)[:256], self.kinds, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return f"no filter field has this name; {hint}there are {', '.join(list(self.kinds)[:20])}"
+
+
+def _operand(operator: object, value: object, kind: str, place: Place) -> Any:
+    allowed = OPERATORS[kind]
+    if operator not in allowed:
+        near = difflib.get_close_matches(str(operator)[:64], allowed, n=1, cutoff=0.6)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        words = f"a {kind} field takes {', '.join(allowed)}{hint}"
+        raise FilterProblem((*place, _cut(operator)), words, "filter_operator")
+    place = (*place, str(operator))
+    read: Callable[[object, Place], Any] = _flag if operator == "exists" else _READERS[kind]
+    return read(value, place)
+
+
+def _flag(value: object, place: Place) -> bool:
+    if not isinstance(value, bool):
+        raise FilterProblem(place, "`exists` takes true or false", "filter_value")
+    return value
+
+
+def _number(value: object, place: Place) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if math.isfinite(number):
+            return number + 0.0  # -0.0 is 0.0
+    raise FilterProblem(place, "a number field is compared with a finite number", "filter_value")
+
+
+def _labels(values: object, place: Place) -> tuple[str, ...]:
+    if not isinstance(values, list | tuple) or not 0 < len(values) <= MAX_VALUES:
+        words = f"give a list of 1 to {MAX_VALUES} strings; this is {_kind_of(values)}"
+        raise FilterProblem(place, words, "filter_list")
+    for index, value in enumerate(values):
+        if not isinstance(value, str):
+            words = f"values of a text field are strings; this is {_kind_of(value)}"
+            raise FilterProblem((*place, index), words, "filter_value")
+        if len(value) > MAX_TEXT_CHARACTERS:
+            words = f"a value has at most {MAX_TEXT_CHARACTERS} characters"
+            raise FilterProblem((*place, index), words, "filter_value")
+    return tuple(sorted(set(values)))
+
+
+_READERS: Final[Mapping[str, Callable[[object, Place], Any]]] = {
+    "categorical": _labels,
+    "multi_label": _labels,
+    "numerical": _number,
+}
+
+
+def _kind_of(value: object) -> str:
+    """What JSON calls a value, never the value itself."""
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", type(None): "null"}
+    return names.get(type(value), "an object")
+
+
+def _cut(name: object) -> str:
+    return str(name)[:256]

@@ -1,0 +1,142 @@
+"""What a recipe says about serving: the fields of filters, lists of available items, and rules for every request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from svc.recipe.filter_tree import GROUPS, FilterProblem, parse_filter
+from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
+
+Kind = Literal["categorical", "multi_label", "numerical"]
+
+
+class FilterField(Block):
+    """A column of the metadata table that requests may filter on."""
+
+    name: Name
+    kind: Kind
+    delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
+        default="|", description="Between labels of multi_label."
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _no_word_of_filters(cls, name: str) -> str:
+        if name in GROUPS:
+            raise ValueError("is a word of filters themselves; rename the column in the table")
+        return name
+
+
+class Availability(Block):
+    """A list of item ids, read again and again while the server runs."""
+
+    source: SourceSpec
+    id_column: Name
+    mode: Literal["allow", "deny"] = Field(description="allow: only these items; deny: all but these.")
+    refresh_seconds: Annotated[Number, Field(ge=5, le=86_400)] = 60
+    max_stale_seconds: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="Age from which the list is not trusted any more; null: never."
+    )
+
+    @model_validator(mode="after")
+    def _outlives_a_refresh(self) -> Self:
+        if self.max_stale_seconds is not None and self.max_stale_seconds < self.refresh_seconds:
+            raise ValueError("max_stale_seconds is shorter than refresh_seconds, so every list would be stale")
+        return self
+
+
+def _zoned(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError("has no zone; write 2026-12-24T18:00:00Z or +01:00")
+    return value
+
+
+Moment = Annotated[datetime, AfterValidator(_zoned)]
+
+
+class Timed(Block):
+    """An entry that may hold for a time only."""
+
+    from_: Moment | None = Field(default=None, alias="from", description="ISO 8601 with zone; null: always.")
+    until: Moment | None = Field(default=None, description="ISO 8601 with zone, not included; null: for ever.")
+
+    @model_validator(mode="after")
+    def _begins_before_it_ends(self) -> Self:
+        if self.from_ is not None and self.until is not None and self.from_ >= self.until:
+            raise ValueError("`from` is not before `until`")
+        return self
+
+    def overlaps(self, other: Timed) -> bool:
+        starts = [one.from_ for one in (self, other) if one.from_ is not None]
+        ends = [one.until for one in (self, other) if one.until is not None]
+        return not starts or not ends or max(starts) < min(ends)
+
+
+class ServingLimit(Block):
+    """At most so many items of one value of a field."""
+
+    field: Name
+    max: Annotated[Whole, Field(ge=1, le=1000)]
+
+
+class ServingBoost(Timed):
+    """Items that satisfy a filter count more, or less."""
+
+    filter: dict[str, Any]
+    factor: Annotated[Number, Field(ge=0.1, le=10)]
+
+
+class ServingPin(Timed):
+    """An item at a place of the whole ranking, from 0."""
+
+    item_id: Name
+    position: Annotated[Whole, Field(ge=0, le=999)]
+
+
+class Serving(Block):
+    """What a server does with the model. No part of the recipe's hash: the model is the same."""
+
+    filter: dict[str, Any] | None = Field(default=None, description="Holds for every request, joined by AND.")
+    availability: Availability | None = None
+    fallback: Literal["none", "popular"] = Field(
+        default="none", description="What a user of whom nothing is known gets when the request does not say."
+    )
+    diversity: Annotated[Number, Field(ge=0, le=1)] = Field(
+        default=0, description="0: the best items; 1: as unlike each other as possible."
+    )
+    limits: Annotated[tuple[ServingLimit, ...], Field(max_length=4)] = ()
+    boosts: Annotated[tuple[ServingBoost, ...], Field(max_length=16)] = ()
+    pins: Annotated[tuple[ServingPin, ...], Field(max_length=16)] = ()
+
+    @field_validator("pins")
+    @classmethod
+    def _each_place_once(cls, pins: tuple[ServingPin, ...]) -> tuple[ServingPin, ...]:
+        for index, pin in enumerate(pins):
+            for before in pins[:index]:
+                if pin.overlaps(before) and (pin.item_id == before.item_id or pin.position == before.position):
+                    raise ValueError(f"entry {index} has the item or the position of another one at the same time")
+        return pins
+
+    def _filters(self) -> dict[str, dict[str, Any]]:
+        """Every filter of the block by its place."""
+        found = {} if self.filter is None else {"serving.filter": self.filter}
+        return found | {f"serving.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
+
+    def check_fields(self, kinds: Mapping[str, str]) -> None:
+        """Raise ValueError where the block names what is no filter field, or none of the right kind."""
+        for where, tree in self._filters().items():
+            try:
+                parse_filter(tree, kinds)
+            except FilterProblem as problem:
+                place = ".".join(map(str, (where, *problem.place)))
+                raise ValueError(f"{place}: {problem.message}") from None
+        names = [limit.field for limit in self.limits]
+        for index, name in enumerate(names):
+            if kinds.get(name, "numerical") == "numerical":
+                raise ValueError(f"serving.limits[{index}].field: {name!r} is no filter field with labels")
+            if name in names[:index]:
+                raise ValueError(f"serving.limits[{index}].field: {name!r} has a limit already; keep one")

@@ -1,0 +1,1 @@
+"""The HTTP interface: endpoints, checks, request and response bodies."""

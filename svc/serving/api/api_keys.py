@@ -1,0 +1,66 @@
+"""The form of API keys and of the server's list of them.
+
+A key is 256 random bits, so stretching adds nothing to its strength; the digest is scrypt with a low cost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+
+from svc.errors import ConfigError
+from svc.key_files import key_list
+from svc.names import KEY_ID
+from svc.settings import Settings
+
+SALT = b"svc.api-key.v1"
+PREFIX = "sha256:"
+
+_KEY = re.compile(rb"[A-Za-z0-9_-]{43}")
+_ENTRY = re.compile(rf"(?P<kid>{KEY_ID}):sha256:(?P<digest>[0-9a-fA-F]{{64}})")
+
+
+def new_api_key() -> str:
+    """43 characters of base64url from 32 random bytes."""
+    return secrets.token_urlsafe(32)
+
+
+def hash_api_key(plaintext: str) -> str:
+    """What the server's list holds for this key: `sha256:<hex64>`, a scrypt digest behind a fixed prefix."""
+    return PREFIX + digest(plaintext.encode()).hex()
+
+
+def parse_api_keys(text: str) -> dict[str, bytes]:
+    """Digest by kid from `<kid>:sha256:<hex64>` entries separated by commas.
+
+    Raises ConfigError that names the entry by its place, never by its value.
+    """
+    keys: dict[str, bytes] = {}
+    entries = [entry.strip() for entry in text.split(",") if entry.strip()]
+    for place, entry in enumerate(entries, start=1):
+        match = _ENTRY.fullmatch(entry)
+        if match is None:
+            raise ConfigError(
+                f"SVC_API_KEYS: entry {place} is not <kid>:sha256:<64 hex characters>; "
+                "make one with: svc keygen --type api --kid <kid>"
+            )
+        if match["kid"] in keys:
+            raise ConfigError(f"SVC_API_KEYS: the kid {match['kid']!r} is there twice")
+        keys[match["kid"]] = bytes.fromhex(match["digest"])
+    return keys
+
+
+def load_api_keys(settings: Settings) -> dict[str, bytes]:
+    """The keys that the settings hold, or the file that they name. Raises ConfigError."""
+    return parse_api_keys(key_list(settings.api_keys, settings.api_keys_file, "SVC_API_KEYS"))
+
+
+def is_well_formed(value: bytes) -> bool:
+    """True for what could be a key: 43 characters of base64url."""
+    return _KEY.fullmatch(value) is not None
+
+
+def digest(plaintext: bytes) -> bytes:
+    """32 bytes of scrypt over the plaintext, as the list holds them."""
+    return hashlib.scrypt(plaintext, salt=SALT, n=2**10, r=8, p=1, dklen=32)

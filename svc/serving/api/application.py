@@ -1,0 +1,158 @@
+"""Answers requests: one table decides what answers a request, and whether it needs a key."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import trio
+from pydantic_core import to_json
+
+from svc import logs
+from svc.errors import ApiError, NotFound
+from svc.serving.api import hints
+from svc.serving.api.access_log import AccessLog
+from svc.serving.api.endpoints import PARAMETER, PROBES, VERBS, Route, Router, served_by
+from svc.serving.api.failures import failure
+from svc.serving.api.probes import DOCUMENTS
+from svc.serving.api.request import Checks, Request, new_request_id
+from svc.serving.api.routes import FAILURE, build_routes
+from svc.serving.api.state import ServerState
+from svc.serving.api.targets import Target
+from svc.serving.api.tracing import parse_trace
+from svc.serving.api.verbs import Verbs
+from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Response
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+
+class Application:
+    """Finds the row of a request and has it answered: by a probe, by a verb, or by quart."""
+
+    urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._checks = Checks(state)
+        self._verbs = Verbs(state)
+        self._router = Router(served_by(state))
+        self._quart: Any = build_routes(state)
+        self._access = AccessLog(state.settings, state.auth)
+
+    @property
+    def is_leaving(self) -> bool:
+        """True from the beginning of the drain: the next request of a client would not be answered here."""
+        return self._state.draining
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        """The answer with the headers that every answer has; None when the client is gone. Raises nothing."""
+        request = Request(incoming, self._checks)
+        logs.bind(request_id=request.request_id)
+        trace = parse_trace(request.headers.get(b"traceparent"))
+        if trace is None:
+            return await self._answer(request)
+        logs.bind(trace_id=trace.trace_id.decode())
+        try:
+            response = await self._answer(request)
+        finally:
+            logs.unbind("trace_id")  # the connection's next request runs in the same task
+        return response and response._replace(headers=[*response.headers, trace.header()])
+
+    async def _answer(self, request: Request) -> Response | None:
+        began = time.perf_counter()
+        try:
+            response = await self._respond(request)
+        except ClientGone:
+            return None
+        except Exception as error:
+            response = failure(request.request_id, error)
+        if self._access.writes:
+            self._access.note(
+                began=began,
+                method=request.method,
+                status=response.status,
+                client=request.client,
+                route=request.route,
+                key=request.key,
+            )
+        return _identified(response, request.request_id, request.origin_headers)
+
+    def refused(self, error: ApiError) -> Response:
+        """The answer to what is no request of HTTP."""
+        request_id = new_request_id()
+        return _identified(failure(request_id, error), request_id, ())
+
+    async def _respond(self, request: Request) -> Response:
+        """What the row of the path answers; a row that is not public asks for a key first."""
+        target = request.target()
+        route = request.route = self._router.find(target.path)
+        preflight = request.admit(target, route)
+        if preflight is not None:
+            return preflight
+        if route is None:
+            raise NotFound(hints.unknown_path(target.path, (row.verb for row in VERBS)))
+        if route.verb:
+            return await self._verbs.answer(request, route)
+        return await self._from_row(request, route, target)
+
+    async def _from_row(self, request: Request, route: Route, target: Target) -> Response:
+        endpoint = route.endpoint(request.method)
+        if endpoint.name in DOCUMENTS:
+            document, status = DOCUMENTS[endpoint.name](self._state)
+            return Response(status, to_json(document))
+        if not endpoint.public:
+            await request.authenticate()
+        if not endpoint.is_served(self._state):
+            raise NotFound
+        return await self._from_quart(request.method, endpoint.path.replace(PARAMETER, route.name), target.query)
+
+    async def _from_quart(self, method: str, path: str, query: bytes) -> Response:
+        """Run the handler of a row, whose path quart is given as the table writes it. Raises what a handler raised.
+
+        Quart sees neither the body nor the headers of the request: what it would read another way cannot matter.
+        """
+        scope: dict[str, Any] = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query,
+            "root_path": "",
+            "headers": [(b"host", b"localhost")],
+            "client": None,
+            "server": None,
+            "extensions": {},
+        }
+        sent: list[MutableMapping[str, Any]] = []
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            sent.append(message)
+
+        await self._quart(scope, _no_body(), send)
+        if FAILURE in scope:
+            raise scope[FAILURE]
+        headers = dict(sent[0]["headers"])
+        body = b"".join(message.get("body", b"") for message in sent[1:])
+        headers.pop(b"content-length", None)  # the connection says it
+        content_type = headers.pop(b"content-type", JSON)
+        return Response(sent[0]["status"], body, list(headers.items()), content_type)
+
+
+def _identified(response: Response, request_id: str, origin_headers: Headers) -> Response:
+    headers = [(b"x-request-id", request_id.encode()), *response.headers, *origin_headers]
+    return response._replace(headers=headers)
+
+
+def _no_body() -> Receive:
+    """An ASGI receive of a request without a body, whose client stays."""
+    messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> MutableMapping[str, Any]:
+        for message in messages:
+            return message
+        return await trio.sleep_forever()
+
+    return receive

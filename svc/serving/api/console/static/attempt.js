@@ -1,0 +1,160 @@
+// Trying a recipe: a form, the answer, and the command line that does the same.
+
+import { ask, recipePath } from "./api.js";
+import { curlLine } from "./curl.js";
+import { byId, copyButton, el, say } from "./dom.js";
+import { featureForm } from "./features.js";
+import { narrowing } from "./narrow.js";
+import { picker } from "./picker.js";
+import { failure, heading, historyOf, named, ranking, rawJson } from "./ranking.js";
+import { described } from "./recipes.js";
+
+const MODES = { user: "A user", items: "Some items", new_user: "A new user", new_item: "A new item" };
+const form = byId("attempt");
+const select = byId("recipe");
+const now = { mode: "user", fields: null, narrow: null, shape: "" };
+const NARROW = matchMedia("(max-width: 1000px)");
+let needsKey = false;
+let running = null;
+
+/** Wire the form up. `keys` says whether curl lines must name a key. */
+export function startAttempt(keys) {
+  needsKey = keys;
+  byId("curl-copy").replaceChildren(copyButton(byId("curl"), "the command"));
+  select.addEventListener("change", rebuild);
+  form.addEventListener("input", changed);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    run();
+  });
+}
+
+/** Offer the recipes that have a model, and keep what is chosen. */
+export function offer(recipes) {
+  const before = select.value;
+  const loaded = recipes.filter((recipe) => recipe.loaded);
+  select.replaceChildren(...loaded.map((recipe) => el("option", { value: recipe.name }, recipe.name)));
+  if (loaded.some((recipe) => recipe.name === before)) select.value = before;
+  byId("attempt-none").hidden = loaded.length > 0;
+  form.hidden = !loaded.length;
+  if (loaded.length) rebuild();
+}
+
+export function tryRecipe(name) {
+  select.value = name;
+  rebuild();
+  byId("try").scrollIntoView();
+  form.querySelector("[name=mode]:checked").focus({ preventScroll: true });
+}
+
+/** Make the form for the chosen recipe, unless it is the same form. */
+function rebuild() {
+  const columns = described(select.value)?.feature_columns ?? { user: [], item: [] };
+  const filters = described(select.value)?.filter_fields ?? [];
+  const shape = JSON.stringify([select.value, columns, filters]);
+  if (shape === now.shape) return;
+  now.shape = shape;
+  const modes = Object.keys(MODES).filter((mode) => (mode !== "new_user" || columns.user.length) && (mode !== "new_item" || columns.item.length));
+  now.narrow = narrowing(filters, () => changed());
+  byId("narrow").replaceChildren(now.narrow.node);
+  if (!modes.includes(now.mode)) now.mode = "user";
+  byId("modes").replaceChildren(...modes.map((mode) => el("label", { class: "mode" },
+    el("input", { type: "radio", name: "mode", value: mode, checked: mode === now.mode, onchange: () => chooseMode(mode, columns) }),
+    el("span", {}, MODES[mode]))));
+  chooseMode(now.mode, columns);
+}
+
+function chooseMode(mode, columns) {
+  now.mode = mode;
+  now.fields = { user: userFields, items: itemFields, new_user: () => describedFields("user_features", columns.user),
+    new_item: () => describedFields("item_features", columns.item) }[mode]();
+  byId("fields").replaceChildren(now.fields.node);
+  changed();
+}
+
+/** An answer belongs to the form that it was asked with: another form has none yet. */
+function changed() {
+  running?.abort();
+  byId("answer-title").textContent = "Answer";
+  byId("answer").removeAttribute("aria-busy");
+  byId("answer").replaceChildren(el("p", { class: "muted" }, "What the model recommends appears here."));
+  showCurl();
+}
+
+function userFields() {
+  const id = el("input", { id: "user-id", type: "text", required: true, maxlength: "256", autocomplete: "off", spellcheck: "false" });
+  const seen = el("input", { type: "checkbox" });
+  const popular = el("input", { type: "checkbox" });
+  const history = picker({ label: "Items chosen just now", hint: "A history: with a user id it joins the known one.",
+    search: findItems, changed, own: "use as an id" });
+  const problem = el("p", { class: "error", role: "alert" });
+  const choose = async () => {
+    const answer = await ask(recipePath(select.value, "/somebody"));
+    problem.textContent = answer.ok ? "" : answer.body.detail ?? "";
+    if (!answer.ok) return;
+    id.value = answer.body.user_id;
+    changed();
+    run();
+  };
+  const node = el("div", {}, el("div", { class: "field" }, el("label", { for: "user-id" }, "User id"),
+    el("div", { class: "beside" }, id, el("button", { type: "button", class: "quiet", onclick: choose }, "Somebody"))), problem,
+  el("label", { class: "box plain" }, seen, el("span", {}, "Include items the user already has")), history.node,
+  el("label", { class: "box plain" }, popular, el("span", {}, "Popular items for somebody unknown")));
+  return { node, verb: "recommend", body: () => {
+    const chosen = history.values();
+    id.required = !chosen.length && !popular.checked;
+    return { ...((id.value || id.required) && { user_id: id.value }), ...(chosen.length && { history: chosen }),
+      ...(popular.checked && { fallback: "popular" }), ...(seen.checked && { include_seen: true }) };
+  } };
+}
+
+async function findItems(text, signal) {
+  const answer = await ask(recipePath(select.value, `/items?q=${encodeURIComponent(text)}`), { signal });
+  if (!answer.ok) return { options: [], more: false };
+  return { options: answer.body.items.map((item) => ({ value: item.item_id, ...named(item) })), more: answer.body.more };
+}
+
+function itemFields() {
+  const { node, values } = picker({ label: "Items to start from", hint: "Type a part of a title, of other metadata or an id.",
+    search: findItems, changed, own: "use as an id" });
+  return { node, verb: "recommend-related", body: () => ({ seed_items: values() }) };
+}
+
+function describedFields(field, columns) {
+  const { node, values } = featureForm(columns, () => changed());
+  return { node, verb: field === "user_features" ? "recommend" : "recommend-related", body: () => ({ [field]: values() }) };
+}
+
+function request() {
+  const path = recipePath(select.value, `:${now.fields.verb}`);
+  return { path, body: { ...now.fields.body(), limit: Number(byId("limit").value), ...now.narrow.values() } };
+}
+
+function showCurl() {
+  if (!now.fields) return;
+  const { path, body } = request();
+  byId("curl").textContent = curlLine(path, body, needsKey);
+}
+
+async function run() {
+  running?.abort();
+  running = new AbortController();
+  const { signal } = running;
+  const { path, body } = request();
+  const recipe = select.value;
+  const answer = byId("answer");
+  answer.setAttribute("aria-busy", "true");
+  try {
+    const [result, somebody] = await Promise.all([ask(path, { body, signal }),
+      body.user_id === undefined ? null : ask(recipePath(recipe, `/somebody?user_id=${encodeURIComponent(body.user_id)}`), { signal })]);
+    byId("answer-title").textContent = heading(body, recipe);
+    if (result.ok) {
+      answer.replaceChildren(...ranking(result.body, result.ms, body), ...(somebody?.ok ? [historyOf(somebody.body)] : []), rawJson(result.body));
+      say(byId("answer-said"), `${result.body.items.length} items recommended`);
+    } else answer.replaceChildren(failure(result, described(recipe)?.feature_columns), rawJson(result.body));
+    answer.removeAttribute("aria-busy");
+    if (NARROW.matches) byId("answer-title").scrollIntoView();
+  } catch (error) {
+    if (error.name !== "AbortError") throw error;
+  }
+}

@@ -1,0 +1,128 @@
+// An answer as a list for people, or why there is none.
+
+import { copyButton, el } from "./dom.js";
+
+const TITLES = ["title", "name", "label", "headline"];
+const WHY = {
+  UNKNOWN_USER: "Training never saw this user. Ids are compared letter by letter.",
+  UNKNOWN_SEED_ITEMS: "Training never saw any of these items.",
+  NO_CANDIDATES: "Everything that could be recommended is seen, a seed or excluded.",
+  FEATURES_NOT_SUPPORTED: "This model was trained without features of that side: its recipe needs them under `features`.",
+  FEATURE_VALUE_UNUSABLE: "A feature has a value that the model cannot use.",
+  VALIDATION_ERROR: "The request is not complete or not in the right form.",
+  RECIPE_UNAVAILABLE: "There is no model of this recipe now; the list of recipes says why.",
+  RECIPE_NOT_FOUND: "The recipe is gone since this page read the list.",
+  INVALID_API_KEY: "The key is not one that this server knows.",
+  MISSING_API_KEY: "This server asks for a key.",
+  INTERNAL_ERROR: "The server's log has the reason under the request id.",
+};
+
+/** What the form offers instead, where the model has features of that side. */
+const INSTEAD = {
+  UNKNOWN_USER: ["user", " Describe a new user instead.", " The button beside the field gives one that it saw."],
+  UNKNOWN_SEED_ITEMS: ["item", " Describe a new item instead.", " Search for one by its title."],
+};
+
+/** For whom an answer is. */
+export function heading(body, recipe) {
+  if (body.user_id !== undefined) return `For user ${body.user_id}, by ${recipe}`;
+  if (body.history) return `For somebody who chose ${body.history.join(", ")}, by ${recipe}`;
+  if (body.fallback) return `For somebody unknown, by ${recipe}`;
+  if (body.seed_items) return `Like ${body.seed_items.join(", ") || "no item"}, by ${recipe}`;
+  return `For a new ${body.user_features ? "user" : "item"} with ${said(body.user_features ?? body.item_features)}, by ${recipe}`;
+}
+
+const said = (features) => Object.entries(features).map(([name, value]) => `${name} ${shownValue(value)}`).join(", ") || "no features";
+
+/** What a user chose before, as far as it is told. */
+export function historyOf({ history, n_history: whole }) {
+  const rest = whole - history.length;
+  return el("details", { class: "history", open: true }, el("summary", {}, `Chosen before: ${whole}`),
+    el("ul", {}, history.map((item) => el("li", {}, named(item).text, " ", el("code", {}, item.item_id)))),
+    rest > 0 && el("p", { class: "muted" }, `and ${rest} more`));
+}
+
+/** The answer as the API gave it. */
+export function rawJson(body) {
+  const pre = el("pre", { tabindex: "0", role: "region", "aria-label": "JSON of the answer" }, JSON.stringify(body, null, 2));
+  return el("details", { class: "raw" }, el("summary", {}, "JSON"), el("div", { class: "copied" }, pre, copyButton(pre, "the JSON")));
+}
+
+/** The field of an item that names it for people; null when the recipe has no metadata. */
+export function titleField(item) {
+  const fields = Object.keys(item).filter((field) => field !== "item_id" && field !== "score");
+  return TITLES.find((title) => fields.includes(title))
+    ?? fields.find((field) => typeof item[field] === "string") ?? null;
+}
+
+export function shownValue(value) {
+  if (value === null || value === undefined) return "–";
+  if (Array.isArray(value)) return value.map(shownValue).join(", ");
+  return typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+const OWN = ["item_id", "score", "because", "rest", "reason"];
+const shownScore = (score) => (Math.abs(score) < 10 ? score.toFixed(4) : score.toLocaleString("en", { maximumSignificantDigits: 6 }));
+
+/** The name of an item for people, and the rest of its metadata as one text. */
+export function named(item) {
+  const title = titleField(item);
+  const rest = Object.keys(item).filter((field) => ![title, "item_id", "score"].includes(field));
+  return { text: title && item[title] !== null ? shownValue(item[title]) : item.item_id,
+    note: [item.item_id, ...rest.map((field) => shownValue(item[field]))].join(" · ") };
+}
+
+/** The items of an answer, best first. */
+export function ranking(body, ms, asked = {}) {
+  const { items, ignored_features: ignored, ignored_items: unknown, profile, fallback } = body;
+  const scores = items.map((item) => item.score ?? 0);
+  const highest = Math.max(...scores);
+  const lowest = Math.min(...scores, 0);
+  const short = asked.filter && items.length < asked.limit;
+  return [
+    el("p", { class: "muted" }, `${items.length} ${items.length === 1 ? "item" : "items"} of ${body.recipe} in ${ms.toFixed(0)} ms by model `,
+      el("code", { title: body.model_version }, body.model_version.slice(7, 19)), ", request ", el("code", {}, body.request_id)),
+    ignored && el("p", { class: "note" }, `Not used, because training knows no such column or value: ${ignored.join(", ")}`),
+    unknown && el("p", { class: "note" }, `Not used, because the model does not know or may not show them: ${unknown.join(", ")}`),
+    fallback && el("p", { class: "note" }, "Nothing is known of this user: these are the most chosen items."),
+    profile && !fallback && el("p", { class: "note" }, `The ranking goes by: ${profile}`),
+    short && el("p", { class: "note" }, "The page is short because no more items satisfy the filter."),
+    el("ol", { class: "ranking" }, items.map((item) => entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1)))),
+  ].filter(Boolean);
+}
+
+function entry(item, share) {
+  const title = titleField(item);
+  const rest = Object.keys(item).filter((field) => ![title, ...OWN].includes(field));
+  const bar = el("span", { class: "bar", "aria-hidden": "true" });
+  const id = el("code", {}, item.item_id);
+  bar.style.setProperty("--share", String(Math.max(0, Math.min(1, share))));
+  return el("li", {}, el("div", { class: "entry" },
+    el("div", { class: "said" },
+      el("strong", {}, title && item[title] !== null ? shownValue(item[title]) : item.item_id),
+      el("dl", { class: "rest" }, el("div", {}, el("dt", {}, "id"), el("dd", {}, id, " ", copyButton(id, `the id ${item.item_id}`))),
+        rest.map((field) => el("div", {}, el("dt", {}, field), el("dd", {}, shownValue(item[field]))))),
+      item.reason && el("p", { class: "hint" }, item.reason.join(", ")),
+      item.because?.length > 0 && el("p", { class: "hint" }, `because of ${item.because.map(because).join(", ")}`)),
+    item.score === undefined ? null : el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(item.score), bar)));
+}
+
+/** One reason with its share of the score. */
+function because(reason) {
+  if (reason.reason) return "many who chose it";
+  const title = titleField(reason);
+  const name = reason.feature ?? (title && reason[title] !== null ? shownValue(reason[title]) : reason.item_id);
+  return `${name} (${Math.round(100 * reason.share)} %)`;
+}
+
+/** Why there is no answer: what the server says, and what it means. */
+export function failure({ status, body }, columns) {
+  const errors = body.errors ?? [];
+  const [side, described, otherwise] = INSTEAD[body.code] ?? [];
+  const advice = side ? (columns?.[side]?.length ? described : otherwise) : "";
+  return el("div", { class: "failure", role: "alert" },
+    el("p", {}, el("strong", {}, body.code ?? `HTTP ${status}`), " ", body.detail ?? ""),
+    WHY[body.code] && el("p", {}, WHY[body.code] + advice),
+    errors.length > 1 && el("ul", {}, errors.map((one) => el("li", {}, `${one.loc.slice(1).join(".")}: ${one.msg}`))),
+    body.request_id && el("p", { class: "muted" }, "Request ", el("code", {}, body.request_id)));
+}

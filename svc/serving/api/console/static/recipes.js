@@ -1,0 +1,137 @@
+// The list of recipes: what is served, since when, how good it was, and what is wrong.
+
+import { ask, recipePath } from "./api.js";
+import { byId, el, say } from "./dom.js";
+
+const EVERY_MS = 5000;
+const AT_ONCE = 6;
+const MISSING = "artifact not found";
+const URGENCY = ["bad", "warn", "ok"];
+const UNITS = [["year", 31557600], ["month", 2629800], ["week", 604800], ["day", 86400], ["hour", 3600], ["minute", 60]];
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
+const descriptions = new Map();
+const shown = new Map();
+
+/** `changed(recipes, describe)` is called whenever the list is another; `tried(name)` when a recipe is to be tried. */
+export function startRecipes(changed, tried) {
+  let last = "";
+  const tick = async () => {
+    if (!byId("content").hidden && (!document.hidden || !last)) {
+      const recipes = await load();
+      const now = JSON.stringify(recipes);
+      if (recipes && now !== last) {
+        last = now;
+        show(recipes, tried);
+        changed(recipes);
+      }
+      showAges();
+    }
+    setTimeout(tick, EVERY_MS);
+  };
+  tick();
+}
+
+/** The description of a recipe's model of now; null when there is none. */
+export const described = (name) => descriptions.get(name) ?? null;
+
+async function load() {
+  const [list, details] = await Promise.all([ask("v1/recipes"), ask("v1/health/details")]);
+  if (!list.ok || !details.body.recipes) {
+    health("bad", list.status ? "not readable" : "no answer");
+    return null;
+  }
+  const summaries = new Map(list.body.recipes.map((recipe) => [recipe.name, recipe]));
+  await describe(list.body.recipes.filter((recipe) => descriptions.get(recipe.name)?.model_version !== recipe.model_version));
+  const recipes = Object.entries(details.body.recipes).map(([name, health_]) => ({ name, ...health_, ...summaries.get(name) }));
+  recipes.sort((one, other) => URGENCY.indexOf(state(one).kind) - URGENCY.indexOf(state(other).kind) || one.name.localeCompare(other.name));
+  const loaded = recipes.filter((recipe) => recipe.loaded).length;
+  const of = recipes.filter((recipe) => !recipe.skipped).length;
+  health(details.body.status === "ok" ? "ok" : "bad", `${details.body.status}, ${loaded} of ${of} loaded`);
+  return recipes;
+}
+
+function health(kind, text) {
+  const place = byId("health");
+  if (place.textContent !== text) place.textContent = text;
+  place.className = `state ${kind}`;
+}
+
+/** Ask for descriptions, a few at a time. */
+async function describe(recipes) {
+  const waiting = [...recipes];
+  const worker = async () => {
+    for (let next = waiting.pop(); next; next = waiting.pop()) {
+      const answer = next.loaded ? await ask(recipePath(next.name)) : { ok: false };
+      if (answer.ok) descriptions.set(next.name, answer.body);
+      else descriptions.delete(next.name);
+    }
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, worker));
+}
+
+/** Replace the rows that changed, and leave the others, with whatever has the focus there, alone. */
+function show(recipes, tried) {
+  const list = byId("recipes");
+  for (const name of [...shown.keys()].filter((known) => !recipes.some((recipe) => recipe.name === known))) shown.delete(name);
+  const rows = recipes.map((recipe) => {
+    const text = JSON.stringify([recipe, described(recipe.name)]);
+    if (shown.get(recipe.name)?.text !== text) shown.set(recipe.name, { text, node: row(recipe, tried) });
+    return shown.get(recipe.name).node;
+  });
+  if (!rows.length) rows.push(el("li", { class: "muted" }, "There is no recipe in the folder that the server reads."));
+  if (rows.length !== list.children.length || rows.some((node, place) => node !== list.children[place])) list.replaceChildren(...rows);
+  const wrong = recipes.filter((recipe) => state(recipe).kind === "bad").map((recipe) => recipe.name);
+  say(byId("recipes-said"), wrong.length ? `Trouble with ${wrong.join(", ")}` : "All recipes are well");
+}
+
+function state(recipe) {
+  if (recipe.skipped) return { kind: "warn", text: "file skipped" };
+  if (!recipe.loaded) return { kind: "bad", text: "no model" };
+  return recipe.last_load_error ? { kind: "bad", text: "earlier model" } : { kind: "ok", text: "serving" };
+}
+
+function reason(recipe, error) {
+  if (recipe.skipped || error.includes(`${recipe.name}.yaml`)) return "The file cannot be used: ";
+  if (error.startsWith(MISSING)) return recipe.loaded ? "The model is served from memory: " : "There is no model yet: ";
+  return recipe.loaded ? "The new artifact does not load: " : "The artifact does not load: ";
+}
+
+function row(recipe, tried) {
+  const { kind, text } = state(recipe);
+  const about = described(recipe.name);
+  const error = recipe.error ?? recipe.last_load_error;
+  return el("li", { class: "recipe" },
+    el("div", { class: "who" }, el("h3", {}, recipe.name), el("span", { class: `state ${kind}` }, text)),
+    about && el("dl", { class: "facts" }, facts(about).map(([label, value, more]) =>
+      el("div", { class: more ?? null }, el("dt", {}, label), el("dd", {}, value)))),
+    recipe.loaded && el("button", { type: "button", class: "quiet try", onclick: () => tried(recipe.name) },
+      "Try", el("span", { class: "unseen" }, ` ${recipe.name}`)),
+    error && el("p", { class: "fault" }, el("strong", {}, reason(recipe, error)), error,
+      error.startsWith(MISSING) && el("span", {}, "\nTrain it: ", el("code", {}, `svc train FOLDER/${recipe.name}.yaml`))));
+}
+
+function facts(about) {
+  const stats = about.data_stats ?? {};
+  const count = (value) => value?.toLocaleString("en") ?? "–";
+  return [
+    ["Algorithm", (about.best_class ?? "–").replace(/Recommender$/, "")],
+    ...(about.parts ?? []).map((part) => [
+      `Answers ${part.answers}`,
+      `${part.class.replace(/Recommender$/, "")}, ${(part.bytes / 1e6).toFixed(1)} MB`,
+    ]),
+    [`Score, ${about.metric}@${about.cutoff}`, about.best_score?.toFixed(4) ?? "–"],
+    ["Trained", about.trained_at ? el("time", { datetime: about.trained_at, title: about.trained_at }, "") : "–"],
+    ["Users × items", `${count(stats.n_users)} × ${count(stats.n_items)}`],
+    ["Model", el("code", { title: about.model_version }, about.model_version.slice(7, 19)), "version"],
+  ];
+}
+
+/** Write the ages of all models anew; they grow without any other change. */
+function showAges() {
+  for (const time of document.querySelectorAll("time[datetime]")) {
+    const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
+    const [unit, size] = UNITS.find(([, long]) => Math.abs(seconds) >= long) ?? ["minute", 60];
+    const text = Number.isNaN(seconds) ? time.dateTime : relative.format(Math.round(seconds / size), unit);
+    if (time.textContent !== text) time.textContent = text;
+  }
+}

@@ -1,0 +1,33 @@
+"""Which web pages of other origins may call from a browser (CORS)."""
+
+from __future__ import annotations
+
+from svc.serving.transport.messages import Headers
+from svc.settings import Settings
+
+PREFLIGHT_AGE_S = 600
+
+
+class Origins:
+    """CORS: which web pages may call from a browser, and what their preflight is told."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._any = "*" in settings.allowed_origins
+        self._allowed = frozenset(origin.encode() for origin in settings.allowed_origins)
+
+    def headers(self, origin: bytes | None) -> Headers:
+        """Headers that let a page of `origin` read the answer; none for others."""
+        if origin is None or not (self._any or origin in self._allowed):
+            return ()
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"X-Request-ID, X-Svc-Model-Version"),
+            (b"vary", b"Origin"),
+        ]
+
+
+PREFLIGHT_HEADERS: Headers = [
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"Authorization, Content-Type, X-API-Key, X-Request-ID"),
+    (b"access-control-max-age", str(PREFLIGHT_AGE_S).encode()),
+]

@@ -1,0 +1,288 @@
+"""The table of endpoints: the one place that says which paths exist and which of them need no key.
+
+Routing, key checks, the OpenAPI document and the reference page are read from `ENDPOINTS`. A row must say whether it is
+public, so a new endpoint cannot be open by omission.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pydantic import BaseModel
+
+from svc import errors
+from svc.errors import ApiError
+from svc.recipe.schema import NAME_PATTERN
+from svc.serving.api import responses
+from svc.serving.api.console.files import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
+from svc.serving.api.requests import (
+    ItemSearch,
+    PopularQuery,
+    RecommendBatch,
+    RecommendRequest,
+    RelatedBatch,
+    RelatedRequest,
+    SomebodyQuery,
+)
+from svc.serving.api.state import ServerState
+
+Errors = tuple[type[ApiError], ...]
+PARAMETER = "{name}"
+
+ANY: Errors = (
+    errors.MalformedRequest,
+    errors.AmbiguousLength,
+    errors.HostNotAllowed,
+    errors.TargetTooLong,
+    errors.HeadersTooLarge,
+    errors.InternalError,
+)
+KEYED: Errors = (errors.MissingApiKey, errors.InvalidApiKey)
+RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
+BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
+FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable)
+SHOWN: Errors = (*RECIPE, errors.AvailabilityStale)
+USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURES)
+SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)
+
+
+def _always(_state: ServerState) -> bool:
+    return True
+
+
+def _with_metrics(state: ServerState) -> bool:
+    return state.metrics.enabled
+
+
+def _with_reference(state: ServerState) -> bool:
+    return not state.settings.is_closed
+
+
+def _with_console(state: ServerState) -> bool:
+    return state.settings.has_console
+
+
+def _with_pages(state: ServerState) -> bool:
+    return _with_console(state) or _with_reference(state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One row of the table. `{name}` in `path` stands for the name of a recipe.
+
+    `public` endpoints never ask for a key. `any_host` ones answer whatever host the request names, so they must say
+    nothing of a recipe. `response` is None for what the OpenAPI document leaves out. `errors` are those beside the ones
+    that every endpoint has; `unavailable` says when the answer is the response with status 503.
+    """
+
+    name: str
+    path: str
+    public: bool
+    method: Literal["GET", "POST"] = "GET"
+    any_host: bool = False
+    summary: str = ""
+    request: type[BaseModel] | None = None
+    query: type[BaseModel] | None = None
+    response: type[BaseModel] | None = None
+    errors: Errors = ()
+    unavailable: str = ""
+    content_type: str = "application/json"
+    is_served: Callable[[ServerState], bool] = _always
+
+    @property
+    def verb(self) -> str:
+        """The recommendation verb that the path ends with, or nothing."""
+        return self.path.partition(PARAMETER + ":")[2]
+
+    @property
+    def all_errors(self) -> Errors:
+        return (*(() if self.public else KEYED), *self.errors, *ANY)
+
+
+def _verb(verb: str, request: type[BaseModel], response: type[BaseModel], failures: Errors) -> Endpoint:
+    return Endpoint(
+        name=verb.replace("-", "_"),
+        path=f"/v1/recipes/{{name}}:{verb}",
+        public=False,
+        method="POST",
+        summary=request.__doc__ or "",
+        request=request,
+        response=response,
+        errors=failures,
+    )
+
+
+def _page(path: str, is_served: Callable[[ServerState], bool]) -> Endpoint:
+    """A file of the pages for people: public, because it holds no data; the data come over the API, with a key."""
+    return Endpoint(name=f"page {path}", path=path, public=True, is_served=is_served)
+
+
+PROBES = (
+    Endpoint(
+        name="health",
+        path="/v1/health",
+        public=True,
+        any_host=True,
+        summary="How many recipes are loaded; 503 while one has no model.",
+        response=responses.Health,
+        unavailable="A recipe has no model.",
+    ),
+    Endpoint(
+        name="live",
+        path="/v1/health/live",
+        public=True,
+        any_host=True,
+        summary="200 while the process answers.",
+        response=responses.Status,
+    ),
+    Endpoint(
+        name="ready",
+        path="/v1/health/ready",
+        public=True,
+        any_host=True,
+        summary="200 once a recipe is loaded and the server is not draining.",
+        response=responses.Status,
+        unavailable="Nothing is loaded yet, or the server is draining.",
+    ),
+)
+"""What orchestrators ask for by address; answered without quart."""
+
+VERBS = (
+    _verb("recommend", RecommendRequest, responses.Recommendations, USER),
+    _verb("recommend-related", RelatedRequest, responses.Recommendations, SEEDS),
+    _verb("batch-recommend", RecommendBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
+    _verb("batch-recommend-related", RelatedBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
+)
+"""Answered without quart."""
+
+RESOURCES = (
+    Endpoint(
+        name="health_details",
+        path="/v1/health/details",
+        public=False,
+        summary="The state of each recipe.",
+        response=responses.HealthDetails,
+        unavailable="A recipe has a current load error.",
+    ),
+    Endpoint(
+        name="list_recipes", path="/v1/recipes", public=False, summary="All recipes.", response=responses.RecipeList
+    ),
+    Endpoint(
+        name="describe_recipe",
+        path="/v1/recipes/{name}",
+        public=False,
+        summary="What the served model was built from.",
+        response=responses.Recipe,
+        errors=RECIPE,
+    ),
+    Endpoint(
+        name="find_items",
+        path="/v1/recipes/{name}/items",
+        public=False,
+        summary="Items by id or metadata, a few at a time: for people who choose seeds.",
+        query=ItemSearch,
+        response=responses.FoundItems,
+        errors=(*RECIPE, errors.ValidationFailed),
+    ),
+    Endpoint(
+        name="popular_items",
+        path="/v1/recipes/{name}/popular",
+        public=False,
+        summary="The most chosen items of the training data.",
+        query=PopularQuery,
+        response=responses.PopularItems,
+        errors=(*RECIPE, errors.AvailabilityStale, errors.NoCandidates, errors.ValidationFailed),
+    ),
+    Endpoint(
+        name="somebody",
+        path="/v1/recipes/{name}/somebody",
+        public=False,
+        summary="A user of the model with a part of their history, for people who try a recipe; only with the console.",
+        query=SomebodyQuery,
+        response=responses.Somebody,
+        errors=(*RECIPE, errors.ValidationFailed, errors.UnknownUser),
+        is_served=_with_console,
+    ),
+    Endpoint(
+        name="metrics",
+        path="/v1/metrics",
+        public=False,
+        summary="Metrics in the Prometheus text format.",
+        response=responses.Status,
+        content_type="text/plain",
+        is_served=_with_metrics,
+    ),
+    Endpoint(name="openapi", path="/v1/openapi.json", public=True, is_served=_with_reference),
+)
+
+PAGES = (
+    _page("/", _with_console),
+    _page("/console/server.json", _with_console),
+    _page("/v1/docs", _with_reference),
+    *(_page(f"/console/{name}", _with_console) for name in CONSOLE),
+    *(_page(f"/console/{name}", _with_reference) for name in (*REFERENCE, *SWAGGER_UI)),
+    *(_page(f"/console/{name}", _with_pages) for name in SHARED),
+)
+
+ENDPOINTS = (*PROBES, *RESOURCES, *VERBS, *PAGES)
+
+
+class Route(NamedTuple):
+    """What a path leads to: its endpoints by method, and the name of the recipe in it, if any."""
+
+    endpoints: Mapping[str, Endpoint]
+    name: str
+
+    @property
+    def any_host(self) -> bool:
+        return all(endpoint.any_host for endpoint in self.endpoints.values())
+
+    @property
+    def verb(self) -> str:
+        return next(iter(self.endpoints.values())).verb
+
+    def label(self, method: str) -> str:
+        """What logs call it: the verb, or the name of the endpoint; the path's first one for a wrong method."""
+        endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))
+        return endpoint.verb or endpoint.name
+
+    def endpoint(self, method: str) -> Endpoint:
+        """The row that answers `method`, in capitals (RFC 9110, 9.1). Raises MethodNotAllowed."""
+        found = self.endpoints.get("GET" if method == "HEAD" else method)
+        if found is None:
+            allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]
+            raise errors.MethodNotAllowed(f"this endpoint takes {', '.join(allowed)}", fields={"allow": allowed})
+        return found
+
+
+class Router:
+    """Finds the row of a path that was decoded once. Nothing is merged, resolved, folded or decoded again here."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        self._by_path: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            self._by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        before = {path.partition(PARAMETER)[0] for path in self._by_path if PARAMETER in path}
+        prefixes = "|".join(map(re.escape, sorted(before)))
+        self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)
+
+    def find(self, path: str) -> Route | None:
+        """Where the path leads, or None when nothing is served there."""
+        match = self._with_name.fullmatch(path)
+        if match is not None:
+            found = self._by_path.get(match[1] + PARAMETER + match[3])
+            if found is not None:
+                return Route(found, match[2])
+        found = None if PARAMETER in path else self._by_path.get(path)
+        return None if found is None else Route(found, "")
+
+
+def served_by(state: ServerState) -> list[Endpoint]:
+    """The rows of this server.
+
+    A guarded one that is switched off stays: whoever has no key is not told that it is off.
+    """
+    return [row for row in ENDPOINTS if not row.public or row.is_served(state)]

@@ -1,0 +1,39 @@
+"""The answers that say what went wrong."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+from pydantic_core import to_json
+
+from svc import events, logs
+from svc.errors import ApiError, InternalError, ValidationFailed
+from svc.serving.transport.messages import Response
+
+TRACEBACKS_A_MINUTE = 10
+"""Requests that fail for one reason would otherwise fill the disk with one traceback after another."""
+
+_last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
+
+
+def log_failure(error: Exception) -> None:
+    """Log what nobody foresaw, with its traceback unless there were many within the last minute."""
+    now = time.monotonic()
+    shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60
+    if shown:
+        _last_tracebacks.append(now)
+    logs.emit(events.REQUEST_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error if shown else None)
+
+
+def failure(request_id: str, error: Exception) -> Response:
+    """The answer to a request that failed. An error that is no ApiError is logged; its text stays inside."""
+    if not isinstance(error, ApiError):
+        log_failure(error)
+        error = InternalError()
+    body: dict[str, Any] = {"request_id": request_id, "detail": error.message, "code": error.code}
+    if isinstance(error, ValidationFailed):
+        body["errors"] = error.errors
+    allowed = error.fields.get("allow")
+    return Response(error.http_status, to_json(body), [(b"allow", ", ".join(allowed).encode())] if allowed else ())

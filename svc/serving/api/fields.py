@@ -1,0 +1,180 @@
+"""The kinds of values that requests consist of, with their bounds and their JSON Schemas."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from svc.errors import ValidationFailed
+from svc.model.query import Interaction
+from svc.names import MAX_ID_CHARACTERS
+from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
+
+MAX_LIMIT = 1000
+MAX_EXCLUDED = 1000
+MAX_SEEDS = 100
+MAX_BATCH = 256
+MAX_FOUND = 20
+MAX_FEATURES = 64
+MAX_FEATURE_ITEMS = 100
+MAX_TEXT_CHARACTERS = 8192
+MAX_LABELS = 1000
+MAX_INCLUDED = 1000
+MAX_HISTORY = 1000
+MAX_WEIGHT = 1000.0
+MAX_REASONS = 10
+MAX_LIMITS = 4
+MAX_BOOSTS = 16
+MAX_PINS = 16
+LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
+
+_SCALAR = {"anyOf": [{"type": "string", "maxLength": MAX_TEXT_CHARACTERS}, {"type": ["number", "boolean", "null"]}]}
+_VALUE_SCHEMA = {"anyOf": [*_SCALAR["anyOf"], {"type": "array", "items": _SCALAR, "maxItems": MAX_LABELS}]}
+_SHORT_TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARACTERS}
+_FEATURES_SCHEMA = {
+    "type": "object",
+    "maxProperties": MAX_FEATURES,
+    "propertyNames": _SHORT_TEXT,
+    "additionalProperties": _VALUE_SCHEMA,
+}
+_ITEMS_SCHEMA = {
+    "type": "object",
+    "minProperties": 1,
+    "maxProperties": MAX_FEATURE_ITEMS,
+    "propertyNames": _SHORT_TEXT,
+    "additionalProperties": _FEATURES_SCHEMA,
+}
+
+
+def _is_scalar(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= MAX_TEXT_CHARACTERS
+    if isinstance(value, float):
+        return value - value == 0  # neither an infinity nor NaN
+    return value is None or isinstance(value, bool | int)
+
+
+def _feature_value(value: object) -> object:
+    values = value if isinstance(value, list) else (value,)
+    if len(values) <= MAX_LABELS and all(map(_is_scalar, values)):
+        return value
+    raise PydanticCustomError(
+        "feature_value",
+        "Input should be a finite number, a boolean, null, a string of at most {text} characters,"
+        " or a list of at most {labels} of these",
+        {"text": MAX_TEXT_CHARACTERS, "labels": MAX_LABELS},
+    )
+
+
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS)]
+FeatureValue = Annotated[Any, PlainValidator(_feature_value), WithJsonSchema(_VALUE_SCHEMA)]
+Features = Annotated[dict[Id, FeatureValue], Field(max_length=MAX_FEATURES), WithJsonSchema(_FEATURES_SCHEMA)]
+FeaturesByItem = Annotated[dict[Id, Features], Field(max_length=MAX_FEATURE_ITEMS)]
+_one_item: TypeAdapter[dict[str, Any]] = TypeAdapter(Features)
+_several_items: TypeAdapter[dict[str, Any]] = TypeAdapter(FeaturesByItem)
+
+
+def _item_features(value: object) -> dict[str, Any]:
+    """Features of one item, or of several by id when every value is an object."""
+    if isinstance(value, dict) and value and all(isinstance(item, dict) for item in value.values()):
+        return _several_items.validate_python(value)
+    return _one_item.validate_python(value)
+
+
+ItemFeatures = Annotated[
+    dict[str, Any], PlainValidator(_item_features), WithJsonSchema({"anyOf": [_FEATURES_SCHEMA, _ITEMS_SCHEMA]})
+]
+
+
+def whole(value: object) -> object:
+    """JSON has one kind of number: 10.0 is the integer 10."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _interaction(value: object) -> Interaction:
+    if isinstance(value, str):
+        return Interaction(_id.validate_python(value))
+    if isinstance(value, dict) and "item_id" in value and value.keys() <= {"item_id", "weight"}:
+        return Interaction(_id.validate_python(value["item_id"]), _weight.validate_python(value.get("weight", 1.0)))
+    raise PydanticCustomError(
+        "interaction", 'Input should be an item id, or an object {"item_id": ..., "weight": ...} without other keys'
+    )
+
+
+_Weight = Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)]
+_id: TypeAdapter[str] = TypeAdapter(Id, config=ConfigDict(strict=True))
+_weight: TypeAdapter[float] = TypeAdapter(_Weight, config=ConfigDict(strict=True))
+_WEIGHTED_SCHEMA = {
+    "type": "object",
+    "required": ["item_id"],
+    "properties": {
+        "item_id": _SHORT_TEXT,
+        "weight": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT, "default": 1.0},
+    },
+    "additionalProperties": False,
+}
+HistoryItem = Annotated[Any, PlainValidator(_interaction), WithJsonSchema({"anyOf": [_SHORT_TEXT, _WEIGHTED_SCHEMA]})]
+Tree = Annotated[
+    Any,
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "object", "minProperties": 1, "maxProperties": 1}, {"type": "null"}],
+            "examples": [{"all": [{"genres": {"any": ["Comedy"]}}, {"not": {"year": {"lt": 1990}}}]}],
+        }
+    ),
+]
+
+
+def invalid(place: Sequence[str | int], message: str, type: str) -> ValidationFailed:
+    where = ".".join(map(str, place))
+    return ValidationFailed(f"{where}: {message}", errors=[{"loc": ["body", *place], "msg": message, "type": type}])
+
+
+def digits(value: object) -> object:
+    """A query string has only text: plain decimal digits are a number, everything else stays what it is."""
+    return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value) else value
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class LimitAsked(_Asked):
+    """At most so many items of one value of a field."""
+
+    field: Id
+    max: Annotated[int, Field(ge=1, le=MAX_LIMIT), BeforeValidator(whole)]
+
+
+class BoostAsked(_Asked):
+    """Items that satisfy a filter count more, or less."""
+
+    filter: Annotated[Tree, Field(description="As `filter` of the request.")]
+    factor: Annotated[float, Field(ge=LEAST_FACTOR, le=MOST_FACTOR)]
+
+
+class PinAsked(_Asked):
+    """An item at a place of the whole ranking, from 0."""
+
+    item_id: Id
+    position: Annotated[int, Field(ge=0, lt=MAX_LIMIT), BeforeValidator(whole)]
+
+
+def filter_at(tree: object, kinds: Mapping[str, str], *place: str | int) -> Filter:
+    """The canonical filter that stands at this place of the body. Raises ValidationFailed, naming what is wrong."""
+    try:
+        return parse_filter(tree, kinds)
+    except FilterProblem as problem:
+        raise invalid([*place, *problem.place], problem.message, problem.type) from None

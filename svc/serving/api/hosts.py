@@ -1,0 +1,61 @@
+"""Which hosts a server answers for."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from svc.errors import HostNotAllowed, MalformedRequest
+from svc.settings import Settings
+
+LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+LONGEST_NAME = 253
+_LABEL = "[A-Za-z0-9_~-]{1,63}"  # names of containers hold underscores
+_HOST = re.compile(rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_LABEL}(?:\.{_LABEL})*)\.?)(?::[0-9]{{0,5}})?")
+
+
+class HostRules:
+    """Which hosts a request may name: guards servers without keys against DNS rebinding.
+
+    A rule is a name, `*.name` for all names below it, or `*`.
+    """
+
+    def __init__(self, settings: Settings, *, has_keys: bool) -> None:
+        rules = settings.allowed_hosts
+        if rules is None:
+            rules = ("*",) if has_keys else LOOPBACK_NAMES
+        self._names = frozenset(map(_normal, rules))
+        self._suffixes = tuple(rule[1:].lower() for rule in rules if rule.startswith("*."))
+        self._any = "*" in rules
+
+    def check(self, host: str) -> None:
+        """`host` is what `parse_host` gave. Raises HostNotAllowed."""
+        if self._any or host in self._names or (self._suffixes and host.endswith(self._suffixes)):
+            return
+        raise HostNotAllowed
+
+
+def _normal(rule: str) -> str:
+    """A rule as `parse_host` writes names and addresses."""
+    try:
+        return str(ipaddress.IPv6Address(rule.strip("[]")))
+    except ValueError:
+        return rule.lower().rstrip(".")
+
+
+def parse_host(host: bytes) -> str:
+    """The name or address of a Host header, in lower case and without its port; nothing of one that is not there.
+
+    Raises MalformedRequest of what is no host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
+    """
+    if not host:
+        return ""
+    match = _HOST.fullmatch(host.decode("latin-1"))
+    if match is None or len(host) > LONGEST_NAME + len(":65535."):
+        raise MalformedRequest("the host of the request is not a valid host")
+    if match["name"]:
+        return match["name"].lower()
+    try:
+        return str(ipaddress.IPv6Address(match["address"]))
+    except ValueError:
+        raise MalformedRequest("the host of the request is not a valid IPv6 address") from None

@@ -1,0 +1,305 @@
+"""JSON bodies of many MiB, read while they arrive: none is ever kept whole, or read by one long call.
+
+A body read by one call of a parser keeps the event loop waiting for all of it, and so does giving back its memory. Here
+regular expressions only find where a piece ends; what it says is left to the parser of small bodies, so that both
+accept the same.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic_core import from_json
+
+from svc.errors import ValidationFailed
+
+# A body of many tiny values costs many times its size once parsed, so values are counted before they are read:
+# about 220 bytes for each list or object, about 32 for each other value.
+MAX_CONTAINERS = 100_000
+MAX_VALUES = 1_000_000
+MAX_DEPTH = 200  # as for small bodies
+PIECE_BYTES = 64 * 1024
+# The longest text that can be valid, all of it escaped, is shorter than this; and so may blanks be.
+LONGEST_RUN_BYTES = 128 * 1024
+_SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # for the end of a text, or for a name and the colon behind it
+# What must have come before a token is looked at: it and all on both sides of it up to another text are shorter.
+AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
+SLICE_S = 0.0005
+KEPT_BLANKS = 16 * 1024
+"""Of longer runs the rest is dropped: outside of texts it says nothing, and no text of so many characters is valid."""
+
+_BLANK_BYTES = b" \t\n\r"
+_BLANKS = rb"[ \t\n\r]*+"
+_TEXT = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
+_SCALAR = rb'(?:%b|[^\s",:\[\]{}]++)' % _TEXT
+_blanks = re.compile(_BLANKS)
+_scalar = re.compile(_SCALAR, re.DOTALL)
+_scalars = re.compile(rb"(?:%b%b%b,)+" % (_BLANKS, _SCALAR, _BLANKS), re.DOTALL)
+_name = re.compile(rb"(%b)%b:" % (_TEXT, _BLANKS), re.DOTALL)
+_member = re.compile(rb"%b(%b%b:%b%b)%b([,}])" % (_BLANKS, _TEXT, _BLANKS, _BLANKS, _SCALAR, _BLANKS), re.DOTALL)
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+
+class Longest(NamedTuple):
+    """No valid body has more: entries of a list, names of an object, and entries of the lists at the top by name."""
+
+    items: int
+    names: int
+    at_top: Mapping[str, int]
+
+
+def refused(message: str, kind: str, *place: str) -> ValidationFailed:
+    """The error of a body that is refused as a whole."""
+    where = "".join(f"{part}: " for part in place)
+    errors = [{"loc": ["body", *place], "msg": message, "type": kind}]
+    return ValidationFailed(f"request body: {where}{message}", errors=errors)
+
+
+class LargeBody:
+    """One body on its way: `feed` takes what comes, `end` says that all has come, `work` reads on.
+
+    Each raises ValidationFailed, after which there is nothing more to do with the body.
+
+    A list or an object that is too long ends the reading where it makes the whole body invalid: at the top. Further
+    down it may concern one element of a batch alone. It comes out too long there too, but without most of what it
+    holds: a list has None instead, an object has one name too many.
+    """
+
+    def __init__(self, longest: Longest) -> None:
+        self.value: dict[str, Any] | None = None
+        """The object that the body is, once all of it is read."""
+        self._longest = longest
+        self._came = bytearray()
+        self._window = b""
+        self._at = 0
+        self._passed = 0  # bytes before the window
+        self._ended = False
+        self._containers = self._commas = self._quiet = self._blanks = 0
+        self._top = ""  # the name at the top whose value is read
+        self._until = 0.0
+        self._steps = self._whole()
+
+    @property
+    def hungry(self) -> bool:
+        """True when there is nothing to read before more has come."""
+        return self.value is not None or (self._is_short() and len(self._came) < AHEAD_BYTES)
+
+    def feed(self, part: bytes) -> None:
+        """Take the next part, which counts at once and is read later."""
+        for start in range(0, len(part), PIECE_BYTES):
+            piece = self._without_long_blanks(part[start : start + PIECE_BYTES])
+            self._count(piece)
+            self._came += piece
+
+    def end(self) -> None:
+        """All has come."""
+        self._ended = True
+        self._move_on()
+
+    def work(self) -> None:
+        """Read on, for a moment at most, in what has come; only what is not hungry may be asked to."""
+        if self._is_short():
+            self._move_on()
+        self._until = time.perf_counter() + SLICE_S
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            self.value = end.value
+
+    def _without_long_blanks(self, piece: bytes) -> bytes:
+        if self._blanks >= KEPT_BLANKS:
+            piece = piece.lstrip(_BLANK_BYTES)
+        trailing = len(piece) - len(piece.rstrip(_BLANK_BYTES))
+        self._blanks = trailing + (self._blanks if trailing == len(piece) else 0)
+        return piece
+
+    def _count(self, piece: bytes) -> None:
+        self._containers += piece.count(b"[") + piece.count(b"{")
+        self._commas += piece.count(b",")
+        if self._containers > MAX_CONTAINERS or self._containers + self._commas > MAX_VALUES:
+            raise refused("more values than any valid request has", "too_many_values")
+        first, last = piece.find(b'"'), piece.rfind(b'"')
+        if self._quiet + (first if first >= 0 else len(piece)) > LONGEST_RUN_BYTES:
+            raise _too_long()
+        self._quiet = len(piece) - 1 - last if last >= 0 else self._quiet + len(piece)
+
+    def _is_short(self) -> bool:
+        return not self._ended and len(self._window) - self._at < AHEAD_BYTES
+
+    def _move_on(self) -> None:
+        self._window = b"".join((self._window[self._at :], self._came))
+        self._passed += self._at
+        self._at = 0
+        self._came.clear()
+
+    def _must_pause(self) -> bool:
+        """Asked before each token: is it time to let others work, or may the token, and what ends it, not be there?"""
+        return self._is_short() or time.perf_counter() >= self._until
+
+    def _whole(self) -> Steps[dict[str, Any]]:
+        """The body's object, with nothing but blanks around it."""
+        start = self._next()
+        if start in (b"[", b'"'):
+            raise refused("Input should be an object", "model_type")
+        if start != b"{":
+            raise self._invalid()
+        found = yield from self._object(1)
+        if self._must_pause():
+            yield
+        if self._next():
+            raise self._invalid()
+        return found
+
+    def _next(self) -> bytes:
+        """The byte after the blanks, which is not passed."""
+        self._at = _blanks.match(self._window, self._at).end()  # type: ignore[union-attr]
+        return self._window[self._at : self._at + 1]
+
+    def _value(self, depth: int) -> Steps[Any]:
+        """What stands inside `depth` lists and objects."""
+        if self._must_pause():
+            yield
+        start = self._next()
+        if start not in (b"[", b"{"):
+            return self._one_scalar()
+        if depth < MAX_DEPTH and (found := self._flat(start)) is not None:
+            return found
+        return (yield from (self._list(depth + 1) if start == b"[" else self._object(depth + 1)))
+
+    def _flat(self, start: bytes) -> Any:
+        """The list or object here, if one call can read it: short, of scalars alone, and no name may stand twice."""
+        end = self._window.find(b"]" if start == b"[" else b"}", self._at, self._at + PIECE_BYTES) + 1
+        if any(self._window.find(bracket, self._at + 1, end) >= 0 for bracket in (b"[", b"{")):
+            return None
+        piece = self._window[self._at : end]
+        try:
+            found = from_json(piece, cache_strings=False)
+        except ValueError:
+            return None  # a bracket in a text is not the end
+        if start == b"{" and len(found) != piece.count(b":"):
+            return None
+        if len(found) > (self._longest.names if start == b"{" else self._longest.items):
+            return None
+        self._at = end
+        return found
+
+    def _one_scalar(self) -> Any:
+        match = _scalar.match(self._window, self._at, self._at + _SEARCHED_BYTES)
+        if match is None:
+            cut = len(self._window) >= self._at + _SEARCHED_BYTES
+            raise _too_long() if cut and self._next() == b'"' else self._invalid()
+        value = self._parsed(match[0])
+        self._at = match.end()
+        return value
+
+    def _list(self, depth: int) -> Steps[list[Any]]:
+        found: list[Any] = []
+        if self._is_empty(b"]", depth):
+            return found
+        while True:
+            while self._scalars(found, depth):
+                if self._must_pause():
+                    yield
+            value = yield from self._value(depth)
+            self._keep(found, [value], depth)
+            if self._ends(b"]"):
+                return found
+
+    def _is_empty(self, bracket: bytes, depth: int) -> bool:
+        """Pass the opening bracket, and the closing one if it follows. Only what is empty may stand deepest."""
+        self._at += 1
+        if self._next() == bracket:
+            self._at += 1
+            return True
+        if depth > MAX_DEPTH:
+            raise self._invalid()
+        return False
+
+    def _scalars(self, found: list[Any], depth: int) -> bool:
+        """Read the texts, numbers and so on that have a comma behind them, many by one call. False if there is none."""
+        match = _scalars.match(self._window, self._at, self._at + PIECE_BYTES)
+        if match is None:
+            return False
+        self._keep(found, self._parsed(b"[%b]" % match[0][:-1]), depth)
+        self._at = match.end()
+        return True
+
+    def _keep(self, found: list[Any], values: list[Any], depth: int) -> None:
+        found += values if len(found) <= self._longest.items else [None] * len(values)
+        if depth == 2:
+            self._refuse_long_list(len(found))
+
+    def _refuse_long_list(self, length: int) -> None:
+        """A list at the top makes the whole body invalid."""
+        most = self._longest.at_top.get(self._top, self._longest.items)
+        if length > most:
+            place = (self._top,) if self._top in self._longest.at_top else ()
+            raise refused(f"List should have at most {most} items", "too_long", *place)
+
+    def _object(self, depth: int) -> Steps[dict[str, Any]]:
+        if self._is_empty(b"}", depth):
+            return {}
+        found: dict[str, Any] = {}
+        while True:
+            if self._must_pause():
+                yield
+            name, value, last = self._member() or (yield from self._long_member(depth))
+            if name in found:
+                raise refused("an object names one key twice", "duplicate_key")
+            if len(found) <= self._longest.names:
+                found[name] = value
+            elif depth == 1:
+                raise refused("more keys than any valid request has", "too_long")
+            if last:
+                return found
+
+    def _member(self) -> tuple[str, Any, bool] | None:
+        """A name, its value, and whether it is the object's last; None when one call cannot read it."""
+        match = _member.match(self._window, self._at, self._at + PIECE_BYTES)
+        if match is None:
+            return None
+        ((name, value),) = self._parsed(b"{%b}" % match[1]).items()
+        self._at = match.end()
+        return name, value, match[2] == b"}"
+
+    def _long_member(self, depth: int) -> Steps[tuple[str, Any, bool]]:
+        name = self._name(depth)
+        value = yield from self._value(depth)
+        return name, value, self._ends(b"}")
+
+    def _name(self, depth: int) -> str:
+        self._next()
+        match = _name.match(self._window, self._at, self._at + _SEARCHED_BYTES)
+        if match is None:
+            raise self._invalid()
+        name: str = self._parsed(match[1])
+        self._at = match.end()
+        if depth == 1:
+            self._top = name
+        return name
+
+    def _ends(self, bracket: bytes) -> bool:
+        """Pass the comma or the closing bracket that must stand here."""
+        found = self._next()
+        if found not in (b",", bracket):
+            raise self._invalid()
+        self._at += 1
+        return found == bracket
+
+    def _parsed(self, piece: bytes) -> Any:
+        try:
+            return from_json(piece, cache_strings=False)
+        except ValueError:
+            raise self._invalid() from None
+
+    def _invalid(self) -> ValidationFailed:
+        return refused(f"Invalid JSON at or after byte {self._passed + self._at}", "json_invalid")
+
+
+def _too_long() -> ValidationFailed:
+    return refused("longer text than any valid request has", "too_long")

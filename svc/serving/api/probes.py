@@ -1,0 +1,31 @@
+"""The health documents that orchestrators ask for: short, public, and answered in front of quart.
+
+Each task switch costs a turn of the event loop, longest when the server is busiest: probes must not fail then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from svc.serving.api.state import ServerState
+
+Document = tuple[Mapping[str, Any], int]
+
+
+def _health(state: ServerState) -> Document:
+    return state.registry.health()
+
+
+def _live(_state: ServerState) -> Document:
+    return {"status": "ok"}, 200
+
+
+def _ready(state: ServerState) -> Document:
+    if state.draining:
+        return {"status": "draining"}, 503
+    return ({"status": "ok"}, 200) if state.registry.ready() else ({"status": "loading"}, 503)
+
+
+DOCUMENTS: Mapping[str, Callable[[ServerState], Document]] = {"health": _health, "live": _live, "ready": _ready}
+"""By name of the endpoint: the document and its HTTP status."""

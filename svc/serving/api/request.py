@@ -1,0 +1,124 @@
+"""One request: what it names, whether it may pass, and its body."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from svc.errors import AmbiguousLength, ApiError
+from svc.metrics import AUTH_FAILURES
+from svc.serving.api.authentication import key_in
+from svc.serving.api.bodies import Bodies, Body
+from svc.serving.api.cors import PREFLIGHT_HEADERS, Origins
+from svc.serving.api.endpoints import Route
+from svc.serving.api.hosts import HostRules, parse_host
+from svc.serving.api.state import ServerState
+from svc.serving.api.targets import Target, parse_target
+from svc.serving.transport.messages import ClientGone, Headers, Incoming, Response
+
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
+
+
+def new_request_id() -> str:
+    """Twelve digits that tell requests apart. They are no secret, so no system call is spent on them."""
+    return f"{random.getrandbits(48):012x}"
+
+
+class Checks:
+    """What the requests of one server are checked against."""
+
+    def __init__(self, state: ServerState) -> None:
+        self.auth = state.auth
+        self.metrics = state.metrics
+        self.hosts = HostRules(state.settings, has_keys=state.auth.required)
+        self.origins = Origins(state.settings)
+        self.bodies = Bodies(state.settings)
+
+
+class Request:
+    """A request that has come, with its headers by name in lower case."""
+
+    __slots__ = ("_checks", "_incoming", "headers", "method", "origin_headers", "request_id", "route")
+
+    def __init__(self, incoming: Incoming, checks: Checks) -> None:
+        self._incoming = incoming
+        self._checks = checks
+        self.method = incoming.method
+        self.headers = dict(incoming.headers)
+        given = self.headers.get(b"x-request-id", b"")
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else new_request_id()
+        self.origin_headers: Headers = ()
+        self.route: Route | None = None
+
+    @property
+    def client(self) -> str:
+        """Address of the client, or of the balancer in front."""
+        return self._incoming.client
+
+    @property
+    def key(self) -> bytes | None:
+        """The API key that it brings."""
+        return key_in(self.headers)
+
+    def target(self) -> Target:
+        """The path and query, decoded once from what the client sent. Raises MalformedRequest."""
+        return parse_target(self._incoming.target, self.method)
+
+    def admit(self, target: Target, route: Route | None) -> Response | None:
+        """Check the host, and answer a preflight. Raises the ApiError that refuses the request."""
+        headers = self.headers
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # A proxy in front may have believed the other one, and see other requests in what follows.
+            raise AmbiguousLength
+        host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
+        if route is None or not route.any_host:
+            self._checks.hosts.check(host)
+        if b"origin" in headers:
+            self.origin_headers = self._checks.origins.headers(headers[b"origin"])
+            if self.origin_headers and self.method == "OPTIONS" and b"access-control-request-method" in headers:
+                return Response(204, headers=PREFLIGHT_HEADERS)
+        return None
+
+    async def authenticate(self) -> None:
+        """Raises MissingApiKey or InvalidApiKey, and ClientGone when the client does not wait for its refusal."""
+        auth, key, client = self._checks.auth, self.key, self.client
+        if auth.passes(key, client):
+            return
+        try:
+            await self._unless_gone(lambda: auth.check(key, client))
+        except ApiError as error:
+            self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
+            raise
+
+    async def body(self) -> Body:
+        """The body, taken for JSON whatever type is declared: a forgotten header must not cost a debugging session.
+
+        Raises what `Bodies.take` raises.
+        """
+        incoming = self._incoming
+        return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
+
+    async def _unless_gone(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work`; raise ClientGone as soon as the client leaves, for whom the rest would be kept in vain."""
+        refusal: ApiError | None = None
+        gone = True
+
+        async def watch() -> None:
+            await self._incoming.until_gone()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                await work()
+                gone = False
+            except ApiError as error:
+                refusal, gone = error, False
+            nursery.cancel_scope.cancel()
+        if gone:
+            raise ClientGone
+        if refusal is not None:
+            raise refusal

@@ -1,0 +1,278 @@
+"""The answers as the OpenAPI document describes them. Answers are made of prebuilt bytes, not of these models."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def _without_null(schema: dict[str, Any]) -> None:
+    """A key that may be missing is never null."""
+    for name in set(schema["properties"]) - set(schema.get("required", ())):
+        field = schema["properties"][name]
+        field.pop("default", None)
+        kinds = [kind for kind in field.pop("anyOf", []) if kind != {"type": "null"}]
+        field.update(kinds[0] if kinds else {})
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="forbid", json_schema_extra=_without_null)
+
+
+class ItemReason(BaseModel):
+    """An interaction of the user, or a seed, with the metadata fields that the recipe declares."""
+
+    model_config = ConfigDict(extra="allow")
+
+    item_id: str
+    share: Annotated[float, Field(description="Part of the score; negative where it counts against the item.")]
+
+
+class FeatureReason(_Answer):
+    """A feature of the user or of a described item, such as `genres=Comedy`."""
+
+    feature: str
+    share: float
+
+
+class PopularReason(_Answer):
+    """The item is chosen by many."""
+
+    reason: Literal["popular"]
+
+
+class Item(BaseModel):
+    """One item, with the metadata fields that the recipe declares. It has a score, or the reason why there is none."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_without_null)
+
+    item_id: str
+    score: Annotated[float | None, Field(description="Comparable within one answer.")] = None
+    because: Annotated[
+        list[ItemReason | FeatureReason | PopularReason] | None,
+        Field(description="The strongest addends of the score, by size; with `explain`."),
+    ] = None
+    rest: Annotated[float | None, Field(description="1 less the shares that are shown.")] = None
+    reason: Annotated[
+        list[Literal["popular", "pinned", "boosted", "diversified"]] | None,
+        Field(description="Why the item is here, when it is not for its score."),
+    ] = None
+
+
+Profile = Literal["user", "user+history", "history", "features", "features+history", "popular"]
+
+
+class _Page(_Answer):
+    """What every page of a ranking says."""
+
+    items: list[Item]
+    ignored_features: Annotated[
+        list[str] | None,
+        Field(description="What says nothing: keys of no declared column; column=value for values training never saw."),
+    ] = None
+    ignored_items: Annotated[
+        list[str] | None, Field(description="Ids of the request that the model does not know.")
+    ] = None
+    profile: Annotated[Profile | None, Field(description="What the ranking goes by.")] = None
+    fallback: Annotated[Literal["popular"] | None, Field(description="The items are not the user's own.")] = None
+
+
+class _FromModel(_Answer):
+    request_id: str
+    recipe: str
+    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+
+
+class Recommendations(_FromModel, _Page):
+    """Items, sorted by descending score."""
+
+
+class Answered(_Page):
+    """An element of a batch that was answered."""
+
+    index: int
+    status: Literal["ok"]
+
+
+class PopularItems(_FromModel):
+    """Items by the number of users who chose them, ties in training order."""
+
+    items: list[Item]
+
+
+class Failed(_Answer):
+    """An element of a batch that failed."""
+
+    index: int
+    status: Literal["error"]
+    code: str
+    detail: str
+
+
+class BatchAnswer(_FromModel):
+    """Results in the order of the requests."""
+
+    results: list[Answered | Failed]
+
+
+class Status(_Answer):
+    """One word."""
+
+    status: str
+
+
+class Health(_Answer):
+    """Count-based health."""
+
+    status: Literal["ok", "degraded"]
+    total: int
+    loaded: int
+    skipped: int | None = None
+
+
+class ListHealth(_Answer):
+    """The state of a list of available items. `age_seconds` is null while it was never read."""
+
+    mode: Literal["allow", "deny"]
+    age_seconds: float | None
+    stale: bool
+
+
+class RecipeHealth(_Answer):
+    """The state of one recipe or of one recipe file that is skipped."""
+
+    loaded: bool
+    best_class: str | None = None
+    error: str | None = None
+    last_load_error: str | None = None
+    skipped: bool | None = None
+    availability: ListHealth | None = None
+
+
+class HealthDetails(_Answer):
+    """The state of each recipe, by name; of a skipped file, by file stem."""
+
+    status: Literal["ok", "degraded"]
+    recipes: dict[str, RecipeHealth]
+
+
+class RecipeSummary(_Answer):
+    """One recipe of the list."""
+
+    name: str
+    loaded: bool
+    model_version: str | None = None
+    best_class: str | None = None
+
+
+class RecipeList(_Answer):
+    """All recipes, by name."""
+
+    recipes: list[RecipeSummary]
+
+
+class TextColumn(_Answer):
+    """A feature that is one of some texts, or several of them. `values` are the first that training kept."""
+
+    name: str
+    kind: Literal["categorical", "multi_label"]
+    n_values: Annotated[int, Field(description="How many values training kept; others say nothing.")]
+    values: list[str]
+
+
+class NumericalColumn(_Answer):
+    """A feature that is a number, with the range and the mean of the training data."""
+
+    name: str
+    kind: Literal["numerical"]
+    low: float | None = None
+    high: float | None = None
+    mean: float | None = None
+
+
+class LabelFilter(_Answer):
+    """A field of text. `values` are those of most items, up to 200."""
+
+    name: str
+    kind: Literal["categorical", "multi_label"]
+    values: list[str]
+
+
+class NumberFilter(_Answer):
+    """A field of numbers, with its range; null when no item has one."""
+
+    name: str
+    kind: Literal["numerical"]
+    min: float | None
+    max: float | None
+
+
+class FeatureColumns(_Answer):
+    """What `user_features` and `item_features` may say, by side."""
+
+    user: list[TextColumn | NumericalColumn]
+    item: list[TextColumn | NumericalColumn]
+
+
+class ItemDescription(BaseModel):
+    """One item, with the metadata fields that the recipe declares."""
+
+    model_config = ConfigDict(extra="allow")
+
+    item_id: str
+
+
+class FoundItems(_Answer):
+    """An item of exactly the searched id first, then others in training order."""
+
+    recipe: str
+    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+    items: list[ItemDescription]
+    more: Annotated[bool, Field(description="True when the search ended before the last item.")]
+
+
+class Somebody(_Answer):
+    """One user of the training data, and the first items of their history in training order."""
+
+    recipe: str
+    model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
+    user_id: str
+    n_history: Annotated[int, Field(description="How many items the whole history has.")]
+    history: list[ItemDescription]
+
+
+class Recipe(BaseModel):
+    """What the served model was built from, out of the artifact's header."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_without_null)
+
+    name: str
+    loaded: bool
+    model_version: str
+    algorithms: list[str]
+    metric: str
+    cutoff: int
+    feature_columns: Annotated[
+        FeatureColumns | None, Field(description="Only for a model that was trained with features.")
+    ] = None
+    filter_fields: Annotated[
+        list[LabelFilter | NumberFilter] | None, Field(description="What `filter` may name, when anything is declared.")
+    ] = None
+
+
+class ErrorItem(_Answer):
+    """One thing that is wrong with a request. Values are never repeated."""
+
+    loc: list[str | int]
+    msg: str
+    type: str
+
+
+class Error(_Answer):
+    """The body of every error."""
+
+    request_id: str
+    detail: str
+    code: str
+    errors: list[ErrorItem] | None = None

@@ -1,0 +1,26 @@
+"""What every request of one server process shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from svc import __version__
+from svc.metrics import Metrics
+from svc.serving.api.authentication import Authenticator
+from svc.serving.models.registry import Registry
+from svc.settings import Settings
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Made once by the server's start and passed to the application.
+
+    `draining` is set by whoever begins the drain: from then on `/v1/health/ready` says no.
+    """
+
+    registry: Registry
+    settings: Settings
+    metrics: Metrics
+    auth: Authenticator
+    draining: bool = False
+    version: str = __version__

@@ -1,0 +1,49 @@
+"""Reads the target of a request once: what it decodes to here is what is matched, checked and answered."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from svc.errors import MalformedRequest
+
+_ABSOLUTE = re.compile(rb"https?://([^/?]*)", re.IGNORECASE)
+_VISIBLE = re.compile(rb'[!"$-~]*')  # ASCII without blanks and controls, and without "#": a target has no fragment
+_BROKEN_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+class Target(NamedTuple):
+    """A request target: the path decoded once, the query as it came, and the host of an absolute form."""
+
+    path: str
+    query: bytes
+    host: bytes | None
+
+
+def parse_target(target: bytes, method: str) -> Target:
+    """What a target says (RFC 9112, 3.2). No slashes are merged and no dot segments resolved.
+
+    The path of `*`, which only OPTIONS may name, leads nowhere. Raises MalformedRequest.
+    """
+    if not _VISIBLE.fullmatch(target):
+        raise MalformedRequest("the request target holds a character that no target may have")
+    absolute = _ABSOLUTE.match(target)
+    rest = target[absolute.end() :] if absolute else target
+    path, _, query = rest.partition(b"?")
+    if absolute:
+        path = path or b"/"
+    elif not path.startswith(b"/") and (target, method) != (b"*", "OPTIONS"):
+        raise MalformedRequest("the path of the request does not begin with a slash")
+    return Target(_decoded(path), query, absolute[1] if absolute else None)
+
+
+def _decoded(path: bytes) -> str:
+    if b"%" not in path:
+        return path.decode("ascii")
+    if _BROKEN_CODE.search(path):
+        raise MalformedRequest("a percent sign in the path is not followed by two hexadecimal digits")
+    try:
+        return unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise MalformedRequest("the path of the request is not UTF-8") from None

@@ -1,0 +1,195 @@
+"""The four recommendation verbs, answered without a web framework between the socket and the lane."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import trio
+
+from svc import events, logs
+from svc.errors import (
+    ApiError,
+    InternalError,
+    NoCandidates,
+    RecipeNotFound,
+    RecipeUnavailable,
+)
+from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
+from svc.model.query import Prepared, Ranking
+from svc.serving.api.bodies import Body
+from svc.serving.api.endpoints import Route
+from svc.serving.api.failures import log_failure
+from svc.serving.api.parsing import Rejected, parse
+from svc.serving.api.request import Request
+from svc.serving.api.requests import (
+    AnyBatch,
+    AnyRequest,
+    RecommendBatch,
+    RecommendRequest,
+    RelatedBatch,
+    RelatedRequest,
+    elements,
+)
+from svc.serving.api.state import ServerState
+from svc.serving.models.fragments import AnswerHeader, encode_answer, encode_batch
+from svc.serving.models.registry import Served
+from svc.serving.transport.messages import Response
+
+INLINE_BODY_BYTES = 4096
+INLINE_ITEMS = 100
+WORK_THREADS = 2
+
+SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest]] = {
+    "recommend": RecommendRequest,
+    "recommend-related": RelatedRequest,
+}
+BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
+    "batch-recommend": RecommendBatch,
+    "batch-recommend-related": RelatedBatch,
+}
+
+Result = tuple[Ranking, Prepared] | ApiError
+
+
+class Verbs:
+    """Answers the verbs. One instance a server; requests share nothing else but the lanes."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._work = trio.CapacityLimiter(WORK_THREADS)
+        self._present = 0
+
+    async def answer(self, request: Request, route: Route) -> Response:
+        """The response, counted in the request metrics. Raises what the error body is then made of."""
+        started = time.perf_counter()
+        status = "error"
+        self._present += 1
+        try:
+            response = await self._answer(request, route)
+            status = "ok"
+        except ApiError as error:
+            status = error.metric_status()
+            raise
+        finally:
+            self._present -= 1
+            metrics = self._state.metrics
+            recipe = route.name if self._state.registry.get(route.name) else UNKNOWN_RECIPE
+            metrics.of(REQUESTS, recipe=recipe, status=status).inc()
+            metrics.of(LATENCY, recipe=recipe).observe(time.perf_counter() - started)
+        return response
+
+    async def _answer(self, request: Request, route: Route) -> Response:
+        route.endpoint(request.method)
+        await request.authenticate()
+        served = self._served(route.name)
+        body = await request.body()
+        header = AnswerHeader(request.request_id, route.name, served.model_version)
+        if route.verb in SINGLE:
+            answer = await self._single(route.verb, body, served, header)
+        else:
+            answer = await self._batch(route.verb, body, served, header)
+        return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
+
+    def _served(self, name: str) -> Served:
+        """The model of now: the request keeps it, whatever is published meanwhile."""
+        entry = self._state.registry.get(name)
+        if entry is None:
+            logs.emit(events.RECIPE_NOT_FOUND, name=name)
+            raise RecipeNotFound
+        if entry.served is None:
+            raise RecipeUnavailable
+        entry.served.require_fresh()
+        return entry.served
+
+    async def _single(
+        self,
+        verb: str,
+        body: Body,
+        served: Served,
+        header: AnswerHeader,
+    ) -> bytes:
+        schema = SINGLE[verb]
+        if isinstance(body, bytes) and len(body) <= INLINE_BODY_BYTES:
+            prepared = await self._prepared(parse(schema, body), served)
+        else:
+            prepared = await trio.to_thread.run_sync(
+                lambda: parse(schema, body).prepare(served), limiter=self._work, abandon_on_cancel=True
+            )
+        ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
+        if not len(ranking.items):
+            raise NoCandidates
+        if ranking.popular:
+            self._count_fallbacks(header.recipe, verb, 1)
+        page = ranking.from_place(prepared.offset)
+        if len(page.items) <= INLINE_ITEMS:
+            return encode_answer(header, page, served.fragments, prepared)
+        return await trio.to_thread.run_sync(
+            lambda: encode_answer(header, page, served.fragments, prepared),
+            limiter=self._work,
+            abandon_on_cancel=True,
+        )
+
+    async def _prepared(self, request: AnyRequest, served: Served) -> Prepared:
+        """Prepares on the event loop, unless a filter is new and has to be compiled first."""
+        tree = request.tree(served)
+        if tree is not None and served.filters is not None and served.filters.cached(tree) is None:
+            await trio.to_thread.run_sync(served.filters.items, tree, limiter=self._work, abandon_on_cancel=True)
+        return request.prepare(served)
+
+    def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:
+        self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
+
+    async def _batch(self, verb: str, body: Body, served: Served, header: AnswerHeader) -> bytes:
+        batch, prepared = await trio.to_thread.run_sync(
+            _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
+        )
+        queries = [element.query for element in prepared if isinstance(element, Prepared)]
+        rankings = await served.lane.rank(queries) if queries else []
+        results = _merge(prepared, rankings)
+        if fallbacks := sum(isinstance(result, tuple) and result[0].popular for result in results):
+            self._count_fallbacks(header.recipe, verb, fallbacks)
+        for result in results:
+            if isinstance(result, ApiError):
+                self._state.metrics.of(BATCH_ERRORS, code=result.code).inc()
+        return await trio.to_thread.run_sync(
+            lambda: encode_batch(header, results, served.fragments, with_metadata=batch.include_metadata),
+            limiter=self._work,
+            abandon_on_cancel=True,
+        )
+
+
+def _prepare_all(
+    schema: type[RecommendBatch] | type[RelatedBatch], body: Body, served: Served
+) -> tuple[AnyBatch, list[Prepared | ApiError]]:
+    batch: AnyBatch = parse(schema, body)
+    return batch, [_prepare(element, served) for element in elements(batch)]
+
+
+def _prepare(element: AnyRequest | Rejected, served: Served) -> Prepared | ApiError:
+    """The query of one element of a batch, or why there is none: no element can fail another."""
+    if isinstance(element, Rejected):
+        return element.error
+    try:
+        return element.prepare(served)
+    except ApiError as error:
+        return error
+    except Exception as error:
+        log_failure(error)
+        return InternalError("the server failed to answer this element; its log has the request id")
+
+
+def _merge(prepared: Sequence[Prepared | ApiError], rankings: Sequence[Ranking]) -> list[Result]:
+    """Rankings and errors in the order of the requests; an empty ranking is an error too."""
+    results: list[Result] = []
+    answers = iter(rankings)
+    for element in prepared:
+        if isinstance(element, ApiError):
+            results.append(element)
+            continue
+        ranking = next(answers)
+        if len(ranking.items):
+            results.append((ranking.from_place(element.offset), element))
+        else:
+            results.append(NoCandidates())
+    return results

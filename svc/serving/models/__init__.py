@@ -1,0 +1,1 @@
+"""The models being served: loading, watching, replacing and asking them."""

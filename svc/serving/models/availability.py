@@ -1,0 +1,98 @@
+"""Lists of available items: read from their source while the server runs, and lined up with the served model.
+
+A list is read whole and swapped as one reference. A refresh that fails keeps the last list, whose age grows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from svc.errors import AvailabilityStale, DataSourceError
+from svc.model.ids import IdTable
+from svc.model.item_sets import ItemSet
+from svc.recipe.load import LoadedRecipe
+from svc.recipe.serving_schema import Availability
+from svc.serving.models.threads import be_nice
+from svc.settings import Settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ItemList:
+    """The distinct ids of a list, as they were at `read_at`, a time of trio's clock."""
+
+    ids: tuple[str, ...]
+    read_at: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Available:
+    """The list of one recipe for one model: its items, all of them before there is a list in mode `deny`.
+
+    `items` is None while there is no list in mode `allow`.
+    """
+
+    declared: Availability
+    items: ItemSet | None
+    listed: ItemList | None
+
+    def age_s(self, now: float) -> float | None:
+        """Seconds since the source was last read or found unchanged; None: never."""
+        return None if self.listed is None else max(0.0, now - self.listed.read_at)
+
+    def is_stale(self, now: float) -> bool:
+        age_s = self.age_s(now)
+        most_s = self.declared.max_stale_seconds
+        return age_s is None or (most_s is not None and age_s > most_s)
+
+    def require_fresh(self, now: float) -> None:
+        """Raise AvailabilityStale in mode `allow` when no list can be trusted."""
+        if self.declared.mode == "allow" and self.is_stale(now):
+            raise AvailabilityStale
+
+
+def line_up(declared: Availability, listed: ItemList | None, item_ids: IdTable) -> Available:
+    """The list for the items of a model; ids that the model does not know are nothing. Takes a moment: in a thread."""
+    if listed is None:
+        return Available(declared, None, None)
+    columns = item_ids.indices(listed.ids)
+    items = ItemSet.of_columns(columns[columns >= 0], len(item_ids))
+    return Available(declared, items if declared.mode == "allow" else ~items, listed)
+
+
+def read_ids(recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The distinct ids of the recipe's list, in order of first appearance. Blocks. Raises DataSourceError."""
+    be_nice()
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    from svc.sources.base import SourceContext, build_source
+
+    assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
+    declared = recipe.recipe.serving.availability
+    context = SourceContext(
+        base_dir=recipe.base_dir,
+        settings=settings,
+        columns=(declared.id_column,),
+        text_columns=frozenset({declared.id_column}),
+        purpose="metadata",
+        variables=variables,
+        progress=None,
+    )
+    source = build_source(declared.source, context)
+    fetch_arrow: Callable[[], pa.Table] | None = getattr(source, "fetch_arrow", None)
+    if fetch_arrow is not None:
+        table = fetch_arrow()
+        _require(declared.id_column, table.column_names)
+        return tuple(text for text in table.column(declared.id_column).combine_chunks().dictionary.to_pylist() if text)
+    frame = source.fetch()
+    _require(declared.id_column, [str(name) for name in frame.columns])
+    return tuple(str(text) for text in frame[declared.id_column].cat.categories if str(text))
+
+
+def _require(column: str, there: list[str]) -> None:
+    if column not in there:
+        raise DataSourceError(f"the list lacks the column {column!r}; it has {', '.join(there)}")

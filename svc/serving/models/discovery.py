@@ -1,0 +1,154 @@
+"""Finds the recipe files of a folder and decides which of them is served under which name.
+
+Only direct children named `*.yaml` count, and `*.yml` where that is asked for. Everything here blocks on the file
+system: call it from a worker thread. A file is parsed again only when its bytes changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from svc.errors import RecipeError, RecipeSecurityError
+
+if TYPE_CHECKING:
+    from svc.recipe.load import LoadedRecipe
+
+COMPARED_BYTES = 4 << 20  # far above any recipe that parses; larger files are compared by size and time
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A recipe file that is not served, and why. `kept` is set for duplicates: the file that is served instead."""
+
+    error: str
+    why: Literal["parse", "security", "duplicate"]
+    kept: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The recipe file that is served under one name.
+
+    `fault` is set when the file has stopped parsing; `loaded` is then the last recipe that it held.
+    """
+
+    file: str
+    loaded: LoadedRecipe
+    fault: Refused | None = None
+
+    @property
+    def name(self) -> str:
+        return self.loaded.recipe.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    fingerprint: tuple[str, str]
+    outcome: LoadedRecipe | Refused
+
+
+class RecipeFolder:
+    """The recipes folder and the last parsed content of each file. Not thread-safe."""
+
+    def __init__(self, folder: Path, parse: Callable[[Path], LoadedRecipe], *, with_yml: bool = False) -> None:
+        self._folder = folder
+        self._endings = (".yaml", ".yml") if with_yml else (".yaml",)
+        self._parse = parse
+        self._seen: dict[str, _Seen] = {}
+
+    def scan(self) -> dict[str, LoadedRecipe | Refused]:
+        """Parse every new or changed recipe file; results by file name, sorted. Raises OSError if the listing fails."""
+        home = self._folder.resolve(strict=True)
+        files = sorted(path for path in self._folder.iterdir() if path.name.endswith(self._endings))
+        seen = {_text(path.name): found for path in files if (found := self._look(path, home)) is not None}
+        self._seen = seen
+        return {name: found.outcome for name, found in seen.items()}
+
+    def _look(self, path: Path, home: Path) -> _Seen | None:
+        name = _text(path.name)
+        if path.suffix == ".yml" and path.with_suffix(".yaml").exists():
+            error = f"{name}: {name.removesuffix('yml')}yaml is there too, and both mean one recipe: remove one"
+            return _Seen((name, ""), Refused(error, "parse"))
+        if name == path.name:
+            return self._look_into(path, home)
+        return _Seen((name, ""), Refused(f"{name}: the file's name is not UTF-8; rename it", "parse"))
+
+    def _look_into(self, path: Path, home: Path) -> _Seen | None:
+        try:
+            target = path.resolve(strict=True)
+            if not target.is_relative_to(home):
+                error = f"{path.name}: the link leads out of the recipes folder; put the file itself there"
+                return _Seen((str(target), ""), Refused(error, "security"))
+            status = target.stat()
+            if stat.S_ISDIR(status.st_mode):
+                return None
+            if not stat.S_ISREG(status.st_mode):
+                return _Seen((str(target), ""), Refused(f"{path.name}: is not a regular file", "parse"))
+            fingerprint = (str(target), _fingerprint(target, status.st_size, status.st_mtime_ns))
+        except (OSError, RuntimeError) as error:  # pathlib reports a loop of links as RuntimeError
+            return _Seen((str(path), str(error)), Refused(f"{path.name}: cannot be read: {_reason(error)}", "parse"))
+        before = self._seen.get(path.name)
+        if before is not None and before.fingerprint == fingerprint:
+            return before
+        return _Seen(fingerprint, self._outcome(path))
+
+    def _outcome(self, path: Path) -> LoadedRecipe | Refused:
+        try:
+            return self._parse(path)
+        except RecipeSecurityError as error:
+            return Refused(error.message, "security")
+        except RecipeError as error:
+            return Refused(error.message, "parse")
+        except OSError as error:
+            return Refused(f"{path.name}: cannot be read: {_reason(error)}", "parse")
+        except Exception as error:  # one broken file must not hide the others
+            return Refused(f"{path.name}: cannot be checked: {type(error).__name__}: {error}", "parse")
+
+
+def stem_of(file: str) -> str:
+    """The file's name without its ending."""
+    return file.removesuffix(".yaml").removesuffix(".yml")
+
+
+def _text(name: str) -> str:
+    """The file name for logs and JSON: bytes that are not UTF-8 are escaped."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _reason(error: OSError | RuntimeError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _fingerprint(target: Path, size: int, mtime_ns: int) -> str:
+    if size > COMPARED_BYTES:
+        return f"{size}-{mtime_ns}"
+    return hashlib.sha256(target.read_bytes()).hexdigest()
+
+
+def declare(
+    found: Mapping[str, LoadedRecipe | Refused], before: Mapping[str, Declared]
+) -> tuple[dict[str, Declared], dict[str, Refused]]:
+    """Assign recipe files to recipe names; also return the files that are not served.
+
+    `found` comes from `scan`, `before` is the last result. A file that stopped parsing keeps its name and its
+    last recipe. Of two files with one name the first by file name wins.
+    """
+    last = {declared.file: declared for declared in before.values()}
+    declared: dict[str, Declared] = {}
+    refused: dict[str, Refused] = {}
+    for file, outcome in sorted(found.items()):
+        if isinstance(outcome, Refused) and file not in last:
+            refused[file] = outcome
+            continue
+        candidate = replace(last[file], fault=outcome) if isinstance(outcome, Refused) else Declared(file, outcome)
+        winner = declared.setdefault(candidate.name, candidate)
+        if winner is not candidate:
+            error = f"{file}: the name {candidate.name!r} is already used by {winner.file}"
+            refused[file] = Refused(error, "duplicate", kept=winner.file)
+    return declared, refused

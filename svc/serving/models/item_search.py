@@ -1,0 +1,127 @@
+"""Search in the items of a model by text, show a user's history, and describe the features that a model reads.
+
+For people who try a recipe, not for the hot path. All of it computes: call it from a worker thread.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from svc.errors import UnknownUser
+from svc.model.features import Column, SideEncoder, TokenColumn
+from svc.model.model import Model
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.registry import Served
+from svc.serving.models.threads import be_nice
+
+MAX_VALUES = 200
+BLOCK_BYTES = 64 * 1024
+"""Text searched in one step. Short, because the search holds the GIL."""
+LONGEST_SEARCH_S = 2.0
+
+
+def find_items(
+    served: Served, text: str, limit: int, longest_s: float = LONGEST_SEARCH_S
+) -> tuple[list[dict[str, Any]], bool]:
+    """Up to `limit` items whose id and metadata together contain every word of `text`, whatever the case.
+
+    The item of exactly this id comes first, then others by column. True beside them when the search ended before the
+    last item: `limit` was reached, or `longest_s` seconds were over.
+    """
+    be_nice()
+    fragments = served.fragments
+    exact = served.model.item_ids.index(text.strip())
+    columns = [exact] if exact >= 0 else []
+    words = text.casefold().split()
+    until = time.perf_counter() + longest_s
+    more = False
+    for column in _candidates(fragments, words, until):
+        if column is None or len(columns) == limit:
+            more = True
+            break
+        if column != exact and _says(json.loads(fragments.described(column)), words):
+            columns.append(column)
+    return [json.loads(fragments.described(column)) for column in columns], more
+
+
+def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) -> Iterator[int | None]:
+    """Ascending columns whose JSON contains the words somewhere; None in place of the rest when time runs out."""
+    escaped = [to_json(word)[1:-1].decode().casefold() for word in words]
+    stop = 0
+    while stop < len(fragments):
+        if time.perf_counter() > until:
+            yield None
+        start, stop = stop, fragments.block_end(stop, BLOCK_BYTES)
+        block = fragments.text(start, stop).casefold()
+        if all(word in block for word in escaped):
+            for column in range(start, stop):
+                item = fragments.text(column, column + 1).casefold()
+                if all(word in item for word in escaped):
+                    yield column
+
+
+def _says(item: dict[str, Any], words: Sequence[str]) -> bool:
+    """True when every word occurs in the values of the item; field names do not count."""
+    text = "\n".join(_texts(list(item.values()))).casefold()
+    return all(word in text for word in words)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from _texts(part)
+    elif value is not None:
+        yield str(value)
+
+
+def somebody(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
+    """A user of the training data, anybody when none is named, with up to `limit` items of their history.
+
+    Raises UnknownUser.
+    """
+    model = served.model
+    row = random.randrange(len(model.user_ids)) if user_id is None else model.user_ids.index(user_id)
+    if row < 0:
+        raise UnknownUser("user_id is not in the training data")
+    columns = model.history.items(row)
+    return {
+        "user_id": model.user_ids.at(row),
+        "n_history": len(columns),
+        "history": [json.loads(served.fragments.described(int(column))) for column in columns[:limit]],
+    }
+
+
+def feature_columns(model: Model, denied: Collection[str]) -> dict[str, list[dict[str, Any]]] | None:
+    """The declared columns of each side, with what training saw in them; None for a model without features.
+
+    A column that has the name of a `denied` metadata field is named, and nothing of its values is told.
+    """
+    if model.features is None:
+        return None
+    return {
+        "user": _side(model.features.user, denied),
+        "item": _side(model.features.item, denied),
+    }
+
+
+def _side(encoder: SideEncoder | None, denied: Collection[str]) -> list[dict[str, Any]]:
+    columns = encoder.encoders if encoder else ()
+    return [_column(column, open_values=column.name not in denied) for column in columns]
+
+
+def _column(column: Column, *, open_values: bool) -> dict[str, Any]:
+    named = {"name": column.name, "kind": column.kind}
+    if isinstance(column, TokenColumn):
+        shown = min(len(column.tokens), MAX_VALUES) if open_values else 0
+        return {**named, "n_values": len(column.tokens), "values": [column.tokens.at(row) for row in range(shown)]}
+    if not open_values:
+        return named
+    return {**named, "low": column.low, "high": column.high, "mean": column.mean}

@@ -1,0 +1,128 @@
+"""From an artifact's bytes to a model that can answer: the one way, at start and on every swap.
+
+read → caps → parse → signature → expiry and serial → version checks → decode → derived state → one rehearsal → item
+metadata → serial kept. Nothing of the header or the payload is looked at before their signature holds. All of it
+blocks and computes: call it from a worker thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from svc import events, logs
+from svc.artifact.keys import SigningKeys, is_development, verify
+from svc.artifact.layout import Parsed, kid_of, parse
+from svc.artifact.store import Blob, Store, located
+from svc.errors import ArtifactError
+from svc.model.filter_fields import FilterFields
+from svc.model.model import Model
+from svc.model.opening import open_model
+from svc.recipe.load import LoadedRecipe
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.metadata import load_metadata
+from svc.serving.models.replay import ReplayGuard
+from svc.serving.models.threads import be_nice
+from svc.settings import Settings
+
+UNKNOWN_KID = "<unknown>"
+
+
+class LoadFailed(Exception):
+    """Loading ended with `error`. `kid` is what the artifact names, `sha256` of its bytes if they were read."""
+
+    def __init__(self, error: ArtifactError, kid: str, sha256: str | None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.kid = kid
+        self.sha256 = sha256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """A model that has answered a rehearsal, ready to be published. `seconds` is what loading took."""
+
+    model: Model
+    fragments: ItemFragments
+    header: Mapping[str, Any]
+    sha256: str
+    kid: str
+    seconds: float
+    filters: FilterFields | None = None
+
+
+@dataclass(slots=True)
+class Loader:
+    """What every load of one process shares. Thread-safe; `keys` may be replaced, for the loads after it."""
+
+    settings: Settings
+    keys: SigningKeys
+    variables: Mapping[str, str]
+    guard: ReplayGuard = field(default_factory=ReplayGuard)
+
+    def load(self, recipe: LoadedRecipe, store: Store, *, known_sha256: str | None = None) -> Loaded | None:
+        """The model in `store`, or None when its bytes are those of `known_sha256`. Raises `LoadFailed`."""
+        be_nice()
+        began = time.perf_counter()
+        try:
+            blob = store.read(self.settings.max_artifact_bytes)
+        except ArtifactError as error:
+            raise LoadFailed(error, UNKNOWN_KID, None) from error
+        if blob.sha256 == known_sha256:
+            return None
+        try:
+            parsed = parse(blob.view, max_payload_bytes=self.settings.max_payload_bytes)
+            verify(parsed, self.keys)
+            self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
+            model, fragments, filters = self._open(recipe, parsed)
+            give_memory_back()
+            self.guard.passed(recipe.recipe.name, parsed)
+        except ArtifactError as error:
+            shown = located(error, blob.resolved)
+            raise LoadFailed(shown, _kid(recipe.recipe.name, blob), blob.sha256) from error
+        seconds = time.perf_counter() - began
+        return Loaded(model, fragments, parsed.header, blob.sha256, parsed.kid, seconds, filters)
+
+    def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields | None]:
+        name, header = recipe.recipe.name, parsed.header
+        if is_development(parsed.kid, self.keys):
+            logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)
+        model = open_model(header, parsed.payload, name=name, allow_skew=self.settings.allow_version_skew)
+        tables = load_metadata(recipe, self.settings, model.item_ids, self.variables)
+        fragments = ItemFragments.build(model.item_ids, tables.metadata)
+        _compare_recipes(recipe, header)
+        return model, fragments, tables.filters
+
+
+def give_memory_back() -> None:
+    """Return to the system what a load has used for a moment, where the C library can: glibc keeps it otherwise."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _kid(name: str, blob: Blob) -> str:
+    """The kid that the bytes name, whatever else is wrong with them."""
+    try:
+        return kid_of(blob.view)
+    except ArtifactError as error:
+        logs.emit(events.KID_EXTRACTION_FAILED, name=name, error=error.message)
+        return UNKNOWN_KID
+
+
+def _compare_recipes(recipe: LoadedRecipe, header: Mapping[str, Any]) -> None:
+    """Say what does not fit. A signature proves who trained the model, not for which recipe."""
+    trained_for = header.get("recipe_name")
+    if trained_for is not None and trained_for != recipe.recipe.name:
+        logs.emit(events.ARTIFACT_OF_ANOTHER_RECIPE, name=recipe.recipe.name, artifact_recipe=str(trained_for)[:64])
+    trained_with = header.get("recipe_hash")
+    if trained_with is not None and trained_with != recipe.recipe_hash:
+        logs.emit(
+            events.ARTIFACT_RECIPE_HASH_MISMATCH,
+            name=recipe.recipe.name,
+            artifact_recipe_hash=trained_with,
+            current_recipe_hash=recipe.recipe_hash,
+        )

@@ -1,0 +1,82 @@
+"""What a recipe's `serving` block says, in the form that requests use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple, TypeVar
+
+from svc.recipe.filter_tree import Filter, parse_filter
+from svc.recipe.schema import Recipe
+
+
+class TimedBoost(NamedTuple):
+    """`since` and `until` are Unix times, from the first on and before the second."""
+
+    tree: Filter
+    factor: float
+    since: float = -math.inf
+    until: float = math.inf
+
+
+class TimedPin(NamedTuple):
+    """`since` and `until` are Unix times, from the first on and before the second."""
+
+    item_id: str
+    position: int
+    since: float = -math.inf
+    until: float = math.inf
+
+
+Timed = TypeVar("Timed", TimedBoost, TimedPin)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`filter` holds for every request; the others when the request does not say."""
+
+    filter: Filter | None = None
+    popular_fallback: bool = False
+    diversity: float = 0.0
+    limits: tuple[tuple[str, int], ...] = ()
+    boosts: tuple[TimedBoost, ...] = ()
+    pins: tuple[TimedPin, ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        return bool(self.boosts or self.pins)
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> Policy:
+        serving = recipe.serving
+        if serving is None:
+            return DEFAULT_POLICY
+        kinds = recipe.filter_kinds
+        return cls(
+            filter=None if serving.filter is None else parse_filter(serving.filter, kinds),
+            popular_fallback=serving.fallback == "popular",
+            diversity=serving.diversity,
+            limits=tuple((limit.field, limit.max) for limit in serving.limits),
+            boosts=tuple(
+                TimedBoost(parse_filter(one.filter, kinds), one.factor, _time(one.from_, -1), _time(one.until, 1))
+                for one in serving.boosts
+            ),
+            pins=tuple(
+                TimedPin(one.item_id, one.position, _time(one.from_, -1), _time(one.until, 1)) for one in serving.pins
+            ),
+        )
+
+
+DEFAULT_POLICY = Policy()
+
+
+def active(entries: Iterable[Timed], now: float) -> list[Timed]:
+    """Those that hold at the Unix time `now`."""
+    return [one for one in entries if one.since <= now < one.until]
+
+
+def _time(moment: datetime | None, sign: int) -> float:
+    """The Unix time; without a moment, the end of time in the direction of `sign`."""
+    return sign * math.inf if moment is None else moment.timestamp()

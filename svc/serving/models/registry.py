@@ -1,0 +1,223 @@
+"""The current state of each recipe, and the health documents made from it. No I/O.
+
+One immutable `Snapshot` holds everything; a change builds the next one and swaps one reference, so a
+reader on any thread sees the state before or after a change, never half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from svc.model.item_sets import ItemSet, joined
+from svc.serving.models.availability import Available
+from svc.serving.models.policy import DEFAULT_POLICY, Policy
+
+if TYPE_CHECKING:
+    from svc.model.filter_fields import FilterFields
+    from svc.model.model import Model
+    from svc.recipe.filter_tree import Filter
+    from svc.recipe.serving_schema import Availability
+    from svc.serving.models.availability import ItemList
+    from svc.serving.models.fragments import ItemFragments
+    from svc.serving.models.lanes import Lane
+
+SHOWN_ERROR_CHARACTERS = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Served:
+    """A published model with everything that an answer needs. A request keeps the one that it began with.
+
+    `model_version` is `sha256:<hex of the artifact file>`; `loaded_at` is Unix time in seconds.
+    """
+
+    name: str
+    model: Model
+    fragments: ItemFragments
+    header: Mapping[str, Any]
+    model_version: str
+    kid: str
+    lane: Lane
+    loaded_at: float
+    filters: FilterFields | None = None
+    policy: Policy = DEFAULT_POLICY
+    available: Available | None = None
+    always: ItemSet | None = None
+
+    def require_fresh(self) -> None:
+        """Raise AvailabilityStale when the recipe shows only items of a list that cannot be trusted now."""
+        if self.available is not None:
+            self.available.require_fresh(trio.current_time())
+
+    def allowed(self, tree: Filter | None = None) -> ItemSet | None:
+        """The items that may be shown; None: all.
+
+        `tree` is the request's own filter; it has been parsed over `filters`.
+        """
+        listed = None if self.available is None else self.available.items
+        own = None if tree is None or self.filters is None else self.filters.items(tree)
+        return joined(self.always, listed, own)
+
+    @property
+    def filter_kinds(self) -> Mapping[str, str]:
+        """Kind of each field that requests may filter on."""
+        return {} if self.filters is None else self.filters.kinds
+
+    def under(self, policy: Policy) -> Served:
+        """The same model under another policy of its recipe."""
+        tree = policy.filter
+        always = None if tree is None or self.filters is None else self.filters.items(tree)
+        return replace(self, policy=policy, always=always)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """The current errors of a recipe, by the part that failed. Each part sets and clears its own.
+
+    `load`: the artifact could not be loaded. `stat`: the store did not tell about the artifact.
+    `recipe`: the recipe file stopped parsing.
+    """
+
+    load: str | None = None
+    stat: str | None = None
+    recipe: str | None = None
+
+    def first(self) -> str | None:
+        return self.load or self.stat or self.recipe
+
+
+NO_FAULTS = Faults()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One recipe. Without `served` it is a stub. `file` is the name of the recipe file."""
+
+    name: str
+    file: str
+    served: Served | None = None
+    faults: Faults = NO_FAULTS
+    policy: Policy = DEFAULT_POLICY
+    availability: Availability | None = None
+    listed: ItemList | None = None
+
+    @property
+    def error(self) -> str | None:
+        """Why there is no model; None while one is served."""
+        return None if self.served else self.faults.first() or "not loaded yet"
+
+    @property
+    def last_load_error(self) -> str | None:
+        """What is wrong while an earlier model serves; None for a stub."""
+        return self.faults.first() if self.served else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Recipes by name and, for each recipe file that is skipped, file name to error."""
+
+    entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
+    skipped: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+class Registry:
+    """Holds the current snapshot. Only the watcher's tasks write; any thread may read."""
+
+    def __init__(self) -> None:
+        self._now = Snapshot()
+
+    def get(self, name: str) -> Entry | None:
+        return self._now.entries.get(name)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, by name."""
+        return tuple(self._now.entries.values())
+
+    def skipped(self) -> dict[str, str]:
+        """Error by stem of each skipped recipe file."""
+        return {_stem(file): error for file, error in self._now.skipped.items()}
+
+    def skipped_files(self) -> Mapping[str, str]:
+        """Error by file name of each skipped recipe file."""
+        return self._now.skipped
+
+    def put(self, entry: Entry) -> None:
+        """Add or replace the entry of this name."""
+        entries = {**self._now.entries, entry.name: entry}
+        self._now = replace(self._now, entries=MappingProxyType(dict(sorted(entries.items()))))
+
+    def remove(self, name: str) -> None:
+        entries = {key: entry for key, entry in self._now.entries.items() if key != name}
+        self._now = replace(self._now, entries=MappingProxyType(entries))
+
+    def skip(self, errors: Mapping[str, str]) -> None:
+        """Replace the skipped files: file name to error."""
+        self._now = replace(self._now, skipped=MappingProxyType(dict(sorted(errors.items()))))
+
+    def ready(self) -> bool:
+        """True once a recipe is loaded, or when none is declared."""
+        entries = self._now.entries
+        return not entries or any(entry.served for entry in entries.values())
+
+    def health(self) -> tuple[dict[str, Any], int]:
+        """The count-based document and its HTTP status: 503 while a valid recipe has no model."""
+        now = self._now
+        loaded = sum(entry.served is not None for entry in now.entries.values())
+        degraded = loaded < len(now.entries)
+        document: dict[str, Any] = {"status": _status(degraded), "total": len(now.entries), "loaded": loaded}
+        if now.skipped:
+            document["skipped"] = len(now.skipped)
+        return document, 503 if degraded else 200
+
+    def details(self) -> tuple[dict[str, Any], int]:
+        """The document of each recipe and its HTTP status: 503 while any has a current error.
+
+        Skipped files are shown and do not count as errors.
+        """
+        now = self._now
+        recipes = {name: _details(entry) for name, entry in now.entries.items()}
+        degraded = any(entry.faults.first() or not entry.served for entry in now.entries.values())
+        for name, entry in now.entries.items():
+            if entry.availability is not None:
+                recipes[name]["availability"], refuses = _availability(entry.availability, entry.listed)
+                degraded = degraded or refuses
+        for file, error in now.skipped.items():
+            key = file if _stem(file) in now.entries else _stem(file)
+            recipes[key] = {"loaded": False, "skipped": True, "error": _shown(error)}
+        return {"status": _status(degraded), "recipes": recipes}, 503 if degraded else 200
+
+
+def _details(entry: Entry) -> dict[str, Any]:
+    document: dict[str, Any] = {"loaded": entry.served is not None}
+    if entry.served:
+        document["best_class"] = entry.served.header.get("best_class")
+    for key, error in (("error", entry.error), ("last_load_error", entry.last_load_error)):
+        if error:
+            document[key] = _shown(error)
+    return document
+
+
+def _availability(declared: Availability, listed: ItemList | None) -> tuple[dict[str, Any], bool]:
+    """The state of a list, and whether the recipe answers 503 for it."""
+    available, now = Available(declared, None, listed), trio.current_time()
+    age_s, stale = available.age_s(now), available.is_stale(now)
+    shown = {"mode": declared.mode, "age_seconds": None if age_s is None else round(age_s, 1), "stale": stale}
+    return shown, stale and declared.mode == "allow"
+
+
+def _status(degraded: bool) -> str:
+    return "degraded" if degraded else "ok"
+
+
+def _shown(error: str) -> str:
+    """The exposed part of an error, with bytes that are not UTF-8 (from paths or variables) escaped."""
+    return error.encode("utf-8", "backslashreplace").decode()[:SHOWN_ERROR_CHARACTERS]
+
+
+def _stem(file: str) -> str:
+    return file.removesuffix(".yaml").removesuffix(".yml")

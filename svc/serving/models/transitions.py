@@ -1,0 +1,306 @@
+"""Applies the outcome of a scan, poll or load: registry, lanes, events and metrics change together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from svc import events, logs, metrics
+from svc.artifact.freshness import expires_at
+from svc.errors import ArtifactError, PayloadTooLarge
+from svc.events import Event
+from svc.metrics import Metrics
+from svc.model.ids import IdTable
+from svc.serving.models.availability import Available, ItemList, line_up
+from svc.serving.models.discovery import Declared, Refused, stem_of
+from svc.serving.models.lanes import Lane
+from svc.serving.models.loader import Loaded, LoadFailed
+from svc.serving.models.policy import Policy
+from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served
+
+if TYPE_CHECKING:
+    from svc.model.model import Model
+    from svc.recipe.serving_schema import Availability
+
+NO_IDS = IdTable.from_ids([])
+StartLane = Callable[["Model"], Awaitable[Lane]]
+
+_INITIAL_EVENTS = {
+    "read": events.INITIAL_ARTIFACT_READ_FAILED,
+    "parse": events.INITIAL_ARTIFACT_PARSE_FAILED,
+    "hmac": events.INITIAL_ARTIFACT_HMAC_FAILED,
+    "deserialize": events.INITIAL_ARTIFACT_DESERIALIZE_FAILED,
+}
+_REFUSED_EVENTS = {
+    "parse": events.RECIPE_LOAD_ERROR_SKIPPED,
+    "security": events.RECIPE_SECURITY_VIOLATION_SKIPPED,
+    "duplicate": events.RECIPE_DUPLICATE_NAME,
+}
+
+
+class Publisher:
+    """Applies outcomes to the registry. Only the watcher's tasks call it; `start_lane` returns a lane that scores."""
+
+    def __init__(self, registry: Registry, start_lane: StartLane, counters: Metrics) -> None:
+        self._registry = registry
+        self._start_lane = start_lane
+        self._metrics = counters
+        self._told_expired: dict[str, str] = {}
+
+    def declare(self, declared: Declared) -> None:
+        """Register a recipe, without a model yet."""
+        policy = Policy.of(declared.loaded.recipe)
+        self._registry.put(Entry(declared.name, declared.file, policy=policy))
+        self._measure()
+
+    def redeclare(self, declared: Declared, *, reload: bool) -> None:
+        """A registered recipe changed its file or content; `reload` if its artifact or metadata is another one."""
+        entry = self._entry(declared.name)
+        faults = Faults(recipe=entry.faults.recipe) if reload else entry.faults
+        policy = Policy.of(declared.loaded.recipe)
+        served = entry.served
+        if served is not None and not reload and policy != entry.policy:
+            served = served.under(policy)
+        self._registry.put(replace(entry, file=declared.file, faults=faults, policy=policy, served=served))
+
+    def remove(self, name: str) -> None:
+        entry = self._entry(name)
+        self._registry.remove(name)
+        if entry.served:
+            entry.served.lane.close()
+        logs.emit(events.RECIPE_REMOVED, name=name, file=entry.file)
+        for gauge in (
+            metrics.MODEL_LOADED,
+            metrics.MODEL_TRAINED_AT,
+            metrics.RECIPE_PARSE_FAILED,
+            metrics.AVAILABILITY_AGE,
+        ):
+            self._metrics.forget(gauge, recipe=name)
+        self._measure()
+
+    def refuse(self, refused: Mapping[str, Refused]) -> None:
+        """Publish the skipped files. A file is logged when it, or its error, is new."""
+        before = self._registry.skipped_files()
+        for file, refusal in refused.items():
+            if before.get(file) != refusal.error:
+                _log_refusal(stem_of(file), file, refusal)
+        self._registry.skip({file: refusal.error for file, refusal in refused.items()})
+        self._measure()
+
+    def recipe_broken(self, declared: Declared, refusal: Refused) -> None:
+        """The file of a registered recipe no longer parses; its last recipe and model stay in service."""
+        entry = self._entry(declared.name)
+        if entry.faults.recipe != refusal.error:
+            _log_refusal(declared.name, declared.file, refusal)
+            logs.emit(events.RECIPE_PARSE_FAILED, name=declared.name, file=declared.file, error=refusal.error)
+            self._fault(entry, recipe=refusal.error)
+
+    def recipe_mended(self, name: str) -> None:
+        entry = self._entry(name)
+        if entry.faults.recipe:
+            self._fault(entry, recipe=None)
+            _log_cleared(name, "recipe_parsed", entry.faults.recipe)
+
+    async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
+        """Start a lane for the model and publish both. The previous lane finishes what is waiting in it."""
+        lane = await self._start_lane(loaded.model)
+        available = await self._lined_up(name, loaded.model)
+        entry = self._registry.get(name)
+        if entry is None:  # its file was removed while the lane started
+            lane.close()
+            return
+        version = f"sha256:{loaded.sha256}"
+        served = Served(
+            name,
+            loaded.model,
+            loaded.fragments,
+            loaded.header,
+            version,
+            loaded.kid,
+            lane,
+            loaded_at=time.time(),
+            filters=loaded.filters,
+            available=available,
+        ).under(entry.policy)
+        self._registry.put(replace(entry, served=served, faults=Faults(recipe=entry.faults.recipe)))
+        if entry.served:
+            entry.served.lane.close()
+        logs.emit(
+            events.ARTIFACT_LOADED,
+            name=name,
+            model_version=version,
+            kid=loaded.kid,
+            best_class=loaded.header.get("best_class"),
+            seconds=round(loaded.seconds, 3),
+        )
+        previous = entry.faults.load or entry.faults.stat
+        if previous:
+            _log_cleared(name, "artifact_loaded", previous)
+        if not initial:
+            self._metrics.of(metrics.SWAPS, result="ok").inc()
+        self._metrics.of(metrics.MODEL_TRAINED_AT, recipe=name).set(_timestamp(loaded.header.get("trained_at")))
+        self._measure()
+
+    def warn_of_expired(self, now: datetime) -> None:
+        """Say once of each served model that it has expired. It stays: an old answer is better than none."""
+        for entry in self._registry.entries():
+            served = entry.served
+            moment = expires_at(served.header) if served else None
+            if served and moment and moment <= now and self._told_expired.get(entry.name) != served.model_version:
+                self._told_expired[entry.name] = served.model_version
+                logs.emit(events.ARTIFACT_EXPIRED, name=entry.name, expires_at=moment.isoformat())
+
+    def bytes_unchanged(self, name: str) -> None:
+        """The marker changed, but the file holds the bytes that are being served (a rollback, or an identical copy)."""
+        entry = self._entry(name)
+        if entry.faults.load:
+            self._fault(entry, load=None)
+            _log_cleared(name, "bytes_unchanged", entry.faults.load)
+
+    def load_failed(self, name: str, failure: LoadFailed, *, initial: bool) -> None:
+        """The artifact is unreadable or refused; the model being served stays."""
+        error = logs.redact_text(failure.error.message)
+        event = _initial_event(failure.error) if initial else events.ARTIFACT_LOAD_FAILED
+        logs.emit(event, name=name, error=error, kid=failure.kid, reason=failure.error.reason)
+        self._load_failed(name, error, failure.error.reason, initial=initial)
+
+    def load_broke(self, name: str, error: Exception, *, initial: bool) -> None:
+        """Loading failed with an error that is not one of svc's own."""
+        text = logs.redact_text(f"{type(error).__name__}: {error}")
+        logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=text)
+        self._load_failed(name, text, "unexpected", initial=initial)
+
+    def _load_failed(self, name: str, error: str, reason: str, *, initial: bool) -> None:
+        self._metrics.of(metrics.LOAD_FAILURES, recipe=name, reason=reason).inc()
+        if not initial:
+            self._metrics.of(metrics.SWAPS, result="error").inc()
+        self._fault(self._entry(name), load=error)
+
+    def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
+        """The store gave no marker. Logged when the error is new, counted each time."""
+        entry = self._entry(name)
+        self._metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
+        if entry.faults.stat != error:
+            logs.emit(event, name=name, error=error, **more)
+            self._fault(entry, stat=error)
+
+    def stat_restored(self, name: str) -> None:
+        entry = self._entry(name)
+        if entry.faults.stat:
+            self._fault(entry, stat=None)
+            if entry.served:
+                _log_cleared(name, "marker_restored", entry.faults.stat)
+
+    # Lists of available items
+
+    def list_declared(self, name: str, declared: Availability | None) -> None:
+        """The recipe has a list from now on, of which no id is known yet; or it has none."""
+        entry = self._registry.get(name)
+        if entry is None:
+            return
+        available = None if declared is None else line_up(declared, None, NO_IDS)
+        served = entry.served and replace(entry.served, available=available)
+        self._registry.put(replace(entry, availability=declared, listed=None, served=served))
+        if declared is None:
+            self._metrics.forget(metrics.AVAILABILITY_AGE, recipe=name)
+
+    async def list_read(self, name: str, listed: ItemList) -> None:
+        """Swap the list, for the model of now and for those to come."""
+        entry = self._registry.get(name)
+        if entry is None or entry.availability is None:
+            return
+        before = entry.listed
+        self._registry.put(replace(entry, listed=listed))
+        if entry.served is not None:
+            available = await self._lined_up(name, entry.served.model)
+            now = self._registry.get(name)
+            if now is not None and now.served is not None and now.served.model is entry.served.model:
+                self._registry.put(replace(now, served=replace(now.served, available=available)))
+        self.list_age(name)
+        if before is None or before.ids != listed.ids:
+            n_items = entry.served and available and available.items and available.items.count
+            mode, n_ids = entry.availability.mode, len(listed.ids)
+            logs.emit(events.AVAILABILITY_LOADED, name=name, mode=mode, n_ids=n_ids, n_items=n_items)
+
+    def list_age(self, name: str) -> tuple[float | None, bool]:
+        """Seconds since the list of a recipe was read, None: never; and whether it is too old. Measures it too."""
+        entry = self._registry.get(name)
+        if entry is None or entry.availability is None:
+            return None, False
+        available = Available(entry.availability, None, entry.listed)
+        now = trio.current_time()
+        age_s = available.age_s(now)
+        self._metrics.of(metrics.AVAILABILITY_AGE, recipe=name).set(math.inf if age_s is None else age_s)
+        return age_s, available.is_stale(now)
+
+    async def _lined_up(self, name: str, model: Model) -> Available | None:
+        """The newest list of the recipe for `model`; one that comes while it is lined up is taken instead."""
+        while True:
+            entry = self._registry.get(name)
+            if entry is None or entry.availability is None:
+                return None
+            work = partial(line_up, entry.availability, entry.listed, model.item_ids)
+            available = await trio.to_thread.run_sync(work)
+            now = self._registry.get(name)
+            if now is None or (now.listed is entry.listed and now.availability is entry.availability):
+                return available
+
+    def report_stubs(self) -> None:
+        """Log each recipe that has no model at the end of start-up."""
+        for entry in self._registry.entries():
+            if entry.error:
+                logs.emit(events.RECIPE_NOT_LOADED_AT_STARTUP, name=entry.name, error=entry.error)
+
+    def _entry(self, name: str) -> Entry:
+        entry = self._registry.get(name)
+        if entry is None:
+            raise LookupError(f"recipe {name!r} is not registered")
+        return entry
+
+    def _fault(self, entry: Entry, **change: str | None) -> None:
+        self._registry.put(replace(entry, faults=replace(entry.faults, **change)))
+        self._measure()
+
+    def _measure(self) -> None:
+        entries = self._registry.entries()
+        self._metrics.of(metrics.ACTIVE_RECIPES).set(len(entries))
+        broken = sum(entry.faults.recipe is not None for entry in entries)
+        self._metrics.of(metrics.SKIPPED_RECIPES).set(len(self._registry.skipped_files()) + broken)
+        for entry in entries:
+            self._metrics.of(metrics.MODEL_LOADED, recipe=entry.name).set(entry.served is not None)
+            self._metrics.of(metrics.RECIPE_PARSE_FAILED, recipe=entry.name).set(entry.faults.recipe is not None)
+
+
+def _initial_event(error: ArtifactError) -> Event:
+    if isinstance(error, PayloadTooLarge):
+        return events.INITIAL_ARTIFACT_READ_ERROR
+    return _INITIAL_EVENTS[error.stage]
+
+
+def _log_refusal(name: str, file: str, refusal: Refused) -> None:
+    kept = {} if refusal.kept is None else {"kept": refusal.kept}
+    logs.emit(_REFUSED_EVENTS[refusal.why], name=name, file=file, error=refusal.error, **kept)
+
+
+def _log_cleared(name: str, reason: str, previous: str) -> None:
+    logs.emit(
+        events.ARTIFACT_LOAD_ERROR_CLEARED,
+        name=name,
+        reason=reason,
+        previous_error=previous[:SHOWN_ERROR_CHARACTERS],
+    )
+
+
+def _timestamp(trained_at: object) -> float:
+    """Unix time of an ISO 8601 text; 0 when the header has none."""
+    try:
+        return datetime.fromisoformat(str(trained_at)).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,302 @@
+"""Keeps the registry in step with the recipes folder and with the artifacts that the recipes name.
+
+A tick lists the folder and asks each store for the marker of its artifact. A changed marker starts a load that runs
+beside the ticks; only bytes with another sha256 become a new model. Failures are logged and retried; they stop neither
+the tick nor the server.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import trio
+
+from svc import events, logs, metrics
+from svc.artifact.store import Store
+from svc.errors import ArtifactExpired, ArtifactReadError, ArtifactReplayed, ConfigError, MetadataError, SvcError
+from svc.metrics import Metrics
+from svc.recipe.load import LoadedRecipe
+from svc.serving.models.availability_watch import AvailabilityWatch
+from svc.serving.models.bounded_calls import Calls, CallTimeout
+from svc.serving.models.discovery import Declared, RecipeFolder, declare
+from svc.serving.models.loader import UNKNOWN_KID, Loader, LoadFailed
+from svc.serving.models.transitions import Publisher
+from svc.settings import Settings
+
+STATS_AT_ONCE = 16
+MAX_STAT_SECONDS = 30.0
+JITTER = 0.1
+LONGEST_BACKOFF_TICKS = 64
+
+OpenStore = Callable[[LoadedRecipe], Store]
+_PASSING = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
+"""What the same bytes may be free of later: a store answers again, a rollback is signed, a clock is set right."""
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """The state of one recipe's artifact between polls. A recipe whose artifact moves gets a new instance.
+
+    `marker` is that of the bytes last loaded or refused for good, `sha256` that of the bytes served.
+    """
+
+    declared: Declared
+    store: Store | None = None
+    marker: str | None = None
+    sha256: str | None = None
+    sidecar: bool = False
+    loading: bool = False
+    tried: str | None = None
+    untrusted: bool = False
+    failures: int = 0
+    retry_tick: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.declared.name
+
+
+@dataclass(slots=True, eq=False)
+class Watcher:
+    """Call `start()` once, then `run()`, which ends by cancellation. Hanging calls are then abandoned."""
+
+    folder: RecipeFolder
+    open_store: OpenStore
+    loader: Loader
+    publisher: Publisher
+    settings: Settings
+    metrics: Metrics
+    lists: AvailabilityWatch
+    _watched: dict[str, Watched] = field(default_factory=dict)
+    _ticks: int = 0
+    _scans: Calls = field(default_factory=lambda: Calls(1))
+    _stats: Calls = field(default_factory=lambda: Calls(STATS_AT_ONCE))
+    _loads: Calls = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._loads = Calls(self.settings.startup_parallelism or 8)
+
+    @property
+    def stat_timeout_s(self) -> float:
+        return min(self.settings.watch_interval_s, MAX_STAT_SECONDS)
+
+    async def start(self) -> None:
+        """Find the recipes and load their artifacts concurrently. Returns when each recipe is loaded or a stub.
+
+        Raises `ConfigError` when the folder cannot be listed.
+        """
+        if not await self._rescan(initial=True):
+            raise ConfigError("the recipes folder cannot be listed: see the event recipes_dir_scan_failed")
+        async with trio.open_nursery() as nursery:
+            for watched in self._watched.values():
+                nursery.start_soon(self._first_load, watched)
+            nursery.start_soon(self.lists.start)
+        self.publisher.report_stubs()
+
+    async def run(self) -> None:
+        """Tick until cancelled. A tick starts one interval after the start of the previous one, or when that ends."""
+        async with trio.open_nursery() as loads:
+            loads.start_soon(self.lists.run)
+            while True:
+                pause = self.settings.watch_interval_s * random.uniform(1 - JITTER, 1 + JITTER)
+                async with trio.open_nursery() as tick:
+                    tick.start_soon(trio.sleep, pause)
+                    tick.start_soon(self._guarded_tick, loads)
+
+    async def _guarded_tick(self, loads: trio.Nursery) -> None:
+        began = trio.current_time()
+        try:
+            await self._tick(loads)
+        except Exception as error:
+            self._unhandled(error)
+        self.metrics.of(metrics.WATCHER_TICK_SECONDS).observe(trio.current_time() - began)
+
+    async def _tick(self, loads: trio.Nursery) -> None:
+        self._ticks += 1
+        await self._rescan(initial=False)
+        self.publisher.warn_of_expired(datetime.now(UTC))
+        async with trio.open_nursery() as polls:
+            for watched in self._watched.values():
+                polls.start_soon(self._guarded_poll, watched, loads)
+
+    async def _guarded_poll(self, watched: Watched, loads: trio.Nursery) -> None:
+        try:
+            marker = await self._changed(watched, initial=False)
+        except Exception as error:
+            self._unhandled(error)
+        else:
+            if marker is not None:
+                watched.loading = True
+                loads.start_soon(partial(self._load, watched, marker, initial=False))
+
+    def _unhandled(self, error: Exception) -> None:
+        logs.emit(events.WATCHER_UNHANDLED_ERROR, error=logs.redact_text(f"{type(error).__name__}: {error}"))
+        self.metrics.of(metrics.WATCHER_ERRORS).inc()
+
+    def try_refused_again(self) -> None:
+        """Other signing keys are known: load on the next tick what no key was known for."""
+        for watched in self._watched.values():
+            if watched.untrusted:
+                watched.marker, watched.untrusted = None, False
+
+    # Recipes
+
+    async def _rescan(self, *, initial: bool) -> bool:
+        """Update the watched recipes from the folder; False when it cannot be listed.
+
+        The first scan parses every file, before any request is served, so it gets the longer timeout.
+        """
+        if self._scans.outstanding(self.folder):
+            return False
+        timeout_s = self.settings.load_timeout_s if initial else self.stat_timeout_s
+        try:
+            found = await self._scans.run(self.folder, self.folder.scan, timeout_s)
+        except (OSError, CallTimeout) as error:
+            text = f"no answer within {timeout_s:g} s" if isinstance(error, CallTimeout) else str(error)
+            logs.emit(events.RECIPES_DIR_SCAN_FAILED, error=text)
+            self.metrics.of(metrics.SCAN_FAILURES).inc()
+            return False
+        declared, refused = declare(found, {name: watched.declared for name, watched in self._watched.items()})
+        self.publisher.refuse(refused)
+        for name in self._watched.keys() - declared.keys():
+            del self._watched[name]
+            self.publisher.remove(name)
+        for one in declared.values():
+            if one.name in self._watched:
+                self._redeclare(self._watched[one.name], one)
+            else:
+                self._discover(one, initial=initial)
+        self.lists.follow({name: watched.declared.loaded for name, watched in self._watched.items()})
+        return True
+
+    def _discover(self, declared: Declared, *, initial: bool) -> None:
+        self._watched[declared.name] = Watched(declared)
+        self.publisher.declare(declared)
+        if not initial:
+            logs.emit(events.RECIPE_DISCOVERED, name=declared.name, file=declared.file)
+
+    def _redeclare(self, watched: Watched, declared: Declared) -> None:
+        if declared.fault:
+            self.publisher.recipe_broken(declared, declared.fault)
+        else:
+            self.publisher.recipe_mended(declared.name)
+        before, watched.declared = watched.declared, declared
+        if declared.loaded == before.loaded:
+            return
+        reload = _serves_otherwise(before.loaded, declared.loaded)
+        if reload:
+            self._watched[declared.name] = Watched(declared)
+        self.publisher.redeclare(declared, reload=reload)
+        logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=reload)
+
+    # Artifacts
+
+    async def _changed(self, watched: Watched, *, initial: bool) -> str | None:
+        """The marker of an artifact to load now; None if it is unchanged, unavailable or not yet due for a retry."""
+        if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
+            return None
+        marker = await self._look(watched, initial=initial)
+        if marker is None or self._watched.get(watched.name) is not watched:
+            return None
+        self.publisher.stat_restored(watched.name)
+        await self._look_for_sidecar(watched)
+        if marker == watched.marker:
+            return None
+        if marker == watched.tried and self._ticks < watched.retry_tick:
+            return None
+        return marker
+
+    async def _look(self, watched: Watched, *, initial: bool) -> str | None:
+        """Ask the store for the marker within the stat timeout. None when it fails; the failure is published."""
+        timeout_s = self.stat_timeout_s
+        try:
+            return await self._stats.run(watched, partial(self._marker, watched), timeout_s)
+        except CallTimeout:
+            error, event = f"the store did not answer within {timeout_s:g} s", events.ARTIFACT_STAT_TIMEOUT
+        except FileNotFoundError:
+            there = "" if watched.store is None else f": {watched.store.uri}"
+            error, event = f"artifact not found{there}", events.ARTIFACT_DISAPPEARED
+        except OSError as failure:
+            error, event = f"the store cannot be asked: {failure.strerror or failure}", events.ARTIFACT_STAT_FAILED
+        except SvcError as failure:
+            error, event = failure.message, events.ARTIFACT_STAT_FAILED
+        except Exception as failure:
+            error, event = f"the store failed: {type(failure).__name__}: {failure}", events.ARTIFACT_STAT_FAILED
+        if self._watched.get(watched.name) is watched:
+            event = events.INITIAL_ARTIFACT_READ_FAILED if initial else event
+            self.publisher.stat_failed(watched.name, logs.redact_text(error), event, timeout_s=timeout_s)
+        return None
+
+    def _marker(self, watched: Watched) -> str:
+        """Runs in a worker thread: opening a store may import a client library, which takes seconds."""
+        watched.store = watched.store or self.open_store(watched.declared.loaded)
+        return watched.store.marker()
+
+    async def _look_for_sidecar(self, watched: Watched) -> None:
+        """Log once when a `.sha256` sidecar disappears. Errors are ignored: only markers decide about loads."""
+        assert watched.store is not None, "a marker came from it"
+        try:
+            there = await self._stats.run(watched, watched.store.sidecar_exists, self.stat_timeout_s)
+        except Exception:
+            return
+        if watched.sidecar and not there:
+            logs.emit(events.SIDECAR_DISAPPEARED, name=watched.name)
+        watched.sidecar = there
+
+    async def _first_load(self, watched: Watched) -> None:
+        marker = await self._changed(watched, initial=True)
+        if marker is not None:
+            await self._load(watched, marker, initial=True)
+
+    async def _load(self, watched: Watched, marker: str, *, initial: bool) -> None:
+        """Load and publish. Never raises: failures are published, and retried if a retry can succeed."""
+        watched.loading = True
+        watched.tried = marker
+        assert watched.store is not None, "a marker came from it"
+        load = partial(self.loader.load, watched.declared.loaded, watched.store, known_sha256=watched.sha256)
+        try:
+            loaded = await self._loads.run(watched, load, self.settings.load_timeout_s)
+            if self._watched.get(watched.name) is not watched:
+                return
+            if loaded is None:
+                self.publisher.bytes_unchanged(watched.name)
+            else:
+                await self.publisher.load_succeeded(watched.name, loaded, initial=initial)
+                watched.sha256 = loaded.sha256
+            watched.marker, watched.failures = marker, 0
+        except LoadFailed as failure:
+            self._load_failed(watched, marker, failure, initial=initial)
+        except CallTimeout:
+            text = f"loading took over {self.settings.load_timeout_s:g} s: raise SVC_LOAD_TIMEOUT_SECONDS"
+            late = LoadFailed(ArtifactReadError(text), UNKNOWN_KID, None)
+            self._load_failed(watched, marker, late, initial=initial)
+        except Exception as error:
+            self._back_off(watched)
+            if self._watched.get(watched.name) is watched:
+                self.publisher.load_broke(watched.name, error, initial=initial)
+        finally:
+            watched.loading = False
+
+    def _load_failed(self, watched: Watched, marker: str, failure: LoadFailed, *, initial: bool) -> None:
+        if isinstance(failure.error, _PASSING):
+            self._back_off(watched)
+        else:
+            watched.marker = marker  # the bytes themselves are refused: only other bytes can help, or other keys
+            watched.untrusted = failure.error.stage == "hmac"
+        if self._watched.get(watched.name) is watched:
+            self.publisher.load_failed(watched.name, failure, initial=initial)
+
+    def _back_off(self, watched: Watched) -> None:
+        """Retry the same artifact after 1, 2, 4, ... ticks. Another marker is loaded at once."""
+        watched.marker = None
+        watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
+        watched.failures += 1
+
+
+def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
+    """True when the recipe names another artifact or other item metadata."""
+    return (before.recipe.output, before.recipe.item_metadata) != (after.recipe.output, after.recipe.item_metadata)

@@ -1,0 +1,1 @@
+"""HTTP connections: accepting them, reading and answering them, closing them."""

@@ -1,0 +1,185 @@
+"""One connection of HTTP/1.1, from its first byte to its last. An error in one connection never affects another."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+
+import trio
+
+from svc import events, logs
+from svc.errors import ApiError
+from svc.serving.transport import http2
+from svc.serving.transport.http1 import CONTINUE, Head, RequestReader, encode_head
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Headers, Response
+from svc.serving.transport.pacing import Rank
+from svc.serving.transport.shared import Shared
+
+READ_BYTES = 1 << 16
+LINGER_S = 2.0
+"""For a client that still sends when it is refused: closing at once would reset the connection and lose the answer."""
+
+
+class Connection:
+    """Reads requests from a socket, has them answered one after the other, and closes it in the end."""
+
+    def __init__(self, connected: socket.socket, shared: Shared) -> None:
+        self._socket = connected
+        self._shared = shared
+        self._reader = RequestReader()
+        self._rank = Rank.NEWCOMER
+        self.client = ""
+
+    async def run(self) -> None:
+        """Return when either side has ended it. A defect ends this connection only, and is logged."""
+        try:
+            self.client = str(self._socket.getpeername()[0])
+            while (head := await self._next_head()) is not None and await self._answer(head):
+                pass
+            if opening := self._reader.take_http2():
+                await http2.serve(self._socket, opening, self._shared)
+        except ApiError as error:
+            with suppress(OSError, trio.BrokenResourceError):
+                await self._send(self._shared.application.refused(error), closing=True)
+                await self._linger()
+        except (OSError, trio.BrokenResourceError, ClientGone):
+            pass
+        except Exception as error:
+            logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
+        finally:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    async def _next_head(self) -> Head | None:
+        """The head of the next request; None at the end, or when it did not come in time. Raises an ApiError."""
+        with trio.move_on_after(self._shared.limits.idle_s) as scope, self._shared.waiting(scope):
+            while (head := await self._paced_head()) is None:
+                if self._rank is Rank.GOING_ON and not self._reader.waiting:
+                    self._rank = Rank.KNOWN  # everything that it sent has been answered
+                data = await self.receive()
+                self._reader.feed(data)
+                if not data or self._reader.take_http2():
+                    return None
+            return head
+        return self._last_head() if self._shared.ending else None
+
+    async def _paced_head(self) -> Head | None:
+        if not self._reader.waiting:
+            return None
+        await self._shared.turns.enter(
+            Rank.PROBE if self._reader.starts_with(self._shared.application.urgent) else self._rank
+        )
+        self._rank = Rank.GOING_ON
+        return self._reader.head()
+
+    def _last_head(self) -> Head | None:
+        """The server ends: what has come already is still answered."""
+        with suppress(BlockingIOError):
+            while (head := self._reader.head()) is None and (data := self._socket.recv(READ_BYTES)):
+                self._reader.feed(data)
+            return head
+        return None
+
+    async def _answer(self, head: Head) -> bool:
+        """Have one request answered; True when another may follow. Raises ClientGone."""
+        response = await self._shared.application(Exchange(head, self, self._reader))
+        if response is None:
+            return False
+        while not self._reader.body_ended and self._reader.part():  # what has come of a body that nobody wanted
+            pass
+        whole = self._reader.body_ended
+        leaving = self._shared.ending or self._shared.application.is_leaving
+        closing = leaving or not (head.keeps_alive and whole)
+        await self._send(response, closing=closing, without_body=head.method == "HEAD")
+        if not whole:
+            await self._linger()
+        return not closing
+
+    async def receive(self) -> bytes:
+        """The next bytes, none at the end. Whoever is cancelled here has lost nothing."""
+        try:
+            return self._socket.recv(READ_BYTES)
+        except BlockingIOError:
+            await trio.lowlevel.wait_readable(self._socket)
+            return self._socket.recv(READ_BYTES)
+
+    async def pace(self, rank: Rank) -> None:
+        """Wait until bytes of a body that have come may be taken."""
+        await self._shared.turns.enter(rank)
+
+    async def send_continue(self) -> None:
+        await self._send_all([CONTINUE])
+
+    async def _send(self, response: Response, *, closing: bool, without_body: bool = False) -> None:
+        head = encode_head(response, closing=closing)
+        await self._send_all([head] if without_body or not response.body else [head, response.body])
+
+    async def _send_all(self, parts: list[bytes]) -> None:
+        """Send, in one piece if the kernel takes it. Raises BrokenResourceError of a client that does not read."""
+        try:
+            sent = self._socket.sendmsg(parts)
+        except BlockingIOError:
+            sent = 0
+        size = sum(map(len, parts))
+        if sent == size:
+            return
+        with trio.move_on_after(self._shared.limits.unread_s + size / SLOWEST_BYTES_PER_S):
+            for part in parts:  # not joined: an answer may have many MiB, and its client may never take them
+                left = memoryview(part)[sent:]
+                sent = max(sent - len(part), 0)
+                while left:
+                    await trio.lowlevel.wait_writable(self._socket)
+                    with suppress(BlockingIOError):
+                        left = left[self._socket.send(left) :]
+            return
+        raise trio.BrokenResourceError("the client does not take its answer")
+
+    async def _linger(self) -> None:
+        """Take what still comes for a moment, and throw it away."""
+        with suppress(OSError), trio.move_on_after(LINGER_S):
+            self._socket.shutdown(socket.SHUT_WR)
+            while True:
+                await trio.lowlevel.wait_readable(self._socket)
+                if not self._socket.recv(READ_BYTES):
+                    return
+
+
+class Exchange:
+    """One request of a connection, as the application sees it (`messages.Incoming`)."""
+
+    __slots__ = ("_connection", "_continues", "_rank", "_reader", "client", "headers", "method", "target", "whole_body")
+
+    def __init__(self, head: Head, connection: Connection, reader: RequestReader) -> None:
+        self.method = head.method
+        self.target = head.target
+        self.headers: Headers = head.headers
+        self.client = connection.client
+        self.whole_body = reader.whole_body()
+        self._continues = head.expects_continue
+        self._rank = Rank.KNOWN
+        self._connection = connection
+        self._reader = reader
+
+    async def receive(self) -> bytes:
+        """The next part of the body, nothing at its end. Raises ClientGone, and the ApiError of a broken body."""
+        while (part := self._reader.part()) is None:
+            if self._continues:
+                self._continues = False
+                await self._connection.send_continue()
+            await self._read()
+            await self._connection.pace(self._rank)
+            self._rank = Rank.GOING_ON  # a body that comes in one go waits behind nobody, one that drips behind all
+        return part
+
+    async def until_gone(self) -> None:
+        """Return when the client has left. Reads at most a little ahead: whoever sends more is not seen leaving."""
+        with suppress(ClientGone):
+            while self._reader.waiting < READ_BYTES:
+                await self._read()
+            await trio.sleep_forever()
+
+    async def _read(self) -> None:
+        data = await self._connection.receive()
+        if not data:
+            raise ClientGone
+        self._reader.feed(data)

@@ -1,0 +1,264 @@
+"""HTTP/1.1 without sockets: bytes go in, requests and the parts of their bodies come out; responses become bytes.
+
+llhttp (by httptools) parses a head. Around it stand the rules that it does not have, so that nothing is taken here that
+h11 would refuse: `tests/serving/transport/test_http1.py` compares the two. A request that is not well formed raises an
+ApiError; what came behind it on the same connection must not be believed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Generator, Iterator
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import NamedTuple
+
+import httptools
+
+from svc.errors import AmbiguousLength, HeadersTooLarge, MalformedRequest, TargetTooLong
+from svc.serving.transport.messages import Response
+
+MAX_HEAD_BYTES = 64 * 1024
+MAX_HEADERS = 100
+MAX_LINE_BYTES = 4096
+"""Of a chunk's size with its extensions, and of a trailer."""
+WHOLE_BYTES = 64 * 1024
+"""The longest body that is given with its head."""
+CHUNKS_AT_ONCE = 256
+"""Chunks of one byte cost much more than their bytes, so a part of a body is made of at most so many."""
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_request_line = re.compile(rb"(%b) ([!-~]+) HTTP/1\.([01])\r\n" % _TOKEN)
+_token = re.compile(_TOKEN)
+_bare_newline = re.compile(rb"(?<!\r)\n")
+_chunk = re.compile(rb'([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
+_trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
+_length = re.compile(rb"[0-9]{1,19}")
+
+
+class Head(NamedTuple):
+    """The first part of a request. `length` is that of its body, None when it comes in chunks."""
+
+    method: str
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    length: int | None
+    keeps_alive: bool
+    expects_continue: bool
+
+
+class RequestReader:
+    """The requests of one connection, one after the other: a head, then the parts of its body to their end."""
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self._searched, self._is_new = 0, True
+        self._parts: Iterator[bytes | None] = iter(())
+        self._length: int | None = 0
+        self.body_ended = True
+
+    def feed(self, data: bytes) -> None:
+        self._data += data
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that have come and are not taken yet."""
+        return len(self._data)
+
+    def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
+        return self._data.startswith(beginnings)
+
+    def take_http2(self) -> bytes:
+        """All bytes so far, when the connection begins as one of HTTP/2."""
+        return bytes(self._data) if self._is_new and self._data.startswith(HTTP2_PREFACE) else b""
+
+    def head(self) -> Head | None:
+        """The next head, or None while it is not whole. Raises an ApiError."""
+        end = self._data.find(b"\r\n\r\n", self._searched)
+        if end < 0 or end > MAX_HEAD_BYTES:
+            self._refuse_early()
+            self._searched = max(len(self._data) - 3, 0)
+            return None
+        raw = bytes(self._data[: end + 4])
+        del self._data[: end + 4]
+        self._searched, self._is_new = 0, False
+        head = parse_head(raw)
+        self._parts = self._in_chunks() if head.length is None else self._of_length(head.length)
+        self._length = head.length
+        self.body_ended = head.length == 0
+        return head
+
+    def part(self) -> bytes | None:
+        """The next bytes of the body: none at its end, None when there are no more of them yet. Raises an ApiError."""
+        found: list[bytes] = []
+        for part in self._parts:
+            if part is None or len(found) >= CHUNKS_AT_ONCE:
+                return b"".join(found) + (part or b"") if found else None
+            found.append(part)
+        self.body_ended = True
+        return b"".join(found)
+
+    def whole_body(self) -> bytes | None:
+        """The body of the last head if all of it has come with it; None otherwise, and of one in chunks."""
+        if self.body_ended:
+            return b""
+        if self._length is None or self._length > min(len(self._data), WHOLE_BYTES):
+            return None
+        self.body_ended = True
+        return self._take(self._length)
+
+    def _refuse_early(self) -> None:
+        """A head that is not whole yet and can never be one. Raises an ApiError."""
+        if self._data and not _token.match(self._data):
+            raise MalformedRequest("the request does not begin with a method")
+        if _bare_newline.search(self._data, self._searched):
+            raise MalformedRequest("a line of the head does not end in CR and LF")
+        if len(self._data) > MAX_HEAD_BYTES:
+            raise HeadersTooLarge if b"\r\n" in self._data[:MAX_HEAD_BYTES] else TargetTooLong
+
+    def _take(self, most: int) -> bytes:
+        taken = bytes(self._data[:most])
+        del self._data[:most]
+        return taken
+
+    def _of_length(self, left: int) -> Iterator[bytes | None]:
+        while left:
+            part = self._take(left)
+            left -= len(part)
+            yield part or None
+
+    def _in_chunks(self) -> Iterator[bytes | None]:
+        """The chunks, whose trailers are checked and thrown away (RFC 9112, 7.1)."""
+        while True:
+            line = yield from self._line()
+            size = _chunk.fullmatch(line)
+            if size is None:
+                raise MalformedRequest("the size of a chunk is not valid")
+            left = int(size[1], 16)
+            if not left:
+                break
+            yield from self._of_length(left)
+            if (yield from self._line()):
+                raise MalformedRequest("a chunk is longer than its size")
+        for _ in range(MAX_HEADERS):
+            trailer = yield from self._line()
+            if not trailer:
+                return
+            if not _trailer.fullmatch(trailer):
+                break
+        raise MalformedRequest("the trailers of the body are not valid")
+
+    def _line(self) -> Generator[None, None, bytes]:
+        """A line without its end, in whole."""
+        while (end := self._data.find(b"\r\n", 0, MAX_LINE_BYTES)) < 0:
+            if len(self._data) >= MAX_LINE_BYTES or _bare_newline.search(self._data):
+                raise MalformedRequest("a line within the body is not valid")
+            yield None
+        line = self._take(end + 2)
+        return line[:-2]
+
+
+class _Collected:
+    """What httptools calls while it parses a head."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+
+def parse_head(raw: bytes) -> Head:
+    """What a head says, which ends with an empty line. Raises an ApiError.
+
+    Blanks behind a value stay: the specification counts them in `X-API-Key`.
+    """
+    line = _request_line.match(raw)
+    if line is None:
+        raise MalformedRequest("the first line is not a request of HTTP/1.1")
+    if len(raw) > MAX_HEAD_BYTES:
+        raise TargetTooLong if line.end() > MAX_HEAD_BYTES else HeadersTooLarge
+    headers = _parsed(raw, line)
+    if len(headers) > MAX_HEADERS:
+        raise HeadersTooLarge
+    method, target, minor = line[1].decode(), line[2], line[3]
+    named = {name: value.strip() for name, value in headers}
+    _check_host(headers, required=minor == b"1")
+    connection = {
+        option.strip().lower() for name, value in headers if name == b"connection" for option in value.split(b",")
+    }
+    return Head(
+        method,
+        target,
+        headers,
+        _body_length(headers, named),
+        keeps_alive=minor == b"1" and b"close" not in connection and method != "CONNECT",
+        expects_continue=minor == b"1" and named.get(b"expect", b"").lower() == b"100-continue",
+    )
+
+
+def _parsed(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
+    collected = _Collected()
+    try:
+        httptools.HttpRequestParser(collected).feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        pass  # it is answered as if it had not asked (RFC 9110, 7.8)
+    except httptools.HttpParserInvalidMethodError:
+        # llhttp knows some methods only; one that it does not know is the application's to refuse.
+        return _parsed(b"GET / HTTP/1.1\r\n" + raw[line.end() :], line)
+    except httptools.HttpParserError as error:
+        lower = raw.lower()
+        if b"\ncontent-length" in lower and b"\ntransfer-encoding" in lower:
+            raise AmbiguousLength from None
+        raise MalformedRequest(f"the head of the request is not valid: {error}") from None
+    return collected.headers
+
+
+def _check_host(headers: list[tuple[bytes, bytes]], *, required: bool) -> None:
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (required and not hosts):
+        raise MalformedRequest("a request must have one Host header")
+
+
+def _body_length(headers: list[tuple[bytes, bytes]], named: dict[bytes, bytes]) -> int | None:
+    codings = [value for name, value in headers if name == b"transfer-encoding"]
+    if codings:
+        if b"content-length" in named:
+            # A proxy in front may have believed the other one, and see other requests in what follows.
+            raise AmbiguousLength
+        if len(codings) > 1 or named[b"transfer-encoding"].lower() != b"chunked":
+            raise MalformedRequest("the only Transfer-Encoding that this server knows is chunked")
+        return None
+    length = named.get(b"content-length", b"0")
+    if not _length.fullmatch(length):
+        raise MalformedRequest("Content-Length is not a number")
+    return int(length)
+
+
+def encode_head(response: Response, *, closing: bool) -> bytes:
+    """The head of a final answer, whose body is sent behind it unless it answers HEAD."""
+    lines = [
+        _status_line(response.status),
+        b"content-type: %b" % response.content_type,
+        *([b"content-length: %d" % len(response.body)] if response.status != HTTPStatus.NO_CONTENT else []),
+        *(b"%b: %b" % header for header in response.headers),
+        _date(int(time.time())),
+    ]
+    if closing:
+        lines.append(b"connection: close")
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines)
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int) -> bytes:
+    return b"HTTP/1.1 %d %b" % (status, HTTPStatus(status).phrase.encode())
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return b"date: " + formatdate(second, usegmt=True).encode()

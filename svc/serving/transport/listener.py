@@ -1,0 +1,89 @@
+"""Where the server may listen, and the listening socket."""
+
+from __future__ import annotations
+
+import ctypes
+import ipaddress
+import os
+import socket
+import struct
+from contextlib import suppress
+
+from svc.errors import ConfigError
+
+BACKLOG = 1024
+_SO_ATTACH_FILTER = 26
+_BPF_RETURN = 0x06
+
+
+def check_exposure(host: str, *, has_api_keys: bool, insecure_no_auth: bool) -> None:
+    """Refuse to answer strangers without keys. Raises `ConfigError`.
+
+    Without API keys only loopback addresses are bound, unless `insecure_no_auth` (which the caller has admitted
+    only in a development environment).
+    """
+    if has_api_keys or insecure_no_auth or _is_loopback(host):
+        return
+    raise ConfigError(
+        f"SVC_API_KEYS is empty, so only loopback may be bound, not {host}: set SVC_API_KEYS "
+        "(`svc keygen --type api`) or bind 127.0.0.1; in development --insecure-no-auth lifts this"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    return all(ipaddress.ip_address(address).is_loopback for _, address in _resolve(host, 0))
+
+
+def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise ConfigError(f"the host {host!r} cannot be resolved: {error.strerror}") from None
+    addresses = [(family, str(address[0]).partition("%")[0]) for family, _, _, _, address in found]
+    return sorted(addresses, key=lambda pair: pair[0] != socket.AF_INET)
+
+
+def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
+    """A bound TCP socket; port 0 takes any free one. Raises `ConfigError` when the address cannot be had.
+
+    It does not listen yet: until it does, clients are refused at once instead of waiting for an answer.
+    A client that leaves answers unread for `unread_timeout_s` loses its connection: nothing else would ever
+    end a send that waits for it.
+    """
+    family, address = _resolve(host, port)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(unread_timeout_s * 1000))
+    try:
+        listener.bind((address, port))
+    except OSError as error:
+        listener.close()
+        raise _unavailable(host, port, error) from None
+    return listener
+
+
+def listen(listener: socket.socket) -> tuple[str, int]:
+    """Accept connections from now on, at the address that is returned. Raises `ConfigError` when somebody else does."""
+    host, port = listener.getsockname()[:2]
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise _unavailable(host, port, error) from None
+    return host, port
+
+
+def _unavailable(host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0).lower()}")
+
+
+def refuse_new(listener: socket.socket) -> None:
+    """Let no new connection reach `listener`, while those that wait in its queue can still be accepted.
+
+    Closing it alone would reset what the kernel has connected already. A client that comes now is refused when
+    the socket closes. Where the kernel offers no such filter, newcomers are accepted until then.
+    """
+    rule = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # keep 0 bytes of any packet
+    with suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(rule)))

@@ -1,0 +1,62 @@
+"""What passes between a connection and the application: requests, their bodies in parts, and responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from svc.errors import ApiError
+
+Headers = Sequence[tuple[bytes, bytes]]
+JSON = b"application/json"
+SLOWEST_BYTES_PER_S = 1 << 20
+"""A body or an answer that moves faster than this may take longer than the client timeout."""
+
+
+class ClientGone(Exception):
+    """The client closed its connection before the request was whole: nobody waits for an answer."""
+
+
+class Response(NamedTuple):
+    """An answer before it is sent. The connection adds its length, the date and whether the connection ends."""
+
+    status: int
+    body: bytes = b""
+    headers: Headers = ()
+    content_type: bytes = JSON
+
+
+class Incoming(Protocol):
+    """One request of HTTP/1.1 or HTTP/2 as its connection gives it to the application. Header names are lower case."""
+
+    method: str
+    target: bytes
+    headers: Headers
+    client: str
+    """Address of the client, or of the balancer in front; empty when it has left."""
+
+    whole_body: bytes | None
+    """The body, when all of it came with the head: most do, and need neither a deadline nor a wait."""
+
+    async def receive(self) -> bytes:
+        """The next part of any other body, nothing at its end. Raises ClientGone."""
+
+    async def until_gone(self) -> None:
+        """Return when the client has left. What it sends until then is kept for `receive`, within bounds."""
+
+
+class Application(Protocol):
+    """Answers requests."""
+
+    urgent: tuple[bytes, ...]
+    """Beginnings of requests that go before all others."""
+
+    @property
+    def is_leaving(self) -> bool:
+        """True when clients are to be told that their connection ends with this answer."""
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        """The answer, or None when the client does not wait for it. Raises nothing."""
+
+    def refused(self, error: ApiError) -> Response:
+        """The answer to what is no request of HTTP."""

@@ -1,0 +1,108 @@
+"""Keeps the turns of the event loop short: of those that want to begin something, a few begin in each turn.
+
+Trio lets all tasks go on that can, in any order, before it looks at its sockets again. When many clients speak at one
+moment, a health probe would wait for all of them in each turn that its answer takes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from enum import IntEnum
+
+import trio
+
+FEWEST_A_TURN, MOST_A_TURN = 4, 32
+"""Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
+SHORT_TURN_S = 1e-3
+PROBES_A_TURN = 2
+"""Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
+
+
+class Rank(IntEnum):
+    """Who goes first. Of each rank that waits at least one goes in every turn."""
+
+    PROBE = 0
+    KNOWN = 1
+    """A connection that has been answered before."""
+    NEWCOMER = 2
+    GOING_ON = 3
+    """A connection that sends on and on without waiting for its answer: dripping bodies, pipelined requests."""
+
+
+class Turnstile(trio.abc.Instrument):
+    """Where a connection waits before it parses what has come. An instrument of the event loop, while `run()` runs."""
+
+    def __init__(self) -> None:
+        self._queues: dict[Rank, deque[trio.lowlevel.Task]] = {rank: deque() for rank in Rank}
+        self._somebody = trio.Event()
+        self._share = MOST_A_TURN
+        self._entered = self._probes = 0
+        self._turn_began = 0.0
+
+    @property
+    def crowded(self) -> bool:
+        """True while newcomers wait: who is not accepted yet waits in the kernel's queue, where it costs the least."""
+        return bool(self._queues[Rank.NEWCOMER])
+
+    async def enter(self, rank: Rank) -> None:
+        """Return at once while few have entered in this turn and nobody waits, else in a later turn."""
+        if rank is Rank.PROBE and self._probes < PROBES_A_TURN:
+            self._probes += 1
+        elif self._entered < self._share and not self._somebody.is_set() and rank is not Rank.PROBE:
+            self._entered += 1
+        else:
+            await self._wait(self._queues[rank])
+
+    async def _wait(self, queue: deque[trio.lowlevel.Task]) -> None:
+        task = trio.lowlevel.current_task()
+        queue.append(task)
+        self._somebody.set()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            queue.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def run(self) -> None:
+        """Let those in who wait, a few in each turn, until cancelled."""
+        trio.lowlevel.add_instrument(self)
+        try:
+            while True:
+                await self._somebody.wait()
+                await trio.lowlevel.checkpoint()
+                self._let_in()
+        finally:
+            trio.lowlevel.remove_instrument(self)
+
+    def _let_in(self) -> None:
+        waiting = [(rank, queue) for rank, queue in self._queues.items() if queue]
+        for place, (rank, queue) in enumerate(waiting):
+            if rank is Rank.PROBE:
+                self._probes += _wake(queue, PROBES_A_TURN)
+            else:
+                behind = len(waiting) - place - 1
+                self._entered += _wake(queue, max(self._share - self._entered - behind, 1))
+        if not any(self._queues.values()):
+            self._somebody = trio.Event()
+
+    def before_io_wait(self, _timeout: float, /) -> None:
+        """A turn of the event loop is over. Called by trio."""
+        if time.perf_counter() - self._turn_began >= SHORT_TURN_S:
+            self._share = max(self._share // 2, FEWEST_A_TURN)
+        elif self._entered >= self._share:
+            self._share = min(self._share + 1, MOST_A_TURN)
+        self._entered = self._probes = 0
+
+    def after_io_wait(self, _timeout: float, /) -> None:
+        """A turn of the event loop begins. Called by trio."""
+        self._turn_began = time.perf_counter()
+
+
+def _wake(queue: deque[trio.lowlevel.Task], most: int) -> int:
+    """Let the first ones go on; how many they were."""
+    count = min(most, len(queue))
+    for _ in range(count):
+        trio.lowlevel.reschedule(queue.popleft())
+    return count

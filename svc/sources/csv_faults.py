@@ -1,0 +1,47 @@
+"""What is wrong with a csv file that Arrow or the recipe's columns do not accept, and where."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from typing import TextIO
+
+_DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
+_SHOWN_CHARACTERS = 60
+
+
+def header_hint(names: Sequence[str], delimiter: str) -> str:
+    """What to write into the recipe when the header looks as if another delimiter or encoding were in use."""
+    if any("\0" in name for name in names):
+        return "; every other byte is zero: the file is UTF-16, set `encoding: utf-16-le` or `utf-16-be`"
+    if len(names) > 1:
+        return ""
+    for other, called in _DELIMITERS.items():
+        if other != delimiter and other in names[0]:
+            shown = "\\t" if other == "\t" else other
+            return f'; {called} stands between the columns: set `delimiter: "{shown}"`'
+    return ""
+
+
+def encoding_hint(start: bytes) -> str:
+    """The encoding that a file's first bytes show."""
+    found = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
+    return f"it is {found.upper()}: set `encoding: {found}`" if found else "give `encoding`, such as latin-1"
+
+
+def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
+    """The first line that has too few or too many fields, or a quote that nothing closes; None when all is well."""
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        for row in rows:
+            if row and len(row) != n_columns:
+                shown = delimiter.join(row)[:_SHOWN_CHARACTERS]
+                fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
+                return f"line {line} has {fields} where the header has {n_columns}: {shown!r}"
+            line = rows.line_num + 1
+    except csv.Error as error:
+        unclosed = "end of data" in str(error) or "field limit" in str(error)
+        return f"line {line} opens a quote that nothing closes" if unclosed else f"line {line}: {error}"
+    return None

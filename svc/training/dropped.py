@@ -1,0 +1,73 @@
+"""Why rows cannot be used, in words that lead to the mistake: the column, a value of it, and what it may mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+MANY = 0.05
+"""Share of unusable rows from which a training warns. Duplicates are usable: repeated choices are no mistake."""
+
+_UNIT_S = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
+_SHOWN_CHARACTERS = 40
+
+
+def blank_ids(columns: dict[str, NDArray[np.bool_]]) -> str:
+    """`columns` tells of each id column which rows have no id in it."""
+    counts = {name: int(np.count_nonzero(blank)) for name, blank in columns.items()}
+    told = [
+        f"{name!r} is blank in {n} rows (first: data row {_first(columns[name]) + 1})"
+        for name, n in counts.items()
+        if n
+    ]
+    return "the id column " + ", the id column ".join(told)
+
+
+def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None) -> str:
+    """What stands in the first row whose time says nothing."""
+    row = _first(bad)
+    value = column.iloc[row]
+    if pd.isna(value):
+        return f"the time column {name!r} is blank in data row {row + 1}"
+    shown = repr(str(value)[:_SHOWN_CHARACTERS])
+    if unit is None:
+        return f"the time column {name!r} holds {shown} in data row {row + 1}, which is no ISO 8601 date or time"
+    where = f"the time column {name!r} holds {shown} in data row {row + 1}"
+    return f"{where}, which is no time in {unit}{_unit_hint(value)}"
+
+
+def odd_years(column: pd.Series, unit: str | None) -> str | None:
+    """What to say when the first number is a time that only another unit makes plausible; else None."""
+    known = column.dropna()
+    if unit is None or known.empty or _number(known.iloc[0]) is None:
+        return None
+    value = float(known.iloc[0])
+    if _is_plausible(value, unit):
+        return None
+    hint = _unit_hint(value)
+    return f"{known.iloc[0]} is far from today when it counts {unit}{hint}" if hint else None
+
+
+def _unit_hint(value: Any) -> str:
+    number = _number(value)
+    fitting = [unit for unit in _UNIT_S if number is not None and _is_plausible(number, unit)]
+    return f" (set schema.time_unit: {fitting[0]}?)" if fitting else ""
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_plausible(value: float, unit: str) -> bool:
+    return _PLAUSIBLE_S[0] <= value * _UNIT_S[unit] <= _PLAUSIBLE_S[1]
+
+
+def _first(mask: NDArray[np.bool_]) -> int:
+    return int(np.argmax(mask))

@@ -1,0 +1,88 @@
+"""The serial and the expiry of a new artifact, and what was read for it, for trainings that were asked for them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from svc.artifact import freshness
+from svc.artifact.keys import SigningKeys
+from svc.artifact.store import open_store, read_verified
+from svc.errors import SvcError
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+
+MAX_INPUTS: Final = 64
+"""Files that a header names one by one; of more, one digest over all of theirs."""
+
+
+def is_asked(loaded: LoadedRecipe, settings: Settings) -> bool:
+    """Whether the header says more than it ever did: a serial, and the sha256 of what was read."""
+    asked_by_settings = settings.state_dir is not None or settings.artifact_signature == "ed25519"
+    return asked_by_settings or loaded.recipe.output.expires_after is not None
+
+
+class Inputs:
+    """The files that a training has read, by name, with the sha256 of each."""
+
+    def __init__(self, base_dir: Path) -> None:
+        self._base_dir = base_dir
+        self._found: dict[str, str] = {}
+
+    def hear(self, where: str, sha256: str) -> None:
+        path = Path(where)
+        inside = path.is_absolute() and path.is_relative_to(self._base_dir)
+        self._found[str(path.relative_to(self._base_dir)) if inside else where] = sha256
+
+    def listed(self) -> list[dict[str, str]]:
+        """Name and sha256 of each; of many files one entry, whose sha256 is over lines as `sha256sum` prints them."""
+        if len(self._found) <= MAX_INPUTS:
+            return [{"name": name, "sha256": sha256} for name, sha256 in self._found.items()]
+        lines = "".join(f"{sha256}  {name}\n" for name, sha256 in self._found.items())
+        name = f"{len(self._found)} files, as sha256sum lists them"
+        return [{"name": name, "sha256": hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()}]
+
+
+def fresh_fields(
+    loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, trained_at: str, inputs: Inputs
+) -> dict[str, Any]:
+    """`serial`, `inputs` and, with output.expires_after, `expires_at`; nothing for a training that was not asked."""
+    if not is_asked(loaded, settings):
+        return {}
+    expires_after_s = loaded.recipe.output.expires_after_s
+    fields: dict[str, Any] = {"serial": next_serial(loaded, settings, keys), "inputs": inputs.listed()}
+    if expires_after_s is not None:
+        moment = datetime.fromisoformat(trained_at) + timedelta(seconds=expires_after_s)
+        fields["expires_at"] = moment.isoformat(timespec="seconds")
+    return fields
+
+
+def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> int:
+    """Milliseconds since 1970, but higher than what this key has signed for this output, for clocks are set back.
+
+    What another key has signed does not count: it may have got out, and its serials lead nowhere.
+    """
+    kid = keys.active[0]
+    before = [_of_incumbent(loaded, settings, keys, kid), *_left_by_rollbacks(loaded, settings, keys, kid)]
+    return min(max(time.time_ns() // 1_000_000, 1 + max(before)), freshness.MAX_SERIAL)
+
+
+def _of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> int:
+    try:
+        _, parsed = read_verified(loaded.output_uri, keys, settings)
+        return (freshness.serial_of(parsed.header) or 0) if parsed.kid == kid else 0
+    except SvcError:  # none yet, or none that can be believed
+        return 0
+
+
+def _left_by_rollbacks(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
+    """The serials that were rolled back from: servers have seen them, and take nothing below."""
+    try:
+        log = open_store(loaded.output_uri, settings).read_log(freshness.MAX_LOG_BYTES)
+    except SvcError:
+        return []
+    found = [line.get("from_serial") for line in freshness.verified_lines(log, keys) if line.get("kid") == kid]
+    return [serial for serial in found if type(serial) is int and 0 <= serial <= freshness.MAX_SERIAL]

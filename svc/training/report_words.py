@@ -1,0 +1,46 @@
+"""What the words of the report mean, and whether the model uses the features of the recipe."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+_METRICS = {
+    "ndcg": "how high the held-out items stand in the list: 1 when all are at its top, less for each place below",
+    "map": "how much of the list is right down to each held-out item, on average",
+    "recall": "the share of a user's held-out items that the list holds",
+    "hit": "the share of users whose list holds at least one held-out item",
+    "precision": "the share of the list that was held out",
+    "catalog_coverage": "the share of all items that stand in somebody's list",
+    "entropy": "how evenly items are recommended: higher is more even",
+    "gini_index": "how unevenly items are recommended: 0 is even, 1 is one item for everybody",
+}
+
+
+def metrics_explained(header: Mapping[str, Any]) -> str:
+    """A definition for each metric of the evaluation that has one; the search's own comes first."""
+    searched, cutoff = str(header["metric"]), header["cutoff"]
+    names = [searched, *(name for name in _METRICS if name in header["evaluation"] and name != searched)]
+    known = [(name, _METRICS[name]) for name in names if name in _METRICS]
+    rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(meaning)}</dd>" for name, meaning in known)
+    return (
+        f"<p>For each user some items were held out; a model that did not see them recommends {cutoff} items, and the"
+        f" two are compared. The search looked at {html.escape(searched)} alone. Higher is better, but for the gini"
+        f" index.</p><dl>{rows}</dl>"
+    )
+
+
+def features_used(header: Mapping[str, Any]) -> str:
+    """Whether answers depend on the features that the recipe declares; "" where it declares none."""
+    features = header.get("features")
+    if not features:
+        return ""
+    sides = [side for side in ("user", "item") if side in features]
+    columns = "; ".join(f"{side}: {', '.join(features[side]['columns'])}" for side in sides)
+    told = (
+        "The model answers for users and items that training never saw from these features."
+        if features.get("active")
+        else "The model does not use these features: for users and items that training never saw it has no answer."
+    )
+    return f"<p>{html.escape(told)}</p><p>{html.escape(columns)}</p>"

@@ -1,0 +1,46 @@
+"""RP3beta over transition probabilities, where irspack's own takes the exponent of the raw values.
+
+Christoffel et al., "Blockbusters and Wallflowers", RecSys 2015, and Paudel et al., "Updatable, Accurate, Diverse, and
+Scalable Recommendations for Interactive Applications", TiiS 2016: both raise each step's probability to alpha. irspack
+raises the interactions themselves, which changes nothing where all are 1, and keeps the strongest entries of each
+target item, so that a rare source item may lead nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from irspack.recommenders import RP3betaRecommender
+from irspack.recommenders._knn import CosineSimilarityComputer
+from scipy import sparse
+
+
+class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
+    """The weight of item i for item j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta.
+
+    `top_k` entries of each source item i are kept, the strongest. With `normalize_weight` those of one i sum to 1, so
+    that each item of a history counts as much as any other.
+    """
+
+    def _learn(self) -> None:
+        interactions = self.X_train_all.astype(np.float64).tocsr()
+        to_items = _rows_to_one(interactions)
+        to_users = _rows_to_one(interactions.T.tocsr())
+        to_items.data **= self.alpha
+        to_users.data **= self.alpha
+        popularity = np.maximum(np.asarray(interactions.sum(axis=0)).ravel(), 1.0)
+        penalized = (to_items @ sparse.diags(popularity**-self.beta)).tocsr()
+        top_k = interactions.shape[1] if self.top_k is None else self.top_k
+        # Neither normalized nor shrunk, this similarity is the plain product, of which the best of each row are kept.
+        product = CosineSimilarityComputer(penalized.T.tocsr(), 0.0, False, self.n_threads)
+        weights = product.compute_similarity(to_users, top_k)
+        self._W = _rows_to_one(weights) if self.normalize_weight else weights
+
+
+def _rows_to_one(matrix: Any) -> Any:
+    """A copy whose rows sum to 1; empty rows stay empty."""
+    found = matrix.tocsr(copy=True)
+    sums = np.asarray(found.sum(axis=1)).ravel()
+    found.data /= np.repeat(np.where(sums > 0, sums, 1.0), np.diff(found.indptr))
+    return found

@@ -1,0 +1,63 @@
+"""One copy of a search's matrices for all worker processes of a host.
+
+An object is pickled with its arrays out of band (protocol 5) into an anonymous memory file. Whoever maps that file gets
+the same object, whose arrays are views of the mapping: pages are shared until somebody writes to them. The file has no
+name, so that nothing is left behind when a process is killed, and it does not depend on the size of /dev/shm.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a shared object lies: a file of this process, its pickle, and (offset, bytes) of each of its arrays."""
+
+    path: str
+    pickled: bytes
+    extents: tuple[tuple[int, int], ...]
+    n_bytes: int
+
+
+class SharedObject:
+    """Keeps the memory of one shared object until `close`; who has attached it before then keeps it longer."""
+
+    def __init__(self, descriptor: int, place: Place) -> None:
+        self._descriptor = descriptor
+        self.place = place
+
+    @classmethod
+    def of(cls, value: Any) -> SharedObject:
+        """Copy `value`, which must be picklable, to where other processes of this user can attach it."""
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        descriptor = os.memfd_create("svc-search")
+        extents, at = [], 0
+        with os.fdopen(descriptor, "wb", closefd=False) as file:
+            for buffer in buffers:
+                raw = buffer.raw()
+                file.seek(at)
+                file.write(raw)
+                extents.append((at, raw.nbytes))
+                at += -(-raw.nbytes // _ALIGNMENT) * _ALIGNMENT
+        n_bytes = max(at, 1)
+        os.truncate(descriptor, n_bytes)
+        return cls(descriptor, Place(f"/proc/{os.getpid()}/fd/{descriptor}", pickled, tuple(extents), n_bytes))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def attach(place: Place) -> Any:
+    """The object at `place`, while the process that shares it lives. Changes to its arrays stay in this process."""
+    with Path(place.path).open("rb") as file:
+        view = memoryview(mmap.mmap(file.fileno(), place.n_bytes, access=mmap.ACCESS_COPY))
+    return pickle.loads(place.pickled, buffers=[view[at : at + n] for at, n in place.extents])

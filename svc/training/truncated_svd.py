@@ -1,0 +1,81 @@
+"""irspack's TruncatedSVDRecommender over an interaction matrix whose rows and columns are weighted first.
+
+Unweighted, the first components of a long-tailed matrix describe its most popular items and most active users.
+Divided by the roots of both degrees (the symmetric normalization of Shen et al., "How Powerful is Graph Convolution
+for Recommendation?", CIKM 2021) all weigh alike; scores are scaled back, so that popular items stay likely.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from irspack.recommenders import TruncatedSVDRecommender
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.decomposition import TruncatedSVD
+
+_K1, _B = 1.2, 0.75  # what Okapi BM25 is used with where nothing else is known
+
+Vector = NDArray[np.float64]
+
+
+class _Weights(NamedTuple):
+    """Factors of the rows, (users,), and of the columns before and after the projection, (items,) each."""
+
+    users: Vector
+    before: Vector
+    after: Vector
+
+
+class WeightedSVDRecommender(TruncatedSVDRecommender, register_class=False):
+    """The score of a user with history x is (x · before) V Vᵀ · after, V the right singular vectors.
+
+    V, (items, K), are those of users · X · before. A known user and a new one with the same history score alike.
+    """
+
+    def __init__(self, matrix: Any, *, weighting: str = "NONE", **parameters: Any) -> None:
+        super().__init__(matrix, **parameters)
+        self.weighting = weighting
+        self.items_: Vector | None = None
+        self.history_scales_: Vector | None = None
+
+    def _learn(self) -> None:
+        interactions = self.X_train_all.astype(np.float64).tocsr()
+        weights = _weights(interactions, self.weighting)
+        weighted = (sparse.diags(weights.users) @ interactions @ sparse.diags(weights.before)).tocsr()
+        self.decomposer_ = TruncatedSVD(n_components=self.n_components, random_state=self.random_seed).fit(weighted)
+        vectors = self.decomposer_.components_.T
+        self.z_ = interactions @ (vectors * weights.before[:, np.newaxis])
+        self.items_ = vectors * weights.after[:, np.newaxis]
+        self.history_scales_ = weights.before / weights.after
+
+    def get_item_embedding(self) -> Any:
+        return self.items_
+
+    def get_score(self, user_indices: Any) -> Any:
+        return self.get_score_from_user_embedding(self.z[user_indices])
+
+    def get_score_block(self, begin: int, end: int) -> Any:
+        return self.get_score_from_user_embedding(self.z[begin:end])
+
+    def get_score_cold_user(self, X: Any) -> Any:  # noqa: N803 - irspack's name
+        assert self.items_ is not None and self.history_scales_ is not None, "scored before it was trained"
+        return self.get_score_from_user_embedding(X @ (self.items_ * self.history_scales_[:, np.newaxis]))
+
+    def get_score_from_user_embedding(self, user_embedding: Any) -> Any:
+        assert self.items_ is not None, "scored before it was trained"
+        return user_embedding @ self.items_.T
+
+
+def _weights(interactions: Any, weighting: str) -> _Weights:
+    n_users, n_items = interactions.shape
+    of_users = np.maximum(np.diff(interactions.indptr), 1).astype(np.float64)
+    of_items = np.maximum(np.bincount(interactions.indices, minlength=n_items), 1).astype(np.float64)
+    if weighting == "DEGREES":
+        return _Weights(of_users**-0.5, of_items**-0.5, of_items**0.5)
+    if weighting == "BM_25":
+        rarity = np.log(n_users / of_items) + 1.0
+        length = _K1 * (1.0 - _B + _B * of_users / of_users.mean())
+        return _Weights((_K1 + 1.0) / (1.0 + length), rarity, 1.0 / rarity)
+    return _Weights(np.ones(n_users), np.ones(n_items), np.ones(n_items))

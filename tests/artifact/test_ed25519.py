@@ -1,0 +1,57 @@
+"""Ed25519 as svc uses it: the curve is a library's, the context and what is refused are svc's."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from svc.artifact import ed25519
+
+SEED = bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60")
+PUBLIC = bytes.fromhex("d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a")
+DIGEST = hashlib.sha256(b"content").digest()
+P = (1 << 255) - 19
+
+
+def test_the_public_half_is_that_of_rfc_8032() -> None:
+    """Its first test vector: the 32 bytes of a signing key are the seed."""
+    assert ed25519.public_half(SEED) == PUBLIC
+
+
+def test_a_signature_holds_for_its_key_context_and_content_alone() -> None:
+    """Any other of the three, and any bit of the signature, and it does not."""
+    signature = ed25519.sign(SEED, ed25519.ARTIFACT, DIGEST)
+    assert len(signature) == ed25519.SIGNATURE_BYTES
+    assert ed25519.is_signed(PUBLIC, signature, ed25519.ARTIFACT, DIGEST)
+    assert not ed25519.is_signed(PUBLIC, signature, ed25519.LOG_LINE, DIGEST)
+    assert not ed25519.is_signed(PUBLIC, signature, ed25519.ARTIFACT, hashlib.sha256(b"other").digest())
+    assert not ed25519.is_signed(ed25519.public_half(bytes(32)), signature, ed25519.ARTIFACT, DIGEST)
+    for bit in range(512):
+        changed = (int.from_bytes(signature, "big") ^ (1 << bit)).to_bytes(64, "big")
+        assert not ed25519.is_signed(PUBLIC, changed, ed25519.ARTIFACT, DIGEST)
+
+
+@pytest.mark.parametrize("signature", [b"", bytes(32), bytes(63), bytes(64), bytes(65), b"\xff" * 64])
+@pytest.mark.parametrize("public", [PUBLIC, bytes(31), b"", b"\xff" * 32])
+def test_what_is_no_signature_or_no_key_is_no_error(public: bytes, signature: bytes) -> None:
+    """It simply does not hold."""
+    assert not ed25519.is_signed(public, signature, ed25519.ARTIFACT, DIGEST)
+
+
+@pytest.mark.parametrize("y", [0, 1, P - 1, P, P + 1, *sorted(ed25519._SMALL)])
+@pytest.mark.parametrize("sign", [0, 0x80])
+def test_points_of_small_order_are_weak_however_they_are_written(y: int | bytes, sign: int) -> None:
+    """Under such a key anybody can sign."""
+    point = bytearray(y if isinstance(y, bytes) else y.to_bytes(32, "little"))
+    point[-1] |= sign
+    assert ed25519.is_weak(bytes(point))
+    assert not ed25519.is_weak(PUBLIC)
+
+
+def test_a_weak_key_would_let_anybody_sign() -> None:
+    """Which is why they are refused: this signature was made without any secret."""
+    forged = b"\x01" + bytes(63)
+    weak = b"\x01" + bytes(31)
+    assert ed25519.is_signed(weak, forged, ed25519.ARTIFACT, DIGEST)
+    assert ed25519.is_weak(weak)

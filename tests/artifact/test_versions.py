@@ -1,0 +1,323 @@
+"""Versions beside a pointer: history, moves, holds, what is kept, and a log that shows what was done to it."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.artifact import layout
+from svc.artifact.freshness import is_rolled_back_to, verified_lines
+from svc.artifact.keys import SigningKeys
+from svc.artifact.store import open_store
+from svc.artifact.versions import Training, Versions
+from svc.errors import ArtifactError, NoSuchVersion
+from svc.settings import Settings
+
+KEYS = SigningKeys((("a", bytes(range(32))),))
+OTHERS = SigningKeys((("b", bytes(range(1, 33))),))
+
+
+class Shelf:
+    """A folder of versions, each trained one minute after the last."""
+
+    def __init__(self, folder: Path, settings: Settings = Settings(), uri: str = "") -> None:  # noqa: B008 - frozen
+        self.folder = folder
+        self.settings = settings
+        self.uri = uri or str(folder / "books.svc")
+        self.minute = 0
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.uri, KEYS, self.settings)
+
+    def train(self, *, move: bool = True, keep: int | None = None, decision: str | None = None) -> Training:
+        self.minute += 1
+        header: dict[str, Any] = {
+            "trained_at": f"2099-01-01T00:{self.minute:02d}:00+00:00",
+            "best_class": "TopPopRecommender",
+            "best_score": self.minute / 100,
+            "serial": self.minute,
+        }
+        if decision:
+            header["promotion"] = {"decision": decision}
+        kid, key = KEYS.active
+        return self.versions.publish(
+            lambda out: layout.write(out, kid=kid, key=key, header=header, payload=[b"x"]),
+            header,
+            move=move,
+            keep=keep,
+        )
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "books.svc.log.jsonl"
+
+    def files(self) -> set[str]:
+        return {path.name.split(".")[1] for path in self.folder.glob("books.*.svc")}
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+def test_each_training_is_a_version_and_the_newest_is_live(shelf: Shelf) -> None:
+    """The history has the facts of each, the newest first; the pointer names the live one."""
+    trained = [shelf.train().sha8 for _ in range(3)]
+    history = shelf.versions.history()
+    assert [version.sha8 for version in history] == trained[::-1]
+    assert [version.live for version in history] == [True, False, False]
+    assert history[0].best_score == 0.03
+    assert (shelf.folder / "books.svc").read_text() == f"books.{trained[2]}.svc\n"
+    assert shelf.versions.problems() == []
+
+
+def test_a_refused_version_is_written_and_the_pointer_stays(shelf: Shelf) -> None:
+    """A server never sees it, and a rollback does not go to it."""
+    first = shelf.train().sha8
+    refused = shelf.train(move=False, decision="refused")
+    second = shelf.train().sha8
+    assert (refused.promoted, refused.held) == (False, False)
+    assert {first, refused.sha8, second} == shelf.files()
+    assert [version.decision for version in shelf.versions.history()] == [None, "refused", None]
+    assert shelf.versions.rollback(None, hold=False) == (first, second)
+
+
+def test_rollbacks_go_back_and_never_forward(shelf: Shelf) -> None:
+    """Each one goes to what was live before; what it left comes back by promote alone."""
+    a, b, c = (shelf.train().sha8 for _ in range(3))
+    assert shelf.versions.rollback(None, hold=False)[0] == b
+    assert shelf.versions.rollback(None, hold=False)[0] == a
+    with pytest.raises(NoSuchVersion, match="nothing to go back to"):
+        shelf.versions.rollback(None, hold=False)
+    assert shelf.versions.live() == a
+    assert shelf.versions.promote(c) == a
+    assert shelf.versions.rollback(None, hold=False)[0] == a
+    assert shelf.versions.rollback(b, hold=False) == (b, a)
+
+
+def test_a_hold_stays_through_trainings_until_promote(shelf: Shelf) -> None:
+    """Trainings write and do not move the pointer; another rollback keeps the hold; promote ends it."""
+    a, b, c = (shelf.train().sha8 for _ in range(3))
+    assert shelf.versions.rollback(None, hold=True)[0] == b
+    trained = [shelf.train() for _ in range(3)]
+    assert [(one.promoted, one.held) for one in trained] == [(False, True)] * 3
+    assert shelf.versions.live() == b
+    assert [version.held for version in shelf.versions.history() if version.live] == [True]
+    assert shelf.versions.rollback(None, hold=False)[0] == a
+    assert shelf.train().held
+    shelf.versions.promote(c)
+    assert shelf.versions.live() == c
+    assert not shelf.versions.log().held
+    assert shelf.train().promoted
+
+
+def test_a_hold_does_not_keep_a_lost_pointer_lost(shelf: Shelf) -> None:
+    """Somebody removed it: the next training makes it again."""
+    shelf.train()
+    shelf.train()
+    shelf.versions.rollback(None, hold=True)
+    (shelf.folder / "books.svc").unlink()
+    made = shelf.train()
+    assert (made.promoted, made.held) == (True, False)
+    assert shelf.versions.live() == made.sha8
+
+
+def test_keep_leaves_the_newest_the_live_one_and_the_one_before(shelf: Shelf) -> None:
+    """Twenty trainings leave three; with a hold on an old one, that and its predecessor stay too."""
+    trained = [shelf.train(keep=3).sha8 for _ in range(20)]
+    assert shelf.files() == set(trained[-3:])
+    shelf.versions.rollback(trained[-2], hold=True)
+    later = [shelf.train(keep=3).sha8 for _ in range(5)]
+    assert shelf.files() == {*later[-3:], trained[-2], trained[-3]}
+    assert shelf.versions.problems() == []
+
+
+def test_versions_from_before_the_log_are_known_by_their_headers(shelf: Shelf) -> None:
+    """A recipe that had no log until the first rollback; artifacts of others and damaged ones are left alone."""
+    kid, key = KEYS.active
+    store = open_store(shelf.uri, shelf.settings)
+    for minute in range(3):
+        header = {"trained_at": f"2025-01-01T00:0{minute}:00+00:00", "best_class": "A", "best_score": 0.1}
+        written = store.publish(
+            lambda out, header=header: layout.write(out, kid=kid, key=key, header=header, payload=[b"y"]), "append_sha"
+        )
+    (shelf.folder / "books.00000000.svc").write_bytes(b"damaged")
+    (shelf.folder / "other.11111111.svc").write_bytes(b"of somebody else")
+    assert not shelf.versions.has_log()
+    live = written.written.sha256_hex[:8]
+    history = shelf.versions.history()
+    assert [version.trained_at for version in history[:3]] == [
+        f"2025-01-01T00:0{minute}:00+00:00" for minute in (2, 1, 0)
+    ]
+    assert history[3].trained_at is None
+    assert shelf.versions.rollback(None, hold=False) == (history[1].sha8, live)
+    assert shelf.versions.rollback(None, hold=False)[0] == history[2].sha8
+    shelf.train(keep=1)
+    assert "00000000" in shelf.files()
+    assert shelf.versions.problems() == []
+
+
+@pytest.mark.parametrize("wrong", ["deadbeef", "../../x", "", "DEADBEEF"])
+def test_what_is_not_there_is_not_gone_to(shelf: Shelf, wrong: str) -> None:
+    """The pointer and the log stay as they are."""
+    shelf.train()
+    before = shelf.log.read_bytes()
+    with pytest.raises(NoSuchVersion):
+        shelf.versions.promote(wrong)
+    assert shelf.log.read_bytes() == before
+
+
+def test_a_damaged_or_foreign_version_is_not_gone_to(shelf: Shelf) -> None:
+    """Its signature is checked before the pointer moves."""
+    first, second = shelf.train().sha8, shelf.train().sha8
+    path = shelf.folder / f"books.{first}.svc"
+    damaged = bytearray(path.read_bytes())
+    damaged[-40] ^= 1
+    path.write_bytes(damaged)
+    for go in (lambda: shelf.versions.promote(first), lambda: shelf.versions.rollback(None, hold=True)):
+        with pytest.raises(ArtifactError):
+            go()
+    assert shelf.versions.live() == second
+    assert not shelf.versions.log().held
+
+
+def _changed(lines: list[str]) -> list[str]:
+    return [lines[0], lines[1].replace('"held": false', '"held": true'), *lines[2:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_changed, "line 2: it was changed after it was signed"),
+        (lambda lines: [lines[0], *lines[2:]], "line 2 does not follow the line before it"),
+        (lambda lines: lines[1:], "line 1 does not follow the line before it"),
+        (lambda lines: [lines[1], lines[0], *lines[2:]], "line 1 does not follow"),
+        (lambda lines: lines[:-1], "the last line says that"),
+        (lambda lines: [*lines[:-1], lines[-1][:50]], "line 4 cannot be read"),
+        (lambda lines: [*lines[:2], "{}", *lines[2:]], "line 3 cannot be read"),
+        (lambda lines: [*lines, lines[-1]], "line 5 does not follow"),
+    ],
+)
+def test_what_was_done_to_the_log_is_found(shelf: Shelf, change: Callable[[list[str]], list[str]], said: str) -> None:
+    """Changed, cut, swapped, repeated and broken lines; and the log can be written on."""
+    for _ in range(4):
+        shelf.train()
+    lines = shelf.log.read_text().splitlines()
+    assert len(lines) == 4
+    shelf.log.write_text("\n".join(change(lines)) + "\n")
+    assert any(said in problem for problem in shelf.versions.problems()), shelf.versions.problems()
+    shelf.train()
+    assert shelf.versions.live() == shelf.versions.history()[0].sha8
+
+
+def test_a_version_whose_line_was_cut_is_found(shelf: Shelf) -> None:
+    """Though the pointer says what the last line says."""
+    shelf.train()
+    shelf.train(move=False, decision="refused")
+    assert shelf.versions.problems() == []
+    shelf.log.write_text(shelf.log.read_text().splitlines()[0] + "\n")
+    assert any("has no line" in problem for problem in shelf.versions.problems())
+
+
+def test_lines_of_a_key_that_is_gone_still_count(shelf: Shelf) -> None:
+    """A hold must not end because a key was changed; verification says that it cannot vouch for them."""
+    shelf.train()
+    shelf.train()
+    shelf.versions.rollback(None, hold=True)
+    without = Versions(shelf.uri, OTHERS, shelf.settings)
+    assert without.log().held
+    assert any("its key a is not here" in problem for problem in without.problems())
+
+
+def test_a_move_that_was_killed_before_the_pointer_did_not_happen(shelf: Shelf) -> None:
+    """The pointer decides what is live; the next move goes on from there, and back past it."""
+    a, b = shelf.train().sha8, shelf.train().sha8
+    pointer = (shelf.folder / "books.svc").read_bytes()
+    lost = shelf.train().sha8
+    (shelf.folder / "books.svc").write_bytes(pointer)
+    assert shelf.versions.live() == b
+    assert any(lost in problem for problem in shelf.versions.problems())
+    d = shelf.train().sha8
+    assert shelf.versions.problems() == []
+    assert shelf.versions.rollback(None, hold=False) == (b, d)
+    assert shelf.versions.rollback(None, hold=False)[0] == a
+
+
+def test_servers_that_remember_serials_follow_every_move(shelf: Shelf) -> None:
+    """Back, further back and forth again: each line names its artifact and the highest serial that was live."""
+    trained = [shelf.train().sha8 for _ in range(3)]
+    moves = [shelf.versions.rollback(None, hold=True)[0], shelf.versions.rollback(None, hold=False)[0]]
+    shelf.versions.promote(trained[1])
+    assert [*moves, trained[1]] == [trained[1], trained[0], trained[1]]
+    for sha8 in trained[:2]:
+        sha256 = hashlib.sha256((shelf.folder / f"books.{sha8}.svc").read_bytes()).hexdigest()
+        assert is_rolled_back_to(sha256, 3, verified_lines(shelf.log.read_bytes(), KEYS))
+        assert not is_rolled_back_to(sha256, 4, verified_lines(shelf.log.read_bytes(), KEYS))
+
+
+def test_lines_can_be_signed_with_ed25519(tmp_path: Path) -> None:
+    """Then the public half verifies them."""
+    shelf = Shelf(tmp_path, Settings(artifact_signature="ed25519"))
+    shelf.train()
+    shelf.train()
+    public = SigningKeys((), tuple((kid, KEYS.public_of(kid) or b"") for kid, _ in KEYS.entries))
+    assert Versions(shelf.uri, public, shelf.settings).log().problems == ()
+    shelf.log.write_text(shelf.log.read_text().replace('"held": false', '"held": true', 1))
+    assert any("changed" in problem for problem in Versions(shelf.uri, public, shelf.settings).log().problems)
+
+
+@pytest.mark.integration
+def test_versions_in_every_kind_of_place(place: Any, tmp_path: Path) -> None:
+    """Trainings, what is kept, a rollback with a hold, promote, and the log: the same as on a disk."""
+    settings = replace(place.settings, lock_dir=str(tmp_path))
+    shelf = Shelf(tmp_path, settings, place.uri("books.svc"))
+    trained = [shelf.train(keep=3).sha8 for _ in range(5)]
+    assert [version.sha8 for version in shelf.versions.history()] == trained[:1:-1]
+    assert shelf.versions.rollback(None, hold=True) == (trained[-2], trained[-1])
+    assert not shelf.train(keep=3).promoted
+    assert shelf.versions.live() == trained[-2]
+    shelf.versions.promote(trained[-1])
+    assert place.content("books.svc") == f"books.{trained[-1]}.svc\n".encode()
+    assert shelf.versions.problems() == []
+    with pytest.raises(NoSuchVersion):
+        shelf.versions.promote(trained[0])
+
+
+@pytest.mark.integration
+def test_two_trainings_at_once_and_a_reader(tmp_path: Path) -> None:
+    """Every read of the pointer finds an artifact; three versions, the pointer and a whole log are left."""
+    shelves = [Shelf(tmp_path), Shelf(tmp_path)]
+    shelves[1].minute = 500
+    done = threading.Event()
+    errors: list[Exception] = []
+
+    def read() -> None:
+        while not done.is_set():
+            try:
+                open_store(shelves[0].uri, shelves[0].settings).read(1 << 20)
+            except Exception as error:
+                errors.append(error)
+
+    shelves[0].train(keep=3)
+    reader = threading.Thread(target=read)
+    reader.start()
+    writers = [threading.Thread(target=lambda one=one: [one.train(keep=3) for _ in range(20)]) for one in shelves]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    done.set()
+    reader.join()
+    assert errors == []
+    assert shelves[0].versions.problems() == []
+    assert len(shelves[0].versions.log().lines) == 41
+    live = shelves[0].versions.live()
+    assert live in shelves[0].files()
+    assert 3 <= len(shelves[0].files()) <= 5

@@ -1,0 +1,43 @@
+"""Keys that change while a server runs: read again from their files on SIGHUP, without a restart."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import httpx
+import pytest
+
+from svc.serving.api.api_keys import hash_api_key
+from tests.e2e.server import Server, make_home, put, until
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, popularity_model, write_artifact
+
+pytestmark = pytest.mark.integration
+OLD, NEW = "o" * 43, "n" * 43
+
+
+def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
+    """New clients are let in and old ones are not; an artifact of an unknown kid is loaded when its key comes."""
+    home = make_home(tmp_path, "a", popularity_model(0))
+    signing, api = tmp_path / "signing", tmp_path / "api"
+    put(signing, SIGNING_KEYS)
+    put(api, f"shop:{hash_api_key(OLD)}")
+    env = {"SVC_SIGNING_KEYS": "", "SVC_SIGNING_KEYS_FILE": str(signing), "SVC_API_KEYS_FILE": str(api)}
+    with Server(home, env=env) as server:
+
+        def ask(key: str) -> int:
+            return httpx.get(f"{server.url}/v1/recipes", headers={"Authorization": f"Bearer {key}"}).status_code
+
+        assert (ask(OLD), ask(NEW)) == (200, 401)
+        write_artifact(tmp_path / "a.svc", popularity_model(1), keys=OTHER_KEYS)
+        server.wait_for("artifact_load_failed", name="a")
+        put(signing, f"{SIGNING_KEYS},{OTHER_KEYS}")
+        put(api, "nonsense")
+        server.process.send_signal(signal.SIGHUP)
+        assert "SVC_API_KEYS" in server.wait_for("keys_reload_failed")["error"]
+        assert (ask(OLD), ask(NEW)) == (200, 401)
+        put(api, f"shop-2:{hash_api_key(NEW)}")
+        server.process.send_signal(signal.SIGHUP)
+        assert server.wait_for("keys_reloaded")["api_keys_configured"] == 1
+        assert (ask(OLD), ask(NEW)) == (401, 200)
+        until(lambda: len(server.said("artifact_loaded")) == 2)

@@ -1,0 +1,120 @@
+"""Exports on a real Dask cluster: a scheduler and two workers, each a process of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.export.test_recommend import manifest_of, rows_of
+from tests.serving.artifacts import factor_model, write_artifact
+
+pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
+N_SHARDS = 24
+
+
+def recommend(*arguments: object, **environment: str) -> tuple[int, str]:
+    """Exit code and log of `svc recommend` in a process of its own: Dask's client leaves threads and files behind."""
+    command = [sys.executable, "-m", "svc", "recommend", *map(str, arguments)]
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@contextmanager
+def process(*arguments: str, log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as out:
+        started = subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments], env={**os.environ, **environment}, stdout=out, stderr=out
+        )
+        try:
+            yield started
+        finally:
+            started.terminate()
+            started.wait()
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    """The address of a scheduler without workers, as --engine takes it."""
+    pytest.importorskip("distributed")
+    file = tmp_path / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+    with process("scheduler", *options, log=tmp_path / "scheduler.log"):
+        deadline = time.monotonic() + 60
+        while not file.exists() or not file.read_text().strip():
+            assert time.monotonic() < deadline, (tmp_path / "scheduler.log").read_text()
+            time.sleep(0.05)
+        yield json.loads(file.read_text())["address"].replace("tcp://", "dask://")
+
+
+@contextmanager
+def workers(engine: str, folder: Path, count: int = 2, **environment: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+    address = engine.replace("dask://", "tcp://")
+    options = ("--host", "127.0.0.1", "--nthreads", "1", "--no-nanny", "--no-dashboard")
+    started = []
+    with ExitStack() as stack:
+        for number in range(count):
+            options_here = (*options, "--local-directory", str(folder / f"worker-{number}"), address)
+            log = folder / f"worker-{number}.log"
+            started.append(stack.enter_context(process("worker", *options_here, log=log, **environment)))
+        yield started
+
+
+def test_a_killed_worker_loses_nothing(scheduler: str, tmp_path: Path) -> None:
+    """One of two dies in the middle; the result is whole, each row once, with the scores of one run."""
+    source, out, whole = tmp_path / "a.svc", tmp_path / "out/all.jsonl", tmp_path / "whole.jsonl"
+    write_artifact(source, factor_model(20_000, 400, 16))
+    assert recommend(source, "--output", whole, "--limit", "50")[0] == 0
+    command = [sys.executable, "-m", "svc", "recommend", str(source), "--output", str(out), "--limit", "50"]
+    command += ["--engine", scheduler, "--shards", str(N_SHARDS)]
+    with workers(scheduler, tmp_path, SVC_SCORING_THREADS="1") as (first, second):
+        log = (tmp_path / "export.log").open("w+")
+        export = subprocess.Popen(command, stderr=log)
+        deadline = time.monotonic() + 120
+        while not list(out.parent.glob("*.manifest.json")):
+            assert time.monotonic() < deadline
+            assert export.poll() is None, (tmp_path / "export.log").read_text()
+            time.sleep(0.01)
+        first.send_signal(signal.SIGKILL)
+        assert len(list(out.parent.glob("*-of-*.manifest.json"))) < N_SHARDS
+        assert export.wait(150) == 0, (tmp_path / "export.log").read_text()
+        log.close()
+        assert second.poll() is None
+    merged = manifest_of(out)
+    parts = [out.parent / part["path"] for part in merged["parts"]]
+    assert len(parts) == N_SHARDS
+    assert [hashlib.sha256(path.read_bytes()).hexdigest() for path in parts] == [p["sha256"] for p in merged["parts"]]
+    key = lambda row: (row["user_id"], row["rank"])  # noqa: E731
+    assert sorted((row for path in parts for row in rows_of(path)), key=key) == sorted(rows_of(whole), key=key)
+    assert merged["rows"] == 20_000 * 50
+
+
+def test_workers_verify_with_their_own_keys(scheduler: str, tmp_path: Path) -> None:
+    """What fails a shard ends the command with the exit code of that error."""
+    source, out = tmp_path / "a.svc", tmp_path / "all.csv"
+    write_artifact(source, factor_model(50, 40, 4))
+    arguments = (source, "--output", out, "--engine", scheduler, "--shards", "2")
+    with workers(scheduler, tmp_path, 1, SVC_SIGNING_KEYS="other:" + "11" * 32):
+        code, log = recommend(*arguments)
+        assert (code, "unknown kid" in log) == (5, True)
+    with workers(scheduler, tmp_path, 1, SVC_SIGNING_KEYS=""):
+        code, log = recommend(*arguments)
+        assert (code, "Dask workers" in log) == (8, True)
+    assert not Path(f"{out}.manifest.json").exists()
+
+
+def test_no_scheduler_and_no_engine(tmp_path: Path) -> None:
+    """Nobody listens: 8. No address of a cluster: 2."""
+    write_artifact(tmp_path / "a.svc", factor_model(50, 40, 4))
+    for engine, code in (("dask://127.0.0.1:9", 8), ("spark://h:1", 2), ("dask://h", 2)):
+        arguments = (tmp_path / "a.svc", "--output", tmp_path / "x.csv", "--engine", engine)
+        assert recommend(*arguments, SVC_HTTP_TIMEOUT_SECONDS="1")[0] == code

@@ -1,0 +1,100 @@
+"""`svc.evaluate`: figures by hand, by brute force, and what is left out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import svc
+from svc.errors import TrainingError, UsageError
+from tests.export.conftest import MODELS
+from tests.serving.artifacts import SIGNING_KEYS, write_artifact
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
+    path = tmp_path_factory.mktemp("shop") / "a.svc"
+    write_artifact(path, MODELS["neighbours"]())
+    return svc.load(path, keys=SIGNING_KEYS)
+
+
+def chosen(shop: svc.Recommender, seed: int = 1) -> pd.DataFrame:
+    """Random interactions, with strangers among users and items, repeats and blanks."""
+    random = np.random.default_rng(seed)
+    users, items = [*shop.users(), "stranger"], [*shop.items(), "novelty"]
+    frame = pd.DataFrame({"user_id": random.choice(users, 4000), "item_id": random.choice(items, 4000)})
+    frame.loc[:20, "user_id"] = None
+    return pd.concat([frame, frame.head(500)], ignore_index=True)
+
+
+def test_metrics_are_those_of_brute_force(shop: svc.Recommender) -> None:
+    """Recall and hit rate, computed user by user from the recommendations."""
+    frame = chosen(shop)
+    found = svc.evaluate(shop, frame, ["recall", "hit"], cutoff=10)
+    recalls, hits = [], []
+    known = set(shop.users())
+    asked, everything = set(frame["user_id"].dropna()) & known, set(shop.items())
+    histories = {user: everything - set(shop.recommend(user, limit=90)["item_id"]) for user in asked}
+    for user, group in frame.dropna().groupby("user_id"):
+        truth = set(group["item_id"]) - histories.get(str(user), set())
+        if user not in known or not truth:
+            continue
+        shown = set(shop.recommend(str(user), limit=10)["item_id"])
+        recalls.append(len(shown & truth) / len(truth))
+        hits.append(bool(shown & truth))
+    overall = found.overall.set_index("metric")
+    assert overall.loc["recall", "value"] == pytest.approx(np.mean(recalls))
+    assert overall.loc["hit", "value"] == pytest.approx(np.mean(hits))
+    assert found.n_users == len(recalls) == overall.loc["hit", "n_users"]
+    assert found.n_unknown_users == 1
+    assert found.n_unknown_items > 0
+    assert found.n_seen > 0
+
+
+def test_parts_and_intervals(shop: svc.Recommender) -> None:
+    """Three parts of users and of items, every mean within its interval; coverage has none."""
+    found = svc.evaluate(shop, chosen(shop))
+    assert found.by_activity["part"].unique().tolist() == ["few", "some", "many"]
+    assert found.by_popularity["part"].unique().tolist() == ["head", "middle", "tail"]
+    means = found.scores[found.scores["metric"] != "coverage"]
+    assert ((means["low"] <= means["value"]) & (means["value"] <= means["high"])).all()
+    assert found.by_activity.groupby("metric")["n_users"].sum().eq(found.n_users).all()
+    coverage = found.overall.set_index("metric").loc["coverage"]
+    assert 0 < coverage["value"] <= 1
+    assert np.isnan(coverage["low"])
+    wider = svc.evaluate(shop, chosen(shop), confidence=0.99).overall
+    narrow = svc.evaluate(shop, chosen(shop), confidence=0.5).overall
+    assert (wider["low"].dropna() < narrow["low"].dropna()).all()
+    pd.testing.assert_frame_equal(svc.evaluate(shop, chosen(shop)).scores, found.scores)
+
+
+def test_ids_may_be_numbers_or_categories(tmp_path: Path) -> None:
+    """They mean what their text means."""
+    path = tmp_path / "a.svc"
+    model = MODELS["popularity"]()
+    write_artifact(path, model)
+    shop = svc.load(path, keys=SIGNING_KEYS)
+    frame = pd.DataFrame({"u": ["u1", "u2"], "i": ["i40", "i41"]})
+    plain = svc.evaluate(shop, frame, user_column="u", item_column="i").scores
+    coded = svc.evaluate(shop, frame.astype("category"), user_column="u", item_column="i").scores
+    pd.testing.assert_frame_equal(plain, coded)
+
+
+def test_wrong_arguments_are_named(shop: svc.Recommender) -> None:
+    """Metric, column, bounds, and data that judge nobody."""
+    frame = chosen(shop)
+    with pytest.raises(UsageError, match="'mrr' is none of ndcg, map, recall, hit"):
+        svc.evaluate(shop, frame, ["mrr"])
+    with pytest.raises(UsageError, match="no column 'user_id'; there are u, item_id"):
+        svc.evaluate(shop, frame.rename(columns={"user_id": "u"}))
+    with pytest.raises(UsageError, match="cutoff"):
+        svc.evaluate(shop, frame, cutoff=0)
+    with pytest.raises(UsageError, match="confidence"):
+        svc.evaluate(shop, frame, confidence=1.0)
+    with pytest.raises(UsageError, match="list"):
+        svc.evaluate(shop, frame, "ndcg")
+    with pytest.raises(TrainingError, match="no user can be judged"):
+        svc.evaluate(shop, frame[frame["user_id"] == "stranger"])

@@ -1,0 +1,60 @@
+"""The notebook of the documentation runs from its first cell to its last."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pages import ROOT
+
+NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
+
+
+def cells(kind: str) -> list[str]:
+    found = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == kind]
+
+
+def test_every_cell_runs(tmp_path: Path) -> None:
+    """As a plain program, in a fresh folder; the last line of a cell is shown in a notebook, and evaluated here."""
+    script = "\n".join(cells("code"))
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("UNKNOWN_USER - user_id is not in the training data")
+
+
+def test_the_notebook_is_stored_without_results() -> None:
+    """A diff of it shows what was written, not what once came out."""
+    found = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
+    assert [cell for cell in found if cell.get("outputs") or cell.get("execution_count")] == []
+
+
+def test_links_of_the_notebook_lead_to_files() -> None:
+    """They are relative to the documentation."""
+    import re
+
+    targets = [target for text in cells("markdown") for target in re.findall(r"\]\((?!https?://)([^)#]+)", text)]
+    assert targets
+    assert [target for target in targets if not (NOTEBOOK.parent / target).exists()] == []
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_kernel_runs_it_and_shows_progress(tmp_path: Path) -> None:
+    """In Jupyter's own kernel: no error, data frames as tables, and the training as one line that was updated."""
+    import nbclient
+    import nbformat
+
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    shown = [output["data"].get("text/plain", "") for output in outputs if "data" in output]
+    assert any("TrainResult(artifact=" in text for text in shown)
+    (progress,) = [output for output in outputs if output["output_type"] == "display_data"]
+    assert progress["data"]["text/plain"].startswith("writing the artifact")
+    assert sum("<table" in output.get("data", {}).get("text/html", "") for output in outputs) >= 6

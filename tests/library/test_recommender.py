@@ -1,0 +1,202 @@
+"""`svc.load` and the recommender: verified, the numbers of the API, data frames in and out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import svc
+from svc.errors import (
+    ArtifactReadError,
+    ConfigError,
+    FeaturesNotSupported,
+    SignatureMismatch,
+    UnknownKid,
+    UnknownSeedItems,
+    UnknownUser,
+    UsageError,
+)
+from tests.export.conftest import MODELS
+from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    path = tmp_path / "a.svc"
+    write_artifact(path, MODELS["neighbours"](), head=header(recipe_name="books"))
+    return path
+
+
+@pytest.fixture
+def books(artifact: Path) -> svc.Recommender:
+    return svc.load(artifact, keys=SIGNING_KEYS)
+
+
+def test_keys_come_in_three_forms(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As text, as a mapping, or from the environment; anything else is an error without a key in it."""
+    versions = {svc.load(artifact, keys=SIGNING_KEYS).model_version}
+    versions.add(svc.load(str(artifact), keys={"k1": "11" * 32}).model_version)
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    versions.add(svc.load(artifact).model_version)
+    assert len(versions) == 1
+    monkeypatch.delenv("SVC_SIGNING_KEYS")
+    for keys in (None, "", {}):
+        with pytest.raises(ConfigError, match="no signing keys"):
+            svc.load(artifact, keys=keys)
+    with pytest.raises(ConfigError) as caught:
+        svc.load(artifact, keys={"k1": "ab" * 31})
+    assert "abab" not in caught.value.message
+
+
+def test_artifacts_are_verified_as_by_a_server(artifact: Path) -> None:
+    """Missing, of an unknown key, signed by another, changed."""
+    with pytest.raises(ArtifactReadError):
+        svc.load(artifact.parent / "none.svc", keys=SIGNING_KEYS)
+    with pytest.raises(UnknownKid):
+        svc.load(artifact, keys={"other": "11" * 32})
+    with pytest.raises(SignatureMismatch):
+        svc.load(artifact, keys={"k1": "22" * 32})
+    whole = bytearray(artifact.read_bytes())
+    whole[len(whole) // 2] ^= 1
+    artifact.write_bytes(whole)
+    with pytest.raises(SignatureMismatch):
+        svc.load(artifact, keys=SIGNING_KEYS)
+
+
+def test_what_a_recommender_says_of_itself(books: svc.Recommender) -> None:
+    """Sizes, ids in training order, header and version."""
+    assert (books.n_users, books.n_items) == (700, 90)
+    assert books.users()[1] == "ü 1"
+    assert books.items()[1] == "i1"
+    assert books.model_version.startswith("sha256:")
+    assert "books" in repr(books)
+    with pytest.raises(TypeError):
+        books.header["best_class"] = "other"  # type: ignore[index]
+
+
+def test_one_user(books: svc.Recommender) -> None:
+    """Best first, without the own history unless asked, and less what is excluded."""
+    found = books.recommend("ü 1", limit=12)
+    assert list(found.columns) == ["item_id", "score"]
+    assert len(found) == 12
+    assert found["score"].is_monotonic_decreasing
+    fewer = books.recommend("ü 1", limit=12, exclude_items=[found["item_id"][0]])
+    assert fewer["item_id"].tolist()[:11] == found["item_id"].tolist()[1:]
+    assert len(books.recommend("ü 1", limit=90, include_seen=True)) == 90
+    with pytest.raises(UnknownUser):
+        books.recommend("nobody")
+    with pytest.raises(FeaturesNotSupported):
+        books.recommend(user_features={"age": "9"})
+
+
+@pytest.mark.parametrize("kind", [list, tuple, pd.Series, pd.Index, pd.Categorical, iter])
+def test_many_users_get_what_each_gets_alone(books: svc.Recommender, kind: Any) -> None:
+    """In the order given, ranks from 1, the same bits; from any kind of list."""
+    users = ["ü 5", "ü 1", "ü 699", "ü 5"]
+    found = books.recommend_many(kind(users), limit=4)
+    assert list(found.columns) == ["user_id", "rank", "item_id", "score"]
+    alone = [books.recommend(user, limit=4) for user in users]
+    expected = pd.concat([one.assign(user_id=user) for user, one in zip(users, alone, strict=True)], ignore_index=True)
+    assert found["user_id"].tolist() == expected["user_id"].tolist()
+    assert found["item_id"].tolist() == expected["item_id"].tolist()
+    assert found["score"].to_numpy().tobytes() == expected["score"].to_numpy().tobytes()
+    assert found["rank"].tolist() == [rank + 1 for one in alone for rank in range(len(one))]
+
+
+def test_everybody(books: svc.Recommender) -> None:
+    """Without a list: all users of the training data, in order; nobody at all is an empty frame."""
+    found = books.recommend_many(limit=3)
+    assert found["user_id"].drop_duplicates().tolist() == [user for user in books.users() if user != "ü 5"]
+    assert books.recommend_many([]).empty
+    assert list(books.recommend_many([]).columns) == ["user_id", "rank", "item_id", "score"]
+
+
+def test_unknown_users_among_many(books: svc.Recommender) -> None:
+    """An error that names the first and the way out, or left out."""
+    with pytest.raises(UnknownUser, match=r"2 of 3 users.*'x'.*unknown='skip'"):
+        books.recommend_many(["ü 1", "x", "y"])
+    assert books.recommend_many(["x", "ü 1"], limit=1, unknown="skip")["user_id"].tolist() == ["ü 1"]
+
+
+def test_related_items(books: svc.Recommender) -> None:
+    """Seeds never come back; one seed is `similar_items`."""
+    found = books.related(["i1", "i2"], limit=20)
+    assert not {"i1", "i2"} & set(found["item_id"])
+    pd.testing.assert_frame_equal(books.similar_items("i3", limit=5), books.related(["i3"], limit=5))
+    with pytest.raises(UnknownSeedItems):
+        books.similar_items("none")
+
+
+@pytest.mark.parametrize("family", ["neighbours", "factors", "popularity"])
+def test_reasons_add_up_to_the_score(tmp_path: Path, family: str) -> None:
+    """For users and seeds: shares with their rest are 1, items and scores those of the recommendation.
+
+    These factors are random, so known users stand elsewhere than where their histories put them.
+    """
+    write_artifact(tmp_path / "a.svc", MODELS[family]())
+    shop = svc.load(tmp_path / "a.svc", keys=SIGNING_KEYS)
+    user, seed = shop.users()[1], shop.items()[4]
+    known_user = shop.recommend(user, limit=6)
+    for found, plain in (
+        (shop.explain(user, limit=6, reasons=2), known_user),
+        (shop.explain(seed_items=[seed], limit=6), shop.related([seed], limit=6)),
+    ):
+        assert list(found.columns) == ["rank", "item_id", "score", "reason", "share"]
+        each = found.groupby("rank")
+        if family != "factors" or plain is not known_user:
+            assert each["item_id"].first().tolist() == plain["item_id"].tolist()
+            np.testing.assert_allclose(each["score"].first(), plain["score"])
+        nonzero = each["score"].first() != 0
+        np.testing.assert_allclose(each["share"].sum()[nonzero], 1.0, atol=1e-9)
+        assert (each["reason"].last() == "rest").all()
+        known = {*shop.items(), "rest", "popular"}
+        assert set(found["reason"]) <= known
+    with pytest.raises(UsageError, match="reasons"):
+        shop.explain(user, reasons=11)
+    with pytest.raises(UsageError, match="not both"):
+        shop.explain(user, seed_items=[seed])
+    with pytest.raises(UnknownUser):
+        shop.explain("nobody")
+
+
+@pytest.mark.parametrize("limit", [0, 1001, -1])
+def test_wrong_arguments_are_named(books: svc.Recommender, limit: int) -> None:
+    """Bounds of the API, and a text where a list belongs."""
+    for call in (books.recommend_many, lambda limit: books.recommend("ü 1", limit=limit)):
+        with pytest.raises(UsageError, match="limit"):
+            call(limit=limit)
+    with pytest.raises(UsageError, match="list"):
+        books.related("i1")
+    with pytest.raises(UsageError, match="list"):
+        books.recommend_many("ü 1")
+
+
+def test_a_program_keeps_its_own_logging(tmp_path: Path) -> None:
+    """Loading neither prints nor touches handlers and warnings of the program; records go to the logger `svc`."""
+    import subprocess
+    import sys
+
+    path = tmp_path / "a.svc"
+    write_artifact(path, MODELS["popularity"](), head={**header(), "irspack_version": None})
+    script = (
+        "import logging, warnings\n"
+        "before = warnings.showwarning, list(logging.getLogger().handlers)\n"
+        "records = []\n"
+        "class Keep(logging.Handler):\n"
+        "    def emit(self, record): records.append(record.getMessage())\n"
+        "logging.getLogger('svc').addHandler(Keep())\n"
+        f"import svc\nsvc.load({str(path)!r}, keys={SIGNING_KEYS!r})\n"
+        "assert before == (warnings.showwarning, list(logging.getLogger().handlers))\n"
+        "assert any('irspack_version_unknown' in record for record in records), records\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_scores_are_float64_without_rounding(books: svc.Recommender) -> None:
+    """As the API computes them."""
+    assert books.recommend("ü 1")["score"].dtype == np.float64

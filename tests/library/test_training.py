@@ -1,0 +1,87 @@
+"""`svc.train`: a recipe with other values, a result that can be loaded, errors as exceptions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import svc
+from svc import errors
+from svc.artifact.lock import run_lock
+from svc.settings import Settings
+from tests.serving.artifacts import SIGNING_KEYS
+
+RECIPE = """
+name: shop
+source: {type: csv, path: sales.csv}
+schema: {user_column: user_id, item_column: item_id}
+training: {algorithms: [TopPop, CosineKNN], n_trials: 3, cutoff: 5, split: {heldout_ratio: 0.3}}
+output: {path: models/shop.svc, versioning: append_sha}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"user_id": random.integers(0, 60, 900), "item_id": random.zipf(1.3, 900) % 40})
+    frame.to_csv(tmp_path / "sales.csv", index=False)
+    (tmp_path / "shop.yaml").write_text(RECIPE)
+    monkeypatch.delenv("SVC_SIGNING_KEYS", raising=False)
+    return tmp_path / "shop.yaml"
+
+
+def test_a_recipe_becomes_a_recommender(recipe: Path, capsys: Any) -> None:
+    """The result names artifact, version, winner and score; nothing is printed where nobody watches."""
+    result = svc.train(recipe, keys=SIGNING_KEYS)
+    assert (result.promoted, result.best_class) == (True, result.header["best_class"])
+    assert result.best_score == result.header["best_score"] > 0
+    assert result.header["recipe_name"] == "shop"
+    model = svc.load(result.artifact, keys=SIGNING_KEYS)
+    assert model.model_version == result.model_version
+    assert len(svc.load(recipe.parent / "models/shop.svc", keys=SIGNING_KEYS).recommend("7", limit=3)) == 3
+    assert capsys.readouterr() == ("", "")
+
+
+def test_overrides_replace_values_of_the_recipe(recipe: Path) -> None:
+    """Of the training block by their own name, others by their block, whose other keys stay."""
+    first = svc.train(recipe, keys=SIGNING_KEYS, algorithms=["TopPop"], n_trials=1, seed=7)
+    assert first.header["algorithms"] == ["TopPopRecommender"]
+    assert first.header["recipe_hash"] != svc.train(recipe, keys=SIGNING_KEYS, n_trials=2).header["recipe_hash"]
+    other = svc.train(recipe, keys=SIGNING_KEYS, algorithms=["TopPop"], output={"path": "models/other.svc"})
+    assert Path(other.artifact).name == f"other.{other.model_version[7:15]}.svc"
+    assert recipe.read_text() == RECIPE
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"keys": None}, errors.ConfigError, "no signing keys"),
+        ({"n_trial": 3}, errors.RecipeError, "n_trial"),
+        ({"cutoff": 0}, errors.RecipeError, "training.cutoff"),
+        ({"cutoff": 5000}, errors.CutoffTooLarge, "5000"),
+        ({"source": {"path": "none.csv"}}, errors.DataSourceError, "none.csv"),
+        ({"cleansing": {"min_rows": 10**6}}, errors.MinDataViolation, "1000000"),
+    ],
+)
+def test_what_fails_is_an_exception(
+    recipe: Path, options: dict[str, Any], error: type[errors.SvcError], words: str
+) -> None:
+    """The class says which; nothing was written."""
+    with pytest.raises(error, match=words):
+        svc.train(recipe, **{"keys": SIGNING_KEYS, **options})
+    assert not (recipe.parent / "models").exists() or not list((recipe.parent / "models").glob("*.svc"))
+
+
+def test_a_missing_recipe_and_a_held_lock(recipe: Path) -> None:
+    """Both are exceptions, too."""
+    with pytest.raises(errors.RecipeError, match="no such file"):
+        svc.train(recipe.with_name("none.yaml"), keys=SIGNING_KEYS)
+    with (
+        run_lock(str(recipe.parent / "models/shop.svc"), timeout_s=0, settings=Settings()),
+        pytest.raises(errors.LockContestedError),
+    ):
+        svc.train(recipe, keys=SIGNING_KEYS)

@@ -1,0 +1,170 @@
+"""Blends: exact by brute force, the same alone and in a batch, whatever is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.model.coldstart import LeastSquares
+from svc.model.history import History
+from svc.model.item_sets import ItemSet
+from svc.model.query import Query
+from svc.model.recommenders import blend_scan
+from svc.model.recommenders.base import excluded_columns, profile
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.dense_weights import DenseWeightsScorer
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import IALSScorer, SVDScorer
+from svc.model.recommenders.neighbours import NeighbourScorer
+
+N_USERS, K = 30, 5
+
+
+def history(rng: np.random.Generator, n_items: int) -> History:
+    """The last user has nothing."""
+    sizes = np.append(rng.integers(1, 12, N_USERS - 1), 0)
+    columns = [np.sort(rng.choice(n_items, size, replace=False)) for size in sizes]
+    return History(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32), np.concatenate(columns).astype(np.int32))
+
+
+def neighbours(rng: np.random.Generator, n_items: int, *, negative: bool = False) -> NeighbourScorer:
+    columns = np.array([np.sort(rng.choice(n_items, 6, replace=False)) for _ in range(n_items)], dtype=np.int32)
+    weights = rng.random(columns.size) - (0.5 if negative else 0.0)
+    return NeighbourScorer(np.arange(n_items + 1, dtype=np.int32) * 6, columns.ravel(), weights.astype(np.float32))
+
+
+def factors(rng: np.random.Generator, n_items: int, *, tied: bool = False) -> IALSScorer:
+    items = rng.normal(size=(n_items, K)) * rng.pareto(1.5, n_items)[:, np.newaxis]
+    items[-3:] = 0.0
+    if tied:
+        items = np.round(items)
+    least_squares = LeastSquares(
+        alpha0=0.1, reg=0.1, nu=1.0, confidence=1.0, target_weight=1.0, n_users=N_USERS, n_items=n_items,
+        user_weights=rng.normal(size=(2, K)).astype(np.float32), item_weights=None,
+    )  # fmt: skip
+    users = rng.normal(size=(N_USERS, K)).astype(np.float32)
+    users[3] = 0.0
+    return IALSScorer(users, FactorIndex.build(items.astype(np.float32)), least_squares)
+
+
+def blend(kind: str, rng: np.random.Generator, n_items: int, seen: History) -> BlendScorer:
+    if kind == "neighbours":
+        return BlendScorer.of(None, [neighbours(rng, n_items), neighbours(rng, n_items)], (0.4, 0.6), seen)
+    if kind == "dense":
+        dense = DenseWeightsScorer(rng.normal(size=(n_items, n_items)).astype(np.float32))
+        users = rng.normal(size=(N_USERS, K)).astype(np.float32)
+        svd = SVDScorer(users, FactorIndex.build(rng.normal(size=(n_items, K)).astype(np.float32)))
+        return BlendScorer.of(svd, [dense], (0.5, 0.5), seen)
+    parts = [neighbours(rng, n_items, negative=kind == "negative")]
+    if kind == "three":
+        parts.append(neighbours(rng, n_items))
+    weights = (0.7, 0.3) if len(parts) == 1 else (0.5, 0.3, 0.2)
+    return BlendScorer.of(factors(rng, n_items, tied=kind == "tied"), parts, weights, seen)
+
+
+KINDS = ["plain", "negative", "three", "tied", "neighbours", "dense"]
+
+
+def brute_force(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
+    """The score of every item: each part's own, over its deviation over all items."""
+    rows, values = profile(query, seen)
+    parts = [part.totals(rows, values) for part in scorer.sums]
+    if scorer.factors is not None:
+        index = scorer.factors.index
+        items = np.empty(index.factors.shape)
+        items[index.columns] = index.factors
+        known = query.user >= 0
+        vector = scorer.factors.users[query.user] if known else scorer.factors.embed_cold([query])[0]
+        parts.insert(0, items @ vector.astype(np.float64))
+    total = np.zeros(scorer.n_items)
+    for weight, part in zip(scorer.weights, parts, strict=True):
+        if part.std() > 1e-9:
+            total += weight * part / part.std()
+    total[excluded_columns(query, seen)] = -np.inf
+    if query.allowed is not None:
+        total[~query.allowed.flags()] = -np.inf
+    return total
+
+
+def queries(rng: np.random.Generator, n_items: int) -> list[Query]:
+    found = [Query(limit=int(limit), user=user) for user, limit in enumerate(rng.integers(1, 25, N_USERS))]
+    seeds = np.sort(rng.choice(n_items, 4, replace=False)).astype(np.int32)
+    few = ItemSet.of_columns(rng.choice(n_items, n_items // 20, replace=False), n_items)
+    found += [Query(limit=5, seeds=seeds), Query(limit=5, seeds=seeds, seed_weights=np.array([1.0, 2.0, 0.5, 3.0]))]
+    found += [Query(limit=7, user=1, allowed=few), Query(limit=7, user=1, allowed=~few)]
+    found += [Query(limit=9, user=2, exclude=seeds, include_seen=True), Query(limit=n_items, user=5)]
+    return found
+
+
+@pytest.mark.parametrize("n_items", [40, 900])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every score, and the items wherever scores differ by more than rounding."""
+    shrink(monkeypatch)
+    rng = np.random.default_rng([n_items, KINDS.index(kind)])
+    seen = history(rng, n_items)
+    scorer = blend(kind, rng, n_items, seen)
+    for query in queries(rng, n_items):
+        (ranking,) = scorer.rank([query], seen)
+        expected = brute_force(scorer, query, seen)
+        wanted = min(query.limit, np.count_nonzero(expected > -np.inf))
+        assert len(ranking.items) == wanted
+        assert len(set(ranking.items.tolist())) == wanted
+        np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose(ranking.scores, np.sort(expected)[::-1][:wanted], rtol=1e-9, atol=1e-9)
+        ties = np.flatnonzero(np.diff(ranking.scores) == 0)
+        assert (ranking.items[ties] < ranking.items[ties + 1]).all()
+
+
+@pytest.mark.parametrize("n_items", [40, 900])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bytes_are_the_same_alone_and_in_any_batch(
+    kind: str, n_items: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shrink(monkeypatch)
+    rng = np.random.default_rng([n_items, 7, KINDS.index(kind)])
+    seen = history(rng, n_items)
+    scorer = blend(kind, rng, n_items, seen)
+    asked = queries(rng, n_items)
+    alone = [bits(scorer.rank([query], seen)[0]) for query in asked]
+    for order in (np.arange(len(asked)), rng.permutation(len(asked)), rng.permutation(len(asked))[:9]):
+        together = scorer.rank([asked[place] for place in order], seen)
+        assert [bits(ranking) for ranking in together] == [alone[place] for place in order]
+
+
+def test_features_are_answered_by_the_part_that_learned_from_them() -> None:
+    rng = np.random.default_rng(3)
+    seen = history(rng, 60)
+    scorer = blend("plain", rng, 60, seen)
+    assert scorer.factors is not None
+    assert scorer.feature_dim("user") == 2
+    described = [Query(limit=6, user_features=np.array([1.0, 0.5])), Query(limit=6, user=4)]
+    found = scorer.rank(described, seen)
+    assert bits(found[0]) == bits(scorer.factors.rank(described[:1], seen)[0])
+    assert bits(found[1]) == bits(scorer.rank(described[1:], seen)[0])
+
+
+def test_a_user_whom_no_part_knows_gets_the_first_items() -> None:
+    """All score 0, so ties decide: an empty history and a zero vector."""
+    rng = np.random.default_rng(5)
+    seen = history(rng, 50)
+    scorer = blend("plain", rng, 50, seen)
+    assert scorer.factors is not None
+    scorer.factors.users[N_USERS - 1] = 0.0
+    scorer = BlendScorer.of(scorer.factors, scorer.sums, scorer.weights, seen)
+    (ranking,) = scorer.rank([Query(limit=4, user=N_USERS - 1)], seen)
+    assert ranking.items.tolist() == [0, 1, 2, 3]
+    assert not ranking.scores.any()
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a few hundred items go through every stage of a scan."""
+    monkeypatch.setattr(blend_scan, "FIRST_SCORED", 8)
+    monkeypatch.setattr(blend_scan, "SCORED_PER_ITEM", 1)
+    monkeypatch.setattr(blend_scan, "HEAD", 64)
+
+
+def bits(ranking: Any) -> tuple[bytes, bytes]:
+    return ranking.items.tobytes(), ranking.scores.tobytes()

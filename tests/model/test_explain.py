@@ -1,0 +1,125 @@
+"""Reasons add up to the score they explain, and are what brute force says they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.model.explain import Because
+from svc.model.model import Model
+from svc.model.query import Interaction, Prepared, Ranking, Restriction
+from tests.families import EVERY_FAMILY, N_ITEMS, family
+
+ALL = Restriction(explain=10**6)
+SUMS = ["IALS", "SVD", "neighbours", "dense_weights"]
+"""The parts of a blend are scaled by the profile, so it is no sum that loses one addend with one interaction."""
+
+
+def explained(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:
+    asked = {"user_id": None, "user_features": None, "limit": 8, "restriction": ALL, **asked}
+    prepared = model.prepare_recommend(**asked)
+    return prepared, model.rank([prepared.query])[0]
+
+
+def requests(model: Model) -> list[dict[str, Any]]:
+    history = [Interaction("i3", 2.0), Interaction("i7"), Interaction("i20", 0.5)]
+    some: list[dict[str, Any]] = [{"user_id": "u5"}, {"user_id": "u11"}, {"history": history}]
+    some.append({"user_id": "u4", "history": history})
+    if model.features is not None:
+        some += [{"user_features": {"tag": "a", "age": 48}}, {"user_features": {"age": 20}, "history": history}]
+    return some
+
+
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+def test_shares_and_the_rest_add_up_and_name_only_what_the_user_has(name: str) -> None:
+    """Strongest first, without zeros; every item named is one of the history."""
+    model = family(name)
+    for asked in requests(model):
+        prepared, ranking = explained(model, **asked)
+        query = prepared.query
+        own = set(query.seeds.tolist()) | (set(model.history.items(query.user).tolist()) if query.user >= 0 else set())
+        for because, score in zip(ranking.because, ranking.scores, strict=True):
+            shares = [share for _, share in because.reasons]
+            if name == "popularity":
+                assert because == Because((("popular", 1.0),), 0.0)
+                continue
+            if score:
+                assert abs(sum(shares) + because.rest - 1) < 1e-9
+            assert all(share != 0 for share in shares)
+            sizes = [abs(share) for share in shares]
+            assert sizes == sorted(sizes, reverse=True)
+            assert {reason for reason, _ in because.reasons if isinstance(reason, int)} <= own
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_what_an_interaction_adds_is_what_is_missing_without_it(name: str) -> None:
+    """For models that are sums; for iALS with the matrix of the solve held fixed, as the formula says."""
+    model = family(name)
+    history = [Interaction(f"i{item}", weight) for item, weight in ((2, 1.0), (5, 2.0), (9, 0.5), (30, 1.0))]
+    prepared, ranking = explained(model, history=history)
+    if name == "IALS":
+        solver = model.scorer.least_squares  # type: ignore[attr-defined]
+        z = model.scorer.index.vectors(prepared.query.seeds)  # type: ignore[attr-defined]
+        c = prepared.query.seed_weights
+        vectors = model.scorer.index.vectors(np.arange(N_ITEMS, dtype=np.int32))  # type: ignore[attr-defined]
+        left = solver.alpha0 * vectors.T @ vectors + (z.T * c) @ z
+        left += solver.regularization(len(z), N_ITEMS) * np.eye(len(left))
+        addends = vectors @ np.linalg.inv(left) @ (z.T * c)  # Hu, Koren, Volinsky: y_i' W y_j c_j
+    for column, because, score in zip(ranking.items.tolist(), ranking.because, ranking.scores, strict=True):
+        assert abs(because.rest) < 1e-9 or score == 0
+        for reason, share in because.reasons:
+            if name == "IALS":
+                expected = addends[column, prepared.query.seeds.tolist().index(reason)]
+            else:
+                fewer = [one for one in history if one.item_id != f"i{reason}"]
+                _, without = explained(model, history=fewer, limit=N_ITEMS, include_seen=True)
+                expected = score - without.scores[without.items.tolist().index(column)]
+            np.testing.assert_allclose(share * score, expected, atol=1e-9)
+
+
+def test_an_explained_user_is_solved_anew() -> None:
+    """The score of the answer is then the one that is explained: that of the whole history, exactly."""
+    model = family("IALS")
+    prepared, ranking = explained(model, user_id="u5")
+    history = [Interaction(f"i{column}") for column in model.history.items(5).tolist()]
+    _, expected = explained(model, history=history)
+    assert prepared.profile == "user"
+    assert ranking.scores.tobytes() == expected.scores.tobytes()
+    plain = explained(model, user_id="u5", restriction=Restriction())[1]
+    assert plain.because == ()
+
+
+def test_features_are_named_with_their_values() -> None:
+    """`tag=a`, `age=48`: not the constant, which is part of the rest; for unseen items as well."""
+    model = family("IALS")
+    _, ranking = explained(model, user_features={"tag": "a", "age": 48})
+    named = {reason for because in ranking.because for reason, _ in because.reasons}
+    assert named == {"tag=a", "age=48"}
+    prepared = model.prepare_related(
+        seed_items=["i3"], item_features={"new": {"tag": "b", "age": 24}}, user_features=None, limit=5, restriction=ALL
+    )
+    (related,) = model.rank([prepared.query])
+    assert {reason for because in related.because for reason, _ in because.reasons} == {3, "tag=b", "age=24"}
+
+
+def test_a_learned_vector_has_no_reasons() -> None:
+    """The vector of a BPR user is no sum over its history: all of the score is the rest. That of a history is one."""
+    model = family("BPR")
+    assert set(explained(model, user_id="u5")[1].because) == {Because((), 1.0)}
+    _, ranking = explained(model, history=[Interaction("i3"), Interaction("i9")])
+    assert all(
+        abs(because.rest) < 1e-9 for because, score in zip(ranking.because, ranking.scores, strict=True) if score
+    )
+
+
+def test_only_the_page_is_explained_and_only_the_strongest_are_named() -> None:
+    """The rest is 1 less what is shown."""
+    model = family("neighbours")
+    prepared, ranking = explained(model, user_id="u11", restriction=Restriction(offset=2, explain=2))
+    page = ranking.from_place(prepared.offset)
+    assert len(page.because) == len(page.items) == 8
+    for because in page.because:
+        assert len(because.reasons) <= 2
+        assert because.rest == 1.0 - sum(share for _, share in because.reasons)

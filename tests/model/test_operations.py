@@ -1,0 +1,171 @@
+"""Small payloads that ask for much: refused in little time and memory, and no message writes out what they hold."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.errors import ForbiddenClass, PayloadInvalid
+from svc.model import codec, operations
+from tests.fuzz.targets import bounded
+
+START = b"\x80\x05"
+ARRAY = b"\x8c\x0fsvc.model.codec\x8c\x05array\x93"
+IDS = b"\x8c\x0dsvc.model.ids\x8c\x07IdTable\x93"
+
+
+def decode(pickled: bytes) -> Any:
+    """The value of a pickle in a payload with one buffer of 8 bytes."""
+    return codec.decode(memoryview(b"".join(codec._lay_out(START + pickled + b".", [memoryview(bytes(8))]))))
+
+
+def refused(pickled: bytes) -> str:
+    """The message with which it is refused, in bounds."""
+    with bounded(), pytest.raises((PayloadInvalid, ForbiddenClass)) as caught:
+        decode(pickled)
+    assert len(str(caught.value)) < 300
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+    return str(caught.value)
+
+
+def got(number: int) -> bytes:
+    return b"j" + struct.pack("<I", number)
+
+
+def levels(how: str, count: int) -> bytes:
+    """A value that holds the level below it twice, `count` times, and stands on the stack as memo `count`."""
+    made = {
+        "list": b"](%s%se",
+        "dict": b"}(\x8c\x01a%s\x8c\x01b%su",
+        "tuple": b"%s%s\x86",
+        "instance": IDS + b")}(\x8c\x01a%s\x8c\x01b%su\x86R",
+    }[how]
+    text = b"]\x94"
+    for level in range(count):
+        text += made % (got(level), got(level)) + b"\x94"
+    return text
+
+
+HOW = ("list", "dict", "tuple", "instance")
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("count", [16, 24, 60])
+@pytest.mark.parametrize("use", [b"%s", b"](%sN" + b"e", b"}\x8c\x01a%ss", IDS + b"%s)\x86R", IDS + b"}%s\x86R"])
+def test_what_doubles_with_each_level_is_refused(how: str, count: int, use: bytes) -> None:
+    """Lists, dicts, tuples and instances, bare or put into something."""
+    refused(use % levels(how, count))
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("count", [3, 12, 24, 60])
+@pytest.mark.parametrize("place", ["dtype", "shape", "order", "buffer"])
+def test_no_part_of_an_array_is_written_into_a_message(how: str, count: int, place: str) -> None:
+    """Its type, shape and order are told by their types and lengths unless they are what they must be."""
+    parts = {"buffer": b"\x97", "dtype": b"\x8c\x03<f8", "shape": b"K\x01\x85", "order": b"\x8c\x01C"}
+    call = ARRAY + b"(" + b"".join((parts | {place: levels(how, count)}).values()) + b"tR"
+    message = refused(call)
+    assert "[[" not in message
+    assert "((" not in message
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"(" + b"\x8f" * (1 << 20) + b"t",
+        b"](" + b"\x8f" * (1 << 20) + b"e",
+        b"](" + b"]" * (1 << 20) + b"e",
+        b"](" + b"}" * (1 << 20) + b"e",
+        b"](" + b"N" * (1 << 20) + b"e",
+        b"](" + b"(\x91" * (1 << 18) + b"e",
+        b"]" * (1 << 20),
+        b"]\x94" + b"]h\x00a" * (1 << 17),
+        b"]" * 100_000 + b"a" * 99_999,
+        b"N" + b"\x85" * 1_000_000,
+    ],
+    ids=["sets in a tuple", "sets", "lists", "dicts", "nones", "frozensets", "bare", "held", "deep list", "deep tuple"],
+)
+def test_a_million_containers_are_refused_in_little_memory(pickled: bytes) -> None:
+    """A mebibyte of empty sets would take 252."""
+    refused(pickled)
+
+
+def colliding(count: int) -> list[bytes]:
+    """Whole numbers with one hash: a dict of them takes time in proportion to the square of their count."""
+    numbers = [((1 << 61) - 1) * step for step in range(1, count + 1)]
+    return [b"\x8a\x0a" + number.to_bytes(10, "little") for number in numbers]
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"}(" + b"N".join(colliding(50_000)) + b"Nu",
+        b"\x8f(" + b"".join(colliding(50_000)) + b"\x90",
+        b"(" + b"".join(colliding(50_000)) + b"\x91",
+        b"(" + b"N" * 30_000 + b"t\x94}(" + b"h\x00N" * 60_000 + b"u",
+        b"}K\x01Ns",
+        b"\x8f(N\x90",
+        b"(K\x01\x91",
+        b"})Ns",
+    ],
+    ids=["dict", "set", "frozenset", "one large key", "number", "none", "frozen number", "tuple"],
+)
+def test_keys_and_members_are_texts(pickled: bytes) -> None:
+    """Their hashes are salted, remembered, and cost what the text costs to read."""
+    refused(pickled)
+
+
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"]\x94h\x00a",
+        b"]\x94]h\x00ah\x00Na",
+        b"}\x94\x8c\x01ah\x00s",
+        b"]\x94\x8c\x01ah\x00}\x94N\x86",
+        b"NNa",
+        b"\x8c\x01aNa",
+    ],
+)
+def test_what_another_value_holds_does_not_grow(pickled: bytes) -> None:
+    """A value within itself, and one that is filled after it was counted."""
+    with suppress(PayloadInvalid), bounded():
+        repr(decode(pickled))
+    if pickled != b"]\x94\x8c\x01ah\x00}\x94N\x86":
+        refused(pickled)
+
+
+def test_the_bounds_hold_to_the_value() -> None:
+    """One operation, container, level or value more is refused."""
+    most = operations.MAX_CONTAINERS - 1
+    for within, beyond in (
+        (b"](" + b"]" * most + b"e", b"](" + b"]" * (most + 1) + b"e"),
+        (b"](" + b"N" * (operations.MAX_SIZE - 1) + b"e", b"](" + b"N" * operations.MAX_SIZE + b"e"),
+        (
+            b"]" * operations.MAX_DEPTH + b"a" * (operations.MAX_DEPTH - 1),
+            b"]" * (operations.MAX_DEPTH + 1) + b"a" * operations.MAX_DEPTH,
+        ),
+    ):
+        with bounded():
+            decode(within)
+        refused(beyond)
+
+
+PIECES = (
+    *(b"N", b"K\x01", b"]", b"}", b"\x8f", b")", b"\x94", b"(", b"e", b"u", b"\x90", b"\x91", b"t", b"a", b"s"),
+    *(b"\x85", b"\x86", b"\x87", b"R", b"\x97", b"\x8c\x01a", b"\x8c\x01b", b"h\x00", b"h\x01", b"h\x02", b"h\x03"),
+    *(ARRAY, IDS, b"](h\x00h\x00e\x94", b"h\x01h\x01\x86\x94", b"}(\x8c\x01ah\x00\x8c\x01bh\x00u\x94", b"\x8c\x03<f8"),
+)
+
+
+@given(st.lists(st.tuples(st.sampled_from(PIECES), st.integers(1, 40)), max_size=40))
+@settings(max_examples=300, deadline=None)
+def test_any_program_of_known_operations_ends_in_bounds(program: list[tuple[bytes, int]]) -> None:
+    """It gives a value whose text is short enough to be written, or one of the two errors."""
+    with bounded(), suppress(PayloadInvalid, ForbiddenClass):
+        assert len(repr(decode(b"".join(piece * count for piece, count in program)))) < 100 * operations.MAX_SIZE

@@ -1,0 +1,162 @@
+"""Whatever restricts a ranking restricts it before the best are taken: brute force over all items is the reference."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.errors import UnknownUser
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.item_sets import ItemSet
+from svc.model.model import Model
+from svc.model.query import Interaction, Prepared, Query, Ranking, Restriction
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import BPRScorer, SVDScorer
+from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
+
+model_of = cache(family)
+sets = st.none() | st.integers(0, 2**N_ITEMS - 1).map(
+    lambda bits: ItemSet.of_flags(np.array([bits >> place & 1 for place in range(N_ITEMS)], dtype=np.bool_))
+)
+ids = st.integers(0, N_ITEMS + 3).map(lambda number: f"i{number}")
+interactions = st.builds(Interaction, ids, st.sampled_from([1.0, 0.5, 3.0]))
+
+
+@st.composite
+def questions(draw: st.DrawFn) -> tuple[dict[str, Any], Restriction]:
+    """A request for a user, known or not, and what its answer may hold."""
+    offset = draw(st.integers(0, N_ITEMS + 2))
+    include = draw(st.none() | st.lists(ids, max_size=12))
+    asked = {
+        "user_id": draw(st.none() | st.integers(0, N_USERS).map(lambda number: f"u{number}")),
+        "user_features": None,
+        "limit": draw(st.integers(1, N_ITEMS)),
+        "exclude_items": draw(st.lists(ids, max_size=6)),
+        "include_seen": draw(st.booleans()),
+        "history": draw(st.lists(interactions, max_size=6)),
+        "replace": draw(st.booleans()),
+        "fallback": True,
+    }
+    return asked, Restriction(offset, include, draw(sets))
+
+
+def everything(model: Model, query: Query) -> Ranking:
+    """The ranking of all items for whoever asks."""
+    return model.rank([query._replace(limit=N_ITEMS, include_seen=True, allowed=None, exclude=query.exclude[:0])])[0]
+
+
+def brute_force(model: Model, prepared: Prepared, asked: dict[str, Any], restriction: Restriction) -> list[str]:
+    """Ids of the page, by looking at every item in turn."""
+    query, page = prepared.query, []
+    seen: set[int] = set()
+    if not asked["include_seen"] and not query.popular:
+        seen = set(query.seeds.tolist()) | (set(model.history.items(query.user).tolist()) if query.user >= 0 else set())
+    allowed = range(N_ITEMS) if restriction.allowed is None else restriction.allowed.columns().tolist()
+    for column in everything(model, query).items.tolist():
+        name = model.item_ids.at(column)
+        named = restriction.include_items is None or name in restriction.include_items
+        if column in allowed and named and name not in asked["exclude_items"] and column not in seen:
+            page.append(name)
+    return page[restriction.offset : restriction.offset + asked["limit"]]
+
+
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+@settings(max_examples=60)
+@given(some=st.lists(questions(), min_size=1, max_size=12))
+def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
+    name: str, some: list[tuple[dict[str, Any], Restriction]]
+) -> None:
+    """With filters, include, exclude, seen, history, offset and the fallback mixed; the same bits either way."""
+    model = model_of(name)
+    prepared = [model.prepare_recommend(**asked, restriction=restriction) for asked, restriction in some]
+    batch = model.rank([one.query for one in prepared])
+    for one, ranking, (asked, restriction) in zip(prepared, batch, some, strict=True):
+        page = ranking.from_place(one.offset)
+        assert [model.item_ids.at(column) for column in page.items] == brute_force(model, one, asked, restriction)
+        alone = model.rank([one.query])[0]
+        assert alone.items.tolist() == ranking.items.tolist()
+        assert alone.scores.tobytes() == ranking.scores.tobytes()
+
+
+@pytest.mark.parametrize("scorer", [SVDScorer, BPRScorer])
+@pytest.mark.parametrize("share", [0.9, 0.4, 0.13, 0.05, 0.001])
+def test_a_large_index_is_scanned_exactly_under_filters(scorer: Any, share: float) -> None:
+    """Sizes at which scans prune, gather and go through several blocks; some item vectors are zero."""
+    rng = np.random.default_rng(int(share * 1000))
+    n_items, n_users, components = 20_000, 24, 8
+    items = (rng.standard_normal((n_items, components + (scorer is BPRScorer)))).astype(np.float32)
+    items *= rng.exponential(size=(n_items, 1)).astype(np.float32)
+    items[rng.choice(n_items, 3000, replace=False)] = 0
+    seen = np.sort(rng.choice(n_items, (n_users, 40)), axis=1).astype(np.int32)
+    model = Model(
+        user_ids=IdTable.from_ids([f"u{user}" for user in range(n_users)]),
+        item_ids=IdTable.from_ids([f"i{item}" for item in range(n_items)]),
+        history=History(np.arange(0, n_users * 40 + 1, 40), seen.ravel()),
+        scorer=scorer(rng.standard_normal((n_users, components)).astype(np.float32), FactorIndex.build(items)),
+        features=None,
+    )
+    model.ready()
+    shared = ItemSet.of_flags(rng.random(n_items) < share)
+    own = [ItemSet.of_flags(rng.random(n_items) < share) if user % 3 == 0 else shared for user in range(n_users)]
+    queries = [Query(limit=(5, 20, 700)[user % 3], user=user, allowed=own[user]) for user in range(n_users)]
+    queries += [query._replace(user=-1, seeds=seen[query.user][:3]) for query in queries]
+    full = model.rank([query._replace(limit=n_items, allowed=None) for query in queries])
+    for query, ranking, every in zip(queries, model.rank(queries), full, strict=True):
+        assert query.allowed is not None
+        expected = every.items[query.allowed.flags()[every.items]][: query.limit]
+        assert ranking.items.tolist() == expected.tolist()
+        assert model.rank([query])[0].scores.tobytes() == ranking.scores.tobytes()
+
+
+def test_item_sets_are_sets() -> None:
+    """Intersection, union, complement, membership and columns agree with Python's own, at any length."""
+    rng = np.random.default_rng(5)
+    for n_items in (1, 7, 8, 9, 100, 1001):
+        first, second = (set(np.flatnonzero(rng.random(n_items) < 0.4).tolist()) for _ in range(2))
+        a = ItemSet.of_columns(np.array(sorted(first), dtype=np.int32), n_items)
+        b = ItemSet.of_columns(np.array([*second, *second], dtype=np.int32), n_items)
+        for made, expected in ((a & b, first & second), (a | b, first | second), (~a, set(range(n_items)) - first)):
+            assert made.columns().tolist() == sorted(expected)
+            assert made.count == len(expected)
+        assert a.contains(np.arange(n_items, dtype=np.int32)).tolist() == [column in first for column in range(n_items)]
+        assert a.nbytes == (n_items + 7) // 8
+
+
+def test_what_is_known_decides_the_profile() -> None:
+    """And the query of a user whose history is replaced is the one of that history alone."""
+    model = model_of("IALS")
+    given = [Interaction("i3"), Interaction("none"), Interaction("i1", 2.0), Interaction("i3")]
+
+    def profile(**more: Any) -> Prepared:
+        return model.prepare_recommend(**{"user_id": None, "user_features": None, "limit": 3, **more})
+
+    assert profile(user_id="u1").profile == "user"
+    assert profile(user_id="u1", history=[Interaction("none")], replace=True).profile == "user"
+    assert profile(user_id="u1", history=given).profile == "user+history"
+    assert profile(user_id="no", user_features={}).profile == "features"
+    assert profile(user_features={"tag": "a"}, history=given).profile == "features+history"
+    assert profile(fallback=True, history=[Interaction("none")]).profile == "popular"
+    replaced = profile(user_id="u1", history=given, replace=True)
+    assert (replaced.profile, replaced.ignored_items) == ("history", ("none",))
+    assert repr(replaced) == repr(profile(history=given))
+    assert replaced.query.seeds.tolist() == [1, 3]
+    assert replaced.query.seed_weights is not None
+    assert replaced.query.seed_weights.tolist() == [2.0, 2.0]
+    with pytest.raises(UnknownUser, match="no item of the history"):
+        profile(history=[Interaction("none")])
+
+
+def test_repeated_items_add_to_the_weights_of_the_known_history() -> None:
+    """An item chosen again counts once more."""
+    model = model_of("neighbours")
+    column = int(model.history.items(3)[0])
+    asked = {"user_id": "u3", "user_features": None, "limit": 3}
+    query = model.prepare_recommend(**asked, history=[Interaction(f"i{column}", 2.5)]).query
+    assert query.seed_weights is not None
+    assert dict(zip(query.seeds.tolist(), query.seed_weights.tolist(), strict=True))[column] == 3.5

@@ -1,0 +1,104 @@
+"""Filter trees: what is accepted, the one canonical form, and the words of each refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.recipe.filter_tree import FilterProblem, parse_filter
+
+KINDS = {"genres": "multi_label", "country": "categorical", "year": "numerical"}
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A tree of that many levels."""
+    tree: dict[str, Any] = {"year": {"eq": 1}}
+    for _ in range(levels - 1):
+        tree = {"not": tree}
+    return tree
+
+
+REFUSED: list[tuple[Any, tuple[str | int, ...], str, str]] = [
+    ("x", (), "exactly one key: all, any, not or a field; this is a string", "filter_node"),
+    ({}, (), "an object with 0 keys", "filter_node"),
+    ({"year": {"eq": 1}, "country": {"any": ["a"]}}, (), "an object with 2 keys", "filter_node"),
+    ({"all": []}, ("all",), "`all` takes a list with at least one filter", "filter_list"),
+    ({"any": {"year": {"eq": 1}}}, ("any",), "`any` takes a list with at least one filter", "filter_list"),
+    ({"any": [{"year": {"eq": 1}}, 7]}, ("any", 1), "this is a number", "filter_node"),
+    ({"not": None}, ("not",), "this is null", "filter_node"),
+    ({"yaer": {"eq": 1}}, ("yaer",), "did you mean 'year'? there are genres, country, year", "filter_field"),
+    ({"year": {}}, ("year",), "operators of a numerical field: gt, gte, lt, lte, eq, exists", "filter_condition"),
+    ({"year": 1990}, ("year",), "a condition is an object", "filter_condition"),
+    ({"year": {"any": ["1990"]}}, ("year", "any"), "a numerical field takes gt, gte, lt, lte", "filter_operator"),
+    ({"year": {"gtee": 1}}, ("year", "gtee"), "did you mean 'gte'?", "filter_operator"),
+    ({"country": {"all": ["a"]}}, ("country", "all"), "a categorical field takes any, exists", "filter_operator"),
+    ({"year": {"eq": "1990"}}, ("year", "eq"), "compared with a finite number", "filter_value"),
+    ({"year": {"eq": True}}, ("year", "eq"), "compared with a finite number", "filter_value"),
+    ({"year": {"eq": 10**400}}, ("year", "eq"), "compared with a finite number", "filter_value"),
+    ({"year": {"exists": 1}}, ("year", "exists"), "`exists` takes true or false", "filter_value"),
+    ({"country": {"any": []}}, ("country", "any"), "1 to 1000 strings; this is a list of 0", "filter_list"),
+    ({"country": {"any": ["a"] * 1001}}, ("country", "any"), "this is a list of 1001", "filter_list"),
+    ({"country": {"any": "a"}}, ("country", "any"), "this is a string", "filter_list"),
+    ({"genres": {"any": ["a", 7]}}, ("genres", "any", 1), "are strings; this is a number", "filter_value"),
+    ({"genres": {"any": ["a" * 8193]}}, ("genres", "any", 0), "at most 8192 characters", "filter_value"),
+    ({"all": [{"year": {"eq": 1}}] * 33}, ("all",), "at most 32 conditions", "filter_size"),
+    ({"all": [{"any": [{"year": {"eq": 1}}] * 20}] * 2}, ("all", 1, "any", 12), "at most 32 conditions", "filter_size"),
+    (nested(9), ("not",) * 8, "at most 8 levels", "filter_depth"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: str(case[0])[:40])
+def test_each_wrong_tree_is_refused_with_its_place_and_a_way_out(case: tuple[Any, Any, str, str]) -> None:
+    """Place, words and type; no value of the tree is repeated."""
+    tree, place, words, type = case
+    with pytest.raises(FilterProblem) as caught:
+        parse_filter(tree, KINDS)
+    assert caught.value.place == place
+    assert words in caught.value.message
+    assert caught.value.type == type
+
+
+def test_a_recipe_without_filter_fields_says_so() -> None:
+    """The client learns that no name could have been right."""
+    with pytest.raises(FilterProblem, match="declares no item_metadata"):
+        parse_filter({"year": {"eq": 1}}, {})
+
+
+def test_bounds_are_inclusive() -> None:
+    """Eight levels, 32 conditions and 1,000 values are fine; several operators of one condition count once."""
+    parse_filter(nested(8), KINDS)
+    parse_filter({"all": [{"year": {"gte": 1, "lt": 3}}] * 32}, KINDS)
+    parse_filter({"country": {"any": [str(number) for number in range(1000)]}}, KINDS)
+
+
+def test_order_and_repeats_do_not_change_the_canonical_form() -> None:
+    """So that a cache knows both as one filter."""
+    first = {"all": [{"genres": {"any": ["b", "a", "b"]}}, {"year": {"lt": 3, "gte": 1}}]}
+    second = {"all": [{"year": {"gte": 1.0, "lt": 3}}, {"genres": {"any": ["a", "b"]}}, {"year": {"lt": 3, "gte": 1}}]}
+    assert parse_filter(first, KINDS) == parse_filter(second, KINDS)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["all", "any", "not", "genres", "country", "year", "gte", "exists", "x"]), inner, max_size=2
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_any_value_is_parsed_or_refused(tree: Any) -> None:
+    """Nothing but FilterProblem comes out, whatever stands in the body."""
+    try:
+        canonical = parse_filter(tree, KINDS)
+    except FilterProblem as problem:
+        assert problem.message
+    else:
+        assert hash(canonical) is not None

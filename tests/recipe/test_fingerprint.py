@@ -1,0 +1,61 @@
+"""What the recipe hash depends on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from tests.recipe.loading import AVAILABILITY, BASE, METADATA, load
+
+
+def test_shorthand_and_long_form_are_one_recipe(tmp_path: Path) -> None:
+    """The same meaning in either spelling gives the same parsed recipe and the same hash."""
+    short = {
+        "algorithms": ["ials", "toppop"],
+        "metric": "recall",
+        "split": {"scheme": "time_user"},
+        "output": {"path": "a.svc"},
+        "versioning": "append_sha",
+    }
+    long = {
+        "training": {"algorithms": ["IALS", "TopPopRecommender"], "metric": "recall", "split": {"scheme": "time_user"}},
+        "output": {"path": "a.svc", "versioning": "append_sha"},
+    }
+    first, second = load(tmp_path, short), load(tmp_path, long)
+    assert first.recipe == second.recipe
+    assert first.recipe_hash == second.recipe_hash
+
+
+def test_defaults_and_order_do_not_change_the_hash(tmp_path: Path) -> None:
+    """Writing a default out, reordering keys or commenting leaves the hash alone; another value does not."""
+    plain = load(tmp_path).recipe_hash
+    spelled = {"training": {"n_trials": 40, "split": {"heldout_ratio": 0.1}}, "cleansing": {}, "item_metadata": None}
+    assert load(tmp_path, spelled).recipe_hash == plain
+    assert (
+        load(tmp_path, {"source": {"path": "data/ratings.csv", "delimiter": ",", "type": "csv"}}).recipe_hash == plain
+    )
+    assert load(tmp_path, "# note\n" + yaml.safe_dump(BASE)).recipe_hash == plain
+    assert load(tmp_path, {"training": {"n_trials": 41}}).recipe_hash != plain
+    assert len(plain) == 12
+
+
+def test_the_hash_is_taken_before_expansion(tmp_path: Path) -> None:
+    """Another date injected is the same recipe."""
+    more = {"source": {"type": "csv", "path": "${SVC_RECIPE_DAY}.csv"}, "training": {"n_trials": "${SVC_RECIPE_N}"}}
+    first = load(tmp_path, more, variables={"SVC_RECIPE_DAY": "1", "SVC_RECIPE_N": "5"})
+    second = load(tmp_path, more, variables={"SVC_RECIPE_DAY": "2", "SVC_RECIPE_N": "6"})
+    assert first.recipe.source.options["path"] == "1.csv"
+    assert second.recipe.training.n_trials == 6
+    assert first.recipe_hash == second.recipe_hash
+    assert first.recipe_hash == load(tmp_path, more, for_serving=True).recipe_hash
+
+
+def test_what_is_done_with_a_model_does_not_change_the_hash(tmp_path: Path) -> None:
+    """`serving` and `filter_fields` are no part of what a model is, and of no header."""
+    plain = load(tmp_path, {"item_metadata": {key: METADATA[key] for key in ("source", "id_column", "fields")}})
+    serving = {"filter": {"year": {"gte": 1990}}, "availability": AVAILABILITY, "fallback": "popular"}
+    more = load(tmp_path, {"item_metadata": METADATA, "serving": serving})
+    assert more.recipe_hash == plain.recipe_hash
+    assert more.unexpanded == plain.unexpanded
+    assert more.recipe != plain.recipe

@@ -1,0 +1,198 @@
+"""Keys of clients: their making, their list, and what checking them costs."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from svc.errors import ConfigError, InvalidApiKey, MissingApiKey
+from svc.serving.api import api_keys, authentication
+from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.authentication import Authenticator, Recent, key_in
+
+
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The values that were hashed, in order."""
+    seen: list[bytes] = []
+    scrypt: Callable[..., bytes] = hashlib.scrypt
+
+    def counted(password: bytes, **more: Any) -> bytes:
+        seen.append(password)
+        return scrypt(password, **more)
+
+    monkeypatch.setattr(api_keys.hashlib, "scrypt", counted)
+    return seen
+
+
+def made(*plaintexts: str) -> Authenticator:
+    entries = ",".join(f"k{place}:{hash_api_key(text)}" for place, text in enumerate(plaintexts))
+    return Authenticator(parse_api_keys(entries), trio.CapacityLimiter(1))
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({b"x-api-key": b"a"}, b"a"),
+        ({b"authorization": b"Bearer b"}, b"b"),
+        ({b"authorization": b"bearer  b "}, b" b "),
+        ({b"x-api-key": b"a", b"authorization": b"Bearer b"}, b"a"),
+        ({b"authorization": b"Basic b"}, None),
+        ({b"authorization": b"Bearer"}, b""),
+        ({}, None),
+    ],
+)
+def test_a_key_may_come_as_a_bearer_token(headers: dict[bytes, bytes], key: bytes | None) -> None:
+    """Gateways and clients that know no other header; X-API-Key wins, and blanks stay part of the key."""
+    assert key_in(headers) == key
+
+
+@pytest.mark.anyio
+async def test_replaced_keys_count_at_once(digests: list[bytes]) -> None:
+    """Whoever was let in before is asked again; kids are known for those let in."""
+    old, new = "a" * 43, "b" * 43
+    auth = made(old)
+    await auth.check(old.encode(), "c")
+    assert auth.passes(old.encode(), "c")
+    assert (auth.kid_of(old.encode()), auth.kid_of(new.encode())) == ("k0", None)
+    auth.replace(parse_api_keys(f"next:{hash_api_key(new)}"))
+    assert not auth.passes(old.encode(), "c")
+    with pytest.raises(InvalidApiKey):
+        await auth.check(old.encode(), "c")
+    await auth.check(new.encode(), "c")
+    assert auth.kid_of(new.encode()) == "next"
+
+
+def test_a_new_key_is_43_characters_of_base64url() -> None:
+    """Two keys differ, and both have the form that clients send."""
+    assert new_api_key() != new_api_key()
+    assert all(re.fullmatch("[A-Za-z0-9_-]{43}", new_api_key()) for _ in range(20))
+
+
+def test_the_hash_is_scrypt_behind_a_fixed_prefix() -> None:
+    """Known answer: the salt and cost parameters are part of the wire format."""
+    key = "A" * 43
+    expected = hashlib.scrypt(key.encode(), salt=b"svc.api-key.v1", n=1024, r=8, p=1, dklen=32).hex()
+    assert hash_api_key(key) == f"sha256:{expected}"
+    assert expected != hashlib.sha256(key.encode()).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "text", ["nonsense", "k:sha256:12", "k:" + "0" * 64, "k k:sha256:" + "0" * 64, ":sha256:" + "0" * 64]
+)
+def test_a_bad_list_is_refused_without_showing_it(text: str) -> None:
+    """The message names the place of the entry and says how to make one; the value stays out of it."""
+    with pytest.raises(ConfigError, match="entry 2") as caught:
+        parse_api_keys(f"good:sha256:{'a' * 64},{text}")
+    assert text not in str(caught.value)
+
+
+def test_a_kid_stands_once() -> None:
+    """Two entries of one kid are a mistake in the list."""
+    with pytest.raises(ConfigError, match="twice"):
+        parse_api_keys(f"k:sha256:{'a' * 64}, k:sha256:{'b' * 64}")
+
+
+def test_an_empty_list_has_no_keys() -> None:
+    """Empty, or commas only: nobody is asked for a key."""
+    assert parse_api_keys("") == parse_api_keys(" , ") == {}
+
+
+@pytest.mark.anyio
+async def test_an_attempt_costs_one_digest_and_an_accepted_key_none_again(digests: list[bytes]) -> None:
+    """One scrypt an attempt however many entries there are; none for a remembered key."""
+    keys = [new_api_key() for _ in range(5)]
+    checker = made(*keys)
+    digests.clear()
+    value = keys[3].encode()
+    assert not checker.passes(value, "c")
+    await checker.check(value, "c")
+    assert digests == [value]
+    assert checker.passes(value, "c")
+    for _ in range(2):
+        with pytest.raises(InvalidApiKey):
+            await checker.check(new_api_key().encode(), "c")
+    assert len(digests) == 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "value", [b"", b"short", b"A" * 42, b"A" * 44, b"A" * 42 + b"!", b" " + b"A" * 43, b"\xff" * 43]
+)
+async def test_what_cannot_be_a_key_is_not_hashed(value: bytes, digests: list[bytes]) -> None:
+    """Refused by its form, without scrypt."""
+    checker = made(new_api_key())
+    digests.clear()
+    with pytest.raises(InvalidApiKey):
+        await checker.check(value, "c")
+    assert digests == []
+
+
+@pytest.mark.anyio
+async def test_a_key_that_is_half_right_is_refused_like_any_other(
+    digests: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same work for every key of the right form, so time tells nothing: one digest, all entries compared."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return real(one, other)
+
+    real = authentication.hmac.compare_digest
+    monkeypatch.setattr(authentication.hmac, "compare_digest", counted)
+    keys = [new_api_key() for _ in range(5)]
+    checker = made(*keys)
+    work = []
+    for value in (
+        keys[0][:21] + new_api_key()[21:],
+        keys[4][:42] + ("A" if keys[4][42] != "A" else "B"),
+        new_api_key(),
+    ):
+        digests.clear()
+        compared.clear()
+        with pytest.raises(InvalidApiKey):
+            await checker.check(value.encode(), "c")
+        work.append((len(digests), len(compared), {len(part) for pair in compared for part in pair}))
+    assert work == [(1, 5, {32})] * 3
+
+
+@pytest.mark.anyio
+async def test_a_missing_key_has_its_own_error() -> None:
+    """No header is not a wrong key."""
+    with pytest.raises(MissingApiKey):
+        await made(new_api_key()).check(None, "c")
+
+
+@pytest.mark.anyio
+async def test_a_flood_of_refusals_is_slowed_down() -> None:
+    """A second's worth is refused at once; beyond that refusals come at a bounded rate, and no wait is endless."""
+    checker = made(new_api_key())
+    waits: list[float] = []
+
+    async def attempt() -> None:
+        started = trio.current_time()
+        with pytest.raises(InvalidApiKey):
+            await checker.check(b"wrong", "c")
+        waits.append(trio.current_time() - started)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3000):
+            nursery.start_soon(attempt)
+    assert sum(wait < 0.05 for wait in waits) >= authentication.REFUSALS_PER_S
+    assert authentication.LONGEST_WAIT_S - 0.1 < max(waits) <= authentication.LONGEST_WAIT_S + 0.5
+
+
+def test_memory_of_recent_values_is_bounded() -> None:
+    """The longest unused goes first."""
+    recent: Recent[int] = Recent(2)
+    recent.put("a", 1)
+    recent.put("b", 2)
+    assert recent.get("a") == 1
+    recent.put("c", 3)
+    assert (recent.get("a"), recent.get("b"), recent.get("c"), len(recent)) == (1, None, 3, 2)

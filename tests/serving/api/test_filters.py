@@ -1,0 +1,402 @@
+"""Filters, histories and the fallback as clients see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from svc.metrics import Metrics
+from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.recipe.filter_tree import parse_filter
+from svc.recipe.serving_schema import Availability
+from svc.serving.api.state import ServerState
+from svc.serving.models.availability import ItemList, line_up
+from svc.serving.models.policy import Policy, TimedBoost, TimedPin
+from tests.serving.client import N_ITEMS, Client, serving
+
+pytestmark = pytest.mark.anyio
+RECOMMEND = "/v1/recipes/movies:recommend"
+RELATED = "/v1/recipes/movies:recommend-related"
+BATCH = "/v1/recipes/movies:batch-recommend"
+POPULAR = "/v1/recipes/movies/popular"
+GENRES = ["Comedy", "Drama|Comedy", "War", None]
+SOURCE = {"type": "csv", "path": "list.csv"}
+
+
+def genres_of(item: int) -> set[str]:
+    return set((GENRES[item % 4] or "").split("|")) - {""}
+
+
+def fields() -> FilterFields:
+    """Items have the genres above in turn, the year 1990 + number, and every fifth none."""
+    genres = LabelField.read("genres", "multi_label", "|", [GENRES[item % 4] for item in range(N_ITEMS)], N_ITEMS)
+    years = NumberField.read("year", [1990 + item if item % 5 else None for item in range(N_ITEMS)], N_ITEMS)
+    secret = LabelField.read("secret", "categorical", "|", ["x"] * N_ITEMS, N_ITEMS)
+    return FilterFields({"genres": genres, "year": years, "secret": secret}, N_ITEMS, hidden=("secret",))
+
+
+@asynccontextmanager
+async def filtering(
+    policy: Policy | None = None, metrics: Metrics | None = None
+) -> AsyncIterator[tuple[Client, ServerState]]:
+    async with serving(metrics=metrics) as (client, state):
+        entry = state.registry.get("movies")
+        assert entry is not None
+        assert entry.served is not None
+        served = replace(entry.served, filters=fields()).under(policy or Policy())
+        state.registry.put(replace(entry, served=served))
+        yield client, state
+
+
+def numbers(answer: Any) -> list[int]:
+    return [int(item["item_id"][1:]) for item in answer["items"]]
+
+
+async def test_a_page_is_full_of_items_that_satisfy_the_filter() -> None:
+    """And it is the unfiltered ranking without the others; a batch answers the same."""
+    tree = {"all": [{"genres": {"any": ["Comedy"]}}, {"not": {"year": {"gte": 2040}}}]}
+    async with filtering() as (client, _):
+        everything = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
+        found = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5, "filter": tree})).json
+        body = {"requests": [{"user_id": "u3", "limit": 5, "filter": tree}], "include_metadata": True}
+        batch = (await client.post(BATCH, body)).json
+    kept = [item for item in numbers(everything) if "Comedy" in genres_of(item) and (item < 50 or item % 5 == 0)]
+    assert numbers(found) == kept[:5]
+    assert json.dumps(batch["results"][0]["items"]) == json.dumps(found["items"])
+    assert list(found) == ["request_id", "recipe", "model_version", "items"]
+
+
+REFUSED: list[tuple[dict[str, Any], list[str | int], str]] = [
+    ({"filter": {"genre": {"any": ["x"]}}}, ["body", "filter", "genre"], "did you mean 'genres'?"),
+    ({"filter": {"secret": {"any": ["x"]}}}, ["body", "filter", "secret"], "there are genres, year"),
+    ({"filter": {"all": [{"year": {"gte": "x"}}]}}, ["body", "filter", "all", 0, "year", "gte"], "a finite number"),
+    ({"filter": []}, ["body", "filter"], "an object with exactly one key"),
+    ({"limit": 1000, "offset": 1}, ["body", "offset"], "add up to more than 1000"),
+    ({"offset": -1}, ["body", "offset"], "greater than or equal to 0"),
+    ({"offset": 1000}, ["body", "offset"], "less than 1000"),
+    ({"include_items": ["i1"] * 1001}, ["body", "include_items"], "at most 1000"),
+    ({"include_items": [1]}, ["body", "include_items", 0], "valid string"),
+    ({"history": ["i1"] * 1001}, ["body", "history"], "at most 1000"),
+    ({"history": [{"item": "i1"}]}, ["body", "history", 0], 'an object {"item_id": ..., "weight": ...}'),
+    ({"history": [{"item_id": "i1", "weight": 0}]}, ["body", "history", 0], "greater than 0"),
+    ({"history": [{"item_id": "i1", "weight": 1001}]}, ["body", "history", 0], "less than or equal to 1000"),
+    ({"history": [{"item_id": "i1", "weight": True}]}, ["body", "history", 0], "valid number"),
+    ({"history": [""]}, ["body", "history", 0], "at least 1 character"),
+    ({"history_mode": "add"}, ["body", "history_mode"], "'append' or 'replace'"),
+    ({"fallback": "all"}, ["body", "fallback"], "'none' or 'popular'"),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: json.dumps(case[0])[:40])
+async def test_wrong_fields_are_refused_with_their_place_and_a_way_out(
+    case: tuple[dict[str, Any], list[str | int], str],
+) -> None:
+    """Alone with 422; in a batch the element fails by itself."""
+    more, place, words = case
+    async with filtering() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
+        batch = (await client.post(BATCH, {"requests": [{"user_id": "u1", **more}, {"user_id": "u1"}]})).json
+    assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
+    (error,) = answer.json["errors"]
+    assert error["loc"][: len(place)] == place
+    assert words in error["msg"]
+    assert [result["status"] for result in batch["results"]] == ["error", "ok"]
+    assert words in batch["results"][0]["detail"]
+
+
+async def test_a_key_given_twice_in_a_filter_is_refused() -> None:
+    """JSON parsers would keep one of the two and drop the other condition."""
+    body = b'{"user_id": "u1", "filter": {"year": {"gt": 1, "gt": 2}}}'
+    async with filtering() as (client, _):
+        answer = await client.call("POST", RECOMMEND, body)
+    assert answer.status == 422
+    assert "one key twice" in answer.json["detail"]
+
+
+async def test_pages_are_cuts_of_one_ranking() -> None:
+    """Behind its end 200 without items; where nothing is left at all, 404 as ever."""
+    async with filtering() as (client, _):
+        whole = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 30})).json
+        pages = [(await client.post(RECOMMEND, {"user_id": "u3", "limit": 7, "offset": o})).json for o in (0, 7, 14)]
+        behind = await client.post(RECOMMEND, {"user_id": "u3", "limit": 7, "offset": 900})
+        nothing = await client.post(RECOMMEND, {"user_id": "u3", "offset": 1, "filter": {"genres": {"any": ["no"]}}})
+    assert [item for page in pages for item in page["items"]] == whole["items"][:21]
+    assert (behind.status, behind.json["items"]) == (200, [])
+    assert (nothing.status, nothing.json["code"]) == (404, "NO_CANDIDATES")
+
+
+async def test_include_items_ranks_the_callers_own_list() -> None:
+    """Seen items stay out of it, unknown ids are named once, in both verbs."""
+    listed = ["i9", "none", "i2", "i40", "none", "other"]
+    async with filtering() as (client, _):
+        found = (await client.post(RECOMMEND, {"user_id": "u3", "include_items": listed})).json
+        seen = (await client.post(RECOMMEND, {"user_id": "u3", "include_items": listed, "include_seen": True})).json
+        related = (await client.post(RELATED, {"seed_items": ["i9"], "include_items": listed})).json
+    assert set(numbers(found)) == {9, 40}
+    assert set(numbers(seen)) == {2, 9, 40}
+    assert set(numbers(related)) == {2, 40}
+    assert [answer["ignored_items"] for answer in (found, seen, related)] == [["none", "other"]] * 3
+
+
+async def test_the_answer_says_who_was_asking() -> None:
+    """As soon as a request names a history, its mode or the fallback."""
+    cases: list[tuple[dict[str, Any], str | None]] = [
+        ({"user_id": "u1"}, None),
+        ({"user_id": "u1", "fallback": "none"}, "user"),
+        ({"user_id": "u1", "history_mode": "append"}, "user"),
+        ({"user_id": "u1", "history": ["i30"]}, "user+history"),
+        ({"user_id": "u1", "history": ["i30"], "history_mode": "replace"}, "history"),
+        ({"history": [{"item_id": "i30", "weight": 2.5}]}, "history"),
+        ({"user_features": {"tag": "a"}, "history": ["i30"]}, "features+history"),
+        ({"user_features": {"tag": "a"}, "history": []}, "features"),
+        ({"user_id": "nobody", "fallback": "popular"}, "popular"),
+        ({"fallback": "popular"}, "popular"),
+    ]
+    async with filtering() as (client, _):
+        for body, profile in cases:
+            assert (await client.post(RECOMMEND, body)).json.get("profile") == profile, body
+
+
+async def test_unknown_history_leaves_the_answer_of_a_known_user_as_it_is() -> None:
+    """Byte for byte, but for what is said about it."""
+    async with filtering() as (client, _):
+        plain = (await client.post(RECOMMEND, {"user_id": "u1"})).json
+        asked = (await client.post(RECOMMEND, {"user_id": "u1", "history": ["x", "y", "x"]})).json
+        nothing = await client.post(RECOMMEND, {"history": []})
+        unknown = await client.post("/v1/recipes/plain:recommend", {"history": ["x"], "user_id": "nobody"})
+        features = await client.post("/v1/recipes/plain:recommend", {"history": ["i1"], "user_features": {}})
+    assert json.dumps(asked["items"]) == json.dumps(plain["items"])
+    assert (asked["profile"], asked["ignored_items"]) == ("user", ["x", "y"])
+    assert (nothing.status, nothing.json["code"]) == (404, "UNKNOWN_USER")
+    assert (unknown.status, unknown.json["code"]) == (404, "UNKNOWN_USER")
+    assert (features.status, features.json["code"]) == (400, "FEATURES_NOT_SUPPORTED")
+
+
+async def test_the_fallback_is_named_everywhere_and_counted() -> None:
+    """Field, profile, reason of each item, and a metric by verb; the recipe's default holds for silent requests."""
+    metrics = Metrics.create()
+    tree = {"genres": {"any": ["War"]}}
+    async with filtering(Policy(None, popular_fallback=True), metrics) as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "nobody", "limit": 3, "filter": tree})
+        batch = await client.post(BATCH, {"requests": [{"user_id": "nobody"}, {"user_id": "u1"}, {"user_id": "no"}]})
+        known = (await client.post(RECOMMEND, {"user_id": "u1"})).json
+        refused = await client.post(RECOMMEND, {"user_id": "nobody", "fallback": "none"})
+        listed = (await client.get(POPULAR, query="limit=60")).json
+        page = (await client.get(POPULAR, query="limit=2&offset=1")).json
+    assert answer.json["fallback"] == answer.json["profile"] == "popular"
+    assert numbers(answer.json) == [item for item in range(N_ITEMS) if "War" in genres_of(item)][:3]
+    assert list(answer.json["items"][0]) == ["item_id", "reason", "title", "year"]
+    assert answer.json["items"][0]["reason"] == ["popular"]
+    assert [result.get("fallback") for result in batch.json["results"]] == ["popular", None, "popular"]
+    assert "fallback" not in known
+    assert refused.status == 404
+    assert list(listed) == ["request_id", "recipe", "model_version", "items"]
+    assert numbers(listed)[:20] == list(range(20))  # each user of the test has seen all items up to its own number
+    assert page["items"] == listed["items"][1:3]
+    text = metrics.render().decode()
+    assert 'svc_v1_fallbacks_total{recipe="movies",verb="recommend"} 1.0' in text
+    assert 'svc_v1_fallbacks_total{recipe="movies",verb="batch-recommend"} 2.0' in text
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "offset=-1", "limit=999&offset=2", "limit=x"])
+async def test_wrong_parameters_of_popular_are_refused(query: str) -> None:
+    """With the bounds of :recommend."""
+    async with filtering() as (client, _):
+        answer = await client.get(POPULAR, query=query)
+    assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
+
+
+async def test_the_recipes_filter_holds_for_every_request() -> None:
+    """Joined with the request's own by AND; also for the fallback and the list."""
+    policy = Policy(parse_filter({"genres": {"any": ["Comedy"]}}, fields().kinds), popular_fallback=True)
+    async with filtering(policy) as (client, _):
+        known = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
+        own = (await client.post(RECOMMEND, {"user_id": "u3", "filter": {"genres": {"any": ["Drama"]}}})).json
+        related = (await client.post(RELATED, {"seed_items": ["i2"], "limit": N_ITEMS})).json
+        listed = (await client.get(POPULAR, query="limit=60")).json
+    for answer in (known, own, related, listed):
+        assert numbers(answer)
+        assert all("Comedy" in genres_of(item) for item in numbers(answer))
+    assert all("Drama" in genres_of(item) for item in numbers(own))
+
+
+async def test_the_description_names_the_fields_that_may_be_filtered() -> None:
+    """With kind and first values or range; not those that are denied."""
+    async with filtering() as (client, _):
+        described = (await client.get("/v1/recipes/movies")).json
+        plain = (await client.get("/v1/recipes/plain")).json
+    assert described["filter_fields"] == [
+        {"name": "genres", "kind": "multi_label", "values": ["Comedy", "Drama", "War"]},
+        {"name": "year", "kind": "numerical", "min": 1991.0, "max": 2049.0},
+    ]
+    assert "filter_fields" not in plain
+
+
+async def test_a_list_that_cannot_be_trusted_stops_the_recipe() -> None:
+    """Mode allow: 503 from the age of max_stale_seconds on, for singles, batches and the list; health stays."""
+    declared = Availability(source=SOURCE, id_column="id", mode="allow", refresh_seconds=10, max_stale_seconds=60)
+    async with filtering() as (client, state):
+        entry = state.registry.get("movies")
+        assert entry is not None
+        assert entry.served is not None
+        ids = entry.served.model.item_ids
+
+        def put(listed: ItemList | None) -> None:
+            available = line_up(declared, listed, ids)
+            assert entry is not None
+            assert entry.served is not None
+            served = replace(entry.served, available=available)
+            state.registry.put(replace(entry, availability=declared, listed=listed, served=served))
+
+        async def statuses() -> list[tuple[int, Any]]:
+            answers = [
+                await client.post(RECOMMEND, {"user_id": "u3"}),
+                await client.post(BATCH, {"requests": [{"user_id": "u3"}]}),
+                await client.get(POPULAR),
+            ]
+            return [(answer.status, answer.json.get("code")) for answer in answers]
+
+        put(None)
+        assert await statuses() == [(503, "AVAILABILITY_STALE")] * 3
+        put(ItemList(("i5", "i50", "none"), trio.current_time()))
+        assert await statuses() == [(200, None)] * 3
+        assert set(numbers((await client.post(RECOMMEND, {"user_id": "u3"})).json)) == {5, 50}
+        await trio.sleep(60)
+        assert await statuses() == [(200, None)] * 3
+        await trio.sleep(1)
+        assert await statuses() == [(503, "AVAILABILITY_STALE")] * 3
+        details = await client.get("/v1/health/details")
+        assert (await client.get("/v1/health")).json["total"] == 4
+        put(ItemList((), trio.current_time()))
+        assert (await client.post(RECOMMEND, {"user_id": "u3"})).json["code"] == "NO_CANDIDATES"
+    assert details.status == 503
+    shown = details.json["recipes"]["movies"]["availability"]
+    assert shown == {"mode": "allow", "age_seconds": 61.0, "stale": True}
+
+
+async def test_a_list_to_deny_goes_on_when_it_is_old() -> None:
+    """And denies nothing before it was ever read."""
+    declared = Availability(source=SOURCE, id_column="id", mode="deny", refresh_seconds=10, max_stale_seconds=10)
+    async with filtering() as (client, state):
+        entry = state.registry.get("movies")
+        assert entry is not None
+        assert entry.served is not None
+        for listed, gone in ((None, set()), (ItemList(("i5",), trio.current_time() - 100), {5})):
+            served = replace(entry.served, available=line_up(declared, listed, entry.served.model.item_ids))
+            state.registry.put(replace(entry, served=served))
+            found = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
+            assert set(numbers(found)) == set(range(4, N_ITEMS)) - gone
+
+
+async def test_reasons_carry_titles_as_items_do() -> None:
+    """In single answers, and in batches that ask for metadata; the rest completes the shares."""
+    async with filtering() as (client, _):
+        single = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 2, "explain": 2})).json
+        body = {"requests": [{"user_id": "u3", "limit": 2, "explain": 2}]}
+        batch = (await client.post(BATCH, body)).json["results"][0]
+        related = (await client.post(RELATED, {"item_features": {"tag": "a"}, "limit": 1, "explain": 1})).json
+        popular = (await client.post(RECOMMEND, {"fallback": "popular", "limit": 1, "explain": 3})).json
+    for item, bare in zip(single["items"], batch["items"], strict=True):
+        assert list(item) == ["item_id", "score", "because", "rest", "title", "year"]
+        assert abs(sum(reason["share"] for reason in item["because"]) + item["rest"] - 1) < 1e-12
+        assert {reason["item_id"] for reason in item["because"]} <= {"i0", "i1", "i2", "i3"}
+        assert all(list(reason) == ["item_id", "share", "title", "year"] for reason in item["because"])
+        assert all(list(reason) == ["item_id", "share"] for reason in bare["because"])
+    assert related["items"][0]["because"][0]["feature"] == "tag=a"
+    assert (popular["items"][0]["because"], popular["items"][0]["rest"]) == ([{"reason": "popular"}], 0.0)
+
+
+async def test_rules_reorder_the_page_and_say_so() -> None:
+    """Pins, boosts, limits and diversity; what a filter removed stays away and is named."""
+    async with filtering() as (client, _):
+        asked = {
+            "user_id": "u3",
+            "limit": 6,
+            "pins": [{"item_id": "i50", "position": 1}, {"item_id": "x", "position": 2}],
+        }
+        pinned = (await client.post(RECOMMEND, asked)).json
+        filtered = (await client.post(RECOMMEND, {**asked, "filter": {"genres": {"any": ["War"]}}, "limit": 3})).json
+        limited = (
+            await client.post(RECOMMEND, {"user_id": "u3", "limit": 30, "limits": [{"field": "genres", "max": 2}]})
+        ).json
+        boost = [{"filter": {"genres": {"any": ["War"]}}, "factor": 10}]
+        boosted = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 3, "boosts": boost})).json
+        diverse = (await client.post(RELATED, {"seed_items": ["i3"], "limit": 9, "diversity": 0.7})).json
+    assert numbers(pinned)[1] == 50
+    assert pinned["items"][1]["reason"] == ["pinned"]
+    assert pinned["ignored_items"] == ["x"]
+    assert "reason" not in pinned["items"][0]
+    assert 50 in numbers(filtered)
+    assert "War" in genres_of(50)
+    for genre in ("Comedy", "Drama", "War"):
+        assert sum(genre in genres_of(item) for item in numbers(limited)) <= 2
+    assert all("War" in genres_of(item) for item in numbers(boosted))
+    assert all(item["reason"] == ["boosted"] for item in boosted["items"])
+    assert any(item.get("reason") == ["diversified"] for item in diverse["items"])
+
+
+RULES: list[tuple[dict[str, Any], list[str | int], str]] = [
+    ({"explain": 0}, ["body", "explain"], "greater than or equal to 1"),
+    ({"explain": 11}, ["body", "explain"], "less than or equal to 10"),
+    ({"diversity": 1.5}, ["body", "diversity"], "less than or equal to 1"),
+    ({"limits": [{"field": "genre", "max": 1}]}, ["body", "limits", 0, "field"], "did you mean 'genres'?"),
+    ({"limits": [{"field": "year", "max": 1}]}, ["body", "limits", 0, "field"], "numbers cannot be limited"),
+    ({"limits": [{"field": "genres", "max": 1}] * 2}, ["body", "limits", 1, "field"], "keep one"),
+    ({"limits": [{"field": "genres", "max": 0}]}, ["body", "limits", 0, "max"], "greater than or equal to 1"),
+    ({"limits": [{"field": "genres", "max": 1}] * 5}, ["body", "limits"], "at most 4"),
+    ({"boosts": [{"filter": {"yeah": {}}, "factor": 2}]}, ["body", "boosts", 0, "filter", "yeah"], "'year'"),
+    ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 11}]}, ["body", "boosts", 0, "factor"], "equal to 10"),
+    ({"boosts": [{"factor": 2}]}, ["body", "boosts", 0, "filter"], "required"),
+    ({"pins": [{"item_id": "a", "position": 1}, {"item_id": "a", "position": 2}]}, ["body", "pins", 1], "same item_id"),
+    (
+        {"pins": [{"item_id": "a", "position": 1}, {"item_id": "b", "position": 1}]},
+        ["body", "pins", 1],
+        "same position",
+    ),
+    ({"pins": [{"item_id": "a", "position": 1000}]}, ["body", "pins", 0, "position"], "less than 1000"),
+    ({"pins": [{"item_id": f"i{n}", "position": n} for n in range(17)]}, ["body", "pins"], "at most 16"),
+]
+
+
+@pytest.mark.parametrize("case", RULES, ids=lambda case: json.dumps(case[0])[:40])
+async def test_wrong_rules_are_refused_with_their_place(case: tuple[dict[str, Any], list[str | int], str]) -> None:
+    """422 with the place and the way out."""
+    more, place, words = case
+    async with filtering() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
+    assert answer.status == 422
+    error = answer.json["errors"][0]
+    assert error["loc"][: len(place)] == place
+    assert words in error["msg"]
+
+
+async def test_the_recipes_rules_hold_until_a_request_says_otherwise() -> None:
+    """Each key by itself; an empty list switches it off; an entry whose time has not come or is over does nothing."""
+    soon = Policy(
+        diversity=0.5,
+        limits=(("genres", 1),),
+        boosts=(TimedBoost(parse_filter({"year": {"gt": 0}}, fields().kinds), 3.0, until=1.0),),
+        pins=(TimedPin("i50", 0), TimedPin("i51", 1, since=1e12)),
+    )
+    off = {"diversity": 0, "limits": [], "boosts": [], "pins": []}
+    async with filtering(soon) as (client, _):
+        ruled = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5})).json
+        plain = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5, **off})).json
+        own = (
+            await client.post(
+                RECOMMEND, {"user_id": "u3", "limit": 5, **off, "pins": [{"item_id": "i52", "position": 0}]}
+            )
+        ).json
+    async with filtering() as (client, _):
+        expected = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5})).json
+    assert ruled["items"][0]["item_id"] == "i50"
+    assert "i51" not in [item["item_id"] for item in ruled["items"][:2]]
+    assert not any("boosted" in item.get("reason", ()) for item in ruled["items"])
+    assert plain["items"] == expected["items"]
+    assert numbers(own)[0] == 52

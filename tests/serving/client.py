@@ -1,0 +1,196 @@
+"""A served model and a client that calls the application in memory, for the tests of the HTTP side."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import trio
+
+from svc.metrics import Metrics
+from svc.model.coldstart import LeastSquares
+from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.query import Query, Ranking
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import IALSScorer
+from svc.serving.api.application import Application
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.state import ServerState
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.lanes import Lane
+from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.registry import Entry, Faults, Registry, Served
+from svc.serving.models.threads import ScoringThreads
+from svc.serving.transport.messages import Headers, Response
+from svc.settings import Settings
+
+N_USERS, N_ITEMS, COMPONENTS = 20, 60, 6
+HEADER = {
+    "algorithms": ["IALSRecommender"],
+    "metric": "ndcg",
+    "cutoff": 20,
+    "best_class": "IALSRecommender",
+    "kid": "k1",
+}
+
+
+def encoder() -> SideEncoder:
+    return SideEncoder(
+        (
+            TokenColumn("tag", "categorical", IdTable.from_ids(["a", "b"])),
+            NumberColumn("age", mean=40.0, deviation=10.0, low=10.0, high=90.0),
+        )
+    )
+
+
+def model(*, features: bool = True) -> Model:
+    """A small feature-aware factor model; user u3 has seen items i0 to i3."""
+    rng = np.random.default_rng(4)
+
+    def factors(rows: int) -> np.ndarray:
+        return rng.normal(size=(rows, COMPONENTS)).astype(np.float32)
+
+    weights = factors(4)
+    least_squares = LeastSquares(
+        alpha0=0.1, reg=0.01, nu=0.5, confidence=1.0, target_weight=1.0, n_users=N_USERS, n_items=N_ITEMS,
+        user_weights=weights, item_weights=weights,
+    )  # fmt: skip
+    seen = [np.arange(user + 1, dtype=np.int32) for user in range(N_USERS)]
+    made = Model(
+        user_ids=IdTable.from_ids([f"u{user}" for user in range(N_USERS)]),
+        item_ids=IdTable.from_ids([f"i{item}" for item in range(N_ITEMS)]),
+        history=History(np.cumsum([0, *map(len, seen)]).astype(np.int64), np.concatenate(seen)),
+        scorer=IALSScorer(factors(N_USERS), FactorIndex.build(factors(N_ITEMS)), least_squares),
+        features=FeatureState(FEATURE_VERSION, encoder(), encoder()) if features else None,
+    )
+    made.ready()
+    return made
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: status, headers in lower case, body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def answer_of(response: Response) -> Answer:
+    """What a client sees of it, but for what its connection adds."""
+    kind = {"content-type": response.content_type.decode()}
+    return Answer(response.status, {**kind, **{k.decode(): v.decode() for k, v in response.headers}}, response.body)
+
+
+class Sent:
+    """A request in memory, as a connection would give it to the application."""
+
+    def __init__(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        parts: Iterable[bytes] = (),
+        client: str = "127.0.0.1",
+        *,
+        pause_s: float = 0.0,
+        leaves_s: float = math.inf,
+    ) -> None:
+        self.method = method
+        self.target = target.encode()
+        self.headers: Headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        self.client = client
+        self.whole_body = None
+        self._parts = iter(parts)
+        self._pause_s = pause_s
+        self._leaves_s = leaves_s
+
+    async def receive(self) -> bytes:
+        await trio.sleep(self._pause_s)
+        return next(self._parts, b"")
+
+    async def until_gone(self) -> None:
+        await trio.sleep(self._leaves_s)
+
+
+class Client:
+    """Calls an application as a connection would."""
+
+    def __init__(self, app: Application, headers: Mapping[str, str] | None = None) -> None:
+        self.app = app
+        self.headers = {"host": "localhost:8080", **(headers or {})}
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | Iterable[bytes] = b"",
+        headers: Mapping[str, str] | None = None,
+        *,
+        client: str = "127.0.0.1",
+        query: str = "",
+    ) -> Answer:
+        parts = [body] if isinstance(body, bytes) else list(body)
+        given = {**self.headers, **({"content-length": str(len(body))} if body and isinstance(body, bytes) else {})}
+        target = f"{path}?{query}" if query else path
+        response = await self.app(Sent(method, target, {**given, **(headers or {})}, parts, client))
+        assert response is not None
+        return answer_of(response)
+
+    async def get(self, path: str, **more: Any) -> Answer:
+        return await self.call("GET", path, **more)
+
+    async def post(self, path: str, body: object, **more: Any) -> Answer:
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        return await self.call("POST", path, raw, **more)
+
+
+class Broken:
+    """A model whose scorer runs out of memory."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def rank(self, queries: Sequence[Query]) -> list[Ranking]:
+        raise MemoryError("no room for /secret/path")
+
+
+@asynccontextmanager
+async def serving(
+    settings: Settings | None = None, keys: Mapping[str, bytes] | None = None, metrics: Metrics | None = None
+) -> AsyncIterator[tuple[Client, ServerState]]:
+    """The application with the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
+    settings = settings or Settings()
+    auth = Authenticator(dict(keys or {}), trio.CapacityLimiter(1), log_each_bypass=settings.log_level == "debug")
+    state = ServerState(Registry(), settings, metrics or Metrics.disabled(), auth)
+    rich, poor = model(), model(features=False)
+    table = MetadataTable(
+        ("title", "year"), [(f"Title {item}", 1990 + item) if item else None for item in range(N_ITEMS)]
+    )
+    async with trio.open_nursery() as nursery:
+        for name, served, metadata in (("movies", rich, table), ("plain", poor, None), ("broken", Broken(poor), None)):
+            lane = Lane(served, ScoringThreads(1))
+            await nursery.start(lane.run)
+            fragments = ItemFragments.build(served.item_ids, metadata)
+            version = "sha256:" + name.encode().hex().ljust(64, "0")
+            state.registry.put(
+                Entry(name, f"{name}.yaml", Served(name, served, fragments, HEADER, version, "k1", lane, 0.0))
+            )
+        state.registry.put(Entry("stub", "stub.yaml", None, replace(Faults(), load="signature mismatch")))
+        yield Client(Application(state)), state
+        nursery.cancel_scope.cancel()

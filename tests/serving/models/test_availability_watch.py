@@ -1,0 +1,132 @@
+"""Lists of available items, read beside the watcher's ticks under virtual time."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import trio
+
+from svc.errors import DataSourceError
+from svc.recipe.load import load_recipe
+from svc.recipe.serving_schema import Serving
+from svc.serving.models.availability import read_ids
+from svc.serving.models.registry import Entry
+from svc.settings import Settings
+from tests.serving.artifacts import ids
+from tests.serving.watched import FakeRecipe, World, until
+
+pytestmark = pytest.mark.anyio
+
+
+def declared(**more: Any) -> Any:
+    """The serving block of a recipe with a list."""
+    options = {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": "allow", "refresh_seconds": 10}
+    return Serving.model_validate({"availability": {**options, **more}})
+
+
+class Listing(World):
+    """A world with one recipe whose model has the items i0 to i9."""
+
+    def __init__(self, found: Any, **more: Any) -> None:
+        super().__init__("a")
+        self.folder.files["a.yaml"] = FakeRecipe("a", serving=declared(**more))
+        self.lists["a"] = found
+        load = self.loader.load
+
+        def with_items(*arguments: Any, **options: Any) -> Any:
+            loaded = load(*arguments, **options)
+            return loaded and replace(loaded, model=cast(Any, SimpleNamespace(item_ids=ids("i", 10))))
+
+        self.loader.load = with_items  # type: ignore[method-assign]
+
+    def items(self) -> list[int] | None:
+        available = cast(Entry, self.registry.get("a")).served.available  # type: ignore[union-attr]
+        return None if available is None or available.items is None else available.items.columns().tolist()
+
+
+async def test_a_list_is_in_force_before_the_server_answers_and_follows_its_source() -> None:
+    """Read at the start, again at each interval, and lined up with a new model; ids that nobody knows are nothing."""
+    world = Listing(["i1", "i3", "none"])
+    async with world.running():
+        assert world.items() == [1, 3]
+        world.lists["a"] = ["i2"]
+        await until(lambda: world.items() == [2])
+        world.store("a").content = "v2"
+        await until(lambda: len(world.loader.loads) == 2)
+        await trio.sleep(1)
+        assert world.items() == [2]
+        world.lists["a"] = []
+        await until(lambda: world.items() == [])
+    said = world.said("availability_loaded")
+    assert [(one["n_ids"], one["mode"]) for one in said] == [(3, "allow"), (1, "allow"), (0, "allow")]
+
+
+@pytest.mark.parametrize("trouble", [DataSourceError("no such file"), RuntimeError("defect"), None])
+async def test_the_last_list_stays_whatever_the_source_does(trouble: Exception | None) -> None:
+    """An error or a hang is said once, the age grows, and the next good list counts."""
+    world = Listing(["i1"], max_stale_seconds=60)
+    hang = threading.Event()
+    async with world.running():
+        world.lists["a"] = trouble or hang
+        await trio.sleep(50)
+        assert world.items() == [1]
+        assert 30 < world.count("svc_availability_age_seconds") <= 61
+        assert len(world.said("availability_load_failed")) == 1
+        await until(lambda: bool(world.said("availability_stale")))
+        await trio.sleep(100)
+        assert len(world.said("availability_stale")) == 1
+        world.lists["a"] = ["i4"]
+        hang.set()
+        await until(lambda: world.items() == [4])
+        assert world.count("svc_availability_age_seconds") < 60
+
+
+async def test_a_list_comes_and_goes_with_the_recipe_file() -> None:
+    """Without loading the artifact again; a list that is declared otherwise begins anew."""
+    world = Listing(["i1"])
+    async with world.running():
+        world.folder.files["a.yaml"] = FakeRecipe("a", text="2", serving=declared(mode="deny"))
+        await until(lambda: world.items() == [0, *range(2, 10)])
+        world.folder.files["a.yaml"] = FakeRecipe("a", text="3")
+        await until(lambda: world.items() is None)
+        assert "svc_availability_age_seconds{" not in world.metrics.render().decode()
+        assert len(world.loader.loads) == 1
+
+
+async def test_a_recipe_without_a_list_costs_nothing() -> None:
+    """No event, no metric."""
+    world = World("a")
+    async with world.running():
+        await trio.sleep(100)
+    assert not [record for record in world.records if "availability" in record["event"]]
+    assert "svc_availability_age_seconds{" not in world.metrics.render().decode()
+
+
+def listing(folder: Path, text: str) -> Any:
+    (folder / "list.csv").write_text(text, encoding="utf-8")
+    (folder / "a.yaml").write_text(
+        "name: a\nsource: {type: csv, path: x.csv}\nschema: {user_column: u, item_column: i}\n"
+        "output: {path: a.svc}\nserving:\n  availability:\n    source: {type: csv, path: list.csv}\n"
+        "    id_column: item_id\n    mode: allow\n",
+        encoding="utf-8",
+    )
+    recipe = load_recipe(folder / "a.yaml", {}, settings=Settings(), for_serving=True)
+    return read_ids(recipe, Settings(), {})
+
+
+def test_ids_are_read_as_text_once_each(tmp_path: Path) -> None:
+    """Other columns and blank cells do not matter; a header alone is an empty list."""
+    assert listing(tmp_path, "x,item_id\n1,007\n2,a b\n3,007\n4,\n") == ("007", "a b")
+    assert listing(tmp_path, "item_id\n") == ()
+
+
+@pytest.mark.parametrize(("text", "words"), [("", "is empty"), ("id\n1\n", "item_id")])
+def test_a_broken_list_is_an_error(tmp_path: Path, text: str, words: str) -> None:
+    """So that the last one stays."""
+    with pytest.raises(DataSourceError, match=words):
+        listing(tmp_path, text)

@@ -1,0 +1,62 @@
+"""Bounded blocking calls, under virtual time."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+
+from svc.serving.models.bounded_calls import Calls, CallTimeout
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_call_gives_its_result_or_its_error() -> None:
+    """Within its time a call is like a function call."""
+    calls = Calls(1)
+    assert await calls.run("a", lambda: 7, 5) == 7
+    with pytest.raises(ZeroDivisionError):
+        await calls.run("a", lambda: 1 // 0, 5)
+    assert not calls.outstanding("a")
+
+
+async def test_a_hanging_call_is_left_behind_and_gives_its_place_back() -> None:
+    """With one place, the call after a hanging one still runs; the hanging one stays outstanding until it ends."""
+    calls = Calls(1)
+    release = threading.Event()
+    ended = threading.Event()
+
+    def hang() -> None:
+        release.wait()
+        ended.set()
+
+    with pytest.raises(CallTimeout):
+        await calls.run("hung", hang, 5)
+    assert calls.outstanding("hung")
+    assert await calls.run("other", lambda: "here", 5) == "here"
+    release.set()
+    ended.wait()
+    with trio.fail_after(5):
+        while calls.outstanding("hung"):  # noqa: ASYNC110 (the thread has no event to wait for after its last step)
+            await trio.sleep(0.01)
+
+
+async def test_no_more_calls_than_places_run_at_once() -> None:
+    """Of forty calls at most sixteen are in a thread at one time."""
+    calls = Calls(16)
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def count() -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        with lock:
+            running -= 1
+
+    async with trio.open_nursery() as nursery:
+        for key in range(40):
+            nursery.start_soon(calls.run, key, count, 5)
+    assert 1 <= most <= 16

@@ -1,0 +1,146 @@
+"""Which files of a folder are recipes, and who is served under which name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from svc.errors import RecipeError, RecipeSecurityError
+from svc.serving.models.discovery import Declared, RecipeFolder, Refused, declare, stem_of
+
+
+def parse(path: Path) -> Any:
+    """A recipe is its name; two words are refused."""
+    text = path.read_text(encoding="utf-8").strip()
+    if text == "broken":
+        raise RecipeError(f"{path.name}: is broken")
+    if text == "odd":
+        raise ValueError("no rule foresees this")
+    if text == "evil":
+        raise RecipeSecurityError(f"{path.name}: scheme evil:// is not allowed")
+    return SimpleNamespace(recipe=SimpleNamespace(name=text), path=path)
+
+
+def names(found: dict[str, Any]) -> dict[str, str]:
+    return {file: one.why if isinstance(one, Refused) else one.recipe.name for file, one in found.items()}
+
+
+def test_only_direct_yaml_children_count(tmp_path: Path) -> None:
+    """`.yml`, other files, folders and what lies in folders are ignored without a word."""
+    (tmp_path / "b.yaml").write_text("two")
+    (tmp_path / "a.yaml").write_text("one")
+    (tmp_path / "c.yml").write_text("three")
+    (tmp_path / "notes.txt").write_text("four")
+    (tmp_path / "sub.yaml").mkdir()
+    (tmp_path / "sub.yaml" / "d.yaml").write_text("five")
+    assert names(RecipeFolder(tmp_path, parse).scan()) == {"a.yaml": "one", "b.yaml": "two"}
+
+
+def test_yml_counts_where_it_is_asked_for(tmp_path: Path) -> None:
+    """Then both endings are one: two files of one stem are a mistake, which costs only the newcomer."""
+    (tmp_path / "a.yaml").write_text("one")
+    (tmp_path / "a.yml").write_text("other")
+    (tmp_path / "c.yml").write_text("three")
+    found = RecipeFolder(tmp_path, parse, with_yml=True).scan()
+    assert names(found) == {"a.yaml": "one", "a.yml": "parse", "c.yml": "three"}
+    assert "a.yaml is there too" in found["a.yml"].error
+    assert (stem_of("a.yml"), stem_of("a.yaml")) == ("a", "a")
+
+
+def test_refusals_say_why(tmp_path: Path) -> None:
+    """A file that cannot be parsed, one that must not be, and things that are no file at all."""
+    (tmp_path / "broken.yaml").write_text("broken")
+    (tmp_path / "evil.yaml").write_text("evil")
+    (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe.yaml")
+    found = RecipeFolder(tmp_path, parse).scan()
+    assert names(found) == {
+        "broken.yaml": "parse",
+        "dangling.yaml": "parse",
+        "evil.yaml": "security",
+        "pipe.yaml": "parse",
+    }
+
+
+def test_what_no_rule_foresees_in_one_file_hides_no_other(tmp_path: Path) -> None:
+    """An unexpected error is that file's own."""
+    (tmp_path / "good.yaml").write_text("good")
+    (tmp_path / "odd.yaml").write_text("odd")
+    found = RecipeFolder(tmp_path, parse).scan()
+    assert names(found) == {"good.yaml": "good", "odd.yaml": "parse"}
+    refused = found["odd.yaml"]
+    assert isinstance(refused, Refused)
+    assert refused.error == "odd.yaml: cannot be checked: ValueError: no rule foresees this"
+
+
+def test_a_name_that_is_no_text_is_refused_and_can_be_shown(tmp_path: Path) -> None:
+    """Bytes that are no UTF-8 are escaped, so that no log and no document fails over them."""
+    (tmp_path / os.fsdecode(b"\xff.yaml")).write_text("one")
+    ((name, refused),) = RecipeFolder(tmp_path, parse).scan().items()
+    assert name == "\\xff.yaml"
+    assert isinstance(refused, Refused)
+    assert refused.error == "\\xff.yaml: the file's name is not UTF-8; rename it"
+
+
+def test_a_link_may_stay_in_the_folder_but_not_leave_it(tmp_path: Path) -> None:
+    """Mounted configuration uses links within the folder; a link out of it is a security violation."""
+    home = tmp_path / "recipes"
+    (home / "..data").mkdir(parents=True)
+    (home / "..data" / "a.yaml").write_text("inside")
+    (home / "a.yaml").symlink_to("..data/a.yaml")
+    (tmp_path / "secret.yaml").write_text("outside")
+    (home / "b.yaml").symlink_to(tmp_path / "secret.yaml")
+    assert names(RecipeFolder(home, parse).scan()) == {"a.yaml": "inside", "b.yaml": "security"}
+
+
+def test_a_file_is_parsed_again_only_when_its_bytes_changed(tmp_path: Path) -> None:
+    """Also when the new bytes have the same size and time as the old ones."""
+    file = tmp_path / "a.yaml"
+    file.write_text("one")
+    folder = RecipeFolder(tmp_path, parse)
+    first = folder.scan()["a.yaml"]
+    status = file.stat()
+    file.touch()
+    assert folder.scan()["a.yaml"] is first
+    file.write_text("two")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert names(folder.scan()) == {"a.yaml": "two"}
+
+
+def test_a_refused_file_is_looked_at_again_when_it_changes(tmp_path: Path) -> None:
+    """A refusal ends as soon as the file parses."""
+    file = tmp_path / "a.yaml"
+    file.write_text("broken")
+    folder = RecipeFolder(tmp_path, parse)
+    assert names(folder.scan()) == {"a.yaml": "parse"}
+    file.write_text("mended")
+    assert names(folder.scan()) == {"a.yaml": "mended"}
+
+
+def recipe(name: str) -> Any:
+    return cast(Any, SimpleNamespace(recipe=SimpleNamespace(name=name)))
+
+
+def test_of_two_files_with_one_name_the_first_by_file_name_wins() -> None:
+    """The other one is refused, and says who has the name."""
+    declared, refused = declare({"b.yaml": recipe("x"), "a.yaml": recipe("x")}, {})
+    assert declared["x"].file == "a.yaml"
+    assert refused["b.yaml"].why == "duplicate"
+    assert "a.yaml" in refused["b.yaml"].error
+
+
+def test_a_declared_file_that_stops_parsing_keeps_its_name_and_recipe() -> None:
+    """A file never seen whole is refused; one that was keeps what it held, with its fault."""
+    good = recipe("x")
+    bad = Refused("a.yaml: line 1", "parse")
+    declared, refused = declare({"a.yaml": bad, "new.yaml": bad}, {"x": Declared("a.yaml", good)})
+    assert declared["x"] == Declared("a.yaml", good, bad)
+    assert list(refused) == ["new.yaml"]
+
+
+def test_a_file_may_change_its_name() -> None:
+    """The old name goes with the old text."""
+    declared, _ = declare({"a.yaml": recipe("new")}, {"old": Declared("a.yaml", recipe("old"))})
+    assert list(declared) == ["new"]

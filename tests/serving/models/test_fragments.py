@@ -1,0 +1,77 @@
+"""Answers joined from prebuilt bytes are the JSON that they stand for."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from svc.errors import UnknownUser
+from svc.model.ids import IdTable
+from svc.model.query import Prepared, Query, Ranking
+from svc.serving.models.fragments import NOTHING_MORE, AnswerHeader, ItemFragments, encode_answer, encode_batch
+from svc.serving.models.metadata import MetadataTable
+
+IDS = ["plain", 'quote"back\\slash', "line\nbreak\u2028", "日本語 🎬", "</script>", ","]
+ORIGIN = AnswerHeader("r1", "movies", "sha256:00")
+
+
+def ranking(*columns: int) -> Ranking:
+    return Ranking(np.array(columns, np.int32), np.array([1.5 / (place + 1) for place in range(len(columns))]))
+
+
+def table() -> MetadataTable:
+    return MetadataTable(("title", "n"), [(f"t{i}", np.int64(i)) if i != 2 else None for i in range(len(IDS))])
+
+
+def test_any_id_comes_back_as_it_was() -> None:
+    """Quotes, control characters and any script survive."""
+    fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
+    document = json.loads(encode_answer(ORIGIN, ranking(5, 1, 2, 3, 4, 0), fragments))
+    assert [item["item_id"] for item in document["items"]] == [IDS[i] for i in (5, 1, 2, 3, 4, 0)]
+    assert document["recipe"] == "movies"
+
+
+def test_metadata_is_joined_when_asked_for() -> None:
+    """Fields stand in their order after the score; a missing row is null; without metadata only id and score."""
+    fragments = ItemFragments.build(IdTable.from_ids(IDS), table())
+    with_it = json.loads(encode_answer(ORIGIN, ranking(1, 2), fragments))["items"]
+    assert [list(item.items())[2:] for item in with_it] == [[("title", "t1"), ("n", 1)], [("title", None), ("n", None)]]
+    without = json.loads(encode_answer(ORIGIN, ranking(1, 2), fragments, with_metadata=False))["items"]
+    assert [list(item) for item in without] == [["item_id", "score"]] * 2
+
+
+@pytest.mark.parametrize("score", [0.1 + 0.2, 1e-300, -3.5, 12345678901234567.0, 0.0])
+def test_scores_come_back_to_the_last_bit(score: float) -> None:
+    """A score in JSON is the float that was computed."""
+    fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
+    answer = encode_answer(ORIGIN, Ranking(np.array([0], np.int32), np.array([score])), fragments)
+    assert json.loads(answer)["items"][0]["score"] == score
+
+
+def test_values_that_json_cannot_say() -> None:
+    """NaN becomes null, times and other objects their text."""
+    rows = [(float("nan"),), (np.datetime64("2026-01-02"),), (np.float32(0.5),), (b"x",), (None,), (["a"],)]
+    fragments = ItemFragments.build(IdTable.from_ids(IDS), MetadataTable(("v",), rows))
+    items = json.loads(encode_answer(ORIGIN, ranking(0, 1, 2, 4, 5), fragments))["items"]
+    assert [item["v"] for item in items] == [None, "2026-01-02", 0.5, None, ["a"]]
+
+
+def test_a_batch_holds_answers_and_errors_in_order() -> None:
+    """Each element carries its index; ignored feature keys stand beside the items."""
+    fragments = ItemFragments.build(IdTable.from_ids(IDS), None)
+    about = Prepared(Query(limit=1), ("colour",), ("i9",), "history")
+    results = [(ranking(0), NOTHING_MORE), UnknownUser("who"), (ranking(1), about)]
+    document = json.loads(encode_batch(ORIGIN, results, fragments, with_metadata=False))
+    assert [element["index"] for element in document["results"]] == [0, 1, 2]
+    assert document["results"][1] == {"index": 1, "status": "error", "code": "UNKNOWN_USER", "detail": "who"}
+    assert document["results"][2]["ignored_features"] == ["colour"]
+    assert document["results"][2]["ignored_items"] == ["i9"]
+    assert document["results"][2]["profile"] == "history"
+
+
+def test_pieces_of_a_million_items_stay_small() -> None:
+    """About the id, its frame and eight bytes of offsets for each item."""
+    fragments = ItemFragments.build(IdTable.from_ids([f"i{i}" for i in range(10_000)]), None)
+    assert fragments.nbytes < 10_000 * 45

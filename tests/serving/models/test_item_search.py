@@ -1,0 +1,145 @@
+"""People find items by what they say, and learn which features a model reads."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from svc.model.features import TokenColumn
+from svc.model.ids import IdTable
+from svc.serving.models import item_search
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.item_search import MAX_VALUES, _column, find_items
+from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.registry import Served
+from svc.settings import Settings
+from tests.serving.client import N_ITEMS, Client, model, serving
+
+pytestmark = pytest.mark.anyio
+ITEMS = "/v1/recipes/movies/items"
+
+
+async def find(client: Client, **parameters: Any) -> list[str]:
+    """The ids that a search gives."""
+    answer = await client.get(ITEMS, query="&".join(f"{key}={quote(str(value))}" for key, value in parameters.items()))
+    assert answer.status == 200, answer.body
+    return [item["item_id"] for item in answer.json["items"]]
+
+
+def served(titles: dict[int, Any]) -> Served:
+    """The model of the tests with these titles; other items have none."""
+    made = model()
+    table = MetadataTable(("title",), [(titles[item],) if item in titles else None for item in range(N_ITEMS)])
+    fragments = ItemFragments.build(made.item_ids, table)
+    return Served("movies", made, fragments, {}, "sha256:0", "k1", None, 0.0)  # type: ignore[arg-type]
+
+
+def ids_of(found: tuple[list[dict[str, Any]], bool]) -> list[str]:
+    return [item["item_id"] for item in found[0]]
+
+
+async def test_items_are_found_by_id_and_metadata() -> None:
+    """Every word must occur, in any field and any case; the item of exactly this id comes first."""
+    async with serving() as (client, _):
+        assert await find(client, q="tItLe 59") == ["i59"]
+        assert await find(client, q="2031 41") == ["i41"]
+        assert await find(client, q="i5") == ["i5", *(f"i{number}" for number in range(50, 60))]
+        assert await find(client, q="nothing like this") == []
+        answer = await client.get(ITEMS, query="q=title+59")
+    assert answer.json["items"] == [{"item_id": "i59", "title": "Title 59", "year": 2049}]
+    assert list(answer.json) == ["recipe", "model_version", "items", "more"]
+
+
+async def test_without_words_the_first_items_come() -> None:
+    """The list is bounded, and says that there are more."""
+    async with serving() as (client, _):
+        assert await find(client) == [f"i{number}" for number in range(20)]
+        assert await find(client, limit=3) == ["i0", "i1", "i2"]
+        assert (await client.get(ITEMS, query="limit=3")).json["more"] is True
+        assert (await client.get(ITEMS, query="q=59")).json["more"] is False
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=21", "limit=x", "limit=1.0", "limit=", f"q={'x' * 257}"])
+async def test_parameters_have_bounds(query: str) -> None:
+    """422 names the parameter and repeats no value."""
+    async with serving() as (client, _):
+        answer = await client.get(ITEMS, query=query)
+    assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
+    assert answer.json["errors"][0]["loc"] == ["query", query.partition("=")[0]]
+
+
+async def test_a_recipe_without_a_model_has_no_items() -> None:
+    """The same errors as of the verbs; items without metadata are found by id."""
+    async with serving() as (client, _):
+        assert (await client.get("/v1/recipes/stub/items")).json["code"] == "RECIPE_UNAVAILABLE"
+        assert (await client.get("/v1/recipes/none/items")).json["code"] == "RECIPE_NOT_FOUND"
+        assert (await client.get("/v1/recipes/plain/items", query="q=i7")).json["items"] == [{"item_id": "i7"}]
+
+
+def test_only_values_are_searched() -> None:
+    """Names of fields, and what JSON adds, are no text of an item."""
+    shop = served({0: "a plain name"})
+    for text in ("title", "item_id", '"', ":", "null", "{"):
+        assert ids_of(find_items(shop, text, 20)) == []
+
+
+@pytest.mark.parametrize(
+    ("title", "text"),
+    [
+        ('The "Quoted" \\ one', '"quoted" \\'),
+        ("Straße", "STRASSE"),
+        ("ÉTUDE", "étude"),
+        (["Crime", "History"], "history"),
+        ("two\nlines", "lines"),
+        (1984, "1984"),
+    ],
+)
+def test_any_text_is_found(title: object, text: str) -> None:
+    """Case folds beyond ASCII, and what JSON escapes is found as it is written."""
+    assert ids_of(find_items(served({7: title}), text, 20)) == ["i7"]
+
+
+@pytest.mark.parametrize("size", [1, 50, 300, 100_000])
+def test_every_item_is_in_one_block(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much text is looked at in one go, each item is found once."""
+    monkeypatch.setattr(item_search, "BLOCK_BYTES", size)
+    shop = served({item: f"Volume {item} " + "x" * (item % 7 * 20) for item in range(N_ITEMS)})
+    for item in range(N_ITEMS):
+        assert ids_of(find_items(shop, f"volume {item}", N_ITEMS)).count(f"i{item}") == 1
+    assert ids_of(find_items(shop, "volume", N_ITEMS)) == [f"i{item}" for item in range(N_ITEMS)]
+
+
+def test_a_search_ends_in_time() -> None:
+    """When time is over, what was found comes back and says that it is not all."""
+    assert find_items(served({}), "", 20, longest_s=-1) == ([], True)
+
+
+async def test_a_description_tells_the_features() -> None:
+    """Names, kinds and what training saw, for the models that have features."""
+    async with serving() as (client, _):
+        columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]
+        assert "feature_columns" not in (await client.get("/v1/recipes/plain")).json
+    assert columns["user"] == columns["item"]
+    assert columns["user"] == [
+        {"name": "tag", "kind": "categorical", "n_values": 2, "values": ["a", "b"]},
+        {"name": "age", "kind": "numerical", "low": 10.0, "high": 90.0, "mean": 40.0},
+    ]
+
+
+async def test_denied_fields_tell_nothing_of_their_values() -> None:
+    """SVC_METADATA_FIELD_DENY holds for a feature of the same name too."""
+    async with serving(Settings(metadata_field_deny=("tag", "age"))) as (client, _):
+        columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]["item"]
+    assert columns == [
+        {"name": "tag", "kind": "categorical", "n_values": 2, "values": []},
+        {"name": "age", "kind": "numerical"},
+    ]
+
+
+def test_few_values_of_many_are_shown() -> None:
+    """A vocabulary of thousands stays out of the answer; its size is there."""
+    tokens = IdTable.from_ids([f"v{number}" for number in range(MAX_VALUES + 50)])
+    column = _column(TokenColumn("brand", "categorical", tokens), open_values=True)
+    assert (len(column["values"]), column["n_values"]) == (MAX_VALUES, MAX_VALUES + 50)

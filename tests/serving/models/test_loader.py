@@ -1,0 +1,180 @@
+"""Loading real artifacts through real stores: what comes out, and what each kind of damage says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc import logs
+from svc.artifact.keys import development_keys, parse_signing_keys
+from svc.artifact.store import open_store
+from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.serving.models.loader import Loaded, Loader, LoadFailed
+from svc.settings import Settings
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, popularity_model, write_artifact
+
+SETTINGS = Settings()
+
+
+def recipe(folder: Path, **more: Any) -> LoadedRecipe:
+    path = folder / "a.yaml"
+    content = {
+        "name": "a",
+        "source": {"type": "csv", "path": "none.csv"},
+        "schema": {"user_column": "u", "item_column": "i"},
+        "output": {"path": "a.svc", "versioning": "always_overwrite"},
+        **more,
+    }
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return load_recipe(path, {}, settings=SETTINGS, for_serving=True)
+
+
+def load(
+    folder: Path, *, keys: str = SIGNING_KEYS, settings: Settings = SETTINGS, known: str | None = None
+) -> Loaded | None:
+    loader = Loader(settings, parse_signing_keys(keys), {})
+    return loader.load(recipe(folder), open_store(str(folder / "a.svc"), settings), known_sha256=known)
+
+
+@pytest.fixture
+def records() -> Any:
+    """The log records of the test."""
+    lines: list[dict[str, Any]] = []
+    logs.configure(Settings(log_format="json"), lambda line: lines.append(json.loads(line)))
+    yield lines
+    logs.configure(Settings())
+
+
+def test_a_good_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
+    """Header, kid and sha256 come along; the fragments encode its items."""
+    sha256 = write_artifact(tmp_path / "a.svc", popularity_model())
+    loaded = load(tmp_path)
+    assert loaded is not None
+    assert (loaded.sha256, loaded.kid, loaded.header["best_class"]) == (sha256, "k1", "TopPopRecommender")
+    prepared = loaded.model.prepare_recommend(user_id="u3", user_features=None, limit=1)
+    ranking = loaded.model.rank([prepared.query])[0]
+    assert b'"item_id":"i0"' in loaded.fragments.items(ranking, with_metadata=True)
+
+
+def test_known_bytes_are_not_opened(tmp_path: Path) -> None:
+    """The sha256 of the served model is enough to leave the file alone."""
+    sha256 = write_artifact(tmp_path / "a.svc", popularity_model())
+    assert load(tmp_path, known=sha256) is None
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def cut_to_nothing(_: bytes) -> bytes:
+    return b"SVCM"
+
+
+def other_magic(data: bytes) -> bytes:
+    return b"NOTMODEL" + data[8:]
+
+
+def newer_format(data: bytes) -> bytes:
+    return data[:8] + b"\x00\x03" + data[10:]
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]
+
+
+@pytest.mark.parametrize(
+    ("damage", "stage", "text", "kid"),
+    [
+        (other_magic, "parse", "magic bytes mismatch", "k1"),
+        (newer_format, "parse", "unsupported format version", "k1"),
+        (flipped, "hmac", "signature mismatch", "k1"),
+        (cut, "parse", "magic bytes mismatch", "k1"),
+        (cut_to_nothing, "parse", "magic bytes mismatch", "<unknown>"),
+    ],
+)
+def test_damage_names_its_stage_and_kid(
+    tmp_path: Path, damage: Callable[[bytes], bytes], stage: str, text: str, kid: str
+) -> None:
+    """Each failure carries the specified text, how far loading came, and the kid that the bytes hold."""
+    file = tmp_path / "a.svc"
+    write_artifact(file, popularity_model())
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(LoadFailed) as caught:
+        load(tmp_path)
+    assert caught.value.error.stage == stage
+    assert caught.value.error.message.startswith(text)
+    assert caught.value.kid == kid
+
+
+def test_a_kid_that_is_not_listed_is_named(tmp_path: Path) -> None:
+    """The operator learns which key is missing."""
+    write_artifact(tmp_path / "a.svc", popularity_model(), keys=OTHER_KEYS)
+    with pytest.raises(LoadFailed) as caught:
+        load(tmp_path)
+    assert caught.value.error.message == f"unknown kid: k2; the kids here are k1 ({tmp_path / 'a.svc'})"
+    assert caught.value.error.stage == "hmac"
+
+
+def test_a_missing_file_and_caps_fail_while_reading(tmp_path: Path) -> None:
+    """Nothing is parsed then; only the cap's failure says so."""
+    with pytest.raises(LoadFailed) as missing:
+        load(tmp_path)
+    assert (missing.value.error.reason, missing.value.kid) == ("read", "<unknown>")
+    write_artifact(tmp_path / "a.svc", popularity_model())
+    with pytest.raises(LoadFailed) as large:
+        load(tmp_path, settings=replace(SETTINGS, max_artifact_bytes=100))
+    assert large.value.error.reason == "size_cap"
+    assert large.value.error.message.startswith("payload exceeds max bytes")
+
+
+def test_version_skew_refuses_before_the_payload_is_opened(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """An unverified transition fails closed; the setting turns it into a warning."""
+    head = header(irspack_version="0.4.1", best_class="IALSRecommender")
+    write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
+    with pytest.raises(LoadFailed) as caught:
+        load(tmp_path)
+    assert caught.value.error.reason == "version_skew"
+    assert load(tmp_path, settings=replace(SETTINGS, allow_version_skew=True)) is not None
+    assert [record["event"] for record in records] == ["irspack_version_skew_allowed"]
+
+
+def test_another_recipe_hash_is_a_warning(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """Serving goes on; an artifact without a hash says nothing."""
+    write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recipe_hash="0" * 12))
+    assert load(tmp_path) is not None
+    assert [(one["event"], one["artifact_recipe_hash"]) for one in records] == [
+        ("artifact_recipe_hash_mismatch", "0" * 12)
+    ]
+    assert len(records[0]["current_recipe_hash"]) == 12
+
+
+def test_an_artifact_of_another_recipe_is_a_warning(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """Two recipes may share a model and a recipe may be renamed, so it is served; a mix-up is seen in the log."""
+    write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recipe_name="a"))
+    assert load(tmp_path) is not None
+    assert records == []
+    write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recipe_name="books"))
+    assert load(tmp_path) is not None
+    assert [(one["event"], one["name"], one["artifact_recipe"]) for one in records] == [
+        ("artifact_of_another_recipe", "a", "books")
+    ]
+
+
+def test_the_development_key_is_said_to_prove_nothing(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """Its artifacts load only where that key is listed, and each load says so."""
+    kid, key = development_keys().active
+    from svc.artifact import layout
+    from svc.model.codec import encode
+
+    with (tmp_path / "a.svc").open("wb") as out:
+        layout.write(out, kid=kid, key=key, header=header(), payload=encode(popularity_model()))
+    with pytest.raises(LoadFailed):
+        load(tmp_path)
+    loader = Loader(SETTINGS, parse_signing_keys(SIGNING_KEYS).with_development(), {})
+    assert loader.load(recipe(tmp_path), open_store(str(tmp_path / "a.svc"), SETTINGS)) is not None
+    assert records[-1]["event"] == "initial_artifact_hmac_skipped_dev"

@@ -1,0 +1,116 @@
+"""The registry's documents, for each state that a recipe can be in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from svc.serving.models.registry import Entry, Faults, Registry, Served
+
+
+def served(name: str = "movies") -> Served:
+    unused = cast(Any, None)
+    return Served(name, unused, unused, {"best_class": "TopPopRecommender"}, "sha256:00", "k1", unused, 0.0)
+
+
+def loaded(name: str, **faults: str) -> Entry:
+    return Entry(name, f"{name}.yaml", served(name), Faults(**faults))
+
+
+def stub(name: str, error: str) -> Entry:
+    return Entry(name, f"{name}.yaml", faults=Faults(load=error))
+
+
+def registry(*entries: Entry, skipped: dict[str, str] | None = None) -> Registry:
+    made = Registry()
+    for entry in entries:
+        made.put(entry)
+    made.skip(skipped or {})
+    return made
+
+
+def test_an_empty_registry_is_healthy_and_ready() -> None:
+    """A server without recipes has nothing that could be wrong."""
+    empty = Registry()
+    assert empty.health() == ({"status": "ok", "total": 0, "loaded": 0}, 200)
+    assert empty.details() == ({"status": "ok", "recipes": {}}, 200)
+    assert empty.ready()
+
+
+def test_all_loaded_is_ok() -> None:
+    """Every loadable recipe is loaded: 200 in both documents."""
+    both = registry(loaded("a"), loaded("b"))
+    assert both.health() == ({"status": "ok", "total": 2, "loaded": 2}, 200)
+    document, status = both.details()
+    assert status == 200
+    assert document["recipes"]["a"] == {"loaded": True, "best_class": "TopPopRecommender"}
+
+
+def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:
+    """A valid recipe without a model is a 503 with its reason; the loaded one keeps the server ready."""
+    mixed = registry(loaded("a"), stub("b", "magic bytes mismatch"))
+    assert mixed.health() == ({"status": "degraded", "total": 2, "loaded": 1}, 503)
+    document, status = mixed.details()
+    assert (document["status"], status) == ("degraded", 503)
+    assert document["recipes"]["b"] == {"loaded": False, "error": "magic bytes mismatch"}
+    assert mixed.ready()
+    assert not registry(stub("b", "x")).ready()
+
+
+def test_a_failed_reload_shows_in_details_only() -> None:
+    """The count-based document stays 200 while an earlier model serves."""
+    kept = registry(loaded("a", load="signature mismatch"))
+    assert kept.health()[1] == 200
+    document, status = kept.details()
+    assert (document["status"], status) == ("degraded", 503)
+    assert document["recipes"]["a"]["last_load_error"] == "signature mismatch"
+    assert "error" not in document["recipes"]["a"]
+
+
+def test_skipped_files_are_counted_apart_and_degrade_nothing() -> None:
+    """`skipped` is there only above zero; its entry is keyed by the stem and names the error."""
+    partly = registry(loaded("a"), skipped={"broken.yaml": "broken.yaml: line 3"})
+    assert partly.health() == ({"status": "ok", "total": 1, "loaded": 1, "skipped": 1}, 200)
+    document, status = partly.details()
+    assert (document["status"], status) == ("ok", 200)
+    assert document["recipes"]["broken"] == {"loaded": False, "skipped": True, "error": "broken.yaml: line 3"}
+    assert partly.skipped() == {"broken": "broken.yaml: line 3"}
+
+
+def test_a_skipped_file_never_hides_a_recipe_of_the_same_name() -> None:
+    """When its stem is the name of another file's recipe, the whole file name is the key."""
+    document, _ = registry(loaded("a"), skipped={"a.yaml": "bad"}).details()
+    assert document["recipes"]["a"]["loaded"] is True
+    assert document["recipes"]["a.yaml"]["skipped"] is True
+
+
+def test_errors_are_shown_at_most_200_characters_long() -> None:
+    """Details expose a bounded text, whatever a store or file says."""
+    document, _ = registry(loaded("a", stat="x" * 500), stub("b", "y" * 500), skipped={"c.yaml": "z" * 500}).details()
+    shown = document["recipes"]
+    assert [len(shown["a"]["last_load_error"]), len(shown["b"]["error"]), len(shown["c"]["error"])] == [200] * 3
+
+
+def test_errors_that_are_no_text_are_shown_escaped() -> None:
+    """A path of other bytes than UTF-8 in an error must not break the document."""
+    document, _ = registry(stub("b", "/data/\udcff.svc cannot be read")).details()
+    assert document["recipes"]["b"]["error"] == "/data/\\udcff.svc cannot be read"
+
+
+def test_a_reader_keeps_the_entry_that_it_took() -> None:
+    """Publishing replaces a reference; what a request holds does not change under it."""
+    one = registry(loaded("a"))
+    before = one.get("a")
+    assert before is not None
+    one.put(replace(before, served=served()))
+    assert one.get("a") is not before
+    one.remove("a")
+    assert one.get("a") is None
+    assert before.served is not None
+
+
+def test_the_shown_fault_is_that_of_the_artifact_first() -> None:
+    """Load before stat before recipe: the one that keeps new answers away comes first."""
+    assert Faults(load="l", stat="s", recipe="r").first() == "l"
+    assert Faults(stat="s", recipe="r").first() == "s"
+    assert Faults(recipe="r").first() == "r"

@@ -1,0 +1,131 @@
+"""Scoring threads: how many, how nice, and an event loop that rests for one that is late."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+import trio
+import trio.testing
+
+from svc.serving.models import threads
+from svc.serving.models.threads import NICENESS, REST_S, ScoringThreads
+from svc.settings import Settings
+
+pytestmark = pytest.mark.anyio
+A_WHILE_S = 10.0
+
+
+class Rests:
+    """Takes the place of the module's clock and sleep: time passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.taken = 0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds == REST_S
+        self.taken += 1
+
+
+@pytest.fixture
+def rests(monkeypatch: pytest.MonkeyPatch) -> Rests:
+    found = Rests()
+    monkeypatch.setattr(threads, "time", found)
+    return found
+
+
+def test_one_core_is_left_to_the_event_loop() -> None:
+    """The number of scoring threads is a setting; unset, one less than the cores and at least one."""
+    assert ScoringThreads.of(Settings(scoring_threads=3)).count == 3
+    assert ScoringThreads.of(Settings()).count == max(1, len(os.sched_getaffinity(0)) - 1)
+
+
+async def test_threads_are_nice() -> None:
+    """Their calls have a lower priority than the event loop, and what they give or raise comes back."""
+
+    def niceness(more: int) -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) + more
+
+    def broken() -> None:
+        raise MemoryError
+
+    scoring = ScoringThreads(1)
+    here = os.getpriority(os.PRIO_PROCESS, 0)
+    assert await scoring.run(niceness, 3, usual_s=0.0, abandon_on_cancel=False) == max(here, NICENESS) + 3
+    with pytest.raises(MemoryError):
+        await scoring.run(broken, usual_s=0.0, abandon_on_cancel=False)
+
+
+async def test_the_loop_rests_only_while_a_call_is_late_and_it_would_not_rest_itself(rests: Rests) -> None:
+    """Late is what takes longer than its usual time allows; who waits for a thread is not yet late."""
+    scoring = ScoringThreads(1)
+    over = threading.Event()
+
+    async def call(usual_s: float) -> None:
+        await scoring.run(over.wait, A_WHILE_S, usual_s=usual_s, abandon_on_cancel=False)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call, 1.0)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(call, 0.0)
+        await trio.testing.wait_all_tasks_blocked()
+        for now, timeout, taken in ((101.9, 0.0, 0), (102.1, 1.0, 0), (102.1, 0.0, 1), (102.2, 0.0, 2)):
+            rests.now = now
+            scoring.before_io_wait(timeout)
+            assert rests.taken == taken
+        over.set()
+    scoring.before_io_wait(0.0)
+    assert rests.taken == 2
+
+
+async def test_an_abandoned_call_keeps_its_place_until_its_thread_ends(rests: Rests) -> None:
+    """Nobody waits for it, but the thread is not free."""
+    scoring = ScoringThreads(1)
+    over = threading.Event()
+    with trio.move_on_after(1.0):
+        await scoring.run(over.wait, A_WHILE_S, usual_s=0.0, abandon_on_cancel=True)
+    rests.now += 1.0
+    scoring.before_io_wait(0.0)
+    assert rests.taken == 1
+    over.set()
+    assert await scoring.run(lambda: 7, usual_s=0.0, abandon_on_cancel=False) == 7
+    scoring.before_io_wait(0.0)
+    assert rests.taken == 1
+
+
+async def test_a_late_call_gets_the_interpreter_from_a_loop_that_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an instrument of an event loop it rests in real time, and in the loop's own thread."""
+    rested: list[threading.Thread] = []
+
+    class RealTime:
+        perf_counter = staticmethod(time.perf_counter)
+
+        def sleep(self, seconds: float) -> None:
+            rested.append(threading.current_thread())
+            time.sleep(seconds)
+
+    def work() -> str:
+        ends = time.monotonic() + A_WHILE_S
+        while not rested and time.monotonic() < ends:
+            time.sleep(0)
+        return "done"
+
+    async def spin() -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(threads, "time", RealTime())
+    scoring = ScoringThreads(1)
+    trio.lowlevel.add_instrument(scoring)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(spin)
+        assert await scoring.run(work, usual_s=0.0, abandon_on_cancel=False) == "done"
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(scoring)
+    assert set(rested) == {threading.current_thread()}

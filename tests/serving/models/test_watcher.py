@@ -1,0 +1,461 @@
+"""The watcher against fake stores and a fake loader, under virtual time: what it asks, loads, says and counts."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+import pytest
+import trio
+import trio.testing
+
+from svc.errors import (
+    ArtifactError,
+    ArtifactExpired,
+    ArtifactReadError,
+    ArtifactReplayed,
+    ConfigError,
+    MagicMismatch,
+    MetadataError,
+    RecipeError,
+    SignatureMismatch,
+)
+from svc.serving.models.discovery import Refused
+from svc.settings import Settings
+from tests.serving.watched import INTERVAL_S, FakeRecipe, World, failed, ticks, until
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Virtual time that waits longer for the real threads of the watcher: on a busy machine they start late."""
+    return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0.03)})
+
+
+async def test_start_loads_every_recipe() -> None:
+    """After `start` each recipe is served or a stub with its reason."""
+    world = World("a", "b")
+    world.store("b").content = None
+    with world.listening():
+        await world.watcher.start()
+    assert world.served("a") == "v1"
+    assert world.entry("b").error == "artifact not found: /fake/artifact.svc"
+    assert [record["name"] for record in world.said("recipe_not_loaded_at_startup")] == ["b"]
+    assert world.said("initial_artifact_read_failed")[0]["name"] == "b"
+
+
+@pytest.mark.parametrize(
+    ("error", "event"),
+    [
+        (failed(ArtifactReadError("cut short"), "<unknown>"), "initial_artifact_read_failed"),
+        (failed(MagicMismatch("magic bytes mismatch")), "initial_artifact_parse_failed"),
+        (failed(SignatureMismatch("signature mismatch")), "initial_artifact_hmac_failed"),
+        (MemoryError("no room"), "artifact_load_unexpected_error"),
+    ],
+)
+async def test_the_startup_event_names_the_stage(error: Exception, event: str) -> None:
+    """Each failure at the start is logged by how far it came, and leaves a stub."""
+    world = World("a")
+    world.loader.errors["v1"] = error
+    with world.listening():
+        await world.watcher.start()
+    assert [record["name"] for record in world.said(event)] == ["a"]
+    assert world.entry("a").error is not None
+    assert world.count("svc_artifact_load_failures_total{") == 1
+
+
+async def test_start_needs_a_folder() -> None:
+    """A folder that cannot be listed at the start is a configuration error."""
+    world = World()
+    world.folder.trouble = FileNotFoundError("no such folder")
+    with world.listening(), pytest.raises(ConfigError):
+        await world.watcher.start()
+
+
+async def test_a_folder_that_is_slow_to_parse_only_delays_the_start() -> None:
+    """A few large or hostile files must not keep the server from serving the others."""
+    world = World("a")
+    world.folder.hang = threading.Event()
+    with world.listening():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.watcher.start)
+            await trio.sleep(10 * INTERVAL_S)
+            world.folder.hang.set()
+    assert world.served("a") == "v1"
+
+
+async def test_a_changed_artifact_becomes_the_model_and_the_old_lane_closes() -> None:
+    """Marker and bytes changed: one load, one swap, counted."""
+    world = World("a")
+    async with world.running():
+        world.store("a").content = "v2"
+        await ticks(1)
+        assert world.served("a") == "v2"
+        assert [lane.closed for lane in world.lanes] == [True, False]
+        assert world.count('svc_swap_total{result="ok"}') == 1
+
+
+async def test_the_same_bytes_under_a_new_marker_swap_nothing() -> None:
+    """A rewritten file with identical content is read once and left alone."""
+    world = World("a")
+    async with world.running():
+        world.store("a").marker_text = "touched"
+        await ticks(3)
+        assert world.loader.loads == [("a", "v1")]
+        assert len(world.lanes) == 1
+
+
+async def test_a_failed_reload_keeps_the_model_and_clears_with_a_new_artifact() -> None:
+    """Refused bytes set last_load_error, are not loaded again, and are forgotten when better ones come."""
+    world = World("a")
+    world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
+    async with world.running():
+        world.store("a").content = "bad"
+        await ticks(3)
+        assert world.served("a") == "v1"
+        assert world.entry("a").last_load_error == "magic bytes mismatch"
+        assert world.loader.loads.count(("a", "bad")) == 1
+        assert world.said("artifact_load_failed")[0]["kid"] == "k1"
+        assert world.count('svc_swap_total{result="error"}') == 1
+        world.store("a").content = "v2"
+        await ticks(1)
+        assert world.entry("a").last_load_error is None
+        assert world.said("artifact_load_error_cleared")[0]["reason"] == "artifact_loaded"
+
+
+async def test_a_rollback_to_the_served_bytes_clears_the_error() -> None:
+    """The old bytes are back under a new marker: nothing is swapped, the error goes."""
+    world = World("a")
+    world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
+    async with world.running():
+        world.store("a").content = "bad"
+        await ticks(1)
+        world.store("a").content = "v1"
+        world.store("a").marker_text = "restored"
+        await ticks(1)
+        cleared = world.said("artifact_load_error_cleared")
+        assert [(one["reason"], one["previous_error"]) for one in cleared] == [
+            ("bytes_unchanged", "magic bytes mismatch")
+        ]
+        assert world.entry("a").last_load_error is None
+        assert len(world.lanes) == 1
+
+
+async def test_a_rollback_to_the_served_marker_clears_the_error_too() -> None:
+    """Even when the store shows exactly the marker that it showed before the failure."""
+    world = World("a")
+    world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
+    async with world.running():
+        world.store("a").content = "bad"
+        await ticks(1)
+        world.store("a").content = "v1"
+        await ticks(1)
+        assert world.said("artifact_load_error_cleared")[0]["reason"] == "bytes_unchanged"
+
+
+async def test_a_failed_read_clears_when_the_served_artifact_is_back_under_its_old_marker() -> None:
+    """A store that shows another object for a while, and cannot deliver it, leaves no error behind."""
+    world = World("a")
+    world.loader.errors["v2"] = failed(ArtifactReadError("cut short"))
+    async with world.running():
+        world.store("a").content = "v2"
+        await ticks(3)
+        assert world.entry("a").last_load_error == "cut short"
+        world.store("a").content = "v1"
+        await ticks(1.1)
+        assert world.entry("a").last_load_error is None
+        assert world.said("artifact_load_error_cleared")[0]["reason"] == "bytes_unchanged"
+        assert world.served("a") == "v1"
+
+
+async def test_a_vanished_artifact_is_said_once_and_clears_when_it_is_back() -> None:
+    """The model stays; details show the fault until the marker is there again."""
+    world = World("a")
+    async with world.running():
+        world.store("a").content = None
+        await ticks(3)
+        assert world.served("a") == "v1"
+        assert world.entry("a").last_load_error == "artifact not found: /fake/artifact.svc"
+        assert len(world.said("artifact_disappeared")) == 1
+        assert world.count("svc_artifact_stat_failures_total{") >= 2
+        world.store("a").content = "v1"
+        await ticks(1)
+        assert world.entry("a").last_load_error is None
+        assert world.said("artifact_load_error_cleared")[0]["reason"] == "marker_restored"
+
+
+async def test_a_load_error_survives_a_stat_failure_that_ends() -> None:
+    """The store answers again, but the refused artifact is still the one on disk: its error stays."""
+    world = World("a")
+    world.loader.errors["bad"] = failed(MagicMismatch("magic bytes mismatch"))
+    async with world.running():
+        world.store("a").content = "bad"
+        await ticks(1)
+        world.store("a").trouble = PermissionError(13, "Permission denied")
+        await ticks(1)
+        world.store("a").trouble = None
+        await ticks(2)
+        assert world.entry("a").last_load_error == "magic bytes mismatch"
+        assert world.loader.loads.count(("a", "bad")) == 1
+
+
+async def test_a_stub_loads_when_a_good_artifact_comes() -> None:
+    """No restart is needed."""
+    world = World("a")
+    world.store("a").content = None
+    async with world.running():
+        assert world.entry("a").error == "artifact not found: /fake/artifact.svc"
+        world.store("a").content = "v1"
+        await ticks(1)
+        assert world.served("a") == "v1"
+
+
+@pytest.mark.parametrize("error", [ArtifactReadError("reset"), MetadataError("metadata: no file"), OSError("odd")])
+async def test_what_may_heal_by_itself_is_tried_again(error: Exception) -> None:
+    """Reading, metadata and the unexpected are retried on the same marker, at growing distances."""
+    world = World("a")
+    world.loader.errors["v1"] = failed(error) if not isinstance(error, OSError) else error
+    async with world.running():
+        await ticks(10)
+        assert 2 <= world.loader.loads.count(("a", "v1")) <= 5
+        world.loader.errors.clear()
+        await ticks(10)
+        assert world.served("a") == "v1"
+
+
+async def test_a_vanished_sidecar_is_said_once() -> None:
+    """It was there on the poll before and is gone now."""
+    world = World("a")
+    world.store("a").sidecar = True
+    async with world.running():
+        await ticks(1)
+        world.store("a").sidecar = False
+        await ticks(3)
+        assert len(world.said("sidecar_disappeared")) == 1
+
+
+async def test_a_hung_store_is_asked_once_and_delays_nobody() -> None:
+    """While one store hangs, another one's change is served within an interval; the hung one is not asked again."""
+    world = World("hung", "well")
+    async with world.running():
+        release = threading.Event()
+        world.store("hung").hang = release
+        await ticks(2)
+        looks = world.store("hung").looks
+        world.store("well").content = "v2"
+        await ticks(1)
+        assert world.served("well") == "v2"
+        assert world.store("hung").looks == looks
+        assert len(world.said("artifact_stat_timeout")) == 1
+        assert "did not answer" in (world.entry("hung").last_load_error or "")
+        world.store("hung").hang = None
+        release.set()
+        await until(lambda: world.entry("hung").last_load_error is None)
+        assert world.said("artifact_load_error_cleared")[0]["reason"] == "marker_restored"
+
+
+async def test_twenty_hung_stores_leave_places_for_the_others() -> None:
+    """More stores hang than there are places, and the rest is still polled."""
+    world = World(*(f"hung{number}" for number in range(20)), "well")
+    async with world.running():
+        release = threading.Event()
+        for number in range(20):
+            world.store(f"hung{number}").hang = release
+        await ticks(3)
+        world.store("well").content = "v2"
+        await ticks(1)
+        assert world.served("well") == "v2"
+        release.set()
+
+
+async def test_a_load_that_hangs_is_given_up_and_not_repeated_while_it_hangs() -> None:
+    """Its time is bounded; the model before stays; nothing more is asked of that store."""
+    world = World("a", settings=Settings(watch_interval_s=INTERVAL_S, load_timeout_s=10))
+    async with world.running():
+        release = threading.Event()
+        world.loader.hang = release
+        world.store("a").content = "v2"
+        await ticks(4)
+        looks = world.store("a").looks
+        await ticks(4)
+        assert world.store("a").looks == looks
+        assert "SVC_LOAD_TIMEOUT_SECONDS" in (world.entry("a").last_load_error or "")
+        assert world.served("a") == "v1"
+        world.loader.hang = None
+        release.set()
+        await until(lambda: world.served("a") == "v2")
+
+
+async def test_a_new_file_is_discovered_and_a_removed_one_forgotten() -> None:
+    """Both on the next poll; the lane of a removed recipe ends."""
+    world = World("a")
+    async with world.running():
+        world.folder.files["b.yaml"] = FakeRecipe("b")
+        await ticks(1.1)
+        assert world.served("b") == "v1"
+        assert [record["name"] for record in world.said("recipe_discovered")] == ["b"]
+        del world.folder.files["a.yaml"]
+        await ticks(1)
+        assert world.registry.get("a") is None
+        assert [record["name"] for record in world.said("recipe_removed")] == ["a"]
+        assert world.lanes[0].closed
+        assert 'recipe="a"' not in [
+            line for line in world.metrics.render().decode().splitlines() if "model_loaded" in line
+        ]
+
+
+async def test_a_recipe_removed_while_its_model_is_published_leaves_nothing_behind() -> None:
+    """The lane that was started for it closes, and the watcher goes on."""
+    world = World("a", "b")
+    async with world.running():
+        world.hold_lanes = trio.Event()
+        world.store("a").content = "v2"
+        await ticks(1)
+        del world.folder.files["a.yaml"]
+        await ticks(1)
+        assert world.registry.get("a") is None
+        world.hold_lanes.set()
+        await ticks(1)
+        assert world.registry.get("a") is None
+        assert world.lanes[-1].closed
+        world.store("b").content = "v2"
+        await ticks(1)
+        assert world.served("b") == "v2"
+
+
+async def test_a_recipe_that_is_mended_as_it_was_is_not_called_changed() -> None:
+    """The same content again, read anew, is no change."""
+    world = World("a")
+    async with world.running():
+        world.folder.files["a.yaml"] = FakeRecipe("a")
+        await ticks(2)
+        assert world.said("recipe_changed") == []
+
+
+async def test_a_new_output_path_takes_effect_on_the_next_poll() -> None:
+    """The artifact there is loaded although the marker of the old one did not change."""
+    world = World("a")
+    world.store("a", "other.svc").content = "elsewhere"
+    async with world.running():
+        world.folder.files["a.yaml"] = FakeRecipe("a", output="other.svc")
+        await ticks(1)
+        assert world.served("a") == "elsewhere"
+        assert world.said("recipe_changed")[0]["reload"] is True
+
+
+async def test_new_metadata_loads_the_same_bytes_again() -> None:
+    """Answers carry the new fields: the bytes are the same, the fragments are not."""
+    world = World("a")
+    async with world.running():
+        world.folder.files["a.yaml"] = FakeRecipe("a", item_metadata="titles.csv")
+        await ticks(1)
+        assert world.loader.loads == [("a", "v1"), ("a", "v1")]
+
+
+async def test_a_change_that_only_training_sees_loads_nothing() -> None:
+    """It is logged, and the next artifact is compared with the new hash."""
+    world = World("a")
+    async with world.running():
+        world.folder.files["a.yaml"] = dataclasses.replace(FakeRecipe("a"), text="n_trials: 3")
+        await ticks(2)
+        assert world.loader.loads == [("a", "v1")]
+        assert [record["reload"] for record in world.said("recipe_changed")] == [False]
+
+
+async def test_a_recipe_that_stops_parsing_keeps_its_model_until_it_parses_again() -> None:
+    """The error stays while the file is broken, and goes when it is mended."""
+    world = World("a")
+    good = world.folder.files["a.yaml"]
+    async with world.running():
+        world.folder.files["a.yaml"] = Refused("a.yaml: line 1", "parse")
+        await ticks(3)
+        assert world.served("a") == "v1"
+        assert world.entry("a").last_load_error == "a.yaml: line 1"
+        assert len(world.said("recipe_load_error_skipped")) == 1
+        assert world.registry.health()[1] == 200
+        world.folder.files["a.yaml"] = good
+        await ticks(1)
+        assert world.entry("a").last_load_error is None
+
+
+async def test_skipped_files_are_said_once_by_their_kind() -> None:
+    """Security violations as errors, the rest as warnings; all of them counted."""
+    world = World()
+    world.folder.files = {
+        "a.yaml": Refused("bad", "parse"),
+        "b.yaml": Refused("evil", "security"),
+        "c.yaml": FakeRecipe("same"),
+        "d.yaml": FakeRecipe("same"),
+    }
+    async with world.running():
+        await ticks(2)
+        assert [(one["name"], one["level"]) for one in world.said("recipe_load_error_skipped")] == [("a", "warning")]
+        assert [(one["name"], one["level"]) for one in world.said("recipe_security_violation_skipped")] == [
+            ("b", "error")
+        ]
+        assert [one["file"] for one in world.said("recipe_duplicate_name")] == ["d.yaml"]
+        assert [one["kept"] for one in world.said("recipe_duplicate_name")] == ["c.yaml"]
+        assert world.registry.health()[0]["skipped"] == 3
+
+
+async def test_an_unexpected_error_in_a_tick_is_counted_and_the_next_one_runs() -> None:
+    """Neither the watcher nor the other recipes notice."""
+    world = World("a")
+    async with world.running():
+        world.folder.trouble = RecipeError("no rule foresees this")
+        await ticks(1)
+        assert world.count("svc_watcher_unhandled_errors_total") >= 1
+        assert world.said("watcher_unhandled_error")
+        world.folder.trouble = None
+        world.store("a").content = "v2"
+        await ticks(1.1)
+        assert world.served("a") == "v2"
+
+
+async def test_a_folder_that_cannot_be_listed_changes_nothing() -> None:
+    """The recipes stay; the failure is logged and counted; artifacts are still watched."""
+    world = World("a")
+    async with world.running():
+        world.folder.trouble = PermissionError(13, "Permission denied")
+        world.store("a").content = "v2"
+        await ticks(1.1)
+        assert world.served("a") == "v2"
+        assert world.count("svc_recipes_dir_scan_failures_total") >= 1
+
+
+async def test_ticks_keep_the_interval_within_a_tenth() -> None:
+    """Ten intervals hold between nine and eleven ticks and a bit."""
+    world = World("a")
+    async with world.running():
+        before = world.store("a").looks
+        await trio.sleep(INTERVAL_S * 100)
+        assert 90 <= world.store("a").looks - before <= 112
+
+
+@pytest.mark.parametrize("error", [ArtifactReplayed("an older artifact"), ArtifactExpired("expired")])
+async def test_a_refusal_that_may_pass_is_tried_again(error: ArtifactError) -> None:
+    """The line of a rollback is signed a moment later, a clock is set right: the model stays meanwhile."""
+    world = World("a")
+    async with world.running():
+        world.loader.errors["v2"] = failed(error)
+        world.store("a").content = "v2"
+        await ticks(3)
+        assert world.served("a") == "v1"
+        assert world.entry("a").faults.load is not None
+        world.loader.errors.clear()
+        await ticks(8)
+        assert world.served("a") == "v2"
+
+
+async def test_a_model_that_expires_while_it_is_served_is_warned_about_once_and_stays() -> None:
+    """An old answer is better than none."""
+    world = World("a", "b")
+    async with world.running():
+        served = world.entry("a").served
+        assert served is not None
+        header = {**served.header, "expires_at": "2026-01-01T00:00:00+00:00"}
+        world.registry.put(dataclasses.replace(world.entry("a"), served=dataclasses.replace(served, header=header)))
+        await ticks(4)
+        assert world.served("a") == "v1"
+        assert [record["name"] for record in world.said("artifact_expired")] == ["a"]

@@ -1,0 +1,49 @@
+"""The application behind a real port, and a client that sends any bytes there."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import trio
+
+from svc.serving.transport import server
+from svc.serving.transport.listener import BACKLOG
+from svc.serving.transport.messages import Application
+from svc.serving.transport.shared import Limits
+
+
+@asynccontextmanager
+async def listening(
+    application: Application, *, idle_s: float = 30.0, unread_s: float = 30.0, drain_s: float = 5.0
+) -> AsyncIterator[int]:
+    """The port at which `application` answers during the block, at whose end the drain begins."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as `bind` does: virtual time waits for no delay
+    over = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            await server.serve(application, listener, Limits(idle_s, unread_s, drain_s), until=over.wait)
+
+        nursery.start_soon(serve)
+        yield listener.getsockname()[1]
+        over.set()
+
+
+async def everything(stream: trio.SocketStream) -> bytes:
+    """All that comes until the server closes the connection."""
+    found = b""
+    with suppress(trio.BrokenResourceError):
+        async for part in stream:
+            found += part
+    return found
+
+
+async def exchange(port: int, sent: bytes) -> bytes:
+    """What comes back to these bytes, until the server closes the connection."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        with suppress(trio.BrokenResourceError):  # it may be over before all is said
+            await stream.send_all(sent)
+        return await everything(stream)

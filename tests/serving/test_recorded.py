@@ -1,0 +1,105 @@
+"""Whoever uses no newer field gets the bytes that were recorded before the field existed.
+
+`recorded/answers.jsonl` holds requests and answers of all verbs, single and batch, for one model of each family.
+`python -m tests.serving.test_recorded` writes it anew: only for a change of answers that is meant, and says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from svc.metrics import Metrics
+from svc.serving.api.application import Application
+from svc.serving.api.authentication import Authenticator
+from svc.serving.api.state import ServerState
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.lanes import Lane
+from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.registry import Entry, Registry, Served
+from svc.serving.models.threads import ScoringThreads
+from svc.settings import Settings
+from tests.families import FAMILIES, N_ITEMS, family
+from tests.serving.client import HEADER, Client
+
+pytestmark = pytest.mark.anyio
+RECORDED = Path(__file__).parent / "recorded" / "answers.jsonl"
+SINGLES: list[dict[str, Any]] = [
+    {"user_id": "u3"},
+    {"user_id": "u11", "limit": 5, "exclude_items": ["i1", "i2", "none"]},
+    {"user_id": "u7", "limit": 1000, "include_seen": True},
+    {"user_id": "nobody"},
+    {"user_id": "nobody", "user_features": {"tag": "a", "age": 48, "colour": "red"}},
+    {"user_features": {"tag": "b"}, "limit": 3},
+    {"user_features": {"age": "old"}},
+    {"user_id": "u1", "exclude_items": [f"i{item}" for item in range(N_ITEMS)]},
+    {},
+    {"user_id": "u1", "limit": 0},
+    {"user_id": 7, "color": 1},
+]
+RELATED: list[dict[str, Any]] = [
+    {"seed_items": ["i3"]},
+    {"seed_items": ["i3", "i9", "none"], "limit": 4, "exclude_items": ["i0"]},
+    {"seed_items": ["none"]},
+    {"item_features": {"tag": "a", "age": 24}, "limit": 2},
+    {"item_features": {"new": {"tag": "b"}, "i5": {"tag": "a"}}, "user_features": {"age": 48}},
+    {"seed_items": ["i3"], "exclude_items": [f"i{item}" for item in range(N_ITEMS)]},
+    {"seed_items": []},
+]
+
+
+def requests() -> Iterator[tuple[str, str, Any]]:
+    """Recipe, verb and body of every recorded request."""
+    for name in FAMILIES:
+        yield from ((name, "recommend", body) for body in SINGLES)
+        yield from ((name, "recommend-related", body) for body in RELATED)
+        yield name, "batch-recommend", {"requests": SINGLES, "include_metadata": True}
+        yield name, "batch-recommend", {"requests": [*SINGLES[:3], "text"]}
+        yield name, "batch-recommend-related", {"requests": RELATED}
+
+
+@asynccontextmanager
+async def serving_families() -> AsyncIterator[Client]:
+    state = ServerState(
+        Registry(), Settings(), Metrics.disabled(), Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
+    )
+    table = MetadataTable(("title", "year"), [(f"T {item}", 1990 + item) if item else None for item in range(N_ITEMS)])
+    async with trio.open_nursery() as nursery:
+        for name in FAMILIES:
+            model = family(name)
+            lane = Lane(model, ScoringThreads(1))
+            await nursery.start(lane.run)
+            fragments = ItemFragments.build(model.item_ids, table if name in ("IALS", "neighbours") else None)
+            version = "sha256:" + name.encode().hex().ljust(64, "0")
+            served = Served(name, model, fragments, HEADER, version, "k1", lane, 0.0)
+            state.registry.put(Entry(name, f"{name}.yaml", served))
+        yield Client(Application(state), {"x-request-id": "recorded"})
+        nursery.cancel_scope.cancel()
+
+
+async def answers() -> list[str]:
+    lines = []
+    async with serving_families() as client:
+        for name, verb, body in requests():
+            answer = await client.post(f"/v1/recipes/{name}:{verb}", body)
+            lines.append(json.dumps([name, verb, body, answer.status, answer.body.decode()], ensure_ascii=False))
+    return lines
+
+
+async def test_answers_without_newer_fields_are_the_recorded_bytes() -> None:
+    """Status and body of every recorded request, byte for byte."""
+    recorded = RECORDED.read_text(encoding="utf-8").splitlines()
+    found = await answers()
+    assert len(found) == len(recorded)
+    for line, expected in zip(found, recorded, strict=True):
+        assert line == expected
+
+
+if __name__ == "__main__":
+    RECORDED.write_text("\n".join([*trio.run(answers), ""]), encoding="utf-8")

@@ -1,0 +1,59 @@
+"""A small application for the tests of connections."""
+
+from __future__ import annotations
+
+import trio
+
+from svc.errors import ApiError
+from svc.serving.transport.messages import ClientGone, Incoming, Response
+
+LARGE, MEDIUM = bytes(12 << 20), bytes(300_000)
+REQUEST = b"GET /%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+KEPT = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Echo:
+    """`/` answers a word, `/large` more than the kernel keeps for a client that does not read, `/medium` more than one
+    window of HTTP/2, `/body` what was sent, `/slow` after a second, `/gone` once the client has left; `/broken` raises.
+    """
+
+    urgent = (b"GET /probe ",)
+    is_leaving = False
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.asked: list[bytes] = []
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        self.asked.append(incoming.target)
+        match incoming.target:
+            case b"/large":
+                return Response(200, LARGE)
+            case b"/medium":
+                return Response(200, MEDIUM)
+            case b"/body":
+                return await self._body(incoming)
+            case b"/slow":
+                await trio.sleep(1)
+            case b"/gone":
+                await incoming.until_gone()
+                self.left += 1
+                return None
+            case b"/broken":
+                raise KeyError("unforeseen")
+        return Response(200, b"well")
+
+    async def _body(self, incoming: Incoming) -> Response | None:
+        if incoming.whole_body is not None:
+            return Response(200, b"got " + incoming.whole_body)
+        body = b""
+        try:
+            while part := await incoming.receive():
+                body += part
+        except ClientGone:
+            self.left += 1
+            return None
+        return Response(200, b"got " + body)
+
+    def refused(self, error: ApiError) -> Response:
+        return Response(error.http_status, error.code.encode())

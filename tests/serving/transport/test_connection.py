@@ -1,0 +1,217 @@
+"""Connections over real sockets: what one of them does, and what is done to it, stays with it."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import suppress
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from svc.serving.transport.connection import LINGER_S
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Incoming, Response
+from tests.serving.sockets import everything, exchange, listening
+from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
+
+pytestmark = pytest.mark.anyio
+POST = b"POST /body HTTP/1.1\r\nHost: a\r\n"
+
+
+async def opened(port: int) -> trio.SocketStream:
+    return await trio.open_tcp_stream("127.0.0.1", port)
+
+
+async def test_a_defect_in_one_connection_ends_no_other() -> None:
+    """An exception that nobody foresaw closes its connection and is logged once; others, open or new, go on."""
+    with capture_logs() as records:
+        async with listening(Echo()) as port, await opened(port) as other:
+            await other.send_all((REQUEST % b"")[:10])
+            assert await exchange(port, KEPT % b"broken") == b""
+            await other.send_all((REQUEST % b"")[10:])
+            assert (await everything(other)).endswith(b"well")
+            assert (await exchange(port, REQUEST % b"")).endswith(b"well")
+    assert [record["event"] for record in records] == ["connection_failed"]
+    assert records[0]["error"] == "KeyError: 'unforeseen'"
+
+
+@pytest.mark.parametrize("taken", [0, 1000], ids=["nothing", "a little now and then"])
+async def test_an_answer_that_is_not_taken_in_time_ends_its_connection(taken: int) -> None:
+    """The time is the client timeout and a second for each MiB, however steadily the client reads."""
+    async with listening(Echo(), unread_s=5) as port, await opened(port) as stream:
+        await stream.send_all(REQUEST % b"large")
+        read = len(await stream.receive_some(1000))
+        for _ in range(5 + len(LARGE) // SLOWEST_BYTES_PER_S + 1):
+            await trio.sleep(1)
+            read += len(await stream.receive_some(taken)) if taken else 0
+        assert read + len(await everything(stream)) < len(LARGE)
+        assert (await exchange(port, REQUEST % b"")).endswith(b"well")
+
+
+async def test_a_client_that_has_said_all_is_still_answered() -> None:
+    """Half of a connection may be closed: whoever shut its sending side still reads its answer."""
+    async with listening(Echo()) as port, await opened(port) as stream:
+        await stream.send_all(KEPT % b"slow" + KEPT % b"large")
+        await stream.send_eof()
+        assert len(await everything(stream)) > len(LARGE)
+
+
+@pytest.mark.parametrize(
+    "opening", [b"\x00" * 64, b"GET / HTTP/1.1\r\nHost: a..b\r\nHost: b\r\n\r\n", b"GET /\r\n\r\n"]
+)
+async def test_nonsense_is_refused_and_its_connection_closed(opening: bytes) -> None:
+    """Also before the client has said all, and with requests behind it that must not be believed."""
+    application = Echo()
+    async with listening(application) as port:
+        answer = await exchange(port, opening + KEPT % b"smuggled")
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert b"connection: close" in answer
+        assert (await exchange(port, REQUEST % b"")).endswith(b"well")
+    assert b"/smuggled" not in application.asked
+
+
+async def test_a_small_answer_comes_in_one_piece() -> None:
+    """Head and body together: whoever reads once has both."""
+    async with listening(Echo()) as port, await opened(port) as stream:
+        await stream.send_all(REQUEST % b"")
+        assert (await stream.receive_some()).endswith(b"\r\n\r\nwell")
+
+
+async def test_head_has_no_body() -> None:
+    """But the length that GET would have."""
+    async with listening(Echo()) as port:
+        answer = await exchange(port, (REQUEST % b"").replace(b"GET", b"HEAD"))
+    assert b"content-length: 4\r\n" in answer
+    assert answer.endswith(b"\r\n\r\n")
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    """Also those that begin in the middle of a read, and none behind the one that ends the connection."""
+    application = Echo()
+    async with listening(application) as port:
+        bodies = b"".join(POST + b"Content-Length: 4\r\n\r\n%04d" % place for place in range(3000))
+        answer = await exchange(port, bodies + REQUEST % b"" + KEPT % b"late")
+    assert [part[:4] for part in answer.split(b"got ")[1:]] == [b"%04d" % place for place in range(3000)]
+    assert answer.endswith(b"well")
+    assert b"/late" not in application.asked
+
+
+@pytest.mark.parametrize("opening", [b"", b"GET / HT", KEPT % b"" + b"GET /"], ids=["nothing", "a part", "a part more"])
+async def test_a_head_that_does_not_come_ends_its_connection(opening: bytes) -> None:
+    """However steadily it drips, after the idle time, which begins with the last answer."""
+    async with listening(Echo(), idle_s=5) as port, await opened(port) as stream:
+        await stream.send_all(opening)
+        answered = await stream.receive_some() if opening.startswith(KEPT % b"") else b""
+        started = trio.current_time()
+        with suppress(trio.BrokenResourceError):  # it drips on until the server has had enough
+            while opening and trio.current_time() < started + 8:
+                await trio.sleep(1)
+                await stream.send_all(b"x")
+        assert await everything(stream) == b""
+        assert not answered or answered.endswith(b"well")
+        assert trio.current_time() - started < 10
+
+
+async def test_an_idle_connection_is_closed_and_a_used_one_is_not() -> None:
+    """The time begins anew with every answer, and does not run while one is being made."""
+    async with listening(Echo(), idle_s=0.5) as port, await opened(port) as used, await opened(port) as idle:
+        for path in (b"", b"slow", b""):
+            await trio.sleep(0.3)
+            await used.send_all(KEPT % path)
+            assert (await used.receive_some()).endswith(b"well")
+        assert await idle.receive_some() == b""
+
+
+async def test_a_body_is_asked_for_only_when_it_is_wanted() -> None:
+    """`100 Continue` goes out when the application reads a body that has not come; not when it refuses unread."""
+    expects = b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    async with listening(Echo()) as port, await opened(port) as stream:
+        await stream.send_all(POST + expects)
+        assert await stream.receive_some() == b"HTTP/1.1 100 Continue\r\n\r\n"
+        await stream.send_all(b"{}")
+        assert (await stream.receive_some()).endswith(b"got {}")
+        await stream.send_all(POST + expects + b"{}")
+        assert (await stream.receive_some()).endswith(b"got {}")
+        await stream.send_all(POST.replace(b"/body", b"/") + expects)
+        refusal = await everything(stream)
+    assert refusal.startswith(b"HTTP/1.1 200")
+    assert b"connection: close" in refusal
+
+
+async def test_a_body_that_nobody_wants_is_thrown_away() -> None:
+    """One that has come lets the connection go on; one that still comes is taken for a moment, and the answer read."""
+    async with listening(Echo()) as port, await opened(port) as stream:
+        await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 5\r\n\r\nhello" + KEPT % b"next")
+        answers = b""
+        while answers.count(b"well") < 2:
+            answers += await stream.receive_some()
+        await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 20000000\r\n\r\n")
+        for _ in range(20):
+            await stream.send_all(bytes(1 << 20))
+        answer = await everything(stream)
+    assert answer.endswith(b"well")
+    assert b"connection: close" in answer
+
+
+async def test_nobody_is_waited_for_who_sends_for_ever() -> None:
+    """After a refusal the connection ends even if the body never does."""
+    async with listening(Echo()) as port, await opened(port) as stream:
+        started = trio.current_time()
+        await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 1000000000\r\n\r\n")
+        with pytest.raises(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"x")
+                await trio.sleep(0.5)
+        assert LINGER_S <= trio.current_time() - started < LINGER_S + 5
+
+
+async def test_a_broken_body_is_refused() -> None:
+    """It shows in the middle of a request: 400, and the connection ends."""
+    async with listening(Echo()) as port:
+        answer = await exchange(port, POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n")
+    assert answer.startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize("opening", [KEPT % b"gone", POST + b"Content-Length: 100\r\n\r\nhalf"], ids=["waits", "body"])
+async def test_a_client_that_leaves_is_noticed(opening: bytes, reset: bool) -> None:
+    """While its request waits, and in the middle of its body."""
+    application = Echo()
+    async with listening(application) as port:
+        stream = await opened(port)
+        await stream.send_all(opening)
+        await trio.sleep(0.5)
+        if reset:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await stream.aclose()
+        await trio.sleep(1)
+    assert application.left == 1 or reset
+
+
+class Watching(Echo):
+    """Looks a while for its client to leave before it reads the body."""
+
+    async def _body(self, incoming: Incoming) -> Response | None:
+        with trio.move_on_after(1):
+            await incoming.until_gone()
+        return await super()._body(incoming)
+
+
+async def test_what_comes_while_the_client_is_watched_is_kept() -> None:
+    """The rest of a body, and the next request, of a client that does not leave."""
+    async with listening(Watching()) as port, await opened(port) as stream:
+        await stream.send_all(POST + b"Content-Length: 5\r\n\r\nhe")
+        await trio.sleep(0.2)
+        await stream.send_all(b"llo" + REQUEST % b"")
+        answer = await everything(stream)
+    assert answer.count(b"got hello") == 1
+    assert answer.endswith(b"well")
+
+
+async def test_an_answer_in_the_leave_taking_ends_its_connection() -> None:
+    """So that clients with kept connections do not send their next request there."""
+    application = Echo()
+    async with listening(application) as port:
+        application.is_leaving = True
+        assert b"connection: close" in await exchange(port, KEPT % b"")

@@ -1,0 +1,118 @@
+"""The turnstile: probes first, nobody kept out, and no turn longer than it needs to be."""
+
+from __future__ import annotations
+
+import time
+from itertools import permutations
+
+import pytest
+import trio
+import trio.testing
+
+from svc.serving.transport import pacing
+from svc.serving.transport.pacing import FEWEST_A_TURN, MOST_A_TURN, PROBES_A_TURN, Rank, Turnstile
+
+pytestmark = pytest.mark.anyio
+MANY = 200
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    count = 0
+
+    def after_io_wait(self, timeout: float, /) -> None:
+        self.count += 1
+
+
+async def entering(turnstile: Turnstile, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
+    """Everybody comes in one turn; the turn in which each was let in, and its rank, in their order."""
+    order: list[tuple[int, Rank]] = []
+    turns = Turns()
+    trio.lowlevel.add_instrument(turns)
+
+    async def enter(rank: Rank) -> None:
+        await turnstile.enter(rank)
+        order.append((turns.count, rank))
+        ends = time.perf_counter() + work_s
+        while time.perf_counter() < ends:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turnstile.run)
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as clients:
+            for rank in ranks:
+                clients.start_soon(enter, rank)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turns)
+    return order
+
+
+async def test_a_few_enter_at_once() -> None:
+    """Nobody waits for a turn while there is room in this one."""
+    order = await entering(Turnstile(), [Rank.KNOWN] * FEWEST_A_TURN)
+    assert len({turn for turn, _ in order}) == 1
+
+
+async def test_no_turn_has_more_than_its_share() -> None:
+    """However many come, all are let in, at most so many in a turn."""
+    order = await entering(Turnstile(), [Rank.KNOWN] * MANY)
+    turns = [turn for turn, _ in order]
+    assert len(order) == MANY
+    assert max(turns.count(turn) for turn in set(turns)) <= MOST_A_TURN
+
+
+async def test_long_turns_let_fewer_in() -> None:
+    """Half as many after each long one, down to the fewest."""
+    order = await entering(Turnstile(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
+    turns = [turn for turn, _ in order]
+    assert [turns.count(turn) for turn in sorted(set(turns))][-5:-1] == [FEWEST_A_TURN] * 4
+
+
+async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more in each turn that was used up."""
+    monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
+    turnstile = Turnstile()
+    turnstile._share = FEWEST_A_TURN
+    turns = [turn for turn, _ in await entering(turnstile, [Rank.KNOWN] * MANY)]
+    counts = [turns.count(turn) for turn in sorted(set(turns))]
+    assert counts[1:6] == [FEWEST_A_TURN + more for more in range(1, 6)]
+
+
+@pytest.mark.parametrize(("many", "one"), list(permutations(Rank, 2)))
+async def test_one_of_another_rank_need_not_wait_for_many(many: Rank, one: Rank) -> None:
+    """Whether it goes before them or is only not kept out: the last to come is let in within the first two turns."""
+    order = await entering(Turnstile(), [many] * MANY + [one])
+    place = order.index(next(entry for entry in order if entry[1] is one))
+    assert place <= 2 * (MOST_A_TURN + PROBES_A_TURN)
+
+
+async def test_the_known_go_before_newcomers_and_both_before_who_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those who have to wait, the ranks are let in in their order, and one of each in every turn."""
+    turnstile = Turnstile()
+    monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
+    turnstile._share = 10
+    ranks = [Rank.GOING_ON, Rank.NEWCOMER, Rank.KNOWN] * 30
+    order = [rank for _, rank in await entering(turnstile, ranks)]
+    last = {rank: max(place for place, found in enumerate(order) if found is rank) for rank in set(order)}
+    half = {rank: [place for place, found in enumerate(order) if found is rank][15] for rank in last}
+    assert half[Rank.KNOWN] < half[Rank.NEWCOMER] < half[Rank.GOING_ON]
+
+
+async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
+    """And those behind are let in."""
+    turnstile = Turnstile()
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as waiting:
+                for _ in range(MANY):
+                    waiting.start_soon(turnstile.enter, Rank.KNOWN)
+                await trio.lowlevel.checkpoint()
+                scope.cancel()
+        assert not any(turnstile._queues.values())
+        nursery.start_soon(turnstile.run)
+        with trio.fail_after(5):
+            for _ in range(3):
+                await turnstile.enter(Rank.KNOWN)
+        nursery.cancel_scope.cancel()

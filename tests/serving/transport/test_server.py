@@ -1,0 +1,141 @@
+"""The server loop: accepting, the drain, and a machine that can have no more connections."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from svc.serving.transport import server
+from svc.serving.transport.server import ENDED_A_TURN, PAUSE_S
+from svc.serving.transport.shared import Limits
+from tests.serving.sockets import everything, exchange
+from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
+
+pytestmark = pytest.mark.anyio
+LIMITS = Limits(idle_s=30, unread_s=30, drain_s=5)
+
+
+class Running:
+    """A server whose drain a test begins; `ended` is set when it has returned."""
+
+    def __init__(self, listener: socket.socket | None = None) -> None:
+        self.listener = listener or socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self.port = self.listener.getsockname()[1]
+        self.drain = trio.Event()
+        self.ended = trio.Event()
+
+    async def run(self) -> None:
+        await server.serve(Echo(), self.listener, LIMITS, until=self.drain.wait)
+        self.ended.set()
+
+    async def connect(self, stack: AsyncExitStack) -> trio.SocketStream:
+        return await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", self.port))
+
+
+async def test_a_drain_ends_idle_connections_and_lets_busy_ones_finish() -> None:
+    """However many are idle, also in the middle of a head; `serve` returns once the last answer is out."""
+    running = Running()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(running.run)
+        idle = [await running.connect(stack) for _ in range(2 * ENDED_A_TURN)]
+        await idle[0].send_all(b"GET /half")
+        await idle[1].send_all(KEPT % b"")
+        await idle[1].receive_some()
+        busy = await running.connect(stack)
+        await busy.send_all(KEPT % b"large")
+        await busy.receive_some(1)
+        running.drain.set()
+        for stream in idle:
+            assert await stream.receive_some() == b""
+        assert not running.ended.is_set()
+        assert len(await everything(busy)) >= len(LARGE)
+        await running.ended.wait()
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await trio.open_tcp_stream("127.0.0.1", running.port)
+
+
+async def test_a_client_that_does_not_finish_is_cut_off() -> None:
+    """When the window of the drain is over."""
+    running = Running()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(running.run)
+        stuck = await running.connect(stack)
+        await stuck.send_all(b"POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n")
+        await trio.sleep(0.1)
+        started = trio.current_time()
+        running.drain.set()
+        await running.ended.wait()
+        assert LIMITS.drain_s <= trio.current_time() - started < LIMITS.drain_s + 2
+
+
+async def test_what_has_come_before_a_drain_is_answered() -> None:
+    """However many speak at the last moment: on connections that were idle, or silent, or not accepted yet."""
+    running = Running()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(running.run)
+        streams = [await running.connect(stack) for _ in range(300)]
+        for stream in streams[::2]:
+            await stream.send_all(KEPT % b"")
+            assert (await stream.receive_some()).endswith(b"well")
+        for stream in streams:  # in one turn, so that nothing of it is answered before the drain
+            assert os.write(stream.socket.fileno(), KEPT % b"") == len(KEPT % b"")
+        for _ in range(100):
+            late = socket.create_connection(("127.0.0.1", running.port))
+            late.sendall(KEPT % b"")
+            streams.append(trio.SocketStream(trio.socket.from_stdlib_socket(late)))
+            stack.push_async_callback(streams[-1].aclose)
+        running.drain.set()
+        for stream in streams:
+            assert (await everything(stream)).endswith(b"well")
+
+
+class Exhausted(socket.socket):
+    """A listener whose accept fails a few times."""
+
+    failures: list[int]
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.failures:
+            number = self.failures.pop()
+            raise OSError(number, "fault")
+        return super().accept()
+
+
+async def test_too_many_open_files_are_said_once_and_waited_out() -> None:
+    """Who waited in the kernel's queue meanwhile still comes in; one that has left is no fault."""
+    listener = Exhausted()
+    listener.failures = [errno.ECONNABORTED, errno.ENFILE, errno.EMFILE, errno.EMFILE]
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    running = Running(listener)
+    with capture_logs() as records:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(running.run)
+            started = trio.current_time()
+            assert (await exchange(running.port, REQUEST % b"")).endswith(b"well")
+            assert trio.current_time() - started >= 2 * PAUSE_S
+            running.drain.set()
+    assert [(record["event"], record["error"]) for record in records] == [
+        ("connection_failed", f"OSError: [Errno {errno.EMFILE}] fault")
+    ]
+
+
+async def test_connections_come_and_go() -> None:
+    """None leaves a task behind."""
+    running = Running()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(running.run)
+        await trio.sleep(0.1)
+        before = trio.lowlevel.current_statistics().tasks_living
+        for _ in range(100):
+            stream = await trio.open_tcp_stream("127.0.0.1", running.port)
+            await stream.aclose()
+        await trio.sleep(1)
+        assert trio.lowlevel.current_statistics().tasks_living == before
+        running.drain.set()

@@ -1,0 +1,49 @@
+"""Types of csv columns by their content."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.sources.csv_types import by_content, pinned, text_with_gaps
+
+
+def texts(*values: str) -> pa.ChunkedArray:
+    return pa.chunked_array([pa.array(values, pa.string())])
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("1", "2"), [1, 2]),
+        (("1", "NA"), [1, None]),
+        (("1", "2.5"), [1.0, 2.5]),
+        (("True", "false", ""), [True, False, None]),
+        (("1", "x", ""), ["1", "x", None]),
+        (("NA", "x"), ["NA", "x"]),
+        (("", ""), [None, None]),
+        (("007", "x"), ["007", "x"]),
+    ],
+)
+def test_all_rows_decide(values: tuple[str, ...], expected: list[object]) -> None:
+    """One value of another kind makes the column text; only there are NA and null words."""
+    assert by_content(texts(*values)).to_pylist() == expected
+
+
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=10))
+def test_whole_numbers_keep_every_digit(values: list[int]) -> None:
+    """They are never read as floats, which hold 53 bits."""
+    assert by_content(texts(*map(str, values))).to_pylist() == values
+
+
+def test_pinned_types_are_those_of_arrow() -> None:
+    """Both spellings of a type mean the same."""
+    assert pinned("str") == pinned("string") == pa.string()
+    assert pinned("int") == pinned("int64") == pa.int64()
+
+
+def test_blanks_of_text_are_missing() -> None:
+    """Other words for nothing are text, as in the names of people."""
+    assert text_with_gaps(texts("null", "")).to_pylist() == ["null", None]

@@ -1,0 +1,256 @@
+"""Sources of many files: folders, patterns, Hive partitions, and files that do not fit the others."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.errors import DataSourceError, RecipeError
+from svc.settings import Settings
+from svc.sources.parts import _fits
+
+IDS = ("user_id", "item_id")
+
+
+def parquet(path: Path, **columns: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def csv(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+def days(folder: Path, count: int = 5) -> None:
+    """`count` days of one file each, written in another order than that of their names."""
+    for day in sorted(range(count), key=lambda day: day * 7 % count):
+        parquet(folder / f"date=2026-01-{day + 1:02}" / "a.parquet", user_id=[f"u{day}"], item_id=["i"], n=[day])
+
+
+@pytest.mark.parametrize(
+    "path", ["lake", "lake/", "lake/date=*/*.parquet", "lake/**/a.parquet", "l?ke/[d]ate=*", "./lake"]
+)
+def test_files_come_in_sorted_order(make: Any, tmp_path: Path, path: str) -> None:
+    """However the files are named: a folder, a pattern of files, or a pattern of folders."""
+    days(tmp_path / "lake")
+    frame = make("parquet", path=path).fetch()
+    assert frame["user_id"].to_list() == ["u0", "u1", "u2", "u3", "u4"]
+    assert frame["n"].to_list() == [0, 1, 2, 3, 4]
+    assert frame["date"].to_list() == [f"2026-01-0{day}" for day in range(1, 6)]
+
+
+def test_an_absolute_path_is_a_folder_too(make: Any, tmp_path: Path) -> None:
+    """Also with a pattern, and by file://."""
+    days(tmp_path / "lake", 3)
+    for path in (f"{tmp_path}/lake", f"{tmp_path}/lake/*/*.parquet", f"file://{tmp_path}/lake"):
+        assert make("parquet", path=path).fetch()["n"].to_list() == [0, 1, 2]
+
+
+def test_markers_and_other_files_are_left_out(make: Any, tmp_path: Path) -> None:
+    """Names that begin with _ or . at any level, and files with another extension."""
+    days(tmp_path / "lake", 2)
+    for name in ("_SUCCESS", ".hidden.parquet", "_temporary/0/a.parquet", "_delta_log/0.json", "readme.txt"):
+        csv(tmp_path / "lake" / name, "no table")
+    assert len(make("parquet", path="lake").fetch()) == 2
+    assert len(make("parquet", path="lake/**/*.parquet").fetch()) == 2
+
+
+def test_many_csv_files(make: Any, tmp_path: Path) -> None:
+    """Plain and compressed, columns in any order; types go by the whole column, over all files."""
+    csv(tmp_path / "lake/b.csv", "item_id,x,user_id\nj,1.5,02\n")
+    csv(tmp_path / "lake/a.csv.gz", "user_id,item_id,x\n01,i,7\n")
+    frame = make("csv", path="lake").fetch()
+    assert frame["user_id"].to_list() == ["01", "02"]
+    assert frame["x"].to_list() == [7.0, 1.5]
+    assert list(frame.columns) == ["user_id", "item_id", "x"]
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_partitions_are_columns_of_text(make: Any, tmp_path: Path, kind: str) -> None:
+    """Never numbers; with their escapes undone; Hive's null is a missing value; a partition may be the id."""
+    for user, country in (("01", "a%2Fb"), ("02", "__HIVE_DEFAULT_PARTITION__")):
+        path = tmp_path / f"lake/user_id={user}/country={country}/part.{kind}"
+        csv(path, "item_id\ni\nj\n") if kind == "csv" else parquet(path, item_id=["i", "j"])
+    frame = make(kind, path="lake", columns=("country", "user_id", "item_id")).fetch()
+    assert list(frame.columns) == ["country", "user_id", "item_id"]
+    assert frame["user_id"].to_list() == ["01", "01", "02", "02"]
+    assert frame["country"].to_list()[:2] == ["a/b", "a/b"]
+    assert frame["country"].isna().to_list() == [False, False, True, True]
+    table = make(kind, path="lake", columns=("user_id",)).fetch_arrow()
+    assert table["user_id"].to_pylist() == ["01", "01", "02", "02"]
+
+
+def test_a_partition_wins_over_a_column_of_its_name(make: Any, tmp_path: Path) -> None:
+    """As in Hive and Spark."""
+    parquet(tmp_path / "lake/user_id=7/a.parquet", user_id=["other"], item_id=["i"])
+    assert make("parquet", path="lake", columns=IDS).fetch()["user_id"].to_list() == ["7"]
+
+
+def test_columns_are_pushed_down(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column that nobody asks for may be of any type, and is not read."""
+    parquet(tmp_path / "lake/a.parquet", user_id=["u"], item_id=["i"], big=["x"])
+    parquet(tmp_path / "lake/b.parquet", user_id=["v"], item_id=["i"], big=[[1, 2]])
+    asked: list[list[str]] = []
+    read = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pq.ParquetFile,
+        "iter_batches",
+        lambda self, **options: asked.append(options["columns"]) or read(self, **options),
+    )
+    assert make("parquet", path="lake", columns=IDS).fetch()["user_id"].to_list() == ["u", "v"]
+    assert asked == [["user_id", "item_id"]] * 2
+
+
+def test_no_file_ends_with_3_and_a_digest_with_2(make: Any, tmp_path: Path) -> None:
+    """An empty folder, a pattern without matches, a digest beside many files."""
+    (tmp_path / "lake").mkdir()
+    for path in ("lake", "lake/*.parquet", "nowhere/*.parquet"):
+        with pytest.raises(DataSourceError, match=r"holds no file to read|does not exist") as caught:
+            make("parquet", path=path).fetch()
+        assert caught.value.exit_code == 3
+    days(tmp_path / "lake", 1)
+    for path in ("lake", "lake/*/*.parquet"):
+        with pytest.raises(RecipeError, match="sha256 is for one file") as refused:
+            make("parquet", path=path, sha256="0" * 64).fetch()
+        assert refused.value.exit_code == 2
+
+
+def test_a_file_whose_name_looks_like_a_pattern(make: Any, tmp_path: Path) -> None:
+    """It is that file."""
+    csv(tmp_path / "a[1]*.csv", "user_id,item_id\nu,i\n")
+    csv(tmp_path / "a1.csv", "user_id,item_id\nv,i\n")
+    assert make("csv", path="a[1]*.csv").fetch()["user_id"].to_list() == ["u"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"user_id": ["u"], "item_id": ["i"]}, r"has no column n; it has user_id, item_id"),
+        ({"user_id": ["u"], "item_id": ["i"], "n": ["x"]}, r"column n is string, where it is int64 in .*01/a\.parquet"),
+    ],
+)
+def test_schema_drift_is_named(make: Any, tmp_path: Path, columns: dict[str, Any], words: str) -> None:
+    """A column that is missing or of another type names both files."""
+    days(tmp_path / "lake")
+    parquet(tmp_path / "lake/date=2026-01-03/a.parquet", **columns)
+    with pytest.raises(DataSourceError, match=r"date=2026-01-03/a\.parquet.*" + words):
+        make("parquet", path="lake", columns=(*IDS, "n")).fetch()
+
+
+def test_types_that_fit_together_are_no_drift(make: Any, tmp_path: Path) -> None:
+    """Narrow and wide numbers, nulls, and ids that are whole numbers here and text there."""
+    parquet(tmp_path / "lake/a.parquet", user_id=[1], item_id=["i"], n=pa.array([1], pa.int32()))
+    parquet(tmp_path / "lake/b.parquet", user_id=["2"], item_id=["i"], n=pa.array([2**40]))
+    parquet(tmp_path / "lake/c.parquet", user_id=["3"], item_id=["i"], n=pa.nulls(1))
+    frame = make("parquet", path="lake").fetch()
+    assert frame["user_id"].to_list() == ["1", "2", "3"]
+    assert frame["n"].to_list()[:2] == [1, 2**40]
+
+
+def test_without_named_columns_all_files_have_the_same(make: Any, tmp_path: Path) -> None:
+    """One column more is drift, and so is another partition."""
+    parquet(tmp_path / "lake/a.parquet", user_id=["u"])
+    parquet(tmp_path / "lake/b.parquet", user_id=["u"], more=[1])
+    with pytest.raises(DataSourceError, match=r"b\.parquet and .*a\.parquet have different columns: more"):
+        make("parquet", path="lake").fetch()
+    parquet(tmp_path / "lake/b.parquet", user_id=["u"])
+    parquet(tmp_path / "lake/day=1/c.parquet", user_id=["u"])
+    with pytest.raises(DataSourceError, match=r"c\.parquet and .*different partitions: day"):
+        make("parquet", path="lake").fetch()
+
+
+def test_a_broken_file_among_a_thousand_is_named(make: Any, tmp_path: Path) -> None:
+    """Cut off, empty, of another kind, or damaged inside."""
+    table = pa.table({"user_id": ["u"] * 50, "item_id": ["i"] * 50})
+    for number in range(1000):
+        path = tmp_path / f"lake/date={number % 30:02}/part-{number:04}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+    assert len(make("parquet", path="lake", columns=IDS).fetch()) == 50_000
+    bad = tmp_path / "lake/date=07/part-0517.parquet"
+    whole = bad.read_bytes()
+    middle = len(whole) // 3
+    for content in (whole[:-20], b"", b"user_id,item_id\n", whole[:40] + bytes(middle) + whole[40 + middle :]):
+        bad.write_bytes(content)
+        with pytest.raises(DataSourceError, match=r"date=07/part-0517\.parquet"):
+            make("parquet", path="lake", columns=IDS).fetch()
+
+
+def test_a_broken_csv_file_is_named(make: Any, tmp_path: Path) -> None:
+    """Too few cells in one of many."""
+    for name in "abc":
+        csv(tmp_path / f"lake/{name}.csv", "user_id,item_id\nu,i\n")
+    csv(tmp_path / "lake/b.csv", "user_id,item_id\nu\n")
+    with pytest.raises(DataSourceError, match=r"lake/b\.csv cannot be parsed"):
+        make("csv", path="lake").fetch()
+
+
+def test_links(make: Any, tmp_path: Path) -> None:
+    """Links to files and folders are followed; one that leads back up is named."""
+    days(tmp_path / "elsewhere", 2)
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "lake/more").symlink_to(tmp_path / "elsewhere")
+    assert len(make("parquet", path="lake").fetch()) == 2
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "lake")
+    with pytest.raises(DataSourceError, match="link to a folder that it lies in"):
+        make("parquet", path="lake").fetch()
+
+
+def test_probe_looks_at_the_first_file(make: Any, tmp_path: Path) -> None:
+    """The number of files, and the columns with the partitions."""
+    days(tmp_path / "lake", 3)
+    lines = make("parquet", path="lake", columns=("user_id", "date")).probe()
+    assert lines[0].endswith("lake: 3 files")
+    assert lines[2].endswith("date=2026-01-01/a.parquet: has the columns user_id, date")
+    csv(tmp_path / "texts/a.csv", "user_id,item_id\n")
+    assert make("csv", path="texts").probe()[0].endswith("texts: 1 files")
+
+
+NAMES = st.lists(st.sampled_from(["a", "b", "c"]), max_size=5)
+
+
+@given(NAMES)
+def test_two_stars_fit_any_number_of_segments(names: list[str]) -> None:
+    """None, too; the rest of the pattern fits what is left."""
+    assert _fits(("**",), names)
+    assert _fits(("**", "a"), names) == (names[-1:] == ["a"])
+    assert _fits(("a", "**"), names) == (names[:1] == ["a"])
+    assert _fits(("*",) * len(names), names)
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore")
+def test_a_thousand_objects(make: Any, tmp_path: Path, s3_bucket: tuple[str, Any]) -> None:
+    """Folders and patterns in an object store give the same rows as on disk; a broken object is named."""
+    bucket, filesystem = s3_bucket
+    names = [f"date={number % 30:02}/part-{number:04}.parquet" for number in range(1000)]
+    for number, name in enumerate(names):
+        parquet(tmp_path / "lake" / name, user_id=[f"u{number}", "u"], item_id=["i", "j"], x=[1, 2])
+        filesystem.pipe_file(f"{bucket}/lake/{name}", (tmp_path / "lake" / name).read_bytes())
+    filesystem.pipe_file(f"{bucket}/lake/_SUCCESS", b"")
+    patient = Settings(http_timeout_s=60)
+    asked = {"columns": ("user_id", "date"), "settings": patient}
+    expected = make("parquet", path="lake", **asked).fetch_arrow()
+    assert expected.num_rows == 2000
+    for path in ("lake", "lake/date=*/*.parquet"):
+        assert make("parquet", path=f"{bucket}/{path}", **asked).fetch_arrow().equals(expected), path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("svc.sources.parts.SMALL_OBJECT_BYTES", 0)
+        few = make("parquet", path=f"{bucket}/lake/date=03/", columns=("user_id",), settings=patient).fetch_arrow()
+    assert few.num_rows == 2 * len([name for name in names if name.startswith("date=03/")])
+    assert make("parquet", path=f"{bucket}/lake", settings=patient).probe()[0].endswith("1000 files")
+    filesystem.pipe_file(f"{bucket}/lake/{names[400]}", b"PAR1 broken")
+    with pytest.raises(DataSourceError, match=names[400]):
+        make("parquet", path=f"{bucket}/lake", **asked).fetch_arrow()
+    with pytest.raises(DataSourceError, match=r"does not exist|holds no file"):
+        make("parquet", path=f"{bucket}/none/", **asked).fetch_arrow()
+    with pytest.raises(DataSourceError, match=r"does not exist"):
+        make("parquet", path=f"{bucket}/none", **asked).fetch_arrow()

@@ -1,0 +1,235 @@
+"""Every regular expression of svc takes time that grows with the length of a text and no faster.
+
+While an expression is matched nothing else runs in the process, so one that is quadratic lets a stranger's text of
+some kilobytes stop the server for seconds. The expressions are collected from the source, so a new one is tried
+without being listed here.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import random
+import re
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from re import _constants as constants  # type: ignore[attr-defined]
+from re import _parser as parser  # type: ignore[attr-defined]
+from typing import Any
+
+import pytest
+
+import svc
+
+SVC = Path(svc.__file__).parent
+USES = ("compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
+CALLED = frozenset(f"re.{use}" for use in USES)
+MADE_AT_RUN_TIME = {
+    "svc.artifact.store_local": [r"\.movies\.svc\.[0-9a-f]{16}\.tmp"],
+    "svc.artifact.store": [r"movies\.[0-9a-f]{8}\.svc"],
+    "svc.export.merge": [r"recs\.\d+-of-(\d+)\.parquet\.manifest\.json"],
+    "svc.serving.api.endpoints": [r"(?s)(/v1/recipes/)([A-Za-z0-9_-]{1,64})(.*)"],
+}
+"""Expressions whose text depends on values: one of those that each module makes."""
+
+LENGTHS = (1_500, 12_000)
+MOST_GROWTH = 30
+"""Eight times the length: linear is 8, quadratic 64."""
+LEAST_S = 0.004
+"""Below this a time says nothing; a quadratic expression takes a hundred times as long at the larger length."""
+
+Pattern = re.Pattern[Any]
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SVC.rglob("*.py")):
+        name = ".".join(("svc", *path.relative_to(SVC).with_suffix("").parts)).removesuffix(".__init__")
+        yield name, ast.parse(path.read_text(encoding="utf-8"))
+
+
+def uses(tree: ast.Module) -> Iterator[ast.Call]:
+    """Calls of the functions of `re`, however the module was imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLED:
+            yield node
+
+
+def constants_of(name: str) -> dict[str, Pattern]:
+    """The expressions that a module compiles when it is imported, by the name of their constant."""
+    return {f"{name}.{key}": value for key, value in vars(import_module(name)).items() if type(value) is re.Pattern}
+
+
+def collected() -> dict[str, Pattern]:
+    found: dict[str, Pattern] = {}
+    for name, tree in modules():
+        calls = list(uses(tree))
+        if not calls:
+            continue
+        compiled = constants_of(name)
+        found |= compiled
+        inline = [call.args[0] for call in calls if isinstance(call.args[0], ast.Constant)]
+        known = {pattern.pattern for pattern in compiled.values()}
+        found |= {f"{name}:{text.lineno}": re.compile(text.value) for text in inline if text.value not in known}
+        found |= {f"{name}: {text}": re.compile(text) for text in MADE_AT_RUN_TIME.get(name, ())}
+    return found
+
+
+EXPRESSIONS = collected()
+
+
+def test_every_expression_is_known() -> None:
+    """Each call of `re` has its text in the source, is a constant of its module, or is listed above."""
+    for name, tree in modules():
+        own = {ast.dump(call) for call in uses(tree)}
+        top = {ast.dump(call) for node in tree.body for call in uses(ast.Module([node], [])) if _is_constant(node)}
+        hidden = [
+            call for call in uses(tree) if not isinstance(call.args[0], ast.Constant) and ast.dump(call) not in top
+        ]
+        assert len(hidden) <= len(MADE_AT_RUN_TIME.get(name, ())), f"{name}: make it a constant, or list it here"
+        assert own or not top
+    assert len(EXPRESSIONS) > 30
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Assign | ast.AnnAssign)
+
+
+def test_nobody_imports_functions_of_re_by_name() -> None:
+    """They would be called unseen."""
+    for name, tree in modules():
+        for node in ast.walk(tree):
+            assert not (isinstance(node, ast.ImportFrom) and node.module == "re"), name
+            if isinstance(node, ast.Import):
+                assert all(alias.asname is None for alias in node.names if alias.name == "re"), name
+
+
+def samples(items: Any) -> Iterator[str]:
+    """Short texts that the parts of an expression match: of literals, classes, repetitions and alternatives."""
+    for is_literal, run in itertools.groupby(items, lambda item: item[0] is constants.LITERAL):
+        if is_literal:
+            yield "".join(chr(argument) for _, argument in run)
+    for operation, argument in items:
+        match operation:
+            case constants.LITERAL | constants.NOT_LITERAL:
+                yield chr(argument) if operation is constants.LITERAL else "x"
+            case constants.ANY:
+                yield "x"
+            case constants.IN:
+                yield from members(argument)
+            case constants.MAX_REPEAT | constants.MIN_REPEAT | constants.POSSESSIVE_REPEAT:
+                yield one_of(argument[2])
+                yield from samples(argument[2])
+            case constants.SUBPATTERN:
+                yield one_of(argument[3])
+                yield from samples(argument[3])
+            case constants.BRANCH:
+                for branch in argument[1]:
+                    yield one_of(branch)
+                    yield from samples(branch)
+            case constants.ASSERT | constants.ASSERT_NOT:
+                yield one_of(argument[1])
+            case constants.ATOMIC_GROUP:
+                yield from samples(argument)
+
+
+def members(items: Any) -> list[str]:
+    """Two characters of a class, and one that is not in it where it is a negated one."""
+    categories = {constants.CATEGORY_DIGIT: "7", constants.CATEGORY_SPACE: " ", constants.CATEGORY_WORD: "w"}
+    negated = items[0][0] is constants.NEGATE
+    found: list[str] = ["x", "\\", '"'] if negated else []
+    for operation, argument in items:
+        if operation is constants.LITERAL:
+            found.append(chr(argument))
+        elif operation is constants.RANGE:
+            found += [chr(argument[0]), chr(argument[1])]
+        elif operation is constants.CATEGORY:
+            found.append(categories.get(argument, "x"))
+    return found[:4]
+
+
+def one_of(items: Any) -> str:
+    """A text that the whole sequence matches, about as short as one."""
+    parts = []
+    for operation, argument in items:
+        if operation in (constants.MAX_REPEAT, constants.MIN_REPEAT, constants.POSSESSIVE_REPEAT):
+            parts.append(one_of(argument[2]) * max(1, min(argument[0], 4)))
+        elif operation is constants.SUBPATTERN:
+            parts.append(one_of(argument[3]))
+        elif operation is constants.BRANCH:
+            parts.append(one_of(argument[1][0]))
+        elif operation is constants.IN:
+            parts.append(members(argument)[0])
+        else:
+            parts.append(next(samples([(operation, argument)]), ""))
+    return "".join(parts)
+
+
+def hostile(pattern: Pattern, length: int) -> Iterator[Any]:
+    """Texts that repeat what the expression takes, behind what it begins with, with and without a wrong end."""
+    text = pattern.pattern
+    parsed = parser.parse(text, pattern.flags & ~re.UNICODE if isinstance(text, bytes) else pattern.flags)
+    pieces = sorted({piece for piece in samples(parsed) if piece})
+    whole = one_of(parsed)
+    generator = random.Random(repr(text))
+    pumps = pieces + ["".join(pair) for pair in itertools.permutations(pieces, 2)]
+    generator.shuffle(pumps)
+    starts = ["", *(whole[:end] for end in range(1, 1 + min(len(whole), 12)))]
+    for pump in [*sorted(pieces, key=len)[:10], max(pieces, key=len), whole, *pumps[:8]]:
+        for start in starts if len(pump) == 1 else ("", generator.choice(starts)):
+            made = (start + pump * (length // len(pump)))[:length] + generator.choice(["", "\n", "!", "\x00"])
+            yield made.encode("latin-1", "replace") if isinstance(text, bytes) else made
+
+
+def methods(name: str) -> tuple[str, ...]:
+    """By which methods svc uses the expression of that name; all that look for it where none is called by name.
+
+    Matching at one place may take as long as the text: only a search tries every place.
+    """
+    constant = re.escape(name.rpartition(".")[2])
+    used = {found for source in SOURCES for found in re.findall(rf"\b{constant}\.({'|'.join(USES)})\(", source)}
+    return tuple(sorted(used)) or ("search", "match", "fullmatch")
+
+
+SOURCES = [path.read_text(encoding="utf-8") for path in SVC.rglob("*.py")]
+
+
+def seconds(pattern: Pattern, text: Any, ways: tuple[str, ...]) -> float:
+    began = time.thread_time()
+    for way in ways:
+        first = (b"" if isinstance(text, bytes) else "",) if way in ("sub", "subn") else ()
+        for _ in getattr(pattern, way)(*first, text) if way == "finditer" else (getattr(pattern, way)(*first, text),):
+            pass
+    return time.thread_time() - began
+
+
+def growth(pattern: Pattern, small: Any, large: Any, ways: tuple[str, ...]) -> float:
+    """How many times as long the large text takes; the best of several tries, for the machine has other work."""
+    if seconds(pattern, large, ways) < LEAST_S:
+        return 1.0
+    times = [(seconds(pattern, small, ways), seconds(pattern, large, ways)) for _ in range(3)]
+    return min(large_s for _, large_s in times) / max(min(small_s for small_s, _ in times), LEAST_S / MOST_GROWTH)
+
+
+@pytest.mark.parametrize("name", sorted(EXPRESSIONS))
+def test_eight_times_the_length_takes_about_eight_times_as_long(name: str) -> None:
+    """For texts made from the expression's own parts, which are those that make it try again and again."""
+    pattern, ways = EXPRESSIONS[name], methods(name)
+    for small, large in zip(hostile(pattern, LENGTHS[0]), hostile(pattern, LENGTHS[1]), strict=True):
+        assert growth(pattern, small, large, ways) < MOST_GROWTH, f"{pattern.pattern!r} on {small[:60]!r}"
+
+
+@pytest.mark.parametrize(
+    "quadratic",
+    [
+        r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.\-]*://)[^/\s@\"']*@",
+        r"[?&;](?:[\w.\-]*(?:secret|key|sig)[\w.\-]*)=",
+        r"<metadata>.*?</metadata>",
+    ],
+)
+def test_this_test_finds_what_is_not_linear(quadratic: str) -> None:
+    """Expressions that svc once had."""
+    pattern = re.compile(quadratic)
+    pairs = zip(hostile(pattern, LENGTHS[0]), hostile(pattern, LENGTHS[1]), strict=True)
+    assert any(growth(pattern, small, large, ("search",)) >= MOST_GROWTH for small, large in pairs)
