@@ -149,7 +149,7 @@ def exit_codes() -> str:
         + _table(
             ("Status", "Code", "Counted as"),
             (
-                (str(c.http_status), f"`{c.code}`", f"`{c.metric_status()}`")
+                (str(c.http_status), f"`{c.code}`", f"`{c.metric_status}`")
                 for c in sorted(_classes(ApiError), key=lambda c: (getattr(c, "http_status", 0), c.code))
                 if issubclass(c, ApiError) and c is not ApiError
             ),

@@ -66,7 +66,15 @@ def test_a_wing_of_serving_imports_only_what_lies_below_it(wing: str) -> None:
 def test_the_base_imports_no_room() -> None:
     """Errors, events, settings, logs, metrics and what speaks to other hosts stand below everything."""
     for name in BASE:
-        assert rooms_named_by(SVC / f"{name}.py") <= BASE, name
+        for path in (SVC / f"{name}.py", *(SVC / name).glob("*.py")):
+            assert not path.exists() or rooms_named_by(path) <= BASE, path
+
+
+def test_errors_of_commands_and_of_http_do_not_know_each_other() -> None:
+    """Both stand on the base class alone."""
+    for room in ("commands", "http"):
+        names = {name for name in imported(SVC / "errors" / f"{room}.py") if name.startswith("svc")}
+        assert names == {"svc.errors.base", "svc.errors.base.SvcError"}
 
 
 def test_no_serving_file_names_a_training_library() -> None:

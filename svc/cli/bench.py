@@ -11,7 +11,7 @@ import typer
 
 from svc.cli.http import ServerUnreachable, base_url, get_json, not_answering
 from svc.cli.options import ClientKey, ServerUrl
-from svc.errors import UsageError
+from svc.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from svc.cli.load_generator import Measured
@@ -101,7 +101,7 @@ def _seeds(url: str, recipe: str, key: str | None) -> list[dict[str, Any]]:
     """Requests for what is like each of the first items that the server knows."""
     found = get_json(url, f"/v1/recipes/{quote(recipe)}/items", key, accept=(200, 404, 503))
     if "items" not in found:
-        raise UsageError(f"--recipe: {recipe}: {found.get('detail', 'nothing is served at this path')}")
+        raise UsageError(f"--recipe: {recipe}: {found.get('detail', NotFound.detail)}")
     return [{"seed_items": [item["item_id"]]} for item in found["items"]]
 
 

@@ -175,7 +175,9 @@ class Model(Stored):
             return self._with_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
         if history:
             raise UnknownUser("nothing is known of this user: no item of the history is in the training data")
-        raise UnknownUser if self._encoder("user") is not None else UnknownUser("user_id is not in the training data")
+        if self._encoder("user") is None:
+            raise UnknownUser(UnknownUser.without_features)
+        raise UnknownUser
 
     def prepare_popular(self, *, limit: int, restriction: Restriction) -> Prepared:
         """The most chosen items of the training data."""
@@ -214,7 +216,7 @@ class Model(Stored):
         if not len(known) and not unseen:
             if self._encoder("item") is not None:
                 raise UnknownSeedItems
-            raise UnknownSeedItems("none of the seed items is in the training data")
+            raise UnknownSeedItems(UnknownSeedItems.without_features)
         query, ignored_items = self._query(limit, exclude_items, restriction)
         query = query._replace(seeds=known, seed_features=tuple(unseen), user_features=prior)
         return self._with_pins(Prepared(query, tuple(ignored), ignored_items, None, restriction.offset), restriction)
@@ -349,7 +351,7 @@ class Model(Stored):
     def _encode(self, side: Side, features: Features) -> tuple[NDArray[np.float64], tuple[str, ...]]:
         encoder = self._encoder(side)
         if encoder is None:
-            raise FeaturesNotSupported(f"{side}_features: the model was not trained with features of that side")
+            raise FeaturesNotSupported(FeaturesNotSupported.template.format(side=side))
         return encoder.encode(features)
 
     def _check_side(self, side: Side, declared: Mapping[str, Any] | None) -> None:

@@ -43,7 +43,7 @@ class Bodies:
             return whole
         with trio.move_on_after(self._timeout_s) as scope:
             return await self._take(receive, scope)
-        raise BodyTimeout(f"the body did not arrive within {self._timeout_s:g} seconds")
+        raise BodyTimeout(BodyTimeout.template.format(seconds=self._timeout_s))
 
     async def _take(self, receive: Receive, scope: trio.CancelScope) -> Body:
         arriving = _Arriving(self._turns)
@@ -56,7 +56,7 @@ class Bodies:
         return await arriving.whole()
 
     def _too_large(self) -> PayloadTooLargeForRequest:
-        return PayloadTooLargeForRequest(f"the body is larger than {self._cap} bytes")
+        return PayloadTooLargeForRequest(PayloadTooLargeForRequest.template.format(cap=self._cap))
 
 
 class _Arriving:

@@ -254,7 +254,9 @@ class Route(NamedTuple):
         found = self.endpoints.get("GET" if method == "HEAD" else method)
         if found is None:
             allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]
-            raise errors.MethodNotAllowed(f"this endpoint takes {', '.join(allowed)}", fields={"allow": allowed})
+            raise errors.MethodNotAllowed(
+                errors.MethodNotAllowed.template.format(methods=", ".join(allowed)), fields={"allow": allowed}
+            )
         return found
 
 

@@ -6,6 +6,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from svc.errors import NotFound
+
 _IDS = frozenset({"user_id", "seed_items", "exclude_items", "include_items"})
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
 
@@ -32,4 +34,4 @@ def unknown_path(path: str, verbs: Iterable[str]) -> str:
     names = list(verbs)
     near = difflib.get_close_matches(below[1][:64], names, n=1)
     meant = f"did you mean :{near[0]}? " if near else ""
-    return f"nothing is served at this path; {meant}a recipe has {', '.join(f':{name}' for name in names)}"
+    return f"{NotFound.detail}; {meant}a recipe has {', '.join(f':{name}' for name in names)}"

@@ -151,7 +151,7 @@ def _failed(failures: Errors) -> Document:
 def _example(error: type[ApiError]) -> Document:
     example: Document = {"request_id": "3f9c0d6a1b2e", "detail": error.detail, "code": error.code}
     if error is errors.ValidationFailed:
-        example["errors"] = [{"loc": ["body", "limit"], "msg": "Input should be a valid integer", "type": "int_type"}]
+        example["errors"] = list(errors.ValidationFailed.example)
     return example
 
 

@@ -46,4 +46,4 @@ def _decoded(path: bytes) -> str:
     try:
         return unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
-        raise MalformedRequest("the path of the request is not UTF-8") from None
+        raise MalformedRequest from None

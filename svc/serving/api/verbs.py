@@ -69,7 +69,7 @@ class Verbs:
             response = await self._answer(request, route)
             status = "ok"
         except ApiError as error:
-            status = error.metric_status()
+            status = error.metric_status
             raise
         finally:
             self._present -= 1

@@ -90,7 +90,7 @@ def somebody(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
     model = served.model
     row = random.randrange(len(model.user_ids)) if user_id is None else model.user_ids.index(user_id)
     if row < 0:
-        raise UnknownUser("user_id is not in the training data")
+        raise UnknownUser(UnknownUser.without_features)
     columns = model.history.items(row)
     return {
         "user_id": model.user_ids.at(row),

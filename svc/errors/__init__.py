@@ -1,0 +1,39 @@
+"""Every error that svc raises on purpose, with its codes as plain values.
+
+SvcError
+├─ UsageError               2  wrong use of the command line
+├─ RecipeError              2  the recipe cannot be used
+│  └─ RecipeSecurityError      ... and must not be: traversal, scheme, embedded credentials
+├─ DataSourceError          3  data could not be fetched
+│  └─ SourceTooLarge           ... a byte or row cap was reached
+├─ FetchError               3  an http(s) exchange failed; callers raise an error of their own from it
+│  └─ FetchForbidden, FetchStatus, FetchTimedOut, FetchTooLarge
+├─ TrainingError            4  data or search cannot give a model
+│  ├─ MinDataViolation  ├─ ZeroScore  ├─ FeatureAxisError  ├─ FeatureTableError
+│  ├─ TimeUnitRequired  ├─ TimeMixture  ├─ CutoffTooLarge  ├─ FeatureDimensionExceeded
+│  └─ FeatureRidgeFailed, DataChangedTooMuch
+├─ ArtifactError            5  an artifact cannot be read, trusted or used
+│  ├─ ArtifactReadError, NoSuchVersion, MetadataError                                   stage "read"
+│  ├─ MagicMismatch, UnsupportedFormat, HeaderTooLarge, HeaderInvalid, PayloadTooLarge,  stage "parse"
+│  │  ArtifactReplayed, ArtifactExpired
+│  ├─ UnknownKid, SignatureMismatch                                                     stage "hmac"
+│  └─ ForbiddenClass, PayloadInvalid, VersionSkew, FeatureVersionMismatch, FeatureStateMismatch
+│                                                                                       stage "deserialize"
+├─ ArtifactWriteError       5  an artifact or an export could not be written
+├─ ExportIncomplete         5  parts of an export are missing or do not belong together
+│  └─ ExportDamaged            ... a part is not what its manifest describes
+├─ LockContestedError       6  another run holds the lock
+├─ ConfigError              8  the environment or the machine is set up wrongly
+│  └─ StoragePathUnusable      training.storage_path
+└─ ApiError                    an HTTP answer other than 200; only while serving
+
+`commands` holds the families with an exit code, `http` those with an HTTP status; all are imported from here.
+Nobody reads message texts to learn what happened: `code`, `exit_code`, `reason`, `stage` and
+`http_status` say it.
+"""
+
+from __future__ import annotations
+
+from svc.errors.base import *
+from svc.errors.commands import *
+from svc.errors.http import *

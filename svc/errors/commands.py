@@ -1,0 +1,244 @@
+"""Errors that end a command. The family decides the exit code; schedulers and scripts depend on it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from svc.errors.base import SvcError
+
+Stage = Literal["read", "parse", "hmac", "deserialize"]
+
+
+class UsageError(SvcError):
+    code = "usage_error"
+    exit_code = 2
+
+
+class RecipeError(SvcError):
+    """The recipe file cannot be read, parsed or validated."""
+
+    code = "recipe_error"
+    exit_code = 2
+
+
+class RecipeSecurityError(RecipeError):
+    """The recipe asks for something that is never allowed, whatever the data."""
+
+    code = "recipe_security_error"
+
+
+class DataSourceError(SvcError):
+    code = "data_source_error"
+    exit_code = 3
+
+
+class SourceTooLarge(DataSourceError):
+    """A byte, expansion or row cap was reached while reading."""
+
+    code = "data_source_too_large"
+
+
+class FetchError(SvcError):
+    """An http(s) exchange failed: no connection, no trust in the certificate, an answer that was cut."""
+
+    code = "fetch_error"
+    exit_code = 3
+
+
+class FetchForbidden(FetchError):
+    """The URL or a redirect leads where svc may not go, or there were too many redirects."""
+
+
+class FetchStatus(FetchError):
+    """The server answered, but not with what was asked for. `fields["status"]` is its status."""
+
+
+class FetchTimedOut(FetchError):
+    """The server was silent for too long, or too slow."""
+
+
+class FetchTooLarge(FetchError):
+    """The body is above its cap. `fields` holds bytes_read and cap."""
+
+
+class TrainingError(SvcError):
+    code = "training_error"
+    exit_code = 4
+
+
+class MinDataViolation(TrainingError):
+    """`fields` holds n_rows, n_users, n_items, min_rows, min_users and min_items."""
+
+    code = "min_data_violation"
+
+
+class ZeroScore(TrainingError):
+    code = "zero_score"
+
+
+class FeatureAxisError(TrainingError):
+    code = "feature_axis_error"
+
+
+class FeatureTableError(TrainingError):
+    code = "feature_table_error"
+
+
+class FeatureDimensionExceeded(TrainingError):
+    code = "feature_dimension_exceeded"
+
+
+class FeatureRidgeFailed(TrainingError):
+    code = "feature_ridge_failed"
+
+
+class DataChangedTooMuch(TrainingError):
+    """`fields` holds before and after, each with n_rows, n_users and n_items."""
+
+    code = "data_changed_too_much"
+
+
+class TimeUnitRequired(TrainingError):
+    code = "time_unit_required"
+
+
+class TimeMixture(TrainingError):
+    code = "time_mixture"
+
+
+class CutoffTooLarge(TrainingError):
+    code = "cutoff_too_large"
+
+
+class ArtifactError(SvcError):
+    """An artifact cannot be read, trusted or used.
+
+    `stage` is how far loading came; `reason` is the label of `svc_artifact_load_failures_total`.
+    """
+
+    code = "artifact_error"
+    exit_code = 5
+    stage: ClassVar[Stage] = "parse"
+    reason: ClassVar[str] = "parse"
+
+
+class ArtifactReadError(ArtifactError):
+    """The bytes could not be fetched: missing, refused, cut short, or a store that failed."""
+
+    stage = "read"
+    reason = "read"
+
+
+class MagicMismatch(ArtifactError):
+    reason = "magic"
+
+
+class UnsupportedFormat(ArtifactError):
+    reason = "format_version"
+
+
+class HeaderTooLarge(ArtifactError):
+    reason = "header"
+
+
+class HeaderInvalid(ArtifactError):
+    reason = "header"
+
+
+class PayloadTooLarge(ArtifactError):
+    """The file or its payload is above a cap. Found before reading it whole where the store tells sizes."""
+
+    stage = "read"
+    reason = "size_cap"
+
+
+class UnknownKid(ArtifactError):
+    stage = "hmac"
+    reason = "unknown_kid"
+
+
+class SignatureMismatch(ArtifactError):
+    stage = "hmac"
+    reason = "signature"
+
+
+class ArtifactReplayed(ArtifactError):
+    """An older artifact than one that was served before, which no signed rollback names."""
+
+    reason = "replayed"
+
+
+class ArtifactExpired(ArtifactError):
+    """Its signed time of expiry has passed."""
+
+    reason = "expired"
+
+
+class ForbiddenClass(ArtifactError):
+    """The payload names a class or function that is not on the allow-list."""
+
+    stage = "deserialize"
+    reason = "forbidden_class"
+
+
+class PayloadInvalid(ArtifactError):
+    stage = "deserialize"
+    reason = "payload"
+
+
+class VersionSkew(ArtifactError):
+    stage = "deserialize"
+    reason = "version_skew"
+
+
+class FeatureVersionMismatch(ArtifactError):
+    stage = "deserialize"
+    reason = "feature_version"
+
+
+class FeatureStateMismatch(ArtifactError):
+    stage = "deserialize"
+    reason = "feature_state"
+
+
+class NoSuchVersion(ArtifactError):
+    """A version to go to that is not there."""
+
+    code = "no_such_version"
+    stage = "read"
+    reason = "read"
+
+
+class MetadataError(ArtifactError):
+    """Item metadata that the recipe declares could not be read or lacks a declared field."""
+
+    stage = "read"
+    reason = "metadata"
+
+
+class ArtifactWriteError(SvcError):
+    code = "artifact_write_error"
+    exit_code = 5
+
+
+class ExportIncomplete(SvcError):
+    code = "export_incomplete"
+    exit_code = 5
+
+
+class ExportDamaged(ExportIncomplete):
+    code = "export_damaged"
+
+
+class LockContestedError(SvcError):
+    code = "lock_contested"
+    exit_code = 6
+
+
+class ConfigError(SvcError):
+    code = "config_error"
+    exit_code = 8
+
+
+class StoragePathUnusable(ConfigError):
+    code = "storage_path_unusable"

@@ -1,0 +1,187 @@
+"""Errors that a client of the HTTP API sees: status, code, and the usual text of each, once.
+
+The body of the answer, the OpenAPI examples, the reference page and the metric label are all read from these classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from svc.errors.base import SvcError
+
+
+class ApiError(SvcError):
+    """An HTTP answer other than 200. `message` goes to the client as `detail`.
+
+    `detail` of a class is its usual message, and the example in the OpenAPI document. Where the message holds a value
+    of the moment, `template` is the text with a gap for it, and `detail` the text with an example.
+    `metric_status` is the `status` label of `svc_v1_requests_total`: the code in lower case for the client's mistakes,
+    `error` for the server's, unless the class says otherwise.
+    """
+
+    code = "INTERNAL_ERROR"
+    http_status: ClassVar[int] = 500
+    metric_status: ClassVar[str] = "error"
+    detail: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        if "metric_status" not in vars(cls):
+            cls.metric_status = "error" if cls.http_status >= 500 else cls.code.lower()
+
+    def __init__(self, message: str = "", *, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message or self.detail, fields=fields)
+
+
+class MalformedRequest(ApiError):
+    """The target or the host of the request is not what HTTP lets them be."""
+
+    code = "MALFORMED_REQUEST"
+    http_status = 400
+    detail = "the path of the request is not UTF-8"
+
+
+class TargetTooLong(ApiError):
+    code = "TARGET_TOO_LONG"
+    http_status = 414
+    detail = "the first line of the request is longer than 65536 bytes"
+
+
+class HeadersTooLarge(ApiError):
+    code = "HEADERS_TOO_LARGE"
+    http_status = 431
+    detail = "the head of the request has more than 65536 bytes or 100 headers"
+
+
+class NotFound(ApiError):
+    code = "NOT_FOUND"
+    http_status = 404
+    detail = "nothing is served at this path"
+
+
+class RecipeNotFound(ApiError):
+    code = "RECIPE_NOT_FOUND"
+    http_status = 404
+    detail = "no recipe of this name is served here"
+
+
+class UnknownUser(ApiError):
+    code = "UNKNOWN_USER"
+    http_status = 404
+    without_features: ClassVar[str] = "user_id is not in the training data"
+    """The text for a model that takes no features of users."""
+    detail = f"{without_features}; user_features can stand in for it"
+
+
+class UnknownSeedItems(ApiError):
+    code = "UNKNOWN_SEED_ITEMS"
+    http_status = 404
+    without_features: ClassVar[str] = "none of the seed items is in the training data"
+    """The text for a model that takes no features of items."""
+    detail = f"{without_features}; item_features can stand in for them"
+
+
+class NoCandidates(ApiError):
+    code = "NO_CANDIDATES"
+    http_status = 404
+    detail = "no item is left to recommend after exclusions"
+
+
+class MethodNotAllowed(ApiError):
+    """`fields["allow"]` names the methods that are."""
+
+    code = "METHOD_NOT_ALLOWED"
+    http_status = 405
+    template: ClassVar[str] = "this endpoint takes {methods}"
+    detail = template.format(methods="POST")
+
+
+class BodyTimeout(ApiError):
+    """The request body did not arrive within the client timeout."""
+
+    code = "REQUEST_TIMEOUT"
+    http_status = 408
+    template: ClassVar[str] = "the body did not arrive within {seconds:g} seconds"
+    detail = template.format(seconds=30)
+
+
+class PayloadTooLargeForRequest(ApiError):
+    code = "PAYLOAD_TOO_LARGE"
+    http_status = 413
+    template: ClassVar[str] = "the body is larger than {cap} bytes"
+    detail = template.format(cap=128 * 1024 * 1024)
+
+
+class HostNotAllowed(ApiError):
+    code = "HOST_NOT_ALLOWED"
+    http_status = 400
+    detail = "this server does not answer for the host of the request; see SVC_ALLOWED_HOSTS"
+
+
+class AmbiguousLength(ApiError):
+    code = "AMBIGUOUS_LENGTH"
+    http_status = 400
+    detail = "the request has both Content-Length and Transfer-Encoding"
+
+
+class ValidationFailed(ApiError):
+    """`errors` is a list of {"loc", "msg", "type"} that never echoes a value."""
+
+    code = "VALIDATION_ERROR"
+    http_status = 422
+    detail = "request body: limit: Input should be a valid integer"
+    example: ClassVar[tuple[dict[str, Any], ...]] = (
+        {"loc": ["body", "limit"], "msg": "Input should be a valid integer", "type": "int_type"},
+    )
+    """`errors` as they belong to `detail`, for the OpenAPI document."""
+
+    def __init__(self, message: str, *, errors: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(message)
+        self.errors = errors or []
+
+
+class MissingApiKey(ApiError):
+    code = "MISSING_API_KEY"
+    http_status = 401
+    detail = "this endpoint needs the header X-API-Key, or Authorization: Bearer with the key"
+
+
+class InvalidApiKey(ApiError):
+    code = "INVALID_API_KEY"
+    http_status = 401
+    detail = "the value of X-API-Key is not a valid key"
+
+
+class FeaturesNotSupported(ApiError):
+    code = "FEATURES_NOT_SUPPORTED"
+    http_status = 400
+    template: ClassVar[str] = "{side}_features: the model was not trained with features of that side"
+    detail = template.format(side="user")
+
+
+class FeatureValueUnusable(ApiError):
+    code = "FEATURE_VALUE_UNUSABLE"
+    http_status = 400
+    detail = "feature 'year': the value is not a finite number"
+
+
+class RecipeUnavailable(ApiError):
+    code = "RECIPE_UNAVAILABLE"
+    http_status = 503
+    metric_status = "unavailable"
+    detail = "the recipe has no model now; /v1/health/details says why"
+
+
+class AvailabilityStale(ApiError):
+    """The recipe shows only items of a list, and there is no list that can be trusted."""
+
+    code = "AVAILABILITY_STALE"
+    http_status = 503
+    metric_status = "unavailable"
+    detail = "the list of available items is too old or was never read; /v1/health/details says its age"
+
+
+class InternalError(ApiError):
+    code = "INTERNAL_ERROR"
+    http_status = 500
+    detail = "the server failed to answer; its log has the request id"
