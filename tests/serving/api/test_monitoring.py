@@ -80,12 +80,26 @@ async def test_nothing_else_is_there(path: str) -> None:
 
 
 async def test_odd_requests_harm_nobody() -> None:
-    """What is no GET is refused, what is too long is dropped, and the next scrape is answered."""
+    """What is no GET is refused, as is what is no HTTP; a client that says nothing more holds nobody up."""
     async with running(make_state()) as port:
-        assert (await ask(port, b"POST /metrics HTTP/1.1\r\n\r\n"))[0] == 400
+        assert (await ask(port, b"POST /metrics HTTP/1.1\r\nHost: a\r\n\r\n"))[0] == 400
         assert (await ask(port, b"\x16\x03\x01\r\n\r\n"))[0] == 400
-        assert await ask(port, b"HEAD /metrics HTTP/1.1\r\n\r\n") == (200, b"")
+        assert (await ask(port, b"GET /" + b"a" * 70_000))[0] == 414
+        assert await ask(port, b"HEAD /metrics HTTP/1.1\r\nHost: a\r\n\r\n") == (200, b"")
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         async with stream:
             await stream.send_all(b"GET /metrics HTTP/1.1\r\n")
             assert (await get(port, "/v1/health/live"))[0] == 200
+
+
+async def test_old_scrapers_are_answered_too() -> None:
+    """HTTP/1.0, without a Host; each connection ends with its answer, so no scraper keeps one."""
+    async with running(make_state()) as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        async with stream:
+            await stream.send_all(b"GET /v1/health/live HTTP/1.0\r\n\r\n")
+            answer = b"".join([part async for part in stream])
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close" in head.lower()
+    assert body == b'{"status":"ok"}'
