@@ -180,6 +180,12 @@ SERVE_STARTED = _event("serve_started", "info", "host port recipes", "The server
 MONITORING_STARTED = _event(
     "monitoring_started", "info", "host port", "With SVC_METRICS_PORT: metrics and probes are answered here too."
 )
+SPANS_EXPORT_FAILED = _event(
+    "spans_export_failed", "warning", "spans error", "No collector takes spans; said once, until it works again."
+)
+SPANS_EXPORT_RESUMED = _event(
+    "spans_export_resumed", "info", "lost", "Spans are exported again; so many were lost meanwhile."
+)
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds", "A signal began the drain.")
 SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds", "The drain ended.")
 KEYS_RELOADED = _event(

@@ -230,6 +230,12 @@ class Settings:
         low=0,
         high=65535,
     )
+    otel_enabled: bool = _var(
+        "SVC_OTEL_ENABLED",
+        False,
+        _flag,
+        "1 exports spans of requests by OTLP over HTTP (extra `otel`), as OpenTelemetry's own OTEL_* variables say.",
+    )
     console: bool | None = _var(
         "SVC_CONSOLE",
         None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from svc import events, logs
+from svc import events, install_command, logs
 from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
 from svc.artifact.store import Store, open_store
 from svc.errors import ConfigError
@@ -46,12 +46,14 @@ if TYPE_CHECKING:
     import socket
 
     from svc.model.model import Model
+    from svc.serving.api.spans import Spans
 
 UNSAFE_WARNING_INTERVAL_S = 300.0
 FULL_COLLECTION_EVERY = 100
 """Collections of the middle generation: one of all objects stops the loop for 0.2 s with 10,000 connection."""
 LEAVE_TAKING_S = 0.2
 CLOSING_S = 1.0
+LAST_SPANS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
     listening.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
     _check_folder(options.recipes_dir)
     counters = Metrics.create() if settings.metrics_enabled else Metrics.disabled()
+    spans = _spans() if settings.otel_enabled else None
     listener = listening.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
     monitoring = _monitoring_socket(options, settings)
     _tune_process()
@@ -91,12 +94,23 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
         unsafe_modes=options.unsafe_modes,
     )
     auth = Authenticator(api_keys, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
-    state = ServerState(Registry(), settings, counters, auth)
+    state = ServerState(Registry(), settings, counters, auth, spans=spans)
     loader = Loader(settings, keys, variables, ReplayGuard.of(settings))
     try:
         return trio.run(_live, options, state, loader, listener, monitoring)
     except BaseExceptionGroup as group:
         raise single(group) from None
+
+
+def _spans() -> Spans:
+    """What makes and exports spans. Raises ConfigError."""
+    try:
+        from svc.serving.api import spans
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise ConfigError(f"SVC_OTEL_ENABLED=1 needs OpenTelemetry's SDK: {install_command('otel')}") from None
+    return spans.create()
 
 
 def _tune_process() -> None:
@@ -163,6 +177,9 @@ async def _live(
                         background.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
                     await _answer(state, listener, stop)
             lanes.cancel_scope.cancel()
+        if state.spans is not None:
+            with trio.move_on_after(LAST_SPANS_S):
+                await trio.to_thread.run_sync(state.spans.close, abandon_on_cancel=True)
         _say_shutdown(stop)
         process.cancel_scope.cancel()
     return 0

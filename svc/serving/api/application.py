@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from pydantic_core import to_json
@@ -20,10 +20,14 @@ from svc.serving.api.request import Checks, Request, new_request_id
 from svc.serving.api.routes import FAILURE, build_routes
 from svc.serving.api.state import ServerState
 from svc.serving.api.targets import Target
-from svc.serving.api.tracing import parse_trace
+from svc.serving.api.tracing import Trace, parse_trace
 from svc.serving.api.verbs import Verbs
 from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Response
 
+if TYPE_CHECKING:
+    from svc.serving.api.spans import Spans
+
+_PROBE_TARGETS = frozenset(row.path.encode() for row in PROBES)
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
@@ -50,6 +54,8 @@ class Application:
         request = Request(incoming, self._checks)
         logs.bind(request_id=request.request_id)
         trace = parse_trace(request.headers.get(b"traceparent"))
+        if self._state.spans is not None and incoming.target not in _PROBE_TARGETS:
+            return await self._spanned(self._state.spans, request, trace)
         if trace is None:
             return await self._answer(request)
         logs.bind(trace_id=trace.trace_id.decode())
@@ -57,7 +63,18 @@ class Application:
             response = await self._answer(request)
         finally:
             logs.unbind("trace_id")  # the connection's next request runs in the same task
-        return response and response._replace(headers=[*response.headers, trace.header()])
+        return response and _with_header(response, trace.step().header())
+
+    async def _spanned(self, spans: Spans, request: Request, trace: Trace | None) -> Response | None:
+        """The answer, of which a span is made. Only who sent a trace gets one back."""
+        with spans.request(request.method, trace) as span:
+            logs.bind(trace_id=span.trace.trace_id.decode())
+            try:
+                response = await self._answer(request)
+            finally:
+                logs.unbind("trace_id")
+            span.answered(request, response)
+        return response if response is None or trace is None else _with_header(response, span.trace.header())
 
     async def _answer(self, request: Request) -> Response | None:
         began = time.perf_counter()
@@ -139,6 +156,10 @@ class Application:
         headers.pop(b"content-length", None)  # the connection says it
         content_type = headers.pop(b"content-type", JSON)
         return Response(sent[0]["status"], body, list(headers.items()), content_type)
+
+
+def _with_header(response: Response, header: tuple[bytes, bytes]) -> Response:
+    return response._replace(headers=[*response.headers, header])
 
 
 def _identified(response: Response, request_id: str, origin_headers: Headers) -> Response:

@@ -244,6 +244,11 @@ class Route(NamedTuple):
     def verb(self) -> str:
         return next(iter(self.endpoints.values())).verb
 
+    @property
+    def path(self) -> str:
+        """The path as the table writes it, the same for every recipe."""
+        return next(iter(self.endpoints.values())).path
+
     def label(self, method: str) -> str:
         """What logs call it: the verb, or the name of the endpoint; the path's first one for a wrong method."""
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))

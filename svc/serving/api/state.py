@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from svc import __version__
 from svc.metrics import Metrics
 from svc.serving.api.authentication import Authenticator
 from svc.serving.models.registry import Registry
 from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.serving.api.spans import Spans
 
 
 @dataclass(slots=True)
@@ -23,4 +27,5 @@ class ServerState:
     metrics: Metrics
     auth: Authenticator
     draining: bool = False
+    spans: Spans | None = None
     version: str = __version__

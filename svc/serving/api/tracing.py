@@ -8,20 +8,25 @@ from typing import NamedTuple
 
 # Version ff is not allowed, nor are ids of zeros; a later version may say more behind the flags.
 _TRACEPARENT = re.compile(
-    rb"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-(?P<flags>[0-9a-f]{2})"
+    rb"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
     rb"(?P<more>-[!-~]*)?"
 )
 
 
 class Trace(NamedTuple):
-    """The trace of a request. Its answer has the same trace, with this server's own step in it."""
+    """The trace of a request and the caller's span in it, in lower-case hex."""
 
     trace_id: bytes
+    span_id: bytes
     flags: bytes
 
     def header(self) -> tuple[bytes, bytes]:
-        """`traceparent` of the answer."""
-        return b"traceparent", b"00-%b-%016x-%b" % (self.trace_id, random.getrandbits(64) or 1, self.flags)
+        """`traceparent` that names this span."""
+        return b"traceparent", b"00-%b-%b-%b" % self
+
+    def step(self) -> Trace:
+        """The same trace with this server's own step in it, for an answer of which no span is made."""
+        return self._replace(span_id=b"%016x" % (random.getrandbits(64) or 1))
 
 
 def parse_trace(value: bytes | None) -> Trace | None:
@@ -29,4 +34,4 @@ def parse_trace(value: bytes | None) -> Trace | None:
     match = _TRACEPARENT.fullmatch(value or b"")
     if match is None or (match["version"] == b"00" and match["more"]):
         return None
-    return Trace(match["trace"], match["flags"])
+    return Trace(match["trace"], match["span"], match["flags"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import trio
 
@@ -59,6 +60,7 @@ class Verbs:
         self._state = state
         self._work = trio.CapacityLimiter(WORK_THREADS)
         self._present = 0
+        self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route) -> Response:
         """The response, counted in the request metrics. Raises what the error body is then made of."""
@@ -116,7 +118,8 @@ class Verbs:
             prepared = await trio.to_thread.run_sync(
                 lambda: parse(schema, body).prepare(served), limiter=self._work, abandon_on_cancel=True
             )
-        ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
+        with self._step("rank"):
+            ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
         if not len(ranking.items):
             raise NoCandidates
         if ranking.popular:
@@ -145,7 +148,8 @@ class Verbs:
             _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
         )
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
-        rankings = await served.lane.rank(queries) if queries else []
+        with self._step("rank"):
+            rankings = await served.lane.rank(queries) if queries else []
         results = _merge(prepared, rankings)
         if fallbacks := sum(isinstance(result, tuple) and result[0].popular for result in results):
             self._count_fallbacks(header.recipe, verb, fallbacks)

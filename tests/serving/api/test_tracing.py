@@ -32,7 +32,8 @@ def test_an_answer_has_the_trace_and_a_step_of_its_own(value: str) -> None:
     """The flags stay; the version is the one that this server writes."""
     trace = parse_trace(value.encode())
     assert trace is not None
-    name, answer = trace.header()
+    assert trace.span_id == SPAN.encode()
+    name, answer = trace.step().header()
     assert name == b"traceparent"
     match = re.fullmatch(rf"00-{TRACE}-([0-9a-f]{{16}})-{value.split('-')[3]}", answer.decode())
     assert match is not None
