@@ -124,6 +124,7 @@ def exit_codes() -> str:
         ("5", "An artifact cannot be read, trusted, used or written"),
         ("6", "Another run holds the lock (`--fail-on-busy`), or `--lock-timeout` ran out"),
         ("8", "The environment or the machine is set up wrongly"),
+        ("9", "The trained model was refused (`promotion.mode: enforce`): it is written, and not live"),
         ("130, 143", "Interrupted by SIGINT, SIGTERM; `svc serve` ends with 0 after either"),
     ]
     commands = [c for c in _classes(SvcError) if not issubclass(c, ApiError) and c is not SvcError]

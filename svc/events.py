@@ -117,6 +117,12 @@ INCUMBENT_NOT_COMPARABLE = _event(
     "recipe reason",
     "Nothing to compare with: no earlier model, or one that cannot be verified. The run goes on.",
 )
+PROMOTION_DECIDED = _event(
+    "promotion_decided",
+    "info",
+    "recipe decision mode metric against guardrails",
+    "Whether the new model may go live, and the comparisons that say so; with mode report it goes live anyway.",
+)
 PROMOTION_HELD = _event(
     "promotion_held",
     "warning",

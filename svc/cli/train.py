@@ -33,7 +33,8 @@ EPILOG = """
   0 success, or another run holds the lock   5 artifact not written
   2 bad recipe or usage                      6 lock held, see --fail-on-busy
   3 data source                              8 configuration
-  4 training                                 130, 143 interrupted
+  4 training                                 9 refused: written, not live
+                                             130, 143 interrupted
 """
 
 

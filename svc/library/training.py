@@ -25,7 +25,7 @@ from svc.training.run import TrainOptions, train_or_raise
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """What a training gave.
+    """What a training gave. A model that `promotion.mode: enforce` refused is written and has `promoted` False.
 
     Attributes:
         artifact: Path or URI of the written artifact, for `svc.load`.
@@ -112,12 +112,20 @@ def _progress(wanted: bool | None) -> Progress:
 def _result(loaded: LoadedRecipe, artifact: str, settings: Settings) -> TrainResult:
     blob, parsed = read_verified(artifact, parse_signing_keys(settings.signing_keys), settings)
     header = parsed.header
-    current = open_store(loaded.output_uri, settings).read(settings.max_artifact_bytes)
     return TrainResult(
         artifact=artifact,
         model_version=f"sha256:{blob.sha256}",
         best_class=str(header["best_class"]),
         best_score=float(header["best_score"]),
-        promoted=current.sha256 == blob.sha256,
+        promoted=_is_live(loaded, blob.sha256, settings),
         header=header,
     )
+
+
+def _is_live(loaded: LoadedRecipe, sha256: str, settings: Settings) -> bool:
+    store = open_store(loaded.output_uri, settings)
+    try:
+        store.marker()
+    except FileNotFoundError:  # a refused first model leaves no pointer
+        return False
+    return store.read(settings.max_artifact_bytes).sha256 == sha256

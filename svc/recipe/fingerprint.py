@@ -22,6 +22,7 @@ HASH_LENGTH = 12
 NOT_HASHED = frozenset(
     {
         ("serving",),
+        ("promotion",),
         ("output", "expires_after"),
         ("cleansing", "max_change"),
         ("output", "keep"),

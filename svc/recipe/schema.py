@@ -16,6 +16,7 @@ from pydantic import (
 
 from svc.names import RECIPE_NAME, Versioning
 from svc.recipe.algorithms import BLEND, BLENDED, DEFAULT_ALGORITHMS, FEATURE_AWARE, canonical_name, check_search_space
+from svc.recipe.promotion_schema import Promotion
 from svc.recipe.serving_schema import FilterField, Kind, Serving
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
 
@@ -310,6 +311,7 @@ class Recipe(Block):
     training: Training = Field(default_factory=Training)
     output: Output
     serving: Serving | None = None
+    promotion: Promotion | None = None
 
     @model_validator(mode="after")
     def _time_for_time_schemes(self) -> Self:
@@ -340,6 +342,16 @@ class Recipe(Block):
         cannot = self.features is not None or "BPRFMRecommender" in self.training.algorithms
         if self.training.sample_users is not None and cannot:
             raise ValueError("training.sample_users: leave out features and BPRFMRecommender, or sample_users")
+        return self
+
+    @model_validator(mode="after")
+    def _refused_models_have_a_place(self) -> Self:
+        enforced = self.promotion is not None and self.promotion.mode == "enforce"
+        if enforced and self.output.versioning == "always_overwrite":
+            raise ValueError(
+                "promotion.mode enforce needs output.versioning: append_sha; always_overwrite would put a refused "
+                "model over the live one"
+            )
         return self
 
     @model_validator(mode="after")

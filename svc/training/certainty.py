@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.training.breakdown import Known, as_rows, breakdown
-from svc.training.evaluate import Judged, scorer_of
+from svc.training.evaluate import Judged, Scorer, scorer_of
 from svc.training.intervals import CONFIDENCE, PER_USER, interval, paired_change
 from svc.training.objective import refit_winner
 from svc.training.prepare import Task
@@ -36,11 +36,13 @@ Scores = NDArray[np.float64]
 class Certainty:
     """What is known of the scores beyond their values, as the header has it.
 
-    `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm.
+    `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm. `winner`
+    scores for the winner, trained once more on what the search trained on; None where that was not possible.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, list[float]] = field(default_factory=dict)
+    winner: Scorer | None = None
 
 
 def measure_certainty(task: Task, result: SearchResult) -> Certainty:
@@ -60,9 +62,12 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
     lead = _lead(result, scores, seed)
     if lead:
         evaluation["lead"] = lead
-    evaluation |= _winner_again(task, winner)
+    trained = _train(task, winner)
+    scorer = None if trained is None else scorer_of(trained)
+    if scorer is not None:
+        evaluation |= _winner_again(task, scorer)
     _emit(task, winner, evaluation)
-    return Certainty(evaluation, intervals)
+    return Certainty(evaluation, intervals, scorer)
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[str, Scores]]:
@@ -105,12 +110,9 @@ def _lead(result: SearchResult, scores: Mapping[str, Scores], seed: int) -> dict
     }
 
 
-def _winner_again(task: Task, winner: TrialRecord) -> dict[str, Any]:
+def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
     """The winner, trained once more on what the search trained on: at CUTOFFS, and on users that no trial has seen."""
-    trained = _train(task, winner)
-    if trained is None:
-        return {}
-    scorer, seen, full = scorer_of(trained), task.objective.seen, task.objective.judge.full
+    seen, full = task.objective.seen, task.objective.judge.full
     cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
     found: dict[str, Any] = {}
     if cutoffs:

@@ -20,10 +20,11 @@ COUNTS = ("n_rows", "n_users", "n_items")
 
 @dataclass(frozen=True, slots=True)
 class Incumbent:
-    """`header` has been verified; `sha256` is that of the artifact."""
+    """`header` and `payload` have been verified; `sha256` is that of the artifact."""
 
     header: Mapping[str, Any]
     sha256: str
+    payload: memoryview
 
     @property
     def data_stats(self) -> Mapping[str, Any]:
@@ -36,7 +37,7 @@ def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) 
     try:
         open_store(loaded.output_uri, settings).marker()
         blob, parsed = read_verified(loaded.output_uri, keys, settings)
-        return Incumbent(parsed.header, blob.sha256)
+        return Incumbent(parsed.header, blob.sha256, parsed.payload)
     except FileNotFoundError:
         reason = "there is no earlier model"
     except ArtifactError as error:

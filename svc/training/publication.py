@@ -72,7 +72,8 @@ def _publish(
 ) -> Publication:
     output = loaded.recipe.output
     versions = Versions(loaded.output_uri, keys, settings)
-    if output.versioning == "always_overwrite" or not (output.keep or not move or versions.has_log()):
+    is_logged = output.keep or loaded.recipe.promotion is not None or versions.has_log()
+    if output.versioning == "always_overwrite" or not is_logged:
         published = open_store(loaded.output_uri, settings).publish(write, output.versioning)
         return Publication(published.artifact, published.pointer, published.written)
     done = versions.publish(write, head, move=move, keep=output.keep)

@@ -30,10 +30,13 @@ from svc.training.storage import StorageLocation, preflight
 from svc.training.trials import SearchResult
 
 if TYPE_CHECKING:
+    from svc.training.certainty import Certainty
     from svc.training.final import FinalModel
 
 INTERNAL_ERROR = "internal_error"
 _FAILED = 4
+REFUSED = 9
+"""Exit code of a training whose model was written and may not go live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +231,7 @@ class _Run:
         result = self._search(task, location)
         self.progress.phase("measuring the winner")
         certainty = measure_certainty(task, result)
+        promotion = self._decide(task, certainty, keys)
         self.progress.phase("training the final model")
         final = self._final_model(task, result)
         matrix, model = final.matrix, final.model
@@ -251,13 +255,24 @@ class _Run:
         head = header(self.loaded, facts) | fresh_fields(
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
+        head |= {} if promotion is None else {"promotion": promotion}
         earlier = self._earlier(keys)
         self.progress.phase("writing the artifact")
-        published = publish(self.loaded, head, model, keys, self.settings, move=True)
+        published = publish(self.loaded, head, model, keys, self.settings, move=not _is_refused(promotion))
         self.kept = published.kept
         self._report(head, model, earlier)
-        self._done(head, published, result)
-        return TrainResult(0, published.artifact)
+        exit_code = 0 if published.promoted or published.held else REFUSED
+        self._done(head, published, result, exit_code)
+        return TrainResult(exit_code, published.artifact)
+
+    def _decide(self, task: prepare.Task, certainty: Certainty, keys: signing.SigningKeys) -> dict[str, Any] | None:
+        rules = self.loaded.recipe.promotion
+        if rules is None or rules.mode == "off":
+            return None
+        from svc.training.compare import decide
+
+        self.progress.phase("comparing with the live model")
+        return decide(task, rules, certainty.winner, keys, self.settings)
 
     def _final_model(self, task: prepare.Task, result: SearchResult) -> FinalModel:
         from svc.training.final import train_final
@@ -290,15 +305,16 @@ class _Run:
         write_report(self.options.report, head, Counts.of(model.history, model.n_items), earlier)
         logs.emit(events.REPORT_WRITTEN, path=str(self.options.report))
 
-    def _done(self, head: Mapping[str, Any], published: Publication, result: SearchResult) -> None:
+    def _done(self, head: Mapping[str, Any], published: Publication, result: SearchResult, exit_code: int) -> None:
         stats = head["data_stats"]
-        promoted = {"promoted": False} if published.held else {}
+        is_told = "promotion" in head or published.held
+        promoted = {"promoted": published.promoted} if is_told else {}
         self.progress.close()
         logs.emit(
             events.TRAIN_DONE,
             name=self.name,
             run_id=self.options.run_id,
-            exit_code=0,
+            exit_code=exit_code,
             artifact=published.artifact,
             best_class=head["best_class"],
             best_score=head["best_score"],
@@ -341,6 +357,10 @@ class _Run:
             kept=self.kept,
         )
         return TrainResult(exit_code)
+
+
+def _is_refused(promotion: Mapping[str, Any] | None) -> bool:
+    return promotion is not None and promotion["mode"] == "enforce" and promotion["decision"] == "refused"
 
 
 def _now() -> str:

@@ -104,6 +104,13 @@ def _times(pairs: _Pairs, train: NDArray[np.bool_], found: Split) -> sparse.csr_
     return _csr(times[train], row_of[pairs.users[train]], pairs.items[train], found.train.shape)
 
 
+def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
+    """The cut-off of `time_global`, in nanoseconds since 1970: all that is held out is later."""
+    times = _distinct(interactions).times
+    assert times is not None, "time schemes come with times"
+    return _cutoff(times, plan.heldout_ratio)
+
+
 def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
     place = np.empty(len(order), dtype=np.int32)
     place[order] = np.arange(len(order), dtype=np.int32)

@@ -56,6 +56,17 @@ def test_overrides_replace_values_of_the_recipe(recipe: Path) -> None:
     assert recipe.read_text() == RECIPE
 
 
+def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
+    """The first one, of which there is no pointer yet, and later ones; all of them can be loaded."""
+    bold = {"mode": "enforce", "min_relative_change": 9}
+    first = svc.train(recipe, keys=SIGNING_KEYS, promotion=bold)
+    assert (first.promoted, first.header["promotion"]["decision"]) == (False, "refused")
+    assert not (recipe.parent / "models/shop.svc").exists()
+    assert svc.train(recipe, keys=SIGNING_KEYS).promoted
+    assert not svc.train(recipe, keys=SIGNING_KEYS, promotion=bold).promoted
+    assert svc.load(first.artifact, keys=SIGNING_KEYS).model_version == first.model_version
+
+
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
