@@ -24,7 +24,6 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from svc import events, logs
 from svc.training import budget, look, trials
-from svc.training.algorithms import Params
 from svc.training.fit import Fitted
 from svc.training.process_identity import own_identity
 from svc.training.progress import Progress
@@ -61,12 +60,12 @@ class TrialLogging:
 class _Attempt:
     """A trial that was asked for and not told. It waits, then `worker` trains it, then `outcome` is there.
 
-    One with the parameters of the trial `duplicate_of` is not trained.
+    It is trained only if it is its own `source`, else the result of that trial is taken (`trials.find_source`).
     """
 
     trial: Trial
     task: TrialTask
-    duplicate_of: int | None = None
+    source: int | None = None
     worker: int | None = None
     submitted: float = 0.0
     outcome: TrialOutcome | None = None
@@ -74,7 +73,7 @@ class _Attempt:
 
     @property
     def waits(self) -> bool:
-        return self.worker is None and self.outcome is None and self.duplicate_of is None
+        return self.worker is None and self.outcome is None and self.source == self.task.number
 
 
 @dataclass(slots=True, eq=False)
@@ -151,6 +150,7 @@ class Search:
         while self._ask_next() or self._tell_next():
             pass
         for attempt in self._asked.values():
+            self._choose_source(attempt)
             if attempt.waits and self._may_start(attempt.task.algorithm):
                 attempt.submitted = time.monotonic()
                 attempt.worker = self._submit(attempt.task)
@@ -190,18 +190,23 @@ class Search:
         task = TrialTask(
             trial.number, algorithm, params, rivals(everything, algorithm), look.scores(everything, algorithm)
         )
-        self._asked[trial.number] = _Attempt(trial, task, self._duplicate(everything, algorithm, params))
+        self._asked[trial.number] = attempt = _Attempt(trial, task)
+        self._choose_source(attempt)
         return True
 
-    def _duplicate(self, everything: list[FrozenTrial], algorithm: str, params: Params) -> int | None:
-        """A trial that tried the same, or of this process one that is about to."""
-        known = trials.find_duplicate(everything, algorithm, params)
-        if known is not None:
-            return known.number
-        alike = (
-            a.task.number for a in self._asked.values() if (a.task.algorithm, a.task.params) == (algorithm, params)
-        )
-        return next(alike, None)
+    def _choose_source(self, attempt: _Attempt) -> None:
+        """Find out which trial decides the result of `attempt`, and again if that trial was lost with its process."""
+        task = attempt.task
+        if attempt.source == task.number:
+            return
+        if attempt.source is not None:
+            self.storage.release_dead_trials(self.study)
+        everything = self._trials()
+        if any(trial.number == attempt.source and budget.uses_budget(trial) for trial in everything):
+            return
+        attempt.source = trials.find_source(everything, task.number, task.algorithm, task.params)
+        if self.storage.shared and attempt.source is not None:
+            attempt.trial.set_user_attr(trials.SOURCE, attempt.source)
 
     def _patience(self, deadline: float) -> float:
         """Seconds that may pass before something else than a trial's end has to be looked at."""
@@ -231,9 +236,7 @@ class Search:
     def _tell_next(self) -> bool:
         """Tell one trial; False if none may be told now. In a shared search any that has ended may."""
         for number, attempt in self._asked.items():
-            if attempt.outcome is not None or (
-                attempt.duplicate_of is not None and attempt.duplicate_of not in self._asked
-            ):
+            if attempt.outcome is not None or self._source_is_finished(attempt):
                 del self._asked[number]
                 self._conclude(attempt)
                 return True
@@ -241,8 +244,11 @@ class Search:
                 return False
         return False
 
-    def _is_settled(self, duplicate_of: int | None) -> bool:
-        return duplicate_of is not None and duplicate_of not in self._asked
+    def _source_is_finished(self, attempt: _Attempt) -> bool:
+        """Whether another trial has the result that `attempt` takes."""
+        if attempt.source in (None, attempt.task.number):
+            return False
+        return any(trial.number == attempt.source and _has_result(trial) for trial in self._trials())
 
     def _conclude(self, attempt: _Attempt) -> None:
         outcome = attempt.outcome
@@ -277,7 +283,7 @@ class Search:
 
     def _reuse(self, attempt: _Attempt) -> None:
         """Take the result of the trial that tried the same."""
-        original = next(trial for trial in self._trials() if trial.number == attempt.duplicate_of)
+        original = next(trial for trial in self._trials() if trial.number == attempt.source)
         for name in (trials.METRICS, trials.EPOCHS, budget.SPENT):
             if name in original.user_attrs:
                 attempt.trial.set_user_attr(name, original.user_attrs[name])
@@ -342,6 +348,10 @@ class Search:
                 best_score=best_score,
                 seconds=round(attempt.outcome.seconds, 3) if attempt.outcome else 0.0,
             )
+
+
+def _has_result(trial: FrozenTrial) -> bool:
+    return trial.state.is_finished() and budget.uses_budget(trial)
 
 
 def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:

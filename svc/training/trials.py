@@ -20,6 +20,10 @@ SECONDS = "svc:seconds"
 REUSED = "svc:reused"
 """Attributes of a finished trial; REUSED is the number of the equal trial whose value it took."""
 
+SOURCE = "svc:source"
+"""Attribute of a running trial of a shared study: the number of the trial whose result it takes, its own if it is
+trained."""
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
@@ -94,14 +98,27 @@ def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 
-def find_duplicate(trials: list[FrozenTrial], algorithm: str, params: Params) -> FrozenTrial | None:
-    """A finished trial that tried the same, if there is one."""
-    for trial in trials:
-        if trial.state not in (TrialState.COMPLETE, TrialState.PRUNED):
-            continue
-        if trial.user_attrs.get(budget.ALGORITHM) == algorithm and own_parameters(algorithm, trial.params) == params:
-            return trial
-    return None
+def find_source(trials: list[FrozenTrial], number: int, algorithm: str, params: Params) -> int | None:
+    """Which trial decides the result of trial `number`: an equal one, or itself if it is to be trained.
+
+    None while that is not known: an equal trial with a higher number, of another process, has not told its own choice.
+    Every process writes the parameters of its trial before it asks, and tells its choice (`SOURCE`) before it trains.
+    So of two equal trials at least one sees the other: the higher number always takes the result of the lower one,
+    unless it had chosen to train before the lower one was there. Then the lower one waits for it.
+    """
+    equal = [trial for trial in trials if trial.number != number and _is_equal(trial, algorithm, params)]
+    finished = [trial.number for trial in equal if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    if finished:
+        return finished[0]
+    running = [trial for trial in equal if trial.state is TrialState.RUNNING]
+    for trial in running:
+        if trial.number < number or trial.user_attrs.get(SOURCE) == trial.number:
+            return trial.number
+    return None if any(SOURCE not in trial.user_attrs for trial in running) else number
+
+
+def _is_equal(trial: FrozenTrial, algorithm: str, params: Params) -> bool:
+    return trial.user_attrs.get(budget.ALGORITHM) == algorithm and own_parameters(algorithm, trial.params) == params
 
 
 def _record(trial: FrozenTrial) -> TrialRecord:
