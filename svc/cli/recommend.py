@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from svc.cli.options import EnvVar, load_for_serving
+from svc.cli.progress import ExportBar, bar_for
 from svc.cli.signals import interrupts
 from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
 from svc.errors import UsageError
 
 if TYPE_CHECKING:
-    from svc.export.progress import Watcher
     from svc.export.request import ExportRequest
     from svc.export.run import OpenedArtifact
     from svc.settings import Settings
@@ -151,7 +148,7 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
 
     limit_blas_threads(1)
     check(request)
-    with _watched(settings) as watcher:
+    with bar_for(settings, ExportBar) as watcher:
         opened, request = _open(source, request, env_var, settings, unsigned=how.unsigned)
         if how.engine is not None:
             from svc.export.dask import DEFAULT_SHARDS, export_on_dask
@@ -183,23 +180,3 @@ def _open(
     opened = open_artifact(recipe.output_uri, keys, settings)
     allowed = allowed_items(recipe, request.filter, opened.model.item_ids, settings, variables)
     return opened, replace(request, allowed=allowed)
-
-
-@contextmanager
-def _watched(settings: Settings) -> Iterator[Watcher | None]:
-    """Logging, and a bar if people watch."""
-    from svc import logs
-
-    if not (logs.wants_console(settings) and sys.stderr.isatty()):
-        logs.configure(settings)
-        yield None
-        return
-    from svc.cli.export_bar import ExportBar
-
-    bar = ExportBar()
-    logs.configure(settings, write=bar.write_line)
-    try:
-        yield bar
-    finally:
-        bar.close()
-        logs.configure(settings)

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from svc.cli.progress import TerminalProgress, progress_for
+from svc.cli.progress import ExportBar, TerminalProgress, bar_for, progress_for
+from svc.export.progress import State
 from svc.settings import Settings
 from svc.training.progress import NullProgress
 
@@ -41,6 +42,17 @@ def test_phases_rows_and_trials_are_shown(monkeypatch: pytest.MonkeyPatch) -> No
     progress.trial(3, 16, 0.12345, "IALSRecommender")
     progress.close()
     assert "3/16 trials, best 0.1235 (IALSRecommender)" in terminal.getvalue()
+
+
+def test_an_export_shows_its_rows_and_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same bar as that of a training; log lines go through it while it is shown, and it is gone at the end."""
+    terminal = make_terminal(monkeypatch)
+    with bar_for(Settings(log_format="console"), ExportBar) as bar:
+        assert isinstance(bar, ExportBar)
+        bar(State(done=250, total=1000, rows=5000, seconds=2.0))
+    shown = terminal.getvalue()
+    assert "recommending" in shown
+    assert "5,000 rows, 2,500 a second" in shown
 
 
 def test_log_lines_are_printed_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:

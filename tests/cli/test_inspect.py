@@ -1,0 +1,65 @@
+"""`svc inspect`: what it shows of an artifact, and what it never does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svc.artifact import layout
+from svc.artifact.keys import development_keys
+from svc.cli import main
+from tests.cli.conftest import last_error
+from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, write_artifact
+
+
+def test_inspecting_unsigned_files_asks_for_no_confirmation(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nothing is decoded there; trainings and servers, which decode, do ask."""
+    monkeypatch.setenv("SVC_ENV", "development")
+    kid, key = development_keys().active
+    with (tmp_path / "a.svc").open("wb") as out:
+        layout.write(out, kid=kid, key=key, header={}, payload=[b"x"])
+    assert main.run(["inspect", str(tmp_path / "a.svc"), "--dev-allow-unsigned"]) == 0
+    assert "kid: dev" in capsys.readouterr().out
+    assert main.run(["serve", "--recipes", str(tmp_path), "--dev-allow-unsigned"]) == 8
+
+
+def test_inspect_without_keys_is_a_configuration_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """An artifact is never shown as trusted without a key to trust."""
+    assert main.run(["inspect", "a.svc"]) == 8
+    assert "SVC_SIGNING_KEYS" in str(last_error(capsys)["error"])
+
+
+def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a header says can neither steer the terminal nor add a line of its own."""
+    path = tmp_path / "a.svc"
+    head = header(best_class="\x1b]0;owned\x07\u202eNNK", metric="ndcg\nkid: trusted")
+    write_artifact(path, popularity_model(), head=head)
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    assert main.run(["inspect", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert [line for line in lines if line.startswith("kid: ")] == ["kid: k1"]
+    assert r"best_class: \x1b]0;owned\x07\u202eNNK" in lines
+
+
+def test_inspect_prints_the_provenance_of_what_it_has_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The digest is that of the file, whatever a header says of itself; what does not verify has no statement."""
+    path = tmp_path / "a.svc"
+    head = header(recipe_hash="0123456789ab", model_version="sha256:0", artifact="another")
+    sha256 = write_artifact(path, popularity_model(), head=head)
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    assert main.run(["inspect", str(path), "--provenance"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["subject"] == [{"name": "a.svc", "digest": {"sha256": sha256}}]
+    assert found["predicate"]["buildDefinition"]["externalParameters"] == {"recipe_hash": "0123456789ab"}
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert main.run(["inspect", str(path), "--provenance"]) == 5
+    assert capsys.readouterr().out == ""
