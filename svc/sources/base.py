@@ -59,7 +59,8 @@ class DataSource(Protocol):
     for readers that can do without pandas: ids as a dictionary, missing values null. It may have
     `probe() -> list[str]`, which reaches the data without reading it all and says, one line a check, what it found,
     and `sample(n_rows) -> pandas.DataFrame | None`, the first rows as `fetch` would give them, or None where they
-    cannot be had alone. All of them raise DataSourceError.
+    cannot be had alone. Where each of the two would run a query, it has `probe_and_sample(n_rows)` in place of
+    `sample`: a generator that yields the lines of `probe` and returns the rows. All of them raise DataSourceError.
     """
 
     type_name: ClassVar[str]

@@ -7,7 +7,7 @@ messages of drivers are shown without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -62,20 +62,26 @@ class SqlSource:
     def probe(self) -> list[str]:
         """Connects, starts the query and looks at its first row."""
         with self._session() as (connection, dialect, _), self._execute(connection, dialect, 1) as result:
-            columns = self._columns(result)
+            told = self._told(dialect, result)
             result.fetchmany(2)  # past the one row that MySQL was asked for, so that nothing is left on the wire
-            return [
-                f"database: reached, {dialect.shown}, session is read-only",
-                f"query: runs, has the columns {', '.join(columns)}",
-            ]
+            return told
 
-    def sample(self, n_rows: int) -> pandas.DataFrame:
-        """The first rows of the query, as `fetch` would give them; those behind them are not waited for."""
+    def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
+        """The lines of `probe`, and from the same run of the query its first rows; those behind are not waited for."""
         with self._session() as (connection, dialect, _), self._execute(connection, dialect, n_rows) as result:
-            builder, typed = self._begin(result)
-            builder.add(typed(result.fetchmany(n_rows)))
-            dialect.abandon(connection, result)
+            try:
+                yield from self._told(dialect, result)
+                builder, typed = self._begin(result)
+                builder.add(typed(result.fetchmany(n_rows)))
+            finally:
+                dialect.abandon(connection, result)
             return builder.finish()
+
+    def _told(self, dialect: Dialect, result: CursorResult[Any]) -> list[str]:
+        return [
+            f"database: reached, {dialect.shown}, session is read-only",
+            f"query: runs, has the columns {', '.join(self._columns(result))}",
+        ]
 
     def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
         """A table with the wanted columns and no rows yet, and what makes rows of the driver fit for it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from svc.errors import MinDataViolation, SvcError
 from svc.names import is_float_text
@@ -21,7 +22,11 @@ from svc.training.dropped import MANY, odd_years
 from svc.training.interactions import from_frame
 from svc.training.storage import preflight
 
+if TYPE_CHECKING:
+    import pandas
+
 SAMPLED_ROWS = 1000
+Judge = Callable[["pandas.DataFrame"], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +49,8 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
-        sampled = partial(_sampled, loaded.recipe) if name == "source" else None
-        yield from _check(name, partial(_probe, spec, context, sampled))
+        judge = partial(_judged, loaded.recipe) if name == "source" else None
+        yield from _check(name, partial(_look, spec, context, judge))
 
 
 def _check(name: str, look: Callable[[], Iterable[str]]) -> Iterator[Check]:
@@ -70,7 +75,7 @@ def _storage(storage_path: str, loaded: LoadedRecipe) -> list[str]:
 
 def _sources(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]
-) -> Iterator[tuple[str, object, SourceContext]]:
+) -> Iterator[tuple[str, SourceSpec, SourceContext]]:
     recipe = loaded.recipe
     yield "source", recipe.source, interaction_context(loaded, settings, variables)
     for name in ("item", "user"):
@@ -101,12 +106,8 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
     return found
 
 
-def _sampled(recipe: Recipe, source: DataSource) -> list[str]:
-    """What cleansing would make of the first rows, where the source can show them. Raises what a training would."""
-    sample = getattr(source, "sample", None)
-    frame = sample(SAMPLED_ROWS) if sample is not None else None
-    if frame is None:
-        return []
+def _judged(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
+    """Warnings about what cleansing would make of the first rows. Raises what a training would."""
     schema, uses_time = recipe.schema_, recipe.training.split.scheme != "random"
     found = from_frame(frame, schema, recipe.cleansing, with_times=uses_time)
     reasons = "; ".join(found.reasons.values())
@@ -123,10 +124,30 @@ def _sampled(recipe: Recipe, source: DataSource) -> list[str]:
     return [f"warning: {text}" for text in warnings]
 
 
-def _probe(spec: object, context: SourceContext, sampled: Callable[[DataSource], list[str]] | None) -> Iterator[str]:
-    """What the source says of itself, then what its first rows say."""
-    source = build_source(spec, context)  # type: ignore[arg-type]
-    probe = getattr(source, "probe", None)
-    yield from probe() if probe is not None else ["this source cannot be probed; a training will read it"]
-    if sampled is not None:
-        yield from sampled(source)
+def _look(spec: SourceSpec, context: SourceContext, judge: Judge | None) -> Iterator[str]:
+    """What the source says of itself, then what `judge` says of its first rows, where it can show them."""
+    source = build_source(spec, context)
+    if judge is None:
+        yield from _probe(source)
+        return
+    frame = yield from _probe_and_sample(source)
+    if frame is not None:
+        yield from judge(frame)
+
+
+def _probe(source: DataSource) -> list[str]:
+    probe: Callable[[], list[str]] | None = getattr(source, "probe", None)
+    return ["this source cannot be probed; a training will read it"] if probe is None else probe()
+
+
+def _probe_and_sample(source: DataSource) -> Generator[str, None, pandas.DataFrame | None]:
+    together = getattr(source, "probe_and_sample", None)
+    sample = getattr(source, "sample", None)
+    frame: pandas.DataFrame | None = None
+    if together is not None:
+        frame = yield from together(SAMPLED_ROWS)
+        return frame
+    yield from _probe(source)
+    if sample is not None:
+        frame = sample(SAMPLED_ROWS)
+    return frame

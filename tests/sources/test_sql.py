@@ -380,15 +380,28 @@ def test_servers_that_fail(make: Any, driver: str, fault: str) -> None:
     assert "hunter2" not in caught.value.message
 
 
+def probed_and_sampled(source: Any, n_rows: int) -> tuple[list[str], Any]:
+    """What the generator yields, and what it returns."""
+    lines = []
+    looking = source.probe_and_sample(n_rows)
+    while True:
+        try:
+            lines.append(next(looking))
+        except StopIteration as end:
+            return lines, end.value
+
+
 def test_a_sample_is_the_first_rows(make: Any, dsn: str) -> None:
     """As `fetch` gives them, in the query's order, with its own LIMIT or without; the session still only reads."""
     for query in ("SELECT * FROM svc_ratings ORDER BY item_id", "SELECT * FROM svc_ratings ORDER BY item_id LIMIT 3"):
         source = sql(make, dsn, query)
         whole = source.fetch()
         for n in (1, 2, 3, 1000):
-            assert source.sample(n).astype(str).equals(whole.head(n).astype(str)), n
+            lines, rows = probed_and_sampled(source, n)
+            assert lines == source.probe()
+            assert rows.astype(str).equals(whole.head(n).astype(str)), n
     with pytest.raises(DataSourceError):
-        sql(make, dsn, "DELETE FROM svc_ratings").sample(1)
+        probed_and_sampled(sql(make, dsn, "DELETE FROM svc_ratings"), 1)
     assert len(sql(make, dsn, "SELECT * FROM svc_ratings").fetch()) == 3
 
 
@@ -399,4 +412,7 @@ def test_a_sample_waits_for_no_more_than_its_rows(make: Any, dsn: str) -> None:
     )
     query = f"{counted}c a, c b, c d, c e LIMIT 10000000000"
     source = sql(make, dsn, query, settings=Settings(max_sql_rows=10), statement_timeout_seconds=20)
-    assert len(source.sample(1000)) == 1000
+    assert len(probed_and_sampled(source, 1000)[1]) == 1000
+    looking = source.probe_and_sample(1000)
+    assert next(looking).startswith("database: reached")
+    looking.close()  # nobody wants the rest: it ends as quickly

@@ -1,0 +1,52 @@
+"""The checks before a training: each says what it found, and what a training would end with."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import sqlalchemy
+from sqlalchemy import event
+
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.validate import validate
+
+QUERY = "SELECT user_id, item_id, ts FROM choices ORDER BY ts"
+
+
+def test_a_query_runs_once(make_recipe: Callable[..., LoadedRecipe], tmp_path: Path) -> None:
+    """What the probe says and the rows that are judged come from one run: a query may be expensive."""
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        database.execute("CREATE TABLE choices (user_id TEXT, item_id TEXT, ts INTEGER)")
+        database.executemany("INSERT INTO choices VALUES (?, ?, ?)", [("u1", "i1", 1_600_000_000), ("u2", "2.0", 3)])
+        database.commit()
+    recipe = make_recipe(source={"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": QUERY})
+    ran = []
+
+    def note(*arguments: object) -> None:
+        ran.append(arguments[2])
+
+    event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
+    try:
+        variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
+        found = [check for check in validate(recipe, Settings(), variables) if check.name == "source"]
+    finally:
+        event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+    assert ran.count(QUERY) == 1
+    told = "\n".join(check.detail for check in found)
+    assert all(check.ok for check in found)
+    assert "query: runs, has the columns user_id, item_id, ts" in told
+    assert "requests must ask for '2.0'" in told
+
+
+def test_a_failed_check_does_not_end_the_rest(make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """A storage that cannot be used is told beside what the source says."""
+    recipe = make_recipe(training={"algorithms": ["TopPop"], "storage_path": "postgres://host/db"})
+    checks = {check.name: check for check in validate(recipe, Settings(), {})}
+    failed = checks["training.storage_path"]
+    assert (failed.ok, failed.code, failed.exit_code) == (False, "storage_path_unusable", 8)
+    assert checks["algorithms"].ok
+    assert checks["source"].ok
