@@ -242,6 +242,12 @@ REPLAY_STATE_UNUSABLE = _event(
     "name path error",
     "The file of the highest serials is lost, damaged or cannot be written; serving goes on.",
 )
+ARTIFACT_REHEARSAL_FAILED = _event(
+    "artifact_rehearsal_failed",
+    "error",
+    "name kid reason",
+    "A new model does not answer as it must, or knows too few of the users; the one that is served stays.",
+)
 INITIAL_ARTIFACT_READ_FAILED = _event(
     "initial_artifact_read_failed", "error", "name error", "At start: cannot be read."
 )

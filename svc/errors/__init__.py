@@ -17,8 +17,8 @@ SvcError
 │  ├─ MagicMismatch, UnsupportedFormat, HeaderTooLarge, HeaderInvalid, PayloadTooLarge,  stage "parse"
 │  │  ArtifactReplayed, ArtifactExpired
 │  ├─ UnknownKid, SignatureMismatch                                                     stage "hmac"
-│  └─ ForbiddenClass, PayloadInvalid, VersionSkew, FeatureVersionMismatch, FeatureStateMismatch
-│                                                                                       stage "deserialize"
+│  └─ ForbiddenClass, PayloadInvalid, VersionSkew, FeatureVersionMismatch,              stage "deserialize"
+│     FeatureStateMismatch, RehearsalFailed
 ├─ ArtifactWriteError       5  an artifact or an export could not be written
 ├─ ExportIncomplete         5  parts of an export are missing or do not belong together
 │  └─ ExportDamaged            ... a part is not what its manifest describes

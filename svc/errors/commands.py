@@ -201,6 +201,13 @@ class FeatureStateMismatch(ArtifactError):
     reason = "feature_state"
 
 
+class RehearsalFailed(ArtifactError):
+    """The model opens, but cannot answer, or knows too few of the users of the one that is served."""
+
+    stage = "deserialize"
+    reason = "rehearsal"
+
+
 class NoSuchVersion(ArtifactError):
     """A version to go to that is not there."""
 

@@ -99,22 +99,6 @@ class Model(Stored):
                 )
             self.cold.ready()
 
-    def rehearse(self) -> None:
-        """Answer one query of each kind that the model can, so that a broken model fails before it is published."""
-        queries = [Query(limit=1, user=0, include_seen=True)]
-        for side in ("user", "item"):
-            encoder = self._encoder(side)
-            if encoder is not None:
-                vector, _ = encoder.encode({})
-                if side == "user":
-                    queries.append(Query(limit=1, user_features=vector))
-                else:
-                    queries.append(Query(limit=1, seed_features=(Encoded.of(vector),)))
-        for ranking in self.rank(queries):
-            if not len(ranking.scores) or not np.isfinite(ranking.scores).all():
-                raise PayloadInvalid("payload: the model gives scores that are not finite numbers")
-        self.rank([Query(limit=1, seeds=np.zeros(1, dtype=np.int32))])
-
     def check_features(self, header: Mapping[str, Any]) -> None:
         """Compare the artifact header's `features` with the encoders of the payload.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from svc import events, logs
-from svc.errors import ArtifactError, PayloadInvalid
+from svc.errors import ArtifactError, PayloadInvalid, RehearsalFailed
 from svc.model.codec import decode
 from svc.model.model import Model
 from svc.model.skew import check_feature_version, check_version_skew, running_irspack_version
@@ -15,7 +15,7 @@ _SKEW_EVENTS = {"allowed": events.IRSPACK_VERSION_SKEW_ALLOWED, "unknown": event
 
 
 def open_model(header: Mapping[str, Any], payload: memoryview, *, name: str, allow_skew: bool) -> Model:
-    """The model, ready and rehearsed. Call it only on parts whose signature held.
+    """The model, ready to be rehearsed. Call it only on parts whose signature held.
 
     `name` stands in log records. The model's arrays are views of `payload`. Raises ArtifactError in one of its forms.
     """
@@ -36,12 +36,13 @@ def _check_versions(name: str, header: Mapping[str, Any], *, allow_skew: bool) -
 
 
 def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
-    """Derive what is not stored, and answer once. Raises ArtifactError: its values are the payload's own."""
+    """Derive what is not stored. Raises ArtifactError: the values are the payload's own."""
     try:
         model.check_features(header)
         model.ready()
-        model.rehearse()
     except (ArtifactError, MemoryError):
         raise
     except Exception as error:
-        raise PayloadInvalid(f"payload: the model cannot answer: {type(error).__name__}: {error!s:.100}") from error
+        raise RehearsalFailed(
+            f"rehearsal: the model cannot be made ready: {type(error).__name__}: {error!s:.100}"
+        ) from error

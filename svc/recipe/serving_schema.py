@@ -97,6 +97,14 @@ class ServingPin(Timed):
     position: Annotated[Whole, Field(ge=0, le=999)]
 
 
+class Rehearsal(Block):
+    """What a new model must fulfil before it takes the place of the one that is served."""
+
+    min_known_users: Annotated[Number, Field(ge=0, le=1)] = Field(
+        description="Share of the served model's users whom the new one must know."
+    )
+
+
 class Serving(Block):
     """What a server does with the model. No part of the recipe's hash: the model is the same."""
 
@@ -111,6 +119,8 @@ class Serving(Block):
     limits: Annotated[tuple[ServingLimit, ...], Field(max_length=4)] = ()
     boosts: Annotated[tuple[ServingBoost, ...], Field(max_length=16)] = ()
     pins: Annotated[tuple[ServingPin, ...], Field(max_length=16)] = ()
+
+    rehearsal: Rehearsal | None = None
 
     @field_validator("pins")
     @classmethod

@@ -57,15 +57,19 @@ class FakeLoader:
 
     errors: dict[str, Exception] = field(default_factory=dict)
     loads: list[tuple[str, str]] = field(default_factory=list)
+    lives: list[Any] = field(default_factory=list)
     hang: threading.Event | None = None
 
-    def load(self, recipe: Any, store: FakeStore, *, known_sha256: str | None = None) -> Loaded | None:
+    def load(
+        self, recipe: Any, store: FakeStore, *, known_sha256: str | None = None, live: Any = None
+    ) -> Loaded | None:
         text = store.content or ""
         if self.hang is not None:
             self.hang.wait()
         if text == known_sha256:
             return None
         self.loads.append((recipe.recipe.name, text))
+        self.lives.append(live)
         if text in self.errors:
             raise self.errors[text]
         return Loaded(cast(Any, text), cast(Any, None), {"best_class": "TopPopRecommender"}, text, "k1", 0.0)

@@ -13,6 +13,7 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
 from svc.model.query import Encoded, Query
+from svc.model.rehearsal import rehearse
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.blend import candidates, simplex
@@ -67,7 +68,7 @@ def trained(loaded: LoadedRecipe) -> tuple[Any, dict[str, Any]]:
     model = codec.decode(parsed.payload)
     model.check_features(parsed.header)
     model.ready()
-    model.rehearse()
+    rehearse(model)
     return model, dict(parsed.header)
 
 

@@ -23,6 +23,7 @@ from svc.artifact.store import read_verified
 from svc.errors import SignatureMismatch
 from svc.model import codec
 from svc.model.query import Encoded, Query
+from svc.model.rehearsal import rehearse
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.progress import NullProgress
@@ -359,7 +360,7 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
     model = codec.decode(parsed.payload)
     model.check_features(head)
     model.ready()
-    model.rehearse()
+    rehearse(model)
 
 
 def item_features(table: Path) -> dict[str, Any]:
@@ -388,7 +389,7 @@ def test_features_answer_cold_starts_whoever_wins(
     assert "cold_start" in head["evaluation"]
     assert next(record for record in log if record["event"] == "cold_start_part_trained")["score"] is not None
     model.check_features(head)
-    model.rehearse()
+    rehearse(model)
     assert isinstance(model.scorer_of(Query(limit=5, user=3)), type(alone.scorer))
     described, _ = model.features.item.encode({"group": "odd", "size": 7})
     seeds = np.array([1, 4], dtype=np.int32)

@@ -1,7 +1,7 @@
 """From an artifact's bytes to a model that can answer: the one way, at start and on every swap.
 
-read → caps → parse → signature → expiry and serial → version checks → decode → derived state → one rehearsal → item
-metadata → serial kept. Nothing of the header or the payload is looked at before their signature holds. All of it
+read → caps → parse → signature → expiry and serial → version checks → decode → derived state → item metadata →
+rehearsal → serial kept. Nothing of the header or the payload is looked at before their signature holds. All of it
 blocks and computes: call it from a worker thread.
 """
 
@@ -17,13 +17,14 @@ from svc import events, logs
 from svc.artifact.keys import SigningKeys, is_development, verify
 from svc.artifact.layout import Parsed, kid_of, parse
 from svc.artifact.store import Blob, Store, located
-from svc.errors import ArtifactError
+from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.filter_fields import FilterFields
 from svc.model.model import Model
 from svc.model.opening import open_model
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.metadata import load_metadata
+from svc.serving.models.rehearsal import rehearse_answers
 from svc.serving.models.replay import ReplayGuard
 from svc.serving.models.threads import be_nice
 from svc.settings import Settings
@@ -43,7 +44,7 @@ class LoadFailed(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loaded:
-    """A model that has answered a rehearsal, ready to be published. `seconds` is what loading took."""
+    """A model that has passed its rehearsal, ready to be published. `seconds` is what loading took."""
 
     model: Model
     fragments: ItemFragments
@@ -63,8 +64,13 @@ class Loader:
     variables: Mapping[str, str]
     guard: ReplayGuard = field(default_factory=ReplayGuard)
 
-    def load(self, recipe: LoadedRecipe, store: Store, *, known_sha256: str | None = None) -> Loaded | None:
-        """The model in `store`, or None when its bytes are those of `known_sha256`. Raises `LoadFailed`."""
+    def load(
+        self, recipe: LoadedRecipe, store: Store, *, known_sha256: str | None = None, live: Model | None = None
+    ) -> Loaded | None:
+        """The model in `store`, or None when its bytes are those of `known_sha256`.
+
+        `live` is the model that it would replace. Raises `LoadFailed`.
+        """
         be_nice()
         began = time.perf_counter()
         try:
@@ -78,9 +84,14 @@ class Loader:
             verify(parsed, self.keys)
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
             model, fragments, filters = self._open(recipe, parsed)
+            rehearse_answers(recipe, model, fragments, live)
             give_memory_back()
             self.guard.passed(recipe.recipe.name, parsed)
         except ArtifactError as error:
+            if isinstance(error, RehearsalFailed):
+                logs.emit(
+                    events.ARTIFACT_REHEARSAL_FAILED, name=recipe.recipe.name, kid=parsed.kid, reason=error.message
+                )
             shown = located(error, blob.resolved)
             raise LoadFailed(shown, _kid(recipe.recipe.name, blob), blob.sha256) from error
         seconds = time.perf_counter() - began

@@ -70,6 +70,11 @@ class Publisher:
             served = served.under(policy)
         self._registry.put(replace(entry, file=declared.file, faults=faults, policy=policy, served=served))
 
+    def live_model(self, name: str) -> Model | None:
+        """The model that answers for a registered recipe; None for a stub."""
+        served = self._entry(name).served
+        return None if served is None else served.model
+
     def remove(self, name: str) -> None:
         entry = self._entry(name)
         self._registry.remove(name)

@@ -17,13 +17,22 @@ import trio
 
 from svc import events, logs, metrics
 from svc.artifact.store import Store
-from svc.errors import ArtifactExpired, ArtifactReadError, ArtifactReplayed, ConfigError, MetadataError, SvcError
+from svc.errors import (
+    ArtifactExpired,
+    ArtifactReadError,
+    ArtifactReplayed,
+    ConfigError,
+    MetadataError,
+    RehearsalFailed,
+    SvcError,
+)
 from svc.metrics import Metrics
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.serving_schema import Rehearsal
 from svc.serving.models.availability_watch import AvailabilityWatch
 from svc.serving.models.bounded_calls import Calls, CallTimeout
 from svc.serving.models.discovery import Declared, RecipeFolder, declare
-from svc.serving.models.loader import UNKNOWN_KID, Loader, LoadFailed
+from svc.serving.models.loader import UNKNOWN_KID, Loaded, Loader, LoadFailed
 from svc.serving.models.transitions import Publisher
 from svc.settings import Settings
 
@@ -52,6 +61,7 @@ class Watched:
     loading: bool = False
     tried: str | None = None
     untrusted: bool = False
+    unrehearsed: bool = False
     failures: int = 0
     retry_tick: int = 0
 
@@ -190,6 +200,8 @@ class Watcher:
         reload = _serves_otherwise(before.loaded, declared.loaded)
         if reload:
             self._watched[declared.name] = Watched(declared)
+        elif watched.unrehearsed and _rehearsal(before.loaded) != _rehearsal(declared.loaded):
+            watched.marker, watched.unrehearsed = None, False  # what was refused may pass under the new bound
         self.publisher.redeclare(declared, reload=reload)
         logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=reload)
 
@@ -257,9 +269,8 @@ class Watcher:
         watched.loading = True
         watched.tried = marker
         assert watched.store is not None, "a marker came from it"
-        load = partial(self.loader.load, watched.declared.loaded, watched.store, known_sha256=watched.sha256)
         try:
-            loaded = await self._loads.run(watched, load, self.settings.load_timeout_s)
+            loaded = await self._loads.run(watched, self._loading(watched, watched.store), self.settings.load_timeout_s)
             if self._watched.get(watched.name) is not watched:
                 return
             if loaded is None:
@@ -281,12 +292,18 @@ class Watcher:
         finally:
             watched.loading = False
 
+    def _loading(self, watched: Watched, store: Store) -> Callable[[], Loaded | None]:
+        """The call that loads; it holds the model that is live now."""
+        live = self.publisher.live_model(watched.name)
+        return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
+
     def _load_failed(self, watched: Watched, marker: str, failure: LoadFailed, *, initial: bool) -> None:
         if isinstance(failure.error, _PASSING):
             self._back_off(watched)
         else:
             watched.marker = marker  # the bytes themselves are refused: only other bytes can help, or other keys
             watched.untrusted = failure.error.stage == "hmac"
+            watched.unrehearsed = isinstance(failure.error, RehearsalFailed)
         if self._watched.get(watched.name) is watched:
             self.publisher.load_failed(watched.name, failure, initial=initial)
 
@@ -295,6 +312,10 @@ class Watcher:
         watched.marker = None
         watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
         watched.failures += 1
+
+
+def _rehearsal(recipe: LoadedRecipe) -> Rehearsal | None:
+    return None if recipe.recipe.serving is None else recipe.recipe.serving.rehearsal
 
 
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:

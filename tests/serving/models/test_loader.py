@@ -8,14 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from svc import logs
 from svc.artifact.keys import development_keys, parse_signing_keys
 from svc.artifact.store import open_store
+from svc.model.ids import IdTable
+from svc.model.model import Model
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
 from svc.settings import Settings
+from tests.model.test_model import made
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, popularity_model, write_artifact
 
 SETTINGS = Settings()
@@ -35,10 +39,17 @@ def recipe(folder: Path, **more: Any) -> LoadedRecipe:
 
 
 def load(
-    folder: Path, *, keys: str = SIGNING_KEYS, settings: Settings = SETTINGS, known: str | None = None
+    folder: Path,
+    *,
+    keys: str = SIGNING_KEYS,
+    settings: Settings = SETTINGS,
+    known: str | None = None,
+    live: Model | None = None,
+    **more: Any,
 ) -> Loaded | None:
     loader = Loader(settings, parse_signing_keys(keys), {})
-    return loader.load(recipe(folder), open_store(str(folder / "a.svc"), settings), known_sha256=known)
+    store = open_store(str(folder / "a.svc"), settings)
+    return loader.load(recipe(folder, **more), store, known_sha256=known, live=live)
 
 
 @pytest.fixture
@@ -178,3 +189,49 @@ def test_the_development_key_is_said_to_prove_nothing(tmp_path: Path, records: l
     loader = Loader(SETTINGS, parse_signing_keys(SIGNING_KEYS).with_development(), {})
     assert loader.load(recipe(tmp_path), open_store(str(tmp_path / "a.svc"), SETTINGS)) is not None
     assert records[-1]["event"] == "initial_artifact_hmac_skipped_dev"
+
+
+@pytest.mark.parametrize("family", ["ials", "svd", "bpr"])
+def test_a_model_of_nan_is_refused_and_the_reason_told(
+    tmp_path: Path, family: str, records: list[dict[str, Any]]
+) -> None:
+    """Whether NaN shows while the model is made ready or when it answers: the event names the kid and the reason."""
+    model: Any = made(family)
+    model.scorer.users = np.full_like(model.scorer.users, np.nan)
+    write_artifact(tmp_path / "a.svc", model)
+    with pytest.raises(LoadFailed) as caught:
+        load(tmp_path)
+    assert (caught.value.error.reason, caught.value.error.stage) == ("rehearsal", "deserialize")
+    (record,) = [record for record in records if record["event"] == "artifact_rehearsal_failed"]
+    assert (record["name"], record["kid"]) == ("a", "k1")
+    assert caught.value.error.message.startswith(record["reason"])
+    assert record["reason"].startswith("rehearsal: ")
+
+
+def test_ids_that_became_decimals_are_refused_only_where_the_recipe_asks(
+    tmp_path: Path, records: list[dict[str, Any]]
+) -> None:
+    """Blank cells turned 1 into 1.0: nobody who is served now would be known to the new model."""
+    live, fresh = popularity_model(0), popularity_model(1)
+    live.user_ids = IdTable.from_ids(["1", "2", "3", "4"])
+    fresh.user_ids = IdTable.from_ids(["1.0", "2.0", "3.0", "4"])
+    write_artifact(tmp_path / "a.svc", fresh)
+    half = {"rehearsal": {"min_known_users": 0.5}}
+    assert load(tmp_path, live=live) is not None
+    assert load(tmp_path, serving=half) is not None, "at the start there is nothing to compare with"
+    assert load(tmp_path, live=live, serving={"rehearsal": {"min_known_users": 0.25}}) is not None
+    with pytest.raises(LoadFailed, match="1 of the live model's 4 users are known to the new model"):
+        load(tmp_path, live=live, serving=half)
+    assert [record["event"] for record in records] == ["artifact_rehearsal_failed"]
+
+
+def test_an_answer_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rehearsal ends with bytes, as requests do."""
+    write_artifact(tmp_path / "a.svc", popularity_model())
+
+    def broken(*_: object, **__: object) -> bytes:
+        raise ValueError("no such column")
+
+    monkeypatch.setattr("svc.serving.models.fragments.ItemFragments.items", broken)
+    with pytest.raises(LoadFailed, match="no answer can be written: ValueError: no such column"):
+        load(tmp_path)

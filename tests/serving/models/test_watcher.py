@@ -18,8 +18,10 @@ from svc.errors import (
     MagicMismatch,
     MetadataError,
     RecipeError,
+    RehearsalFailed,
     SignatureMismatch,
 )
+from svc.recipe.serving_schema import Serving
 from svc.serving.models.discovery import Refused
 from svc.settings import Settings
 from tests.serving.watched import INTERVAL_S, FakeRecipe, World, failed, ticks, until
@@ -459,3 +461,32 @@ async def test_a_model_that_expires_while_it_is_served_is_warned_about_once_and_
         await ticks(4)
         assert world.served("a") == "v1"
         assert [record["name"] for record in world.said("artifact_expired")] == ["a"]
+
+
+async def test_a_refused_rehearsal_keeps_the_model_and_another_bound_tries_again() -> None:
+    """Bytes that were refused are left alone until they change, or until the recipe asks for less of them."""
+    world = World("a")
+    async with world.running():
+        world.loader.errors["v2"] = failed(RehearsalFailed("rehearsal: 0 of the live model's 9 users are known"))
+        world.store("a").content = "v2"
+        await ticks(3)
+        assert world.served("a") == "v1"
+        assert world.entry("a").last_load_error == "rehearsal: 0 of the live model's 9 users are known"
+        assert world.count('svc_artifact_load_failures_total{reason="rehearsal",recipe="a"}') == 1
+        assert world.count('svc_swap_total{result="error"}') == 1
+        world.loader.errors.clear()
+        world.folder.files["a.yaml"] = FakeRecipe("a", serving=Serving(fallback="popular"))
+        await ticks(3)
+        assert world.served("a") == "v1"
+        world.folder.files["a.yaml"] = FakeRecipe("a", serving=Serving(rehearsal={"min_known_users": 0.1}))
+        await ticks(2)
+        assert world.served("a") == "v2"
+
+
+async def test_a_load_is_told_which_model_it_would_replace() -> None:
+    """None at the start, the one that answers afterwards."""
+    world = World("a")
+    async with world.running():
+        world.store("a").content = "v2"
+        await ticks(1)
+        assert world.loader.lives == [None, "v1"]

@@ -1,0 +1,93 @@
+"""Whether a model can answer: asked of 32 of its users and once in each other way, before anybody is answered by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from svc.errors import RehearsalFailed
+from svc.model.ids import IdTable
+from svc.model.query import Encoded, Query, Ranking
+
+if TYPE_CHECKING:
+    from svc.model.model import Model
+
+N_USERS = 32
+LIMIT = 10
+
+Asked = tuple[Query, str]
+"""A query, and who asks it: the words for a message."""
+
+
+def rehearse(model: Model) -> list[Ranking]:
+    """The answers of a model that is ready: the users in one batch, one alone, then seeds and cold starts alike.
+
+    The users are those with the lowest hashes, so that successive models rehearse the same ones as long as they stay.
+    One of them ranks every item, so that an item without a finite score is found wherever it stands. A batch of 32
+    takes 0.2 s for 41,000 items and 2 s for a million. Raises RehearsalFailed.
+    """
+    with np.errstate(all="ignore"):
+        users = _picked(model.user_ids)
+        known = [(_of_user(model, user), f"the user in row {user}") for user in users]
+        found = _answered(model, known) + _answered(model, known[:1])
+        (whole,) = _answered(model, [(query._replace(limit=model.n_items), who) for query, who in known[:1]])
+        if len(whole.items) != model.n_items:
+            raise RehearsalFailed(
+                f"rehearsal: {model.n_items - len(whole.items)} of {model.n_items} items have no finite score"
+            )
+        unknown = list(_unknown(model))
+        for asked in ([one] for one in unknown):
+            found += _answered(model, asked)
+        return found + _answered(model, unknown)
+
+
+def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float) -> None:
+    """Raise RehearsalFailed when fewer than `share` of the live model's users are among `user_ids`."""
+    known, total = user_ids.n_shared(live_user_ids), len(live_user_ids)
+    if known < share * total:
+        raise RehearsalFailed(
+            f"rehearsal: {known} of the live model's {total} users are known to the new model, "
+            f"less than the share {share:g} of serving.rehearsal.min_known_users; "
+            "compare the ids of both trainings, such as 1 and 1.0"
+        )
+
+
+def _picked(ids: IdTable) -> list[int]:
+    """The rows of the ids with the lowest hashes."""
+    return [int(row) for row in ids.rows[:N_USERS]]
+
+
+def _of_user(model: Model, user: int) -> Query:
+    user_id = model.user_ids.at(user)
+    if model.user_ids.index(user_id) != user:
+        raise RehearsalFailed(f"rehearsal: the id in row {user} is not found in the table of ids")
+    return Query(limit=LIMIT, user=user, include_seen=True)
+
+
+def _unknown(model: Model) -> Iterator[Asked]:
+    """Queries of users who are not in the training data, and what they are asked by."""
+    yield Query(limit=LIMIT, seeds=model.item_ids.rows[:1].astype(np.int32), include_seen=True), "a seed item"
+    features = model.features
+    if features is not None and features.user is not None:
+        yield Query(limit=LIMIT, user_features=features.user.encode({})[0]), "user_features"
+    if features is not None and features.item is not None:
+        yield Query(limit=LIMIT, seed_features=(Encoded.of(features.item.encode({})[0]),)), "item_features"
+
+
+def _answered(model: Model, asked: list[Asked]) -> list[Ranking]:
+    """One ranking a query, none of them empty, with finite scores."""
+    try:
+        rankings = model.rank([query for query, _ in asked])
+    except MemoryError:
+        raise
+    except Exception as error:
+        for one in asked if len(asked) > 1 else ():
+            _answered(model, [one])  # names the one that fails by itself
+        who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
+        raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
+    for ranking, (_, who) in zip(rankings, asked, strict=True):
+        if not len(ranking.scores) or not np.isfinite(ranking.scores).all():
+            raise RehearsalFailed(f"rehearsal: {who} got scores that are not finite numbers, or no items")
+    return rankings
