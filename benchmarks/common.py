@@ -19,7 +19,7 @@ import pandas as pd
 import scipy.sparse as sps
 
 N_TASTES = 24
-PACKAGES = ("svc", "numpy", "scipy", "irspack", "implicit", "trio", "hypercorn")
+PACKAGES = ("svc-recommender", "numpy", "scipy", "irspack", "implicit", "trio", "hypercorn")
 
 
 @dataclass(frozen=True, slots=True)

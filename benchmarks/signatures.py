@@ -11,6 +11,7 @@ import hmac
 import statistics
 import time
 
+from benchmarks.common import origin
 from svc.artifact import ed25519
 from svc.artifact.buffer import private_buffer
 from svc.artifact.keys import SigningKeys, verify
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=650)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    print("\n".join(origin()))
     seconds = measure(arguments.mib << 20, arguments.rounds)
     for kind, all_of_it in seconds.items():
         print(f"{kind:8} {statistics.median(all_of_it):.3f} s (median of {arguments.rounds}), {arguments.mib} MiB")

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import socket
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,22 +122,6 @@ def test_an_unwritable_output_folder(shop: Shop) -> None:
     ended = shop.train()
     assert_failed(ended, 8)
     assert "fetching_data" not in {record["event"] for record in ended.records}
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 16 KiB."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small tmpfs needs root")
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip("mounting a small tmpfs is not permitted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk(shop: Shop, small_disk: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from svc.artifact.keys import public_entry
-from tests.e2e.server import Server, put, write_recipe
+from tests.e2e.server import Server, make_home, put, write_recipe
 from tests.serving.artifacts import header, popularity_model, write_artifact
 
 KEY = "11" * 32
@@ -103,3 +105,71 @@ def test_a_server_with_public_keys_serves_and_takes_nothing_older(tmp_path: Path
         server.wait_for("artifact_loaded", name="a")
         answer = server.recommend("a")
         assert answer.status_code == 200, answer.text
+
+
+def publish(folder: Path, serial: int) -> None:
+    """A new artifact of the recipe `a` whose best item tells its serial."""
+    head = header(recipe_name="a", serial=serial)
+    write_artifact(folder / "a.svc", popularity_model(serial, n_items=12), keys=SIGNING, head=head)
+
+
+def served(server: Server) -> str:
+    """The item that the served model puts first."""
+    return str(server.recommend("a").json()["items"][0]["item_id"])
+
+
+def test_two_servers_share_what_they_have_served(tmp_path: Path) -> None:
+    """Replicas with files of their own: what one has served binds the other, whose newest model goes on."""
+    env = {"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(tmp_path / "state")}
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+        make_home(folder, "a", popularity_model())
+        publish(folder, 5)
+    with Server(folders[0] / "recipes", env=env) as one, Server(folders[1] / "recipes", env=env) as other:
+        publish(folders[0], 7)
+        one.wait_for("artifact_loaded", name="a", times=2)
+        publish(folders[1], 6)
+        refused = other.wait_for("artifact_replayed", name="a")
+        assert (refused["serial"], refused["highest"]) == (6, 7)
+        assert (served(one), served(other)) == ("i7", "i5")
+        publish(folders[1], 8)
+        other.wait_for("artifact_loaded", name="a", times=2)
+        assert (served(one), served(other)) == ("i7", "i8")
+
+
+def test_a_state_directory_that_is_damaged_or_lost_is_told(tmp_path: Path) -> None:
+    """The server goes on, takes what is newer, and itself forgets nothing that it has served."""
+    state = tmp_path / "state"
+    home = make_home(tmp_path, "a", popularity_model())
+    publish(tmp_path, 5)
+    with Server(home, env={"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(state)}) as server:
+        told = len(server.said("replay_state_unusable"))  # of a directory that was not there yet
+        put(state / "a.serials.json", "{")
+        publish(tmp_path, 6)
+        server.wait_for("artifact_loaded", name="a", times=2)
+        assert "damaged" in server.wait_for("replay_state_unusable", times=told + 1)["error"]
+        told = len(server.said("replay_state_unusable"))
+        shutil.rmtree(state)
+        publish(tmp_path, 7)
+        server.wait_for("artifact_loaded", name="a", times=3)
+        assert "is not there" in server.wait_for("replay_state_unusable", times=told + 1)["error"]
+        (state / "a.serials.json").unlink()
+        publish(tmp_path, 6)
+        server.wait_for("artifact_replayed", serial=6, highest=7)
+        assert (served(server), server.health()[0]) == ("i7", 200)
+
+
+def test_a_state_directory_on_a_full_disk_is_told(tmp_path: Path, small_disk: Path) -> None:
+    """What is newer is served all the same; what this server has served it does not go below."""
+    home = make_home(tmp_path, "a", popularity_model())
+    publish(tmp_path, 5)
+    with Server(home, env={"SVC_SIGNING_KEYS": SIGNING, "SVC_STATE_DIR": str(small_disk)}) as server:
+        with contextlib.suppress(OSError):
+            (small_disk / "fill").write_bytes(bytes(16 << 10))
+        publish(tmp_path, 6)
+        server.wait_for("artifact_loaded", name="a", times=2)
+        assert any("space" in record["error"] for record in server.said("replay_state_unusable"))
+        publish(tmp_path, 5)
+        server.wait_for("artifact_replayed", serial=5, highest=6)
+        assert (served(server), server.health()[0]) == ("i6", 200)
