@@ -8,15 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+COLUMNS_SHARE = 32
+"""Of a set of at most one item in so many the columns are kept too, which take no more than its bits."""
+
+
 class ItemSet:
     """An immutable set of the columns 0..n-1, as packed bits. Reading is thread-safe."""
 
-    __slots__ = ("bits", "count", "n_items")
+    __slots__ = ("_columns", "bits", "count", "n_items")
 
-    def __init__(self, bits: NDArray[np.uint8], n_items: int) -> None:
+    def __init__(self, bits: NDArray[np.uint8], n_items: int, columns: NDArray[np.int32] | None = None) -> None:
         self.bits = bits
         self.n_items = n_items
-        self.count = int(np.bitwise_count(bits).sum())
+        self.count = int(np.bitwise_count(bits).sum()) if columns is None else len(columns)
+        self._columns = columns
 
     @classmethod
     def of_flags(cls, flags: NDArray[np.bool_]) -> Self:
@@ -28,7 +33,9 @@ class ItemSet:
         """From columns in any order, repeated or not."""
         flags = np.zeros(n_items, dtype=np.bool_)
         flags[columns] = True
-        return cls.of_flags(flags)
+        if len(columns) * COLUMNS_SHARE > n_items:
+            return cls.of_flags(flags)
+        return cls(np.packbits(flags), n_items, flags.nonzero()[0].astype(np.int32))
 
     def __and__(self, other: ItemSet) -> ItemSet:
         return ItemSet(self.bits & other.bits, self.n_items)
@@ -44,7 +51,7 @@ class ItemSet:
 
     @property
     def nbytes(self) -> int:
-        return int(self.bits.nbytes)
+        return int(self.bits.nbytes) + (0 if self._columns is None else int(self._columns.nbytes))
 
     def flags(self) -> NDArray[np.bool_]:
         """One truth value an item, (n,)."""
@@ -56,8 +63,13 @@ class ItemSet:
         return inside
 
     def columns(self) -> NDArray[np.int32]:
-        """The columns, rising."""
-        return np.flatnonzero(self.flags()).astype(np.int32)
+        """The columns, rising. Not to be written to."""
+        if self._columns is not None:
+            return self._columns
+        columns = np.flatnonzero(self.flags()).astype(np.int32)
+        if self.count * COLUMNS_SHARE <= self.n_items:
+            self._columns = columns
+        return columns
 
 
 def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:

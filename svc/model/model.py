@@ -13,6 +13,7 @@ from svc.errors import FeaturesNotSupported, FeatureStateMismatch, PayloadInvali
 from svc.model.arrange import Pin, Rules
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
+from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
 from svc.model.item_sets import ItemSet, joined
 from svc.model.presentation import arranged, explained, pool_of
@@ -85,6 +86,7 @@ class Model(Stored):
 
         Raises PayloadInvalid for parts that do not belong together.
         """
+        self._items = IdFinder(self.item_ids)
         sizes = (self.n_users, self.n_items)
         if self.hidden is not None and len(self.hidden) != self.n_users:
             raise PayloadInvalid(f"payload: {self.n_users} users do not match {len(self.hidden)} rows of hidden items")
@@ -260,7 +262,7 @@ class Model(Stored):
         """What is asked whoever asks, and the ids that the model does not know: those in `unknown` come first."""
         allowed, ignored = restriction.allowed, dict.fromkeys(unknown)
         if restriction.include_items is not None:
-            columns = self.item_ids.indices(restriction.include_items)
+            columns = self._items.indices(restriction.include_items)
             ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, np.flatnonzero(columns < 0).tolist()))
             allowed = joined(allowed, ItemSet.of_columns(columns[columns >= 0], self.n_items))
         exclude = self._columns(exclude_items)
@@ -279,7 +281,7 @@ class Model(Stored):
         if not restriction.pins:
             return prepared
         query, n_items = prepared.query, self.n_items
-        columns = self.item_ids.indices([item for item, _ in restriction.pins])
+        columns = self._items.indices([item for item, _ in restriction.pins])
         excluded = query.exclude if query.popular else excluded_columns(query, self.history)
         shown = ~ItemSet.of_columns(excluded, n_items)
         may = (columns >= 0) & (shown if query.allowed is None else shown & query.allowed).contains(columns.clip(0))
@@ -294,7 +296,7 @@ class Model(Stored):
         """Distinct known columns of a history, rising; the weights of repeated items are added up."""
         if not history:
             return Given(NO_ITEMS, None, ())
-        found = self.item_ids.indices([one.item_id for one in history])
+        found = self._items.indices([one.item_id for one in history])
         weights = np.array([one.weight for one in history], dtype=np.float64)
         unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(found < 0).tolist())
         return Given(*_added_up(found[found >= 0], weights[found >= 0]), tuple(unknown))
@@ -324,7 +326,7 @@ class Model(Stored):
         """Distinct columns of the known items, rising."""
         if not items:
             return np.empty(0, dtype=np.int32)
-        columns = np.unique(self.item_ids.indices(items))
+        columns = np.unique(self._items.indices(items))
         return columns[columns >= 0]
 
     def _encoder(self, side: Side) -> SideEncoder | None:
@@ -355,9 +357,13 @@ def _added_up(
     columns: NDArray[np.int32], weights: NDArray[np.float64]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
     """Distinct columns, rising, with their weights added up; None for weights that are all 1."""
-    distinct, places = np.unique(columns, return_inverse=True)
-    total = np.bincount(places, weights, minlength=len(distinct)).astype(np.float64, copy=False)
-    return distinct.astype(np.int32), None if (total == 1.0).all() else total
+    order = columns.argsort(kind="stable")
+    rising = columns[order]
+    is_first = np.ones(len(rising), dtype=np.bool_)
+    np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
+    distinct = rising[is_first].astype(np.int32, copy=False)
+    total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(distinct)).astype(np.float64, copy=False)
+    return distinct, None if (total == 1.0).all() else total
 
 
 def payload_parts(model: Model) -> dict[str, int]:

@@ -16,7 +16,9 @@ from svc.model.topk import best
 
 Side = Literal["user", "item"]
 FEW_SHARE = 8
-"""Up to one item in so many, those that are allowed are picked out; above, the others are masked."""
+"""Up to one item in so many, those that are allowed are picked out; above, the others are left out."""
+SPARE_TIMES = 2
+"""Of items of which many are allowed so many times as many are ranked as hold `limit` allowed ones on average."""
 
 
 class Scorer(Protocol):
@@ -68,9 +70,14 @@ def best_items(scores: NDArray[np.float64], query: Query, history: History) -> N
     allowed = query.allowed
     if allowed is None:
         return best(scores, query.limit).astype(np.int32)
-    if 2 * allowed.count <= allowed.n_items:
+    if is_few(allowed):
         columns = allowed.columns()
         return columns[best(scores[columns], query.limit)]
+    asked = SPARE_TIMES * query.limit * allowed.n_items // allowed.count
+    found = best(scores, asked).astype(np.int32)
+    shown = found[allowed.contains(found)][: query.limit]
+    if len(shown) == query.limit or len(found) < asked:
+        return shown
     mask(scores, allowed.flags())
     return best(scores, query.limit).astype(np.int32)
 

@@ -1,0 +1,52 @@
+"""Many ids at once give the rows that each gives alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.model import id_finder
+from svc.model.id_finder import IdFinder
+from svc.model.ids import IdTable
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text("ab", max_size=3)
+
+
+@given(st.lists(texts, unique=True, max_size=60), st.lists(texts, max_size=60))
+def test_many_ids_are_found_as_each_one_alone(known: list[str], strangers: list[str]) -> None:
+    """Known and unknown ones, the empty text, repeated and non-ASCII ones."""
+    table = IdTable.from_ids(known)
+    asked = [*known, *strangers, *known[:3]]
+    found = IdFinder(table).indices(asked)
+    assert found.dtype == np.int32
+    assert found.tolist() == [table.index(text) for text in asked]
+
+
+def test_text_that_no_id_can_be_is_unknown() -> None:
+    """Half a character, which JSON can spell, is nobody's."""
+    ids = [f"id {number}" for number in range(100)]
+    assert IdFinder(IdTable.from_ids(ids)).indices(["\ud800", *ids]).tolist() == [-1, *range(100)]
+
+
+def test_ids_of_one_digest_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When digests collide, the bytes decide, also between ids of one length."""
+    monkeypatch.setattr(id_finder, "_MULTIPLIERS", np.ones(1024, dtype=np.uint64))
+    ids = [f"{number:03d}" for number in range(500)]
+    finder = IdFinder(IdTable.from_ids(ids))
+    assert finder.indices(ids).tolist() == list(range(500))
+    assert finder.indices([f"{number}" for number in range(900, 950)]).tolist() == [-1] * 50
+
+
+def test_a_large_table_is_prepared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids on both sides of a border between two parts are found."""
+    monkeypatch.setattr(id_finder, "_AT_ONCE", 7)
+    ids = [f"i{number}" * (number % 3 + 1) for number in range(100)]
+    assert IdFinder(IdTable.from_ids(ids)).indices(ids).tolist() == list(range(100))
+
+
+def test_an_empty_table_knows_nobody() -> None:
+    """Without ids every look-up misses, and with the empty one all others do."""
+    assert IdFinder(IdTable.from_ids([])).indices(["a"] * 20).tolist() == [-1] * 20
+    assert IdFinder(IdTable.from_ids([""])).indices(["", *["a"] * 20]).tolist() == [0] + [-1] * 20
