@@ -56,7 +56,9 @@ class IdFinder:
             rows[number] = table.index(ids[number])
         return rows.astype(np.int32, copy=False)
 
-    def _spelled(self, rows: NDArray[np.int32], letters: Letters, lengths: Lengths, places: Lengths) -> NDArray[np.bool_]:
+    def _spelled(
+        self, rows: NDArray[np.int32], letters: Letters, lengths: Lengths, places: Lengths
+    ) -> NDArray[np.bool_]:
         """Whether the ids of `rows` have these letters."""
         starts = self._table.offsets[rows].astype(np.int64)
         alike: NDArray[np.bool_] = self._table.offsets[rows + 1] - starts == lengths

@@ -55,13 +55,14 @@ class Scorer(Protocol):
 
 def excluded_columns(query: Query, history: History) -> NDArray[np.int32]:
     """Item columns that must not come back; some may be named twice."""
-    parts = [query.exclude]
+    excluded = query.exclude
     if not query.include_seen:
-        parts.append(query.seeds)
+        if len(query.seeds):
+            excluded = np.concatenate([excluded, query.seeds])
         if query.user >= 0:
-            parts.append(history.items(query.user))
-    filled = [part for part in parts if len(part)]
-    return filled[0] if len(filled) == 1 else np.concatenate(filled or parts)
+            seen = history.items(query.user)
+            excluded = np.concatenate([excluded, seen]) if len(excluded) else seen
+    return excluded
 
 
 def best_items(scores: NDArray[np.float64], query: Query, history: History) -> NDArray[np.int32]:

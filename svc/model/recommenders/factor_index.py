@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
@@ -94,7 +95,7 @@ class FactorIndex(Stored):
         """
         asked = list(map(Wanted, limits, excluded, allowed or [None] * len(limits)))
         if len(vectors) == 1:
-            return [self._search_one(vectors[0], asked[0], cosine=cosine)]
+            return [self.search_one(vectors[0], asked[0], cosine=cosine)]
         nonzero = np.any(vectors, axis=1).tolist()
         rankings: dict[int, Ranking] = {}
         groups: tuple[list[int], list[int]] = ([], [])
@@ -102,23 +103,25 @@ class FactorIndex(Stored):
             if nonzero[row] and (wanted.allowed is None or not is_few(wanted.allowed)):
                 groups[wanted.limit > SMALL_LIMIT].append(row)
             else:
-                rankings[row] = self._search_one(vectors[row], wanted, cosine=cosine)
+                rankings[row] = self.search_one(vectors[row], wanted, cosine=cosine)
         for rows in (*_portions(groups[0]), *_portions(groups[1])):
             some = [asked[row] for row in rows]
             if len(rows) < MANY_FROM:
-                found = [self._search_one(vectors[row], asked[row], cosine=cosine) for row in rows]
+                found = [self.search_one(vectors[row], asked[row], cosine=cosine) for row in rows]
             else:
                 found = scan_many(self._layout, vectors[rows], some, cosine=cosine)
             rankings.update(zip(rows, found, strict=True))
         return [rankings[row] for row in range(len(vectors))]
 
-    def _search_one(self, vector: NDArray[np.float64], wanted: Wanted, *, cosine: bool) -> Ranking:
-        if not vector.any():
+    def search_one(self, vector: NDArray[np.float64], wanted: Wanted, *, cosine: bool = False) -> Ranking:
+        """As `search`, for one vector, (K,)."""
+        length = math.sqrt(vector @ vector)
+        if not length and not vector.any():
             return self._first_columns(wanted)
         if wanted.allowed is not None and is_few(wanted.allowed):
             columns = without(wanted.allowed.columns(), wanted.excluded, self.n_items)
-            return scan_few(self._layout, vector, wanted.limit, columns, cosine=cosine)
-        return scan_one(self._layout, vector, wanted, cosine=cosine)
+            return scan_few(self._layout, vector, length, wanted.limit, columns, cosine=cosine)
+        return scan_one(self._layout, vector, length, wanted, cosine=cosine)
 
     def _first_columns(self, wanted: Wanted) -> Ranking:
         """The ranking of a zero vector, for which all items score 0."""

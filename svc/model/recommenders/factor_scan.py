@@ -33,6 +33,7 @@ from svc.model.topk import group_count
 NORM_STEP = 256
 """Norms are kept for every such position."""
 FIRST_BLOCK = 4096
+GROWTH = 2
 FIRST_BLOCK_PER_ITEM = 128
 """The first block has this many positions for each item wanted, if that is more: fewer blocks for long answers."""
 GEMM_FROM = 8
@@ -109,7 +110,7 @@ class Layout:
         return scores
 
     def exact(self, vectors: NDArray[np.float64], positions: Positions, *, cosine: bool) -> NDArray[np.float64]:
-        """Exact scores of m positions, (m,), each for its own row of `vectors`, (m, K) or (1, K)."""
+        """Exact scores of m positions, (m,), each for its own row of `vectors`, (m, K), or one for all, (K,)."""
         factors = self.factors.take(positions, axis=0)
         scores = row_sums(vectors * factors)
         if cosine:
@@ -118,16 +119,13 @@ class Layout:
         return scores
 
 
-def scan_one(layout: Layout, vector: NDArray[np.float64], wanted: Wanted, *, cosine: bool) -> Ranking:
-    """The best items of one vector, (K,), that is not zero."""
-    length, limit = math.sqrt(vector @ vector), wanted.limit
+def scan_one(layout: Layout, vector: NDArray[np.float64], length: float, wanted: Wanted, *, cosine: bool) -> Ranking:
+    """The best items of one vector, (K,), of norm `length`, which is not zero."""
+    limit = wanted.limit
     slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
-    excluded, flags = layout.positions[wanted.excluded], None if wanted.allowed is None else wanted.allowed.flags()
-    lone = _Lone(layout, vector.astype(np.float32), limit, excluded, slack, cosine, flags)
-    if layout.nonzero <= first_block(limit):
-        positions, _, bound = lone.block(0, layout.nonzero, -math.inf)
-    else:
-        positions, bound = lone.blocks(length)
+    excluded = layout.positions[wanted.excluded]
+    lone = _Lone(layout, vector.astype(np.float32), limit, excluded, slack, cosine, wanted.allowed)
+    positions, bound = lone.search(length)
     if _floor(bound, slack) <= 0:
         positions = np.concatenate([positions, zero_items(layout, limit, excluded, wanted.allowed)])
     return _ranked(layout, vector, limit, positions, cosine=cosine)
@@ -142,41 +140,51 @@ class _Lone(NamedTuple):
     excluded: NDArray[np.int32]
     slack: float
     cosine: bool
-    allowed: NDArray[np.bool_] | None
+    allowed: ItemSet | None
 
-    def block(self, start: int, stop: int, bound: float) -> tuple[Positions, Scores, float]:
-        """Candidates of the positions start..stop, counted from start, their scores, and the bound that they reach."""
-        scores = self.layout.scores_of_one(self.approximate, start, stop, cosine=self.cosine)
-        excluded = self.excluded
-        if stop - start < len(self.layout.columns):
-            excluded = excluded[(excluded >= start) & (excluded < stop)] - start
-        scores[excluded] = -np.inf
-        if self.allowed is not None:
-            mask(scores, self.allowed[self.layout.columns[start:stop]])
-        bound = max(bound, _bound_of_groups(scores, self.limit))
-        kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
-        return kept, scores[kept], bound
-
-    def blocks(self, length: float) -> tuple[Positions, float]:
+    def search(self, length: float) -> tuple[Positions, float]:
         """Candidates of the whole index, and the bound. `length` is the norm of the vector."""
-        positions, values = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
-        bound, start, end, size = -math.inf, 0, self.layout.nonzero, first_block(self.limit)
-        while start < end:
-            stop = min(start + size, end)
-            kept, scores, bound = self.block(start, stop, bound)
-            positions, values = np.concatenate([positions, kept + start]), np.concatenate([values, scores])
+        end = self.layout.nonzero
+        size = stop = min(end, first_block(self.limit))
+        positions, values, bound = self._first(stop)
+        if stop == end:
+            return positions, bound
+        while True:
             bound = max(bound, _kth(values, self.limit))
             if not self.cosine and bound > self.slack:
                 end = min(end, self.layout.end_of_norms((bound - self.slack) / length * (1 - 1e-9)))
-            start, size = stop, 2 * size
-        return positions[values >= _floor(bound, self.slack)], bound
+            if stop >= end:
+                return positions[values >= _floor(bound, self.slack)], bound
+            start, stop = stop, min(stop + size, end)
+            more, scores = self._further(start, stop, bound)
+            positions, values = np.concatenate([positions, more]), np.concatenate([values, scores])
+            size *= GROWTH
+
+    def _first(self, stop: int) -> tuple[Positions, Scores, float]:
+        """Candidates among the first positions, their scores, and the bound that they reach."""
+        scores, excluded = self.layout.scores_of_one(self.approximate, 0, stop, cosine=self.cosine), self.excluded
+        scores[excluded if stop == len(self.layout.columns) else excluded[excluded < stop]] = -np.inf
+        if self.allowed is not None:
+            mask(scores, self.allowed.flags().take(self.layout.columns[:stop]))
+        bound = _bound_of_groups(scores, self.limit)
+        kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
+        return kept, scores[kept], bound
+
+    def _further(self, start: int, stop: int, bound: float) -> tuple[Positions, Scores]:
+        """Candidates among later positions: few reach the bound, and only these are looked at more closely."""
+        scores = self.layout.scores_of_one(self.approximate, start, stop, cosine=self.cosine)
+        excluded = self.excluded[(self.excluded >= start) & (self.excluded < stop)]
+        scores[excluded - start] = -np.inf
+        kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
+        if self.allowed is not None:
+            kept = kept[self.allowed.contains(self.layout.columns[kept + start])]
+        return kept + start, scores[kept]
 
 
 def scan_few(
-    layout: Layout, vector: NDArray[np.float64], limit: int, columns: NDArray[np.int32], *, cosine: bool
+    layout: Layout, vector: NDArray[np.float64], length: float, limit: int, columns: NDArray[np.int32], *, cosine: bool
 ) -> Ranking:
     """The best of these distinct columns for one vector, (K,), by gathering their rows in the order of the index."""
-    length = math.sqrt(vector @ vector)
     slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
     approximate = vector.astype(np.float32)
     places = np.sort(layout.positions[columns]).astype(np.intp)
@@ -193,9 +201,10 @@ def scan_few(
 
 
 def _ranked(layout: Layout, vector: NDArray[np.float64], limit: int, positions: Positions, *, cosine: bool) -> Ranking:
-    parts = range(0, max(1, len(positions)), RESCORE_AT_ONCE)
-    exact = [layout.exact(vector[np.newaxis], positions[p : p + RESCORE_AT_ONCE], cosine=cosine) for p in parts]
-    scores = exact[0] if len(exact) == 1 else np.concatenate(exact)
+    scores = np.empty(len(positions))
+    for start in range(0, len(positions), RESCORE_AT_ONCE):
+        part = positions[start : start + RESCORE_AT_ONCE]
+        scores[start : start + RESCORE_AT_ONCE] = layout.exact(vector, part, cosine=cosine)
     columns = layout.columns[positions]
     order = np.lexsort((columns, -scores))[:limit]
     return Ranking(columns[order], scores[order])

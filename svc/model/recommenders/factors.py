@@ -15,6 +15,7 @@ from svc.model.history import History
 from svc.model.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
+from svc.model.recommenders.factor_scan import Wanted
 from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
@@ -47,8 +48,8 @@ class FactorScorer(Stored, ABC):
         if len(queries) == 1:
             (query,) = queries
             known_user = query.user >= 0
-            vectors = self.users[[query.user]].astype(np.float64) if known_user else self.embed_cold(queries)
-            return self.index.search(vectors, [query.limit], [excluded_columns(query, history)], [query.allowed])
+            vector = self.users[query.user].astype(np.float64) if known_user else self.embed_cold(queries)[0]
+            return [self.index.search_one(vector, Wanted(query.limit, excluded_columns(query, history), query.allowed))]
         users = np.array([query.user for query in queries], dtype=np.intp)
         known = np.flatnonzero(users >= 0)
         vectors = np.empty((len(queries), self.users.shape[1]))
