@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,36 +12,8 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
-from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
-from svc.training.run import TrainOptions, TrainResult, train
-
-Make = Callable[..., LoadedRecipe]
-OUTPUT = {"path": "out/small.svc", "versioning": "append_sha"}
-ENFORCE = {"mode": "enforce"}
-SPLIT = {"scheme": "time_user", "heldout_ratio": 0.3}
-
-
-def training(algorithm: str = "CosineKNN", **changes: Any) -> dict[str, Any]:
-    return {"algorithms": [algorithm], "n_trials": 1, "cutoff": 5, "split": SPLIT, **changes}
-
-
-def run(loaded: LoadedRecipe, **options: Any) -> TrainResult:
-    return train(loaded, TrainOptions(run_id="r1", dev_unsigned=True, **options), Settings(), NullProgress())
-
-
-def header(artifact: str | None) -> Mapping[str, Any]:
-    assert artifact is not None
-    return read_verified(artifact, development_keys(), Settings())[1].header
-
-
-def live(loaded: LoadedRecipe) -> str | None:
-    return Versions(loaded.output_uri, development_keys(), Settings()).live()
-
-
-def said(log: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
-    return [record for record in log if record["event"] == event]
+from tests.training.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training
 
 
 def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: list[dict[str, Any]]) -> None:
