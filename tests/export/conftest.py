@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from svc.cli.main import run
@@ -67,3 +71,20 @@ def artifact(tmp_path: Path) -> Callable[[str], str]:
 def recommend() -> Export:
     """`recommend(*arguments)`: the exit code of `svc recommend`."""
     return lambda *arguments: run(["recommend", *map(str, arguments)])
+
+
+Artifact = Callable[[str], str]
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of an export, whatever its format."""
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".jsonl":
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open(newline="") as file:
+        return [{**row, "rank": int(row["rank"]), "score": float(row["score"])} for row in csv.DictReader(file)]
+
+
+def manifest_of(path: Path) -> dict[str, Any]:
+    return json.loads(Path(f"{path}.manifest.json").read_text())

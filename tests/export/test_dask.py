@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.export.test_recommend import manifest_of, rows_of
+from tests.export.conftest import manifest_of, rows_of
 from tests.serving.artifacts import factor_model, write_artifact
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]

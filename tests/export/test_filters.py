@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.export.conftest import MODELS, N_ITEMS, Export
-from tests.export.test_recommend import manifest_of, rows_of
+from tests.export.conftest import MODELS, N_ITEMS, Export, manifest_of, rows_of
 from tests.serving.artifacts import write_artifact
 
 RECIPE = """

@@ -1,0 +1,43 @@
+"""`svc history`: the versions, and whether their log is whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svc.cli import main
+from tests.cli.conftest import history, train
+
+
+def test_a_changed_log_is_told_and_fails(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 5, and the line."""
+    train(recipe, "r1")
+    log = recipe.parent / "out/books.svc.log.jsonl"
+    log.write_text(log.read_text().replace("TopPop", "Cosine"), encoding="utf-8")
+    capsys.readouterr()
+    assert main.run(["history", str(recipe), "--verify"]) == 5
+    assert "line 1: it was changed" in capsys.readouterr().out
+
+
+def test_a_whole_log_is_told_with_its_length(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 0; for programs the same as one object."""
+    train(recipe, "r1")
+    train(recipe, "r2")
+    capsys.readouterr()
+    assert main.run(["history", str(recipe), "--verify"]) == 0
+    assert capsys.readouterr().out == "2 lines, all signed and in order\n"
+    assert main.run(["history", str(recipe), "--verify", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"lines": 2, "problems": []}
+
+
+def test_the_table_names_the_live_version(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One row a version, the newest first."""
+    train(recipe, "r1")
+    train(recipe, "r2")
+    found = history(recipe, capsys)
+    assert main.run(["history", str(recipe)]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "TopPop" in line]
+    assert [version["sha8"] in row for version, row in zip(found, rows, strict=True)] == [True, True]
+    assert ["live" in row for row in rows] == [True, False]

@@ -1,0 +1,16 @@
+"""`svc schema`: what an editor is given."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from svc.cli import main
+from svc.recipe.json_schema import json_schema
+
+
+def test_the_schema_is_printed_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing else stands on standard output, so that it can be sent to a file."""
+    assert main.run(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == json_schema()

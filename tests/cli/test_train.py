@@ -1,0 +1,36 @@
+"""`svc train`: how a run ends that never began, and where its outcome goes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svc.cli import main
+from tests.cli.conftest import history
+
+
+def test_a_recipe_that_cannot_be_loaded_ends_as_a_failed_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line is `train_error` with the run's id; the name is that of the file; the metrics file says failed."""
+    recipe, metrics = tmp_path / "books.yaml", tmp_path / "svc.prom"
+    recipe.write_text("name: books\n")
+    assert main.run(["train", str(recipe), "--run-id", "nightly", "--metrics-file", str(metrics)]) == 2
+    last = json.loads(capsys.readouterr().err.splitlines()[-1])
+    assert (last["event"], last["name"], last["run_id"], last["exit_code"]) == ("train_error", "books", "nightly", 2)
+    assert 'recipe="books"' in metrics.read_text()
+
+
+def test_a_run_without_an_id_is_given_one(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve hex digits, another one each time; the artifact's version is there afterwards."""
+    ids = set()
+    for _ in range(2):
+        assert main.run(["train", str(recipe), "--quiet"]) == 0
+        last = json.loads(capsys.readouterr().err.splitlines()[-1])
+        assert last["event"] == "train_done"
+        ids.add(last["run_id"])
+    assert len(ids) == 2
+    assert all(len(run_id) == 12 and int(run_id, 16) >= 0 for run_id in ids)
+    assert history(recipe, capsys)[0]["live"]

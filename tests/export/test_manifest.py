@@ -1,0 +1,45 @@
+"""What lies beside an export: it reads back as it was written, and what is none is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svc.errors import ExportIncomplete
+from svc.export.manifest import SUFFIX, Manifest, MergedManifest, encoded, read
+from svc.export.run import source_context
+from svc.settings import Settings
+
+PART = Manifest(
+    path="all.0-of-2.csv",
+    rows=7,
+    sha256="0" * 64,
+    bytes=70,
+    model_version="sha256:1",
+    skipped=1,
+    empty=0,
+    asked={"users": "all", "limit": 10, "related": False},
+    shard="0/2",
+)
+
+
+def test_a_part_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    """Shards are told apart by it; a whole export names no shard."""
+    path = tmp_path / f"all.csv{SUFFIX}"
+    path.write_bytes(encoded(PART))
+    assert read(str(path), source_context(Settings())) == PART
+    whole = Manifest(**{**PART.as_dict(), "shard": None})
+    assert "shard" not in json.loads(encoded(whole))
+
+
+def test_what_is_no_manifest_says_what_to_do(tmp_path: Path) -> None:
+    """None there, not JSON, and the manifest of a merged export."""
+    path = tmp_path / f"all.csv{SUFFIX}"
+    merged = MergedManifest(rows=0, model_version="sha256:1", skipped=0, empty=0, asked={})
+    for content in (None, b"rows: 7", encoded(merged)):
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(ExportIncomplete, match="run its shard again"):
+            read(str(path), source_context(Settings()))

@@ -1,0 +1,97 @@
+"""Parts of an export become one: all there, whole, and of one model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.export.conftest import N_USERS, Artifact, Export, manifest_of, rows_of
+
+
+def test_sixteen_shards_are_one_run(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
+    """Row by row: every user in one shard, in the order and with the scores of the whole."""
+    source, whole, out = artifact("neighbours"), tmp_path / "whole.parquet", tmp_path / "all.parquet"
+    assert recommend(source, "--output", whole) == 0
+    for index in (11, *range(11), *range(12, 16)):
+        assert recommend(source, "--output", out, "--shard", f"{index}/16") == 0
+    assert recommend("--merge", "--output", out) == 0
+    merged = manifest_of(out)
+    parts = [tmp_path / part["path"] for part in merged["parts"]]
+    assert [path.name for path in parts] == [f"all.{index}-of-16.parquet" for index in range(16)]
+    expected = rows_of(whole)
+    place = {user: position for position, user in enumerate(dict.fromkeys(row["user_id"] for row in expected))}
+    found = [row for path in parts for row in rows_of(path)]
+    assert sorted(found, key=lambda row: (place[row["user_id"]], row["rank"])) == expected
+    assert merged["rows"] == len(expected) == sum(part["rows"] for part in merged["parts"])
+    assert merged["model_version"] == manifest_of(whole)["model_version"]
+    assert [part["sha256"] for part in merged["parts"]] == [hashlib.sha256(p.read_bytes()).hexdigest() for p in parts]
+    assert all([place[row["user_id"]] for row in rows] == sorted(place[row["user_id"]] for row in rows)
+               for rows in map(rows_of, parts))  # fmt: skip
+
+
+def test_shards_of_a_list_count_their_own_unknown_ids(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
+    """Their sum is that of one run."""
+    (tmp_path / "ids.txt").write_text("".join(f"u{number}\n" for number in range(N_USERS + 40)))
+    out, listed = tmp_path / "all.csv", ("--users", tmp_path / "ids.txt", "--limit", "1")
+    for index in range(3):
+        assert recommend(artifact("factors"), *listed, "--output", out, "--shard", f"{index}/3") == 0
+    assert recommend("--merge", "--output", out) == 0
+    assert (manifest_of(out)["skipped"], manifest_of(out)["rows"]) == (40, N_USERS)
+
+
+def test_merge_refuses_what_is_no_export(artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any) -> None:
+    """A missing, damaged, stale or foreign part ends with 5 and writes nothing."""
+    out, source = tmp_path / "all.csv", artifact("popularity")
+    write = lambda index, *more, model=source: recommend(  # noqa: E731
+        model, "--output", out, "--shard", f"{index}/3", "--limit", "5", *more
+    )
+    assert recommend("--merge", "--output", out) == 5
+    assert write(0) == write(2) == 0
+    assert recommend("--merge", "--output", out) == 5
+    assert "all.1-of-3.csv" in capsys.readouterr().err
+    assert write(1, model=artifact("factors")) == 0
+    assert recommend("--merge", "--output", out) == 5
+    assert "another model" in capsys.readouterr().err
+    assert write(1, "--limit", "6") == 0
+    assert recommend("--merge", "--output", out) == 5
+    assert "another request" in capsys.readouterr().err
+    assert write(1) == 0
+    part = tmp_path / "all.1-of-3.csv"
+    whole = part.read_bytes()
+    part.write_bytes(whole[:-1])
+    assert recommend("--merge", "--output", out) == 5
+    assert "not what its manifest describes" in capsys.readouterr().err
+    part.unlink()
+    assert recommend("--merge", "--output", out) == 5
+    (tmp_path / "all.1-of-3.csv.manifest.json").write_text("{}")
+    assert recommend("--merge", "--output", out) == 5
+    assert not Path(f"{out}.manifest.json").exists()
+    assert write(1) == 0
+    assert part.read_bytes() == whole
+    assert recommend("--merge", "--output", out) == 0
+
+
+def test_the_last_shard_of_a_job_merges(artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any) -> None:
+    """Each shard tries; others end with 0. Parts of yesterday's model are no parts of today's export."""
+    out = tmp_path / "all.csv"
+    for model in ("popularity", "factors"):
+        source, events = artifact(model), []
+        for index in (2, 0, 1):
+            assert recommend(source, "--output", out, "--shard", f"{index}/3", "--merge", "--limit", "5") == 0
+            events.append(json.loads(capsys.readouterr().err.splitlines()[-1])["event"])
+        assert events == ["export_not_merged", "export_not_merged", "export_merged"]
+        assert manifest_of(out)["model_version"] == manifest_of(tmp_path / "all.0-of-3.csv")["model_version"]
+    (tmp_path / "all.0-of-3.csv").write_text("damaged")
+    assert recommend(source, "--output", out, "--shard", "1/3", "--merge", "--limit", "5") == 5
+
+
+def test_merge_of_several_numbers_of_shards(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
+    """Parts of an older run lie there: somebody must say which."""
+    out = tmp_path / "all.csv"
+    for shard in ("0/2", "1/2", "0/1"):
+        assert recommend(artifact("popularity"), "--output", out, "--shard", shard) == 0
+    assert recommend("--merge", "--output", out) == 2
+    assert recommend("--merge", "--output", out, "--shards", "2") == 0
+    assert len(manifest_of(out)["parts"]) == 2

@@ -1,0 +1,32 @@
+"""Whose recommendations are written: everybody, or a list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.export.conftest import Artifact, Export, manifest_of, rows_of
+
+
+def test_a_list_of_users(artifact: Artifact, recommend: Export, tmp_path: Path) -> None:
+    """In its order, each once; unknown ones are skipped and counted; blank lines and line ends do not matter."""
+    (tmp_path / "ids.txt").write_text("u5\r\nnobody\n\nu2\nu5\nnor she\n u2\n")
+    out = tmp_path / "out.csv"
+    assert recommend(artifact("factors"), "--users", tmp_path / "ids.txt", "--limit", "2", "--output", out) == 0
+    assert [(row["user_id"], row["rank"]) for row in rows_of(out)] == [("u5", 1), ("u5", 2), ("u2", 1), ("u2", 2)]
+    assert manifest_of(out)["skipped"] == 3
+
+
+@pytest.mark.parametrize(("content", "words"), [(None, "does not exist"), (b"u1\n\xff\n", "line 2 is not UTF-8")])
+def test_an_unreadable_list_ends_with_3(
+    artifact: Artifact, recommend: Export, tmp_path: Path, *, capsys: Any, content: bytes | None, words: str
+) -> None:
+    """The file and the line are named, and nothing is written."""
+    if content is not None:
+        (tmp_path / "ids.txt").write_bytes(content)
+    out = tmp_path / "out/x.csv"
+    assert recommend(artifact("factors"), "--users", tmp_path / "ids.txt", "--output", out) == 3
+    assert words in capsys.readouterr().err
+    assert not any(out.parent.iterdir())

@@ -1,0 +1,83 @@
+"""One export from its artifact to its files: verified first, whole or not there at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.export.conftest import MODELS, N_USERS, Artifact, Export, manifest_of, rows_of
+from tests.serving.artifacts import write_artifact
+
+
+def test_artifacts_are_verified(
+    artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Missing 5, damaged 5, another key 5, no keys 8; nothing is written."""
+    source, out = Path(artifact("popularity")), tmp_path / "out/x.csv"
+    assert recommend(tmp_path / "none.svc", "--output", out) == 5
+    whole = source.read_bytes()
+    source.write_bytes(whole[:-40] + b"x" + whole[-39:])
+    assert recommend(source, "--output", out) == 5
+    source.write_bytes(whole)
+    monkeypatch.setenv("SVC_SIGNING_KEYS", "k1:" + "33" * 32)
+    assert recommend(source, "--output", out) == 5
+    monkeypatch.delenv("SVC_SIGNING_KEYS")
+    assert recommend(source, "--output", out) == 8
+    assert not out.parent.exists()
+
+
+def test_a_recipe_stands_for_its_artifact(recommend: Export, tmp_path: Path) -> None:
+    """Through its pointer, and without the variables that only training needs."""
+    write_artifact(tmp_path / "models/shop.svc", MODELS["popularity"](), versioning="append_sha")
+    (tmp_path / "shop.yaml").write_text(
+        "name: shop\nsource: {type: csv, path: '${SVC_RECIPE_UNSET}'}\n"
+        "schema: {user_column: u, item_column: i}\ntraining: {algorithms: [TopPop]}\noutput: {path: models/shop.svc}\n"
+    )
+    out = tmp_path / "out.jsonl"
+    assert recommend(tmp_path / "shop.yaml", "--limit", "3", "--output", out) == 0
+    assert len(rows_of(out)) == 3 * N_USERS
+
+
+def test_killed_at_any_moment_nothing_half_written_is_seen(tmp_path: Path) -> None:
+    """SIGKILL, and SIGTERM with exit code 143: what is there is always a whole export, the next run tidies up."""
+    source, folder = tmp_path / "big.svc", tmp_path / "out"
+    write_artifact(source, MODELS["neighbours"]())
+    command = [sys.executable, "-m", "svc", "recommend", str(source), "--output", str(folder / "all.csv")]
+    began = time.monotonic()
+    assert subprocess.run(command, env=os.environ, capture_output=True, check=False).returncode == 0
+    lasts = time.monotonic() - began
+    whole = (folder / "all.csv").read_bytes(), manifest_of(folder / "all.csv")
+    for step in range(6):
+        process = subprocess.Popen(command, env=os.environ, stderr=subprocess.DEVNULL)
+        time.sleep(lasts * (0.3 + step / 8))
+        process.send_signal(signal.SIGTERM if step % 2 else signal.SIGKILL)
+        assert process.wait() in (0, 143, -signal.SIGKILL, -signal.SIGTERM)
+        assert ((folder / "all.csv").read_bytes(), manifest_of(folder / "all.csv")) == whole
+    assert subprocess.run(command, env=os.environ, capture_output=True, check=False).returncode == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["all.csv", "all.csv.manifest.json"]
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore")
+def test_from_and_to_an_object_store(recommend: Export, s3_bucket: tuple[str, Any]) -> None:
+    """Artifact, list of users, parts and manifests all lie there."""
+    bucket, filesystem = s3_bucket
+    write_artifact(f"{bucket}/models/a.svc", MODELS["factors"]())
+    filesystem.pipe_file(f"{bucket}/ids.txt", b"u1\nu2\nnobody\n")
+    out = f"{bucket}/out/all.parquet"
+    for index in range(2):
+        arguments = ("--users", f"{bucket}/ids.txt", "--limit", "4", "--output", out, "--shard", f"{index}/2")
+        assert recommend(f"{bucket}/models/a.svc", *arguments) == 0
+    assert recommend("--merge", "--output", out) == 0
+    merged = json.loads(filesystem.cat_file(f"{out}.manifest.json"))
+    assert (merged["rows"], merged["skipped"], len(merged["parts"])) == (8, 1, 2)
+    filesystem.rm_file(f"{bucket}/out/all.1-of-2.parquet")
+    assert recommend("--merge", "--output", out) == 5

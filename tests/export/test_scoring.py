@@ -1,0 +1,66 @@
+"""Rankings of many rows: those of the API, in one order, whatever the threads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from svc.artifact.keys import parse_signing_keys
+from svc.export.run import open_artifact
+from svc.model.model import Model
+from svc.serving.models.fragments import ItemFragments
+from svc.settings import Settings
+from tests.export.conftest import MODELS, Artifact, Export
+from tests.serving.artifacts import SIGNING_KEYS
+
+
+def answers(model: Model, *, related: bool = False, limit: int = 100) -> list[bytes]:
+    """The `items` of the API for every user, or every item as the one seed, each without its brackets."""
+    fragments, found = ItemFragments.build(model.item_ids, None), []
+    for leader in (model.item_ids if related else model.user_ids).all():
+        if related:
+            prepared = model.prepare_related(
+                seed_items=[leader], item_features=None, user_features=None, limit=limit, exclude_items=()
+            )
+        else:
+            prepared = model.prepare_recommend(user_id=leader, user_features=None, limit=limit)
+        (ranking,) = model.rank([prepared.query])
+        found.append(fragments.items(ranking, with_metadata=False)[1:-1])
+    return found
+
+
+@pytest.mark.parametrize("related", [False, True])
+@pytest.mark.parametrize("family", MODELS)
+def test_every_byte_is_that_of_the_api(
+    artifact: Artifact, recommend: Export, tmp_path: Path, family: str, related: bool
+) -> None:
+    """Items, order and the spelling of scores, for every user or seed."""
+    source, out = artifact(family), tmp_path / "out.jsonl"
+    assert recommend(source, "--output", out, "--limit", "20", *(["--related"] if related else [])) == 0
+    model = open_artifact(source, parse_signing_keys(SIGNING_KEYS), Settings()).model
+    leaders = (model.item_ids if related else model.user_ids).all()
+    expected = answers(model, related=related, limit=20)
+    key = b"seed_item_id" if related else b"user_id"
+    found: dict[str, list[bytes]] = {leader: [] for leader in leaders}
+    for rank_line in out.read_bytes().splitlines():
+        head, _, item = rank_line.partition(b',"item_id":')
+        told = json.loads(head + b"}")
+        assert head.startswith(b'{"' + key)
+        found[told[key.decode()]].append(b'{"item_id":' + item)
+        assert told["rank"] == len(found[told[key.decode()]])
+    assert [b",".join(found[leader]) for leader in leaders] == expected
+
+
+def test_an_export_is_the_same_whenever_it_runs(
+    artifact: Artifact, recommend: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File and manifest, with any number of threads: a shard that runs twice changes nothing."""
+    seen = set()
+    for threads in ("1", "2", "7"):
+        monkeypatch.setenv("SVC_SCORING_THREADS", threads)
+        out = tmp_path / "out.parquet"
+        assert recommend(artifact("factors"), "--output", out) == 0
+        seen.add((out.read_bytes(), Path(f"{out}.manifest.json").read_bytes()))
+    assert len(seen) == 1
