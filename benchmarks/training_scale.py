@@ -30,6 +30,7 @@ PHASES = {
     "cleanse": ("data_fetched", "data_cleansed"),
     "split": ("splitting_data", "split_done"),
     "search": ("search_started", "search_done"),
+    "measure": ("search_done", "winner_measured"),
     "refit": ("training_final_model", "final_model_trained"),
     "write": ("final_model_trained", "artifact_written"),
 }
@@ -126,10 +127,11 @@ def main() -> None:
             command = [sys.executable, "-m", "benchmarks.training_scale", "--train", str(path)]
             found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
             seconds = found["seconds"]
-            around = 1 - (seconds["search"] + seconds["refit"]) / seconds["total"]
+            before = sum(seconds[phase] for phase in ("fetch", "cleanse", "split"))
+            share = before / (seconds["search"] + seconds["refit"])
             parts = "  ".join(f"{phase} {taken:.1f}" for phase, taken in seconds.items())
             print(
-                f"{rows:>10,} rows  {parts} s  around irspack {around:.0%}  "
+                f"{rows:>10,} rows  {parts} s  reading to split {share:.0%} of training  "
                 f"peak {found['peak_bytes'] / 2**30:.2f} GiB  artifact {found['artifact_bytes'] / 2**20:.0f} MiB",
                 flush=True,
             )
