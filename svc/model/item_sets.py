@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-
 COLUMNS_SHARE = 32
 """Of a set of at most one item in so many the columns are kept too, which take no more than its bits."""
 

@@ -114,20 +114,6 @@ def test_a_large_index_is_scanned_exactly_under_filters(scorer: Any, share: floa
         assert model.rank([query])[0].scores.tobytes() == ranking.scores.tobytes()
 
 
-def test_item_sets_are_sets() -> None:
-    """Intersection, union, complement, membership and columns agree with Python's own, at any length."""
-    rng = np.random.default_rng(5)
-    for n_items in (1, 7, 8, 9, 100, 1001):
-        first, second = (set(np.flatnonzero(rng.random(n_items) < 0.4).tolist()) for _ in range(2))
-        a = ItemSet.of_columns(np.array(sorted(first), dtype=np.int32), n_items)
-        b = ItemSet.of_columns(np.array([*second, *second], dtype=np.int32), n_items)
-        for made, expected in ((a & b, first & second), (a | b, first | second), (~a, set(range(n_items)) - first)):
-            assert made.columns().tolist() == sorted(expected)
-            assert made.count == len(expected)
-        assert a.contains(np.arange(n_items, dtype=np.int32)).tolist() == [column in first for column in range(n_items)]
-        assert a.nbytes == (n_items + 7) // 8
-
-
 def test_what_is_known_decides_the_profile() -> None:
     """And the query of a user whose history is replaced is the one of that history alone."""
     model = model_of("IALS")

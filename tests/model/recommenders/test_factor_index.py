@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from svc.model.query import Ranking
-from svc.model.recommenders import factor_batch, factor_scan
 from svc.model.recommenders.factor_index import FactorIndex
 
 NONE = np.empty(0, dtype=np.int32)
@@ -113,14 +112,3 @@ def test_cosine_ignores_length_and_bias() -> None:
             continue
         assert ranking.items.tolist() == np.argsort(-expected)[:12].tolist()
         np.testing.assert_allclose(ranking.scores, expected[ranking.items], atol=1e-12)
-
-
-def test_a_crowd_of_candidates_is_reduced_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When ties make nearly everything a candidate, memory stays bounded and the answer exact."""
-    monkeypatch.setattr(factor_batch, "POOL_LIMIT", 500)
-    monkeypatch.setattr(factor_scan, "FIRST_BLOCK", 256)
-    monkeypatch.setattr(factor_scan, "FIRST_BLOCK_PER_ITEM", 1)
-    factors = np.ones((3000, 3))
-    vectors = np.ones((9, 3))
-    for ranking in built(factors).search(vectors, [10] * 9, [NONE] * 9):
-        assert ranking.items.tolist() == list(range(10))

@@ -1,0 +1,36 @@
+"""The same order for everybody."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from svc.model.history import History
+from svc.model.item_sets import ItemSet
+from svc.model.query import Query
+from svc.model.recommenders.popularity import PopularityScorer
+
+EMPTY = History(np.array([0, 0, 2], dtype=np.int64), np.array([1, 4], dtype=np.int32))
+
+
+def test_everybody_gets_the_same_order_less_their_own() -> None:
+    """Falling score, ties by column; what is seen, excluded or not allowed is left out."""
+    scorer = PopularityScorer(np.array([2.0, 5.0, 2.0, 0.0, 9.0]))
+    scorer.ready()
+    allowed = ItemSet.of_columns(np.array([0, 2, 3], dtype=np.int32), 5)
+    queries = [
+        Query(limit=3, user=0),
+        Query(limit=3, user=1),
+        Query(limit=9, user=0, exclude=np.array([2], dtype=np.int32)),
+        Query(limit=2, user=0, allowed=allowed),
+    ]
+    rankings = scorer.rank(queries, EMPTY)
+    assert [ranking.items.tolist() for ranking in rankings] == [[4, 1, 0], [0, 2, 3], [4, 1, 0, 3], [0, 2]]
+    assert rankings[0].scores.tolist() == [9.0, 5.0, 2.0]
+
+
+def test_no_item_is_a_reason_and_none_is_like_another() -> None:
+    """So that explanations say `popular`, and diversity changes nothing."""
+    scorer = PopularityScorer(np.arange(4.0))
+    items = np.arange(4, dtype=np.int32)
+    assert scorer.contributions(Query(limit=1, user=0), EMPTY, items) is None
+    assert scorer.similar(items)(2).tolist() == [0.0] * 4

@@ -1,0 +1,35 @@
+"""From a ranking by score to what is shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from svc.model.arrange import POOL, Boost, Pin, Rules
+from svc.model.item_sets import ItemSet
+from svc.model.presentation import pool_of
+from svc.model.query import Query
+from tests.families import EVERY_FAMILY, N_ITEMS, family
+
+
+def test_what_is_ranked_is_no_more_than_the_rules_need() -> None:
+    """A plain query as it is; diversity a pool; boosts everything; never more items than there are."""
+    plain = Query(limit=3, user=0)
+    assert pool_of(plain, 10_000) is plain
+    assert pool_of(plain._replace(rules=Rules(diversity=0.5)), 10_000).limit == POOL
+    assert pool_of(plain._replace(rules=Rules(diversity=0.5)), 40).limit == 40
+    everything = ItemSet.of_columns(np.arange(10_000, dtype=np.int32), 10_000)
+    assert pool_of(plain._replace(rules=Rules(boosts=(Boost(everything, 2.0),))), 10_000).limit == 10_000
+
+
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+def test_a_pin_has_the_score_of_the_model(name: str) -> None:
+    """It moves, and nothing else does: the others follow in their order."""
+    model = family(name)
+    query = Query(limit=N_ITEMS, user=2, include_seen=True)
+    (whole,) = model.rank([query])
+    last = int(whole.items[-1])
+    (pinned,) = model.rank([query._replace(limit=6, rules=Rules(pins=(Pin(last, 1),)))])
+    assert pinned.items.tolist() == [int(whole.items[0]), last, *whole.items[1:5].tolist()]
+    assert pinned.scores.tolist() == [whole.scores[0], whole.scores[-1], *whole.scores[1:5].tolist()]
+    assert pinned.reasons[1] == ("pinned",)
