@@ -200,6 +200,18 @@ KEYS_RELOADED = _event(
 KEYS_RELOAD_FAILED = _event(
     "keys_reload_failed", "error", "error", "After SIGHUP: a key file cannot be used; the keys before stay."
 )
+KEY_POLICIES_LOADED = _event(
+    "key_policies_loaded",
+    "info",
+    "policies unknown_kids",
+    "SVC_API_KEY_POLICIES was read, at start or because it changed; unknown_kids names entries without an API key.",
+)
+KEY_POLICIES_FAILED = _event(
+    "key_policies_failed",
+    "error",
+    "error",
+    "SVC_API_KEY_POLICIES changed and cannot be used; the policies before stay.",
+)
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes", "Repeated while an unsafe mode is on.")
 
 # Serving: recipes.
@@ -346,6 +358,12 @@ REQUEST_ANSWERED = _event(
     "info",
     "method recipe verb status ms client kid",
     "The access log (SVC_ACCESS_LOG): one answer; verb is the endpoint's name where it is none of the four.",
+)
+REQUESTS_REFUSED = _event(
+    "requests_refused",
+    "warning",
+    "code kid count seconds",
+    "Refusals of one code and key in the last seconds, instead of a line for each: KEY_NOT_ALLOWED, RATE_LIMITED.",
 )
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name", "A request named no registered recipe.")
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client", "No keys are configured: a request passed.")

@@ -69,6 +69,9 @@ AVAILABILITY_AGE = _metric(
     "svc_availability_age_seconds", "gauge", "recipe", "Since the list of available items was last read; +Inf: never."
 )
 AUTH_FAILURES = _metric("svc_auth_failures_total", "counter", "code", "Requests refused for a missing or wrong key.")
+KEY_REFUSALS = _metric(
+    "svc_key_refusals_total", "counter", "kid code", "Requests that SVC_API_KEY_POLICIES refused, by key and code."
+)
 BIGQUERY_FALLBACK = _metric(
     "svc_bigquery_storage_fallback_total",
     "counter",

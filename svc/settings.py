@@ -134,6 +134,12 @@ class Settings:
     api_keys_file: str | None = _var(
         "SVC_API_KEYS_FILE", None, str, "A file that holds SVC_API_KEYS; a server reads it again on SIGHUP."
     )
+    api_key_policies: str | None = _var(
+        "SVC_API_KEY_POLICIES",
+        None,
+        str,
+        "A YAML file that bounds what each API key may ask, by kid; read again when it changes.",
+    )
     env: str = _var(
         "SVC_ENV",
         "",

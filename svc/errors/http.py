@@ -17,13 +17,15 @@ class ApiError(SvcError):
     `detail` of a class is its usual message, and the example in the OpenAPI document. Where the message holds a value
     of the moment, `template` is the text with a gap for it, and `detail` the text with an example.
     `metric_status` is the `status` label of `svc_v1_requests_total`: the code in lower case for the client's mistakes,
-    `error` for the server's, unless the class says otherwise.
+    `error` for the server's, unless the class says otherwise. What `protects_others` may be answered very often, so the
+    log counts it instead of having a line for each. `fields["retry_after"]`, in whole seconds, becomes a header.
     """
 
     code = "INTERNAL_ERROR"
     http_status: ClassVar[int] = 500
     metric_status: ClassVar[str] = "error"
     detail: ClassVar[str] = ""
+    protects_others: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "metric_status" not in vars(cls):
@@ -150,6 +152,24 @@ class InvalidApiKey(ApiError):
     code = "INVALID_API_KEY"
     http_status = 401
     detail = "the value of X-API-Key is not a valid key"
+
+
+class KeyNotAllowed(ApiError):
+    """Also where the recipe does not exist: a key learns nothing of what it may not ask. `fields["kid"]` names it."""
+
+    code = "KEY_NOT_ALLOWED"
+    http_status = 403
+    detail = "the policy of this API key does not allow this request"
+    protects_others = True
+
+
+class RateLimited(ApiError):
+    """`fields["kid"]` names the key."""
+
+    code = "RATE_LIMITED"
+    http_status = 429
+    detail = "this API key asks more often than its policy allows; Retry-After says when to ask again"
+    protects_others = True
 
 
 class FeaturesNotSupported(ApiError):

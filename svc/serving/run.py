@@ -24,7 +24,9 @@ from svc.serving import signals
 from svc.serving.api.api_keys import load_api_keys
 from svc.serving.api.application import Application
 from svc.serving.api.authentication import HASHING_THREADS, Authenticator
+from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.monitoring import serve_monitoring
+from svc.serving.api.policy_file import PolicyFile
 from svc.serving.api.state import ServerState
 from svc.serving.models.availability import read_ids
 from svc.serving.models.availability_watch import AvailabilityWatch
@@ -95,6 +97,7 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
     )
     auth = Authenticator(api_keys, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry(), settings, counters, auth, spans=spans)
+    _read_policies(state)
     loader = Loader(settings, keys, variables, ReplayGuard.of(settings))
     try:
         return trio.run(_live, options, state, loader, listener, monitoring)
@@ -150,6 +153,20 @@ def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.sock
     return listening.bind(options.host, settings.metrics_port, unread_timeout_s=settings.client_timeout_s)
 
 
+def _read_policies(state: ServerState) -> None:
+    """Give the state what SVC_API_KEY_POLICIES names. Raises `ConfigError`."""
+    settings = state.settings
+    if settings.api_key_policies is None:
+        return
+    if not state.auth.required:
+        raise ConfigError("SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty: nobody has a key to bound")
+    state.policies = KeyPolicies(state.metrics)
+    state.policy_file = PolicyFile(
+        settings.api_key_policies, state.policies, kids=state.auth.kids, interval_s=settings.watch_interval_s
+    )
+    state.policy_file.read()
+
+
 async def _live(
     options: ServeOptions,
     state: ServerState,
@@ -172,6 +189,9 @@ async def _live(
                 async with trio.open_nursery() as background:
                     background.start_soon(run_until, stop.event.wait, watcher.run)
                     background.start_soon(run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
+                    background.start_soon(run_until, stop.event.wait, state.refusals.run)
+                    if state.policy_file is not None:
+                        background.start_soon(run_until, stop.event.wait, state.policy_file.run)
                     if state.settings.signing_keys_file or state.settings.api_keys_file:
                         renew = partial(_renew_keys, options, state, loader, watcher)
                         background.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))

@@ -23,6 +23,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
+from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.state import ServerState
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
@@ -172,12 +173,15 @@ class Broken:
 
 @asynccontextmanager
 async def serving(
-    settings: Settings | None = None, keys: Mapping[str, bytes] | None = None, metrics: Metrics | None = None
+    settings: Settings | None = None,
+    keys: Mapping[str, bytes] | None = None,
+    metrics: Metrics | None = None,
+    policies: KeyPolicies | None = None,
 ) -> AsyncIterator[tuple[Client, ServerState]]:
     """The application with the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
     settings = settings or Settings()
     auth = Authenticator(dict(keys or {}), trio.CapacityLimiter(1), log_each_bypass=settings.log_level == "debug")
-    state = ServerState(Registry(), settings, metrics or Metrics.disabled(), auth)
+    state = ServerState(Registry(), settings, metrics or Metrics.disabled(), auth, policies=policies)
     rich, poor = model(), model(features=False)
     table = MetadataTable(
         ("title", "year"), [(f"Title {item}", 1990 + item) if item else None for item in range(N_ITEMS)]

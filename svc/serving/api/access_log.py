@@ -27,10 +27,21 @@ class AccessLog:
         self._auth = auth
 
     def note(
-        self, *, began: float, method: str, status: int, client: str, route: Route | None, key: bytes | None
+        self,
+        *,
+        began: float,
+        method: str,
+        status: int,
+        client: str,
+        route: Route | None,
+        key: bytes | None,
+        is_summed: bool = False,
     ) -> None:
-        """Write the line of one answer. `began` is a value of `time.perf_counter`; the request id is bound already."""
-        if not self._all and (status in _SUCCESS or (route is not None and route.any_host)):
+        """Write the line of one answer. `began` is a value of `time.perf_counter`; the request id is bound already.
+
+        What `is_summed` up by the event `requests_refused` has a line of its own only where all answers have.
+        """
+        if not self._all and (status in _SUCCESS or is_summed or (route is not None and route.any_host)):
             return
         target = {} if route is None else {"recipe": route.name or None, "verb": route.label(method)}
         logs.emit(

@@ -16,8 +16,8 @@ from svc.serving.api.access_log import AccessLog
 from svc.serving.api.endpoints import PARAMETER, PROBES, VERBS, Route, Router, served_by
 from svc.serving.api.failures import failure
 from svc.serving.api.probes import DOCUMENTS
-from svc.serving.api.request import Checks, Request, new_request_id
-from svc.serving.api.routes import FAILURE, build_routes
+from svc.serving.api.request import Checks, MayAsk, Request, new_request_id
+from svc.serving.api.routes import FAILURE, MAY_ASK, build_routes
 from svc.serving.api.state import ServerState
 from svc.serving.api.targets import Target
 from svc.serving.api.tracing import Trace, parse_trace
@@ -78,12 +78,16 @@ class Application:
 
     async def _answer(self, request: Request) -> Response | None:
         began = time.perf_counter()
+        is_summed = False
         try:
             response = await self._respond(request)
         except ClientGone:
             return None
         except Exception as error:
             response = failure(request.request_id, error)
+            if isinstance(error, ApiError) and error.protects_others:
+                is_summed = True
+                self._state.refusals.note(error)
         if self._access.writes:
             self._access.note(
                 began=began,
@@ -92,6 +96,7 @@ class Application:
                 client=request.client,
                 route=request.route,
                 key=request.key,
+                is_summed=is_summed,
             )
         return _identified(response, request.request_id, request.origin_headers)
 
@@ -119,12 +124,13 @@ class Application:
             document, status = DOCUMENTS[endpoint.name](self._state)
             return Response(status, to_json(document))
         if not endpoint.public:
-            await request.authenticate()
+            await request.authenticate(endpoint, route.name)
         if not endpoint.is_served(self._state):
             raise NotFound
-        return await self._from_quart(request.method, endpoint.path.replace(PARAMETER, route.name), target.query)
+        path = endpoint.path.replace(PARAMETER, route.name)
+        return await self._from_quart(request.method, path, target.query, request.may_ask)
 
-    async def _from_quart(self, method: str, path: str, query: bytes) -> Response:
+    async def _from_quart(self, method: str, path: str, query: bytes, may_ask: MayAsk) -> Response:
         """Run the handler of a row, whose path quart is given as the table writes it. Raises what a handler raised.
 
         Quart sees neither the body nor the headers of the request: what it would read another way cannot matter.
@@ -142,6 +148,7 @@ class Application:
             "client": None,
             "server": None,
             "extensions": {},
+            MAY_ASK: may_ask,
         }
         sent: list[MutableMapping[str, Any]] = []
 

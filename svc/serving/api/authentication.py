@@ -11,7 +11,7 @@ import hmac
 import math
 import secrets
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from svc import events, logs
@@ -89,6 +89,10 @@ class Authenticator:
     def required(self) -> bool:
         return bool(self._keys)
 
+    def kids(self) -> Collection[str]:
+        """The kids of all keys."""
+        return self._keys.keys()
+
     def replace(self, keys: dict[str, bytes]) -> None:
         """Other keys are valid from now on; whoever was accepted before is checked again."""
         self._keys = keys
@@ -105,8 +109,8 @@ class Authenticator:
             return True
         return value is not None and self._accepted.get(self._fingerprint(value)) is not None
 
-    async def check(self, value: bytes | None, client: str) -> None:
-        """Hash the key, at most once, and compare it with every entry. Raises MissingApiKey or InvalidApiKey.
+    async def check(self, value: bytes | None, client: str) -> str:
+        """The kid of the key, which is hashed at most once. Raises MissingApiKey or InvalidApiKey.
 
         A flood of refusals is slowed down as a whole, so that it leaves the event loop to clients with keys. The
         hashing thread is abandoned on cancel: its result concerns nobody else.
@@ -117,7 +121,7 @@ class Authenticator:
             if kid is not None:
                 if keys is self._keys:  # else they were replaced meanwhile: nothing is remembered of the old ones
                     self._accepted.put(self._fingerprint(value), kid)
-                return
+                return kid
         await self._pace_refusals()
         logs.emit(events.AUTH_INVALID_KEY, client=client, reason="missing" if value is None else "wrong")
         if value is None:

@@ -31,6 +31,7 @@ from svc.serving.api.state import ServerState
 
 Errors = tuple[type[ApiError], ...]
 PARAMETER = "{name}"
+BATCH_PREFIX = "batch-"
 
 ANY: Errors = (
     errors.MalformedRequest,
@@ -40,7 +41,7 @@ ANY: Errors = (
     errors.HeadersTooLarge,
     errors.InternalError,
 )
-KEYED: Errors = (errors.MissingApiKey, errors.InvalidApiKey)
+KEYED: Errors = (errors.MissingApiKey, errors.InvalidApiKey, errors.KeyNotAllowed, errors.RateLimited)
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
 FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable)
@@ -75,7 +76,9 @@ class Endpoint:
 
     `public` endpoints never ask for a key. `any_host` ones answer whatever host the request names, so they must say
     nothing of a recipe. `response` is None for what the OpenAPI document leaves out. `errors` are those beside the ones
-    that every endpoint has; `unavailable` says when the answer is the response with status 503.
+    that every endpoint has; `unavailable` says when the answer is the response with status 503. `under_verb` is
+    the verb that a key must be allowed for what is no verb itself; what `tells_of_all` recipes at once is refused to a
+    key that may ask for some only.
     """
 
     name: str
@@ -91,6 +94,17 @@ class Endpoint:
     unavailable: str = ""
     content_type: str = "application/json"
     is_served: Callable[[ServerState], bool] = _always
+    under_verb: str = ""
+    tells_of_all: bool = False
+
+    @property
+    def is_batch(self) -> bool:
+        return self.verb.startswith(BATCH_PREFIX)
+
+    @property
+    def policy_verb(self) -> str:
+        """The verb that a key must be allowed, or nothing; a verb covers its batch form."""
+        return self.verb.removeprefix(BATCH_PREFIX) or self.under_verb
 
     @property
     def verb(self) -> str:
@@ -195,6 +209,7 @@ RESOURCES = (
         query=PopularQuery,
         response=responses.PopularItems,
         errors=(*RECIPE, errors.AvailabilityStale, errors.NoCandidates, errors.ValidationFailed),
+        under_verb="recommend",
     ),
     Endpoint(
         name="somebody",
@@ -205,6 +220,7 @@ RESOURCES = (
         response=responses.Somebody,
         errors=(*RECIPE, errors.ValidationFailed, errors.UnknownUser),
         is_served=_with_console,
+        under_verb="recommend",
     ),
     Endpoint(
         name="metrics",
@@ -214,6 +230,7 @@ RESOURCES = (
         response=responses.Status,
         content_type="text/plain",
         is_served=_with_metrics,
+        tells_of_all=True,
     ),
     Endpoint(name="openapi", path="/v1/openapi.json", public=True, is_served=_with_reference),
 )

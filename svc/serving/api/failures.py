@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic_core import to_json
 
 from svc import events, logs
 from svc.errors import ApiError, InternalError, ValidationFailed
-from svc.serving.transport.messages import Response
+from svc.serving.transport.messages import Headers, Response
 
 TRACEBACKS_A_MINUTE = 10
 """Requests that fail for one reason would otherwise fill the disk with one traceback after another."""
@@ -35,5 +36,11 @@ def failure(request_id: str, error: Exception) -> Response:
     body: dict[str, Any] = {"request_id": request_id, "detail": error.message, "code": error.code}
     if isinstance(error, ValidationFailed):
         body["errors"] = error.errors
-    allowed = error.fields.get("allow")
-    return Response(error.http_status, to_json(body), [(b"allow", ", ".join(allowed).encode())] if allowed else ())
+    return Response(error.http_status, to_json(body), _headers(error.fields))
+
+
+def _headers(fields: Mapping[str, Any]) -> Headers:
+    """What an error says in headers: the methods that are allowed, or the seconds after which to ask again."""
+    if "allow" in fields:
+        return [(b"allow", ", ".join(fields["allow"]).encode())]
+    return [(b"retry-after", b"%d" % fields["retry_after"])] if "retry_after" in fields else ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
 
@@ -13,12 +14,15 @@ from svc.metrics import AUTH_FAILURES
 from svc.serving.api.authentication import key_in
 from svc.serving.api.bodies import Bodies, Body
 from svc.serving.api.cors import PREFLIGHT_HEADERS, Origins
-from svc.serving.api.endpoints import Route
+from svc.serving.api.endpoints import Endpoint, Route
 from svc.serving.api.hosts import HostRules, parse_host
+from svc.serving.api.key_policies import Permit
 from svc.serving.api.state import ServerState
 from svc.serving.api.targets import Target, parse_target
 from svc.serving.transport.messages import ClientGone, Headers, Incoming, Response
 
+T = TypeVar("T")
+MayAsk = Callable[[str], bool]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
@@ -27,11 +31,16 @@ def new_request_id() -> str:
     return f"{random.getrandbits(48):012x}"
 
 
+def _anything(_recipe: str) -> bool:
+    return True
+
+
 class Checks:
     """What the requests of one server are checked against."""
 
     def __init__(self, state: ServerState) -> None:
         self.auth = state.auth
+        self.policies = state.policies
         self.metrics = state.metrics
         self.hosts = HostRules(state.settings, has_keys=state.auth.required)
         self.origins = Origins(state.settings)
@@ -41,7 +50,7 @@ class Checks:
 class Request:
     """A request that has come, with its headers by name in lower case."""
 
-    __slots__ = ("_checks", "_incoming", "headers", "method", "origin_headers", "request_id", "route")
+    __slots__ = ("_checks", "_incoming", "headers", "method", "origin_headers", "permit", "request_id", "route")
 
     def __init__(self, incoming: Incoming, checks: Checks) -> None:
         self._incoming = incoming
@@ -52,11 +61,17 @@ class Request:
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else new_request_id()
         self.origin_headers: Headers = ()
         self.route: Route | None = None
+        self.permit: Permit | None = None
 
     @property
     def client(self) -> str:
         """Address of the client, or of the balancer in front."""
         return self._incoming.client
+
+    @property
+    def may_ask(self) -> MayAsk:
+        """Says of a recipe's name whether the key may know of it."""
+        return _anything if self.permit is None else self.permit.policy.may_ask
 
     @property
     def key(self) -> bytes | None:
@@ -82,16 +97,23 @@ class Request:
                 return Response(204, headers=PREFLIGHT_HEADERS)
         return None
 
-    async def authenticate(self) -> None:
-        """Raises MissingApiKey or InvalidApiKey, and ClientGone when the client does not wait for its refusal."""
-        auth, key, client = self._checks.auth, self.key, self.client
+    async def authenticate(self, endpoint: Endpoint, recipe: str) -> None:
+        """Check the key, and what its policy says of this row and recipe.
+
+        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited, and ClientGone when the client does not wait
+        for its refusal.
+        """
+        auth, key, client, policies = self._checks.auth, self.key, self.client, self._checks.policies
         if auth.passes(key, client):
-            return
-        try:
-            await self._unless_gone(lambda: auth.check(key, client))
-        except ApiError as error:
-            self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
-            raise
+            kid = None if policies is None or key is None else auth.kid_of(key)
+        else:
+            try:
+                kid = await self._unless_gone(lambda: auth.check(key, client))
+            except ApiError as error:
+                self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
+                raise
+        if policies is not None and kid is not None:
+            self.permit = policies.admit(kid, endpoint, recipe)
 
     async def body(self) -> Body:
         """The body, taken for JSON whatever type is declared: a forgotten header must not cost a debugging session.
@@ -101,10 +123,10 @@ class Request:
         incoming = self._incoming
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
-    async def _unless_gone(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work`; raise ClientGone as soon as the client leaves, for whom the rest would be kept in vain."""
+    async def _unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`. Raises ClientGone once the client leaves, for whom the rest would be kept in vain."""
         refusal: ApiError | None = None
-        gone = True
+        found: list[T] = []
 
         async def watch() -> None:
             await self._incoming.until_gone()
@@ -113,12 +135,12 @@ class Request:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             try:
-                await work()
-                gone = False
+                found.append(await work())
             except ApiError as error:
-                refusal, gone = error, False
+                refusal = error
             nursery.cancel_scope.cancel()
-        if gone:
-            raise ClientGone
         if refusal is not None:
             raise refusal
+        if not found:
+            raise ClientGone
+        return found[0]

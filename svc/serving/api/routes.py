@@ -26,6 +26,8 @@ from svc.serving.models.registry import Entry, Served
 T = TypeVar("T")
 
 FAILURE = "svc.failure"
+MAY_ASK = "svc.may_ask"
+"""Where the scope says of a recipe's name whether the key of the request may know of it."""
 MODEL_VERSION = "X-Svc-Model-Version"
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # What a description tells of an artifact; everything else of its header stays inside.
@@ -67,10 +69,11 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     described, searched, rendered, listed = (trio.CapacityLimiter(1) for _ in range(4))
 
     async def details() -> Response:
-        return _json(*state.registry.details())
+        return _json(*state.registry.details(_may_ask()))
 
     async def recipes() -> Response:
-        return _json({"recipes": [_summary(entry) for entry in state.registry.entries()]})
+        may_ask = _may_ask()
+        return _json({"recipes": [_summary(entry) for entry in state.registry.entries() if may_ask(entry.name)]})
 
     async def recipe(name: str) -> Response:
         entry, served = _entry(state, name)
@@ -127,6 +130,11 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:
     """`work(*args)`, so that the event loop does not wait. Abandoned when the client leaves: it changes nothing."""
     return await trio.to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=True)
+
+
+def _may_ask() -> Callable[[str], bool]:
+    may_ask: Callable[[str], bool] = request.scope[MAY_ASK]  # type: ignore[literal-required]
+    return may_ask
 
 
 def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:

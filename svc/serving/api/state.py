@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from svc import __version__
 from svc.metrics import Metrics
 from svc.serving.api.authentication import Authenticator
+from svc.serving.api.refusals import Refusals
 from svc.serving.models.registry import Registry
 from svc.settings import Settings
 
 if TYPE_CHECKING:
+    from svc.serving.api.key_policies import KeyPolicies
+    from svc.serving.api.policy_file import PolicyFile
     from svc.serving.api.spans import Spans
 
 
@@ -28,4 +31,7 @@ class ServerState:
     auth: Authenticator
     draining: bool = False
     spans: Spans | None = None
+    policies: KeyPolicies | None = None
+    policy_file: PolicyFile | None = None
+    refusals: Refusals = field(default_factory=Refusals)
     version: str = __version__

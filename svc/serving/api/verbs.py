@@ -21,6 +21,7 @@ from svc.model.query import Prepared, Ranking
 from svc.serving.api.bodies import Body
 from svc.serving.api.endpoints import Route
 from svc.serving.api.failures import log_failure
+from svc.serving.api.key_policies import elements_in
 from svc.serving.api.parsing import Rejected, parse
 from svc.serving.api.request import Request
 from svc.serving.api.requests import (
@@ -82,10 +83,11 @@ class Verbs:
         return response
 
     async def _answer(self, request: Request, route: Route) -> Response:
-        route.endpoint(request.method)
-        await request.authenticate()
+        await request.authenticate(route.endpoint(request.method), route.name)
         served = self._served(route.name)
         body = await request.body()
+        if request.permit is not None and route.verb in BATCH:
+            request.permit.charge(elements_in(body))
         header = AnswerHeader(request.request_id, route.name, served.model_version)
         if route.verb in SINGLE:
             answer = await self._single(route.verb, body, served, header)

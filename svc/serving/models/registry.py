@@ -6,7 +6,7 @@ reader on any thread sees the state before or after a change, never half of it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -174,20 +174,24 @@ class Registry:
             document["skipped"] = len(now.skipped)
         return document, 503 if degraded else 200
 
-    def details(self) -> tuple[dict[str, Any], int]:
+    def details(self, may_ask: Callable[[str], bool] = bool) -> tuple[dict[str, Any], int]:
         """The document of each recipe and its HTTP status: 503 while any has a current error.
 
-        Skipped files are shown and do not count as errors.
+        Skipped files are shown and do not count as errors. Only recipes whose names `may_ask` admits take part; a
+        skipped file goes by its stem.
         """
         now = self._now
-        recipes = {name: _details(entry) for name, entry in now.entries.items()}
-        degraded = any(entry.faults.first() or not entry.served for entry in now.entries.values())
-        for name, entry in now.entries.items():
+        entries = {name: entry for name, entry in now.entries.items() if may_ask(name)}
+        recipes = {name: _details(entry) for name, entry in entries.items()}
+        degraded = any(entry.faults.first() or not entry.served for entry in entries.values())
+        for name, entry in entries.items():
             if entry.availability is not None:
                 recipes[name]["availability"], refuses = _availability(entry.availability, entry.listed)
                 degraded = degraded or refuses
         for file, error in now.skipped.items():
-            key = file if _stem(file) in now.entries else _stem(file)
+            if not may_ask(_stem(file)):
+                continue
+            key = file if _stem(file) in entries else _stem(file)
             recipes[key] = {"loaded": False, "skipped": True, "error": _shown(error)}
         return {"status": _status(degraded), "recipes": recipes}, 503 if degraded else 200
 

@@ -1,0 +1,87 @@
+"""Policies of API keys on a real server: from the file to the answer, without a restart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from svc.serving.api.api_keys import hash_api_key
+from tests.e2e.server import FAST, Server, make_home, put, write_recipe
+from tests.serving.artifacts import popularity_model, write_artifact
+
+pytestmark = pytest.mark.integration
+SHOP, ADMIN = "s" * 43, "a" * 43
+ENV = {"SVC_API_KEYS": f"shop:{hash_api_key(SHOP)},admin:{hash_api_key(ADMIN)}"}
+
+
+def test_a_key_asks_what_the_file_of_now_allows(tmp_path: Path) -> None:
+    """Recipes, verbs and rates; a broken file changes nothing; another key notices nothing."""
+    home = make_home(tmp_path, "books", popularity_model(0))
+    write_artifact(tmp_path / "films.svc", popularity_model(1))
+    write_recipe(home, "films", tmp_path / "films.svc")
+    policies = tmp_path / "keys.yaml"
+    put(policies, "shop: {recipes: ['book*'], verbs: [recommend]}\n")
+    with Server(home, env={**ENV, "SVC_API_KEY_POLICIES": str(policies), "SVC_ACCESS_LOG": "errors"}) as server:
+
+        def ask(key: str, path: str, body: Any = None) -> httpx.Response:
+            headers = {"X-API-Key": key}
+            return httpx.request("POST" if body else "GET", server.url + path, json=body, headers=headers)
+
+        def statuses(key: str) -> list[int]:
+            single, related = {"user_id": "u0"}, {"seed_items": ["i0"]}
+            return [
+                ask(key, "/v1/recipes/books:recommend", single).status_code,
+                ask(key, "/v1/recipes/books:recommend-related", related).status_code,
+                ask(key, "/v1/recipes/films:recommend", single).status_code,
+                ask(key, "/v1/recipes/%66ilms").status_code,
+                ask(key, "/v1/recipes/nothing").status_code,
+                ask(key, "/v1/metrics").status_code,
+            ]
+
+        open_to_all = statuses(ADMIN)
+        assert 403 not in open_to_all
+        assert statuses(SHOP) == [open_to_all[0], 403, 403, 403, 403, 403]
+        for path in ("/v1/recipes", "/v1/health/details"):
+            assert "films" in ask(ADMIN, path).text
+            assert "films" not in ask(SHOP, path).text
+        put(policies, "shop: {recipes: [films")
+        assert "not valid YAML" in server.wait_for("key_policies_failed")["error"]
+        assert statuses(SHOP)[2] == 403
+        put(policies, "shop: {recipes: [films], rate: 1/h, burst: 1}")
+        server.wait_for("key_policies_loaded", times=2)
+        assert ask(SHOP, "/v1/recipes/films").status_code == 200
+        refused = ask(SHOP, "/v1/recipes/films")
+        assert (refused.status_code, refused.json()["code"]) == (429, "RATE_LIMITED")
+        assert 3590 <= int(refused.headers["retry-after"]) <= 3600
+        assert statuses(ADMIN) == open_to_all
+        assert server.wait_for("requests_refused", code="RATE_LIMITED")["kid"] == "shop"
+        assert not [line for line in server.said("request_answered") if line["status"] in (403, 429)]
+
+
+@pytest.mark.parametrize(
+    ("content", "keys", "told"),
+    [
+        (None, ENV, "cannot be read"),
+        ("shop: {rate: often}", ENV, "shop: rate: the text 'often'"),
+        ("shop: {}", {}, "SVC_API_KEYS is empty"),
+    ],
+)
+def test_a_server_does_not_start_without_policies_that_hold(
+    tmp_path: Path, content: str | None, keys: dict[str, str], told: str
+) -> None:
+    """Exit 8, with the file and what is wrong in it."""
+    home = make_home(tmp_path, "books", popularity_model(0))
+    policies = tmp_path / "keys.yaml"
+    if content is not None:
+        put(policies, content)
+    command = [sys.executable, "-m", "svc", "serve", "--recipes", str(home), "--port", "0"]
+    env = {**os.environ, **FAST, **keys, "SVC_API_KEY_POLICIES": str(policies)}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 8
+    assert told in ended.stderr
