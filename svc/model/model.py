@@ -19,6 +19,7 @@ from svc.model.item_sets import ItemSet, joined
 from svc.model.presentation import arranged, explained, pool_of
 from svc.model.query import (
     NO_ITEMS,
+    NOTHING_GIVEN,
     UNRESTRICTED,
     Encoded,
     Given,
@@ -142,8 +143,7 @@ class Model(Stored):
         """
         user = -1 if user_id is None else self.user_ids.index(user_id)
         given = self._given(history)
-        query, ignored = self._query(limit, exclude_items, restriction, given.unknown)
-        query = query._replace(include_seen=include_seen, seeds=given.columns, seed_weights=given.weights)
+        query, ignored = self._query(limit, exclude_items, restriction, given, include_seen=include_seen)
         if user >= 0:
             query = self._without_hidden(query, user)
         if user >= 0 and (not replace or not len(given.columns)):
@@ -212,6 +212,8 @@ class Model(Stored):
 
         The bits of a ranking depend on its query alone. Long array operations release the interpreter lock.
         """
+        if not any(query.rules or query.explain or query.popular for query in queries):
+            return self._scored(queries)
         ranked = self._unarranged([pool_of(query, self.n_items) for query in queries])
         return [self._presented(query, ranking) for query, ranking in zip(queries, ranked, strict=True)]
 
@@ -257,10 +259,16 @@ class Model(Stored):
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
     def _query(
-        self, limit: int, exclude_items: Sequence[str], restriction: Restriction, unknown: Sequence[str] = ()
+        self,
+        limit: int,
+        exclude_items: Sequence[str],
+        restriction: Restriction,
+        given: Given = NOTHING_GIVEN,
+        *,
+        include_seen: bool = False,
     ) -> tuple[Query, tuple[str, ...]]:
-        """What is asked whoever asks, and the ids that the model does not know: those in `unknown` come first."""
-        allowed, ignored = restriction.allowed, dict.fromkeys(unknown)
+        """What is asked whoever asks, and the ids that the model does not know: those of `given` come first."""
+        allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
         if restriction.include_items is not None:
             columns = self._items.indices(restriction.include_items)
             ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, np.flatnonzero(columns < 0).tolist()))
@@ -268,7 +276,10 @@ class Model(Stored):
         exclude = self._columns(exclude_items)
         query = Query(
             limit=limit + restriction.offset,
+            seeds=given.columns,
+            seed_weights=given.weights,
             exclude=exclude,
+            include_seen=include_seen,
             allowed=allowed,
             rules=restriction.rules,
             explain=restriction.explain,
@@ -295,7 +306,7 @@ class Model(Stored):
     def _given(self, history: Sequence[Interaction]) -> Given:
         """Distinct known columns of a history, rising; the weights of repeated items are added up."""
         if not history:
-            return Given(NO_ITEMS, None, ())
+            return NOTHING_GIVEN
         found = self._items.indices([one.item_id for one in history])
         weights = np.array([one.weight for one in history], dtype=np.float64)
         unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(found < 0).tolist())
@@ -325,7 +336,7 @@ class Model(Stored):
     def _columns(self, items: Sequence[str]) -> NDArray[np.int32]:
         """Distinct columns of the known items, rising."""
         if not items:
-            return np.empty(0, dtype=np.int32)
+            return NO_ITEMS
         columns = np.unique(self._items.indices(items))
         return columns[columns >= 0]
 

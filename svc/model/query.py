@@ -80,6 +80,9 @@ class Given(NamedTuple):
     unknown: tuple[str, ...]
 
 
+NOTHING_GIVEN = Given(NO_ITEMS, None, ())
+
+
 class Restriction(NamedTuple):
     """What a request may be answered with: the items of `allowed` that are among `include_items`; None: all.
 

@@ -252,14 +252,14 @@ class Route(NamedTuple):
 
     endpoints: Mapping[str, Endpoint]
     name: str
+    verb: str
+    any_host: bool
 
-    @property
-    def any_host(self) -> bool:
-        return all(endpoint.any_host for endpoint in self.endpoints.values())
-
-    @property
-    def verb(self) -> str:
-        return next(iter(self.endpoints.values())).verb
+    @classmethod
+    def of(cls, endpoints: Mapping[str, Endpoint]) -> Route:
+        """To these rows, which have one path."""
+        rows = list(endpoints.values())
+        return cls(endpoints, "", rows[0].verb, all(row.any_host for row in rows))
 
     @property
     def path(self) -> str:
@@ -286,9 +286,10 @@ class Router:
     """Finds the row of a path that was decoded once. Nothing is merged, resolved, folded or decoded again here."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._by_path: dict[str, dict[str, Endpoint]] = {}
+        by_path: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
-            self._by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+            by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._by_path = {path: Route.of(rows) for path, rows in by_path.items()}
         before = {path.partition(PARAMETER)[0] for path in self._by_path if PARAMETER in path}
         prefixes = "|".join(map(re.escape, sorted(before)))
         self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)
@@ -299,9 +300,8 @@ class Router:
         if match is not None:
             found = self._by_path.get(match[1] + PARAMETER + match[3])
             if found is not None:
-                return Route(found, match[2])
-        found = None if PARAMETER in path else self._by_path.get(path)
-        return None if found is None else Route(found, "")
+                return Route(found.endpoints, match[2], found.verb, found.any_host)
+        return None if PARAMETER in path else self._by_path.get(path)
 
 
 def served_by(state: ServerState) -> list[Endpoint]:

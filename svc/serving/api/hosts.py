@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from functools import lru_cache
 
 from svc.errors import HostNotAllowed, MalformedRequest
 from svc.settings import Settings
@@ -48,10 +49,17 @@ def parse_host(host: bytes) -> str:
 
     Raises MalformedRequest of what is no host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
     """
+    if len(host) > LONGEST_NAME + len(":65535."):
+        raise MalformedRequest("the host of the request is not a valid host")
+    return _parsed(host)
+
+
+@lru_cache(maxsize=64)
+def _parsed(host: bytes) -> str:
     if not host:
         return ""
     match = _HOST.fullmatch(host.decode("latin-1"))
-    if match is None or len(host) > LONGEST_NAME + len(":65535."):
+    if match is None:
         raise MalformedRequest("the host of the request is not a valid host")
     if match["name"]:
         return match["name"].lower()

@@ -74,8 +74,14 @@ class Request(BaseModel):
 
     limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(whole)] = 10
     exclude_items: Annotated[
-        list[Id], Field(max_length=MAX_EXCLUDED, description="Items that must not come back; unknown ones are ignored.")
-    ] = []
+        list[Id],
+        Field(
+            default_factory=list,  # a default would be copied deeply for each request
+            max_length=MAX_EXCLUDED,
+            description="Items that must not come back; unknown ones are ignored.",
+            json_schema_extra={"default": []},
+        ),
+    ]
     filter: Annotated[
         Tree, Field(description="Conditions on the recipe's filter fields; only items that satisfy them are ranked.")
     ] = None

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
     from svc.serving.models.registry import Served
 
 Pins = Sequence[tuple[str, int]]
+RULES = frozenset({"diversity", "limits", "boosts", "pins"})
 
 
 class Asked(Protocol):
     """The part of a request that names rules; None where the recipe's own hold."""
 
+    @property
+    def model_fields_set(self) -> set[str]: ...
     @property
     def diversity(self) -> float | None: ...
     @property
@@ -33,7 +36,10 @@ class Asked(Protocol):
 
 def rules_of(request: Asked, served: Served) -> tuple[Rules | None, Pins]:
     """The rules and pins of one request; what it does not say, its recipe may. Raises ValidationFailed."""
-    policy, now = served.policy, time.time() if served.policy.timed else 0.0
+    policy = served.policy
+    if not policy.arranges and request.model_fields_set.isdisjoint(RULES):
+        return None, ()
+    now = time.time() if policy.timed else 0.0
     pins: Pins = [(one.item_id, one.position) for one in active(policy.pins, now)]
     if request.pins is not None:
         pins = _pins(request)

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from svc.errors import MalformedRequest
 
+_PLAIN = re.compile(rb"/[\w:/.-]*")  # means itself
 _ABSOLUTE = re.compile(rb"https?://([^/?]*)", re.IGNORECASE)
 _VISIBLE = re.compile(rb'[!"$-~]*')  # ASCII without blanks and controls, and without "#": a target has no fragment
 _BROKEN_CODE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
@@ -26,6 +27,8 @@ def parse_target(target: bytes, method: str) -> Target:
 
     The path of `*`, which only OPTIONS may name, leads nowhere. Raises MalformedRequest.
     """
+    if _PLAIN.fullmatch(target):
+        return Target(target.decode("ascii"), b"", None)
     if not _VISIBLE.fullmatch(target):
         raise MalformedRequest("the request target holds a character that no target may have")
     absolute = _ABSOLUTE.match(target)

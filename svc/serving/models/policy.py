@@ -48,6 +48,11 @@ class Policy:
     def timed(self) -> bool:
         return bool(self.boosts or self.pins)
 
+    @property
+    def arranges(self) -> bool:
+        """Whether the ranking of a request that says nothing may come in another order than that of its scores."""
+        return bool(self.diversity or self.limits or self.boosts or self.pins)
+
     @classmethod
     def of(cls, recipe: Recipe) -> Policy:
         serving = recipe.serving
