@@ -10,19 +10,7 @@ import pytest
 from svc.errors import RecipeError, RecipeSecurityError
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from tests.recipe.loading import AVAILABILITY, BASE, METADATA, load, refusal
-
-
-def test_defaults_are_those_of_the_reference(tmp_path: Path) -> None:
-    """A recipe of four blocks is complete."""
-    recipe = load(tmp_path).recipe
-    assert recipe.training.n_trials == 40
-    assert recipe.training.metric == "ndcg"
-    assert recipe.training.algorithms[0] == "IALSRecommender"
-    assert len(recipe.training.algorithms) == 6
-    assert recipe.training.split.scheme == "random"
-    assert recipe.cleansing.dedup == "keep_last"
-    assert recipe.output.versioning == "always_overwrite"
+from tests.recipe.loading import BASE, METADATA, load, refusal
 
 
 @pytest.mark.parametrize("key", ["algorithms", "metric", "split", "versioning"])
@@ -206,26 +194,6 @@ def test_duplicates_and_idle_options_are_warned_of(tmp_path: Path) -> None:
     assert loaded.recipe.features.item.columns[0].kind == "numerical"
 
 
-SERVING_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"serving": {"filter": {"yaer": {"eq": 1}}}, "item_metadata": METADATA}, "serving.filter.yaer: no filter field"),
-    ({"serving": {"filter": {"year": {"eq": 1}}}}, "declares no item_metadata.filter_fields"),
-    ({"item_metadata": {**METADATA, "fields": [], "filter_fields": []}}, "needs `fields`, `filter_fields` or both"),
-    ({"item_metadata": {**METADATA, "filter_fields": [{"name": "any", "kind": "numerical"}]}}, "a word of filters"),
-    ({"item_metadata": {**METADATA, "filter_fields": METADATA["filter_fields"] * 2}}, "names 'genres' twice"),
-    ({"serving": {"availability": {**AVAILABILITY, "refresh_seconds": 4}}}, "serving.availability.refresh_seconds"),
-    ({"serving": {"availability": {**AVAILABILITY, "max_stale_seconds": 30}}}, "shorter than refresh_seconds"),
-    ({"serving": {"availability": {**AVAILABILITY, "mode": "only"}}}, "must be one of"),
-    ({"serving": {"fallback": "all"}}, "serving.fallback"),
-]
-
-
-@pytest.mark.parametrize(("more", "words"), SERVING_PROBLEMS)
-def test_wrong_serving_blocks_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    """By train, validate and the server alike, naming the place."""
-    assert words in refusal(tmp_path, more)
-    assert words in refusal(tmp_path, more, for_serving=True)
-
-
 def test_fields_may_be_empty_when_there_are_filter_fields(tmp_path: Path) -> None:
     """A table may serve filters alone."""
     recipe = load(tmp_path, {"item_metadata": {**METADATA, "fields": []}}).recipe
@@ -271,75 +239,3 @@ def test_paths_have_no_detours_but_through_links(tmp_path: Path) -> None:
     output = {"output": {"path": "../artifacts/a.svc"}}
     assert load(tmp_path / "recipes", output).output_uri == str(tmp_path / "artifacts" / "a.svc")
     assert load(tmp_path / "link", output).output_uri == str(tmp_path / "link" / "../artifacts/a.svc")
-
-
-SCHEMA = BASE["schema"]
-WEIGHT_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"schema": {**SCHEMA, "weight_column": "user_id"}}, "weight_column names an id column"),
-    ({"schema": {**SCHEMA, "weight_column": "w", "event_column": "e"}}, "keep one of them"),
-    ({"schema": {**SCHEMA, "event_column": "e"}}, "need each other"),
-    ({"cleansing": {"event_weights": {"view": 1}}}, "need each other"),
-    ({"cleansing": {"event_weights": {"view": 0}}}, "cleansing.event_weights.view"),
-    ({"cleansing": {"event_weights": {"view": "drop"}}}, "cleansing.event_weights.view"),
-    ({"cleansing": {"dedup": "mean"}}, "cleansing.dedup"),
-    ({"training": {"weighted_metric": True}}, "training.weighted_metric needs"),
-    ({"training": {"time_decay": {"half_life": "0d"}}}, "half-life of nothing"),
-    ({"training": {"time_decay": {"half_life": ["7d", "7d"]}}}, "names '7d' twice"),
-    ({"training": {"time_decay": {"half_life": "a month"}}}, "training.time_decay.half_life"),
-    ({"training": {"time_decay": {"half_life": []}}}, "training.time_decay.half_life"),
-    (
-        {"schema": {"user_column": "u", "item_column": "i"}, "training": {"time_decay": {"half_life": "7d"}}},
-        "training.time_decay needs schema.time_column",
-    ),
-    ({"training": {"split": {"test": 1}}}, "training.split.test"),
-]
-
-
-@pytest.mark.parametrize(("more", "words"), WEIGHT_PROBLEMS)
-def test_weights_that_say_nothing_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
-    """Naming the field, and what it needs."""
-    assert words in refusal(tmp_path, more)
-
-
-def test_one_half_life_needs_no_list(tmp_path: Path) -> None:
-    """A single length is a list of one, with the same hash."""
-    alone = load(tmp_path, {"training": {"time_decay": {"half_life": "30d"}}})
-    listed = load(tmp_path, {"training": {"time_decay": {"half_life": ["30d"]}}})
-    assert alone.recipe.training.time_decay is not None
-    assert alone.recipe.training.time_decay.half_life == ("30d",)
-    assert alone.recipe_hash == listed.recipe_hash
-
-
-def test_leave_one_out_needs_no_time(tmp_path: Path) -> None:
-    """Without times the place in the table says what came last."""
-    plain = {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "leave_one_out"}}
-    assert load(tmp_path, plain).recipe.training.split.scheme == "leave_one_out"
-
-
-RULE_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"limits": [{"field": "year", "max": 1}]}, "serving.limits[0].field: 'year' is no filter field with labels"),
-    ({"limits": [{"field": "genres", "max": 1}] * 2}, "serving.limits[1].field: 'genres' has a limit already"),
-    ({"boosts": [{"filter": {"x": {}}, "factor": 2}]}, "serving.boosts[0].filter.x: no filter field"),
-    ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 20}]}, "serving.boosts[0].factor"),
-    ({"pins": [{"item_id": "a", "position": 1}, {"item_id": "b", "position": 1}]}, "at the same time"),
-    ({"pins": [{"item_id": "a", "position": 1, "from": "2026-01-01T00:00:00"}]}, "has no zone"),
-    ({"diversity": 2}, "serving.diversity"),
-]
-
-
-@pytest.mark.parametrize(("serving", "words"), RULE_PROBLEMS)
-def test_wrong_rules_of_serving_are_refused(tmp_path: Path, serving: dict[str, Any], words: str) -> None:
-    """With the place of what is wrong."""
-    assert words in refusal(tmp_path, {"item_metadata": METADATA, "serving": serving})
-
-
-def test_pins_may_follow_each_other_in_time(tmp_path: Path) -> None:
-    """One place may hold another item each week."""
-    days = ["2026-01-01T00:00:00Z", "2026-01-08T00:00:00+01:00", "2026-01-15T00:00:00Z"]
-    pins = [
-        {"item_id": "a", "position": 0, "from": days[0], "until": days[1]},
-        {"item_id": "b", "position": 0, "from": days[1], "until": days[2]},
-    ]
-    serving = load(tmp_path, {"serving": {"pins": pins}}).recipe.serving
-    assert serving is not None
-    assert [pin.item_id for pin in serving.pins] == ["a", "b"]

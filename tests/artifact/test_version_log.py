@@ -1,0 +1,84 @@
+"""The signed log of versions: what is proven false counts for nothing, and what was live before is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.artifact.keys import SigningKeys
+from svc.artifact.version_log import Line, VersionLog, appended, newest_first, parse
+
+KEYS = SigningKeys((("a", bytes(range(32))),))
+OTHERS = SigningKeys((("b", bytes(range(1, 33))),))
+
+
+def line(sha8: str, before: str | None = None, action: str = "train", *, held: bool = False) -> Line:
+    facts = {"best_class": "TopPop"} if action == "train" else {}
+    return Line("2026-01-01T00:00:00+00:00", action, sha8, before, sha8, held, facts)  # type: ignore[arg-type]
+
+
+LINES = [line("11111111"), line("22222222", "11111111"), line("11111111", "22222222", "rollback", held=True)]
+
+
+def written(lines: list[Line], keys: SigningKeys = KEYS) -> bytes:
+    data = b""
+    for one in lines:
+        data = appended(data, parse(data, keys), one, keys, "hmac")
+    return data
+
+
+def test_lines_come_back_in_order_and_whole() -> None:
+    """With what the training wrote of a version, and whether the pointer is held."""
+    log = parse(written(LINES), KEYS)
+    assert (log.lines, log.problems) == (tuple(LINES), ())
+    assert log.held
+    assert log.facts("11111111") == {"best_class": "TopPop"}
+    assert log.facts("33333333") is None
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_any_changed_byte_is_found(place: int, change: int) -> None:
+    """Whatever it does to a line: that line counts for nothing, or the order is said to be broken."""
+    data = bytearray(written(LINES))
+    data[place % (len(data) - 1)] ^= change
+    assert parse(bytes(data), KEYS).problems
+
+
+def test_a_line_that_was_taken_out_is_missed() -> None:
+    """The next one holds the signature of the line before it; at the end nothing holds it."""
+    lines = written(LINES).splitlines(keepends=True)
+    assert "does not follow" in parse(lines[0] + lines[2], KEYS).problems[0]
+    assert parse(lines[1] + lines[0] + lines[2], KEYS).problems
+    assert parse(lines[0] + lines[1], KEYS).problems == ()
+
+
+def test_a_line_of_another_key_counts_and_is_named() -> None:
+    """A hold must not end because a key was changed."""
+    log = parse(written(LINES), OTHERS)
+    assert log.held
+    assert all("its key a is not here" in problem for problem in log.problems)
+
+
+def test_a_line_that_was_cut_off_is_ended_first() -> None:
+    """The next line is whole; only the cut one cannot be read."""
+    cut = written(LINES[:1])[:-20]
+    log = parse(appended(cut, parse(cut, KEYS), LINES[1], KEYS, "hmac"), KEYS)
+    assert log.lines == (LINES[1],)
+    assert log.problems[0] == "line 1 cannot be read"
+
+
+def test_what_was_live_before_leaves_out_what_a_rollback_left() -> None:
+    """Back from 2 to 1, then on to 3: before 3 there was 1, and 2 is not gone back to."""
+    log = VersionLog((*LINES, replace(line("33333333", "11111111"), held=False)))
+    assert log.before("33333333") == ["11111111"]
+    assert log.before("11111111") == []
+    assert VersionLog().before("11111111") == []
+
+
+def test_the_newest_is_first() -> None:
+    """Of equal times the one that stands last."""
+    versions = [("a", "2026-01-02"), ("b", "2026-01-03"), ("c", "2026-01-02")]
+    assert newest_first(versions) == ["b", "c", "a"]

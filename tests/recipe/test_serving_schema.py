@@ -1,0 +1,58 @@
+"""What a recipe says about serving, and what of it makes no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.recipe.loading import AVAILABILITY, METADATA, load, refusal
+
+SERVING_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"serving": {"filter": {"yaer": {"eq": 1}}}, "item_metadata": METADATA}, "serving.filter.yaer: no filter field"),
+    ({"serving": {"filter": {"year": {"eq": 1}}}}, "declares no item_metadata.filter_fields"),
+    ({"item_metadata": {**METADATA, "fields": [], "filter_fields": []}}, "needs `fields`, `filter_fields` or both"),
+    ({"item_metadata": {**METADATA, "filter_fields": [{"name": "any", "kind": "numerical"}]}}, "a word of filters"),
+    ({"item_metadata": {**METADATA, "filter_fields": METADATA["filter_fields"] * 2}}, "names 'genres' twice"),
+    ({"serving": {"availability": {**AVAILABILITY, "refresh_seconds": 4}}}, "serving.availability.refresh_seconds"),
+    ({"serving": {"availability": {**AVAILABILITY, "max_stale_seconds": 30}}}, "shorter than refresh_seconds"),
+    ({"serving": {"availability": {**AVAILABILITY, "mode": "only"}}}, "must be one of"),
+    ({"serving": {"fallback": "all"}}, "serving.fallback"),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), SERVING_PROBLEMS)
+def test_wrong_serving_blocks_are_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    """By train, validate and the server alike, naming the place."""
+    assert words in refusal(tmp_path, more)
+    assert words in refusal(tmp_path, more, for_serving=True)
+
+
+RULE_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"limits": [{"field": "year", "max": 1}]}, "serving.limits[0].field: 'year' is no filter field with labels"),
+    ({"limits": [{"field": "genres", "max": 1}] * 2}, "serving.limits[1].field: 'genres' has a limit already"),
+    ({"boosts": [{"filter": {"x": {}}, "factor": 2}]}, "serving.boosts[0].filter.x: no filter field"),
+    ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 20}]}, "serving.boosts[0].factor"),
+    ({"pins": [{"item_id": "a", "position": 1}, {"item_id": "b", "position": 1}]}, "at the same time"),
+    ({"pins": [{"item_id": "a", "position": 1, "from": "2026-01-01T00:00:00"}]}, "has no zone"),
+    ({"diversity": 2}, "serving.diversity"),
+]
+
+
+@pytest.mark.parametrize(("serving", "words"), RULE_PROBLEMS)
+def test_wrong_rules_of_serving_are_refused(tmp_path: Path, serving: dict[str, Any], words: str) -> None:
+    """With the place of what is wrong."""
+    assert words in refusal(tmp_path, {"item_metadata": METADATA, "serving": serving})
+
+
+def test_pins_may_follow_each_other_in_time(tmp_path: Path) -> None:
+    """One place may hold another item each week."""
+    days = ["2026-01-01T00:00:00Z", "2026-01-08T00:00:00+01:00", "2026-01-15T00:00:00Z"]
+    pins = [
+        {"item_id": "a", "position": 0, "from": days[0], "until": days[1]},
+        {"item_id": "b", "position": 0, "from": days[1], "until": days[2]},
+    ]
+    serving = load(tmp_path, {"serving": {"pins": pins}}).recipe.serving
+    assert serving is not None
+    assert [pin.item_id for pin in serving.pins] == ["a", "b"]

@@ -1,0 +1,56 @@
+"""What a recipe may say about each built-in source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from svc.recipe.source_options import (
+    BUILT_IN_OPTIONS,
+    BigQueryOptions,
+    CsvOptions,
+    ParquetOptions,
+    SourceSpec,
+    SqlOptions,
+)
+from svc.sources.base import known_types
+
+DIGEST = "AB" * 32
+
+
+def test_every_built_in_source_has_its_options() -> None:
+    """What the editor's schema and the loader know of is what can be read."""
+    assert BUILT_IN_OPTIONS.keys() == {name for name, where in known_types().items() if where.startswith("svc.")}
+
+
+def test_a_spec_keeps_what_only_the_source_understands() -> None:
+    """The type is svc's own; everything else goes to the source as written."""
+    assert SourceSpec(type="jsonl", path="a", depth=3).options == {"path": "a", "depth": 3}  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "field"),
+    [
+        (CsvOptions, {"path": "a.csv", "encoding": "latin-77"}, "encoding"),
+        (CsvOptions, {"path": "a.csv", "delimiter": ";;"}, "delimiter"),
+        (CsvOptions, {"path": "a.csv", "header": True}, "header"),
+        (CsvOptions, {"path": "a.csv", "delimeter": ";"}, "delimeter"),
+        (ParquetOptions, {"path": "https://host/a.parquet"}, "sha256 is required"),
+        (ParquetOptions, {"path": "a", "sha256": "12"}, "sha256"),
+        (SqlOptions, {"dsn_env": "DSN", "query": "SELECT 1"}, "dsn_env"),
+        (SqlOptions, {"dsn_env": "SVC_RECIPE_DSN", "query": "SELECT 1", "connect_timeout_seconds": 0}, "connect"),
+        (BigQueryOptions, {"query": ""}, "query"),
+    ],
+)
+def test_wrong_options_are_named(model: Any, options: dict[str, Any], field: str) -> None:
+    """Before anything is read."""
+    with pytest.raises(ValidationError, match=field):
+        model.model_validate(options)
+
+
+def test_digests_are_compared_in_lower_case() -> None:
+    """As tools print them either way; an address without http needs none."""
+    assert CsvOptions(path="https://host/a.csv", sha256=DIGEST).sha256 == DIGEST.lower()
+    assert CsvOptions(path="s3://bucket/a.csv").sha256 is None

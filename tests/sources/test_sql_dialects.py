@@ -1,0 +1,51 @@
+"""What differs between databases: which driver, which bounds of a session, and what may stand in messages."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, make_url
+from sqlalchemy.exc import DatabaseError
+
+from svc.errors import ConfigError
+from svc.sources.sql_dialects import dialect_of
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "driver", "shown"),
+    [
+        ("postgresql://me:secret@db/shop", "postgresql", "postgresql+psycopg", "postgresql db/shop"),
+        ("postgresql+asyncpg://me:secret@db/shop", "postgresql", "postgresql+psycopg", "postgresql db/shop"),
+        ("mysql://me:secret@db/shop", "mysql", "mysql+pymysql", "mysql db/shop"),
+        ("mariadb+mysqldb://me:secret@/shop", "mysql", "mariadb+pymysql", "mariadb local socket/shop"),
+    ],
+)
+def test_the_driver_is_the_one_that_svc_brings(url: str, name: str, driver: str, shown: str) -> None:
+    """Whichever the URL names; messages show neither user nor password."""
+    dialect = dialect_of(make_url(url), "SVC_RECIPE_DSN")
+    assert (dialect.name, dialect.url.drivername, dialect.shown) == (name, driver, shown)
+    assert dialect.connect_arguments(7)["connect_timeout"] == 7
+
+
+def test_another_database_is_refused_with_those_that_are_read() -> None:
+    """The variable is named, not its value."""
+    with pytest.raises(ConfigError, match="SVC_RECIPE_DSN: 'oracle' is no database that svc reads"):
+        dialect_of(make_url("oracle://me:secret@db"), "SVC_RECIPE_DSN")
+
+
+def test_a_sqlite_session_reads_one_file_and_nothing_else(tmp_path: Path) -> None:
+    """It is not created, not written, and no second file is attached."""
+    path = tmp_path / "a b.db"
+    dialect = dialect_of(make_url(f"sqlite:///{path}"), "SVC_RECIPE_DSN")
+    with pytest.raises(DatabaseError):
+        create_engine(dialect.url).connect()
+    assert not path.exists()
+    sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close()
+    with create_engine(dialect.url).connect() as connection:
+        dialect.bound(connection, 60, 10)
+        assert connection.exec_driver_sql("SELECT count(*) FROM t").scalar() == 0
+        for statement in ("INSERT INTO t VALUES (1)", f"ATTACH '{tmp_path}/b.db' AS b", "PRAGMA query_only = OFF"):
+            with pytest.raises(DatabaseError):
+                connection.exec_driver_sql(statement)

@@ -1,0 +1,81 @@
+"""Batches become one frame: ids as codes, other columns of one type."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.errors import DataSourceError
+from svc.settings import Settings
+from svc.sources import table
+from svc.sources.base import SourceContext
+from svc.sources.table import TableBuilder, as_text, require_columns
+
+
+def builder(columns: tuple[str, ...] | None = None) -> TableBuilder:
+    context = SourceContext(Path(), Settings(), columns, frozenset({"id"}), "interactions", {}, None)
+    return TableBuilder(context, "rows")
+
+
+@given(st.lists(st.lists(st.sampled_from(["a", "b", "é", None])), min_size=1, max_size=6), st.booleans())
+def test_ids_are_codes_in_order_of_first_appearance(batches: list[list[str | None]], encoded: bool) -> None:
+    """However the rows come: as text or as dictionaries, in one batch or in many."""
+    made = builder()
+    for rows in batches:
+        column = pa.array(rows, pa.string())
+        made.add(pa.record_batch({"id": column.dictionary_encode() if encoded else column}))
+    rows = [row for batch in batches for row in batch]
+    frame = made.finish()
+    assert [None if code < 0 else frame["id"].cat.categories[code] for code in frame["id"].cat.codes] == rows
+    assert frame["id"].cat.categories.to_list() == list(dict.fromkeys(row for row in rows if row is not None))
+
+
+def test_rows_that_wait_are_encoded_before_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is the same."""
+    monkeypatch.setattr(table, "_WAITING_BYTES", 1)
+    made = builder()
+    for row in ("x", "y", "x"):
+        made.add(pa.record_batch({"id": pa.array([row])}))
+    assert made.finish()["id"].to_list() == ["x", "y", "x"]
+
+
+def test_whole_numbers_with_gaps_stay_whole() -> None:
+    """No 1999 becomes 1999.0; types that fit together become one, others are named."""
+    made = builder()
+    made.add(pa.record_batch({"id": pa.array(["a"]), "year": pa.array([1999], pa.int32())}))
+    made.add(pa.record_batch({"id": pa.array(["b"]), "year": pa.array([None], pa.int64())}))
+    assert str(made.finish()["year"].dtype) == "Int64"
+    made = builder()
+    made.add(pa.record_batch({"id": pa.array(["a"]), "year": pa.array([1999])}))
+    made.add(pa.record_batch({"id": pa.array(["b"]), "year": pa.array(["soon"])}))
+    with pytest.raises(DataSourceError, match="the column year mixes int64, string"):
+        made.finish()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (pa.array([1.0]), "floating point numbers"),
+        (pa.array([b"x"]), "of type binary"),
+        (pa.array([[1]]), "of type list"),
+    ],
+)
+def test_what_has_no_one_spelling_is_no_id(values: pa.Array, words: str) -> None:
+    """Missing values of any type are fine."""
+    with pytest.raises(DataSourceError, match=words):
+        as_text(values, "id", "rows")
+    assert as_text(pa.nulls(2, pa.float64()), "id", "rows").to_pylist() == [None, None]
+    assert as_text(pa.array([7, 8]), "id", "rows").to_pylist() == ["7", "8"]
+
+
+def test_a_missing_column_is_named_with_those_there_are() -> None:
+    """Blanks in a name are shown; long lists are cut."""
+    with pytest.raises(DataSourceError, match=r"rows has no column id; it has ' id', item"):
+        require_columns(["id", "item"], [" id", "item"], "rows")
+    with pytest.raises(DataSourceError, match=r"no columns a, b; it has .*, \.\.\.$"):
+        require_columns(["a", "b"], [f"c{n}" for n in range(40)], "rows")
+    require_columns(["item"], ["item"], "rows")

@@ -1,0 +1,37 @@
+"""What names may look like, where several parts of svc must agree."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from svc.names import EXTRAS_OF_SCHEMES, HTTP_SCHEMES, KEY_ID, OBJECT_SCHEMES, RECIPE_NAME, RUN_ID, is_float_text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "good", "bad"),
+    [
+        (RECIPE_NAME, ["a", "A-1_b", "x" * 64], ["", "a.b", "a/b", "ä", "a b", "x" * 65, "a\n"]),
+        (KEY_ID, ["k1", "2026-01.prod", "x" * 64], ["", "a:b", "a,b", "x" * 65, "a\n"]),
+        (RUN_ID, ["nightly", "2026-01-01.1"], ["", "a b", "../x", "x" * 65]),
+    ],
+)
+def test_names_are_short_and_plain(pattern: str, good: list[str], bad: list[str]) -> None:
+    """So that they can stand in paths, lists of keys and metric labels as they are."""
+    assert [name for name in good if not re.fullmatch(pattern, name)] == []
+    assert [name for name in bad if re.fullmatch(pattern, name)] == []
+
+
+def test_a_scheme_is_of_one_kind() -> None:
+    """Each object store has the extra that installs its client."""
+    assert not OBJECT_SCHEMES & HTTP_SCHEMES
+    assert EXTRAS_OF_SCHEMES.keys() == OBJECT_SCHEMES
+
+
+@pytest.mark.parametrize(("text", "is_float"), [("7.0", True), ("-12.0", True), ("7", False), ("7.5", False)])
+def test_whole_numbers_written_as_floats_are_told(text: str, is_float: bool) -> None:
+    """Also what only looks like one: a version, or nothing before the point."""
+    assert is_float_text(text) == is_float
+    assert not is_float_text(f"v{text}")
+    assert not is_float_text(".0")
