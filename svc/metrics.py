@@ -88,7 +88,13 @@ TRAINING_METRICS: tuple[Metric, ...] = (
         "svc_train_last_success_timestamp_seconds",
         "gauge",
         ("recipe",),
-        "When a training last ended well; kept by failures.",
+        "When a training last ended well, its model live or refused; kept by failures.",
+    ),
+    Metric(
+        "svc_promotion_total",
+        "counter",
+        ("recipe", "decision"),
+        "Decisions of the trainings about going live: promoted or refused; none without a promotion block.",
     ),
 )
 """What `svc train --metrics-file` writes; a server has none of them."""

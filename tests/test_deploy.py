@@ -97,6 +97,55 @@ def test_kubernetes_manifests_hold_to_the_schemas(path: Path) -> None:
             check_hardened(pod, container)
 
 
+def cron_job_command() -> list[str]:
+    """What the pod of the training's CronJob starts."""
+    (document,) = documents((DEPLOY / "kubernetes" / "train-cronjob.yaml").read_text())
+    ((_, container),) = containers(document)
+    return list(container["command"])
+
+
+def fake_svc(folder: Path, script: str) -> dict[str, str]:
+    """An environment in which `svc` is this shell script."""
+    program = folder / "svc"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(("ended", "seen"), [(0, 0), (9, 0), (4, 4), (6, 6)])
+def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, tmp_path: Path) -> None:
+    """Exit code 9 becomes 0, any other stays; the training gets its recipe and flag."""
+    environment = fake_svc(tmp_path, f'echo "$*"; exit {ended}')
+    done = subprocess.run(cron_job_command(), env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (seen, "train /etc/svc/recipes/books.yaml --fail-on-busy\n")
+
+
+def test_the_job_passes_a_signal_on(tmp_path: Path) -> None:
+    """A pod that is moved ends its training properly, with the exit code of that."""
+    marker = tmp_path / "signalled"
+    waits = f"trap 'touch {marker}; exit 143' TERM; echo ready; while :; do sleep 0.05; done"
+    environment = fake_svc(tmp_path, waits)
+    with subprocess.Popen(cron_job_command(), env=environment, stdout=subprocess.PIPE, text=True) as started:
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        started.terminate()
+        assert started.wait(timeout=60) == 143
+    assert marker.exists()
+
+
+def test_the_chart_starts_trainings_like_the_manifest() -> None:
+    """The same shell around the same program; only the recipe is the chart's to say."""
+    lines = (CHART / "templates" / "train.yaml").read_text().splitlines()
+    script = cron_job_command()[2].splitlines()
+    begin = next(place for place, line in enumerate(lines) if line.strip() == script[0])
+    assert [line.strip() for line in lines[begin : begin + len(script)]] == [line.strip() for line in script]
+
+
+def test_systemd_takes_a_refused_model_for_a_success() -> None:
+    """A unit that failed every night would soon be looked at no more."""
+    assert "SuccessExitStatus=9" in (DEPLOY / "systemd" / "svc-train@.service").read_text().splitlines()
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("values", [{}, CHANGED_VALUES], ids=["defaults", "changed"])
 def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from svc.errors import ConfigError, UsageError
 from svc.metrics import TRAINING_METRICS, Metric
 
-_EXIT_CODE, _ENDED, _SECONDS, _SUCCESS = TRAINING_METRICS
+_EXIT_CODE, _ENDED, _SECONDS, _SUCCESS, _PROMOTIONS = TRAINING_METRICS
+_DECISIONS = ("promoted", "refused")
+_WELL = (0, 9)
+"""Exit codes of trainings that did what they should: 9 wrote a model that was refused."""
 _SUCCESS_LINE = re.compile(rf"^{_SUCCESS.name}\{{[^}}\n]*\}} ([0-9.]+)$", re.MULTILINE)
+_PROMOTION_LINE = re.compile(
+    rf'^{_PROMOTIONS.name}\{{recipe="[^"\n]*",decision="(promoted|refused)"\}} ([0-9.]+)$', re.MULTILINE
+)
 
 
 def check_metrics_file(path: Path) -> None:
@@ -23,12 +30,16 @@ def check_metrics_file(path: Path) -> None:
         raise ConfigError(f"--metrics-file: {path} cannot be written: {folder} is missing or closed")
 
 
-def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float) -> None:
-    """Put the file in place, whole. A failed run keeps the time of the last success. Raises ConfigError."""
-    now = time.time()
-    success = now if exit_code == 0 else _last_success(path)
+def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, decision: str | None = None) -> None:
+    """Put the file in place, whole. Raises ConfigError.
+
+    A failed run keeps the time of the last success. `decision` is added to those that the file has counted so far.
+    """
+    now, before = time.time(), _content(path)
+    success = now if exit_code in _WELL else _last_success(before)
     values = {_EXIT_CODE: exit_code, _ENDED: now, _SECONDS: seconds, _SUCCESS: success}
-    text = "".join(_lines(metric, recipe, value) for metric, value in values.items() if value is not None)
+    text = "".join(_lines(metric, {"recipe": recipe}, value) for metric, value in values.items() if value is not None)
+    text += _promotions(recipe, decision, before)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -39,16 +50,35 @@ def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float) 
         raise ConfigError(f"--metrics-file: {path} cannot be written: {error.strerror}") from None
 
 
-def _lines(metric: Metric, recipe: str, value: float) -> str:
-    return (
-        f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n"
-        f'{metric.name}{{recipe="{recipe}"}} {value:.3f}\n'
+def _lines(metric: Metric, labels: Mapping[str, str], value: float) -> str:
+    return f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.kind}\n" + _line(metric, labels, value)
+
+
+def _line(metric: Metric, labels: Mapping[str, str], value: float) -> str:
+    shown = ",".join(f'{name}="{label}"' for name, label in labels.items())
+    return f"{metric.name}{{{shown}}} {value:.3f}\n"
+
+
+def _promotions(recipe: str, decision: str | None, before: str) -> str:
+    """Both counts once there was any decision: a series that begins at 1 has no increase."""
+    counted = {found[1]: float(found[2]) for found in _PROMOTION_LINE.finditer(before)}
+    if decision is None and not counted:
+        return ""
+    first, second = (
+        (_PROMOTIONS, {"recipe": recipe, "decision": name}, counted.get(name, 0.0) + (name == decision))
+        for name in _DECISIONS
     )
+    return _lines(*first) + _line(*second)
 
 
-def _last_success(path: Path) -> float | None:
+def _content(path: Path) -> str:
+    """What the last run wrote; "" where there is nothing to read."""
     try:
-        found = _SUCCESS_LINE.search(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
-        return None
+        return ""
+
+
+def _last_success(before: str) -> float | None:
+    found = _SUCCESS_LINE.search(before)
     return float(found[1]) if found else None

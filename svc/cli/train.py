@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -100,10 +100,10 @@ def command(
         check_metrics_file(metrics_file)
     began = time.monotonic()
     with interrupts():
-        name, exit_code, ran = _train(recipe_file, env_var or [], options, settings)
-    if metrics_file is not None and ran:
-        write_metrics_file(metrics_file, name, exit_code, time.monotonic() - began)
-    return exit_code
+        done = _train(recipe_file, env_var or [], options, settings)
+    if metrics_file is not None and done.ran:
+        write_metrics_file(metrics_file, done.name, done.exit_code, time.monotonic() - began, done.decision)
+    return done.exit_code
 
 
 def _run_id(given: str | None) -> str:
@@ -114,19 +114,29 @@ def _run_id(given: str | None) -> str:
     return given
 
 
-def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> tuple[str, int, bool]:
-    """The recipe's name (that of its file when it cannot be loaded), the exit code, and False for a skipped run."""
+class _Outcome(NamedTuple):
+    """`name` is the recipe's, or that of its file when it cannot be loaded; `ran` is False for a skipped run."""
+
+    name: str
+    exit_code: int
+    decision: str | None = None
+    ran: bool = True
+
+
+def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
     from svc.cli.progress import progress_for
 
     with progress_for(settings) as progress:
         try:
             loaded, variables = load(recipe_file, env_var, settings)
         except SvcError as error:
-            return recipe_file.stem, _report_unusable_recipe(recipe_file, str(options["run_id"]), error), True
+            exit_code = _report_unusable_recipe(recipe_file, str(options["run_id"]), error)
+            return _Outcome(recipe_file.stem, exit_code)
         from svc.training.run import TrainOptions, train
 
         result = train(loaded, TrainOptions(variables=variables, **options), settings, progress)
-        return loaded.recipe.name, result.exit_code, result.exit_code != 0 or result.artifact is not None
+        ran = result.exit_code != 0 or result.artifact is not None
+        return _Outcome(loaded.recipe.name, result.exit_code, result.decision, ran)
 
 
 def _report_unusable_recipe(recipe_file: Path, run_id: str, error: SvcError) -> int:

@@ -58,10 +58,14 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """`artifact` is None where none was written: a failure, a skip, or `search_only`."""
+    """`artifact` is None where none was written: a failure, a skip, or `search_only`.
+
+    `decision` is "promoted" or "refused" where the recipe asks for one.
+    """
 
     exit_code: int
     artifact: str | None = None
+    decision: str | None = None
 
 
 def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> TrainResult:
@@ -263,7 +267,7 @@ class _Run:
         self._report(head, model, earlier)
         exit_code = 0 if published.promoted or published.held else REFUSED
         self._done(head, published, result, exit_code)
-        return TrainResult(exit_code, published.artifact)
+        return TrainResult(exit_code, published.artifact, None if promotion is None else promotion["decision"])
 
     def _decide(self, task: prepare.Task, certainty: Certainty, keys: signing.SigningKeys) -> dict[str, Any] | None:
         rules = self.loaded.recipe.promotion
