@@ -52,16 +52,24 @@ class Connection:
 
     async def _next_head(self) -> Head | None:
         """The head of the next request; None at the end, or when it did not come in time. Raises an ApiError."""
-        with trio.move_on_after(self._shared.limits.idle_s) as scope, self._shared.waiting(scope):
+        idle = self._shared.idle
+        idle[self._socket] = trio.current_time()
+        try:
             while (head := await self._paced_head()) is None:
+                if self._shared.ending:
+                    return self._last_head()
                 if self._rank is Rank.GOING_ON and not self._reader.waiting:
                     self._rank = Rank.KNOWN  # everything that it sent has been answered
-                data = await self.receive()
+                await trio.lowlevel.wait_readable(self._socket)
+                data = self._socket.recv(READ_BYTES)
                 self._reader.feed(data)
                 if not data or self._reader.take_http2():
                     return None
             return head
-        return self._last_head() if self._shared.ending else None
+        except trio.ClosedResourceError:  # its time is over, or the server ends
+            return self._last_head() if self._shared.ending else None
+        finally:
+            del idle[self._socket]
 
     async def _paced_head(self) -> Head | None:
         if not self._reader.waiting:

@@ -40,14 +40,16 @@ async def serve(connected: socket.socket, opening: bytes, shared: Shared) -> Non
     config.errorlog = logging.getLogger("hypercorn.error")
     config.include_server_header = False
     config.keep_alive_max_requests = sys.maxsize
-    stream, requests = _Stream(connected, opening, shared.limits.unread_s), _Requests(shared)
+    stream, requests = _Stream(connected, opening, shared.limits.unread_s), _Requests(connected, shared)
     server = TCPServer(requests.answer, config, WorkerContext(None), LifespanState(), stream)  # type: ignore[arg-type]
     server.idle_task = _NoTimer()  # type: ignore[assignment]
     async with trio.open_nursery() as nursery:
         requests.life = nursery.cancel_scope
-        nursery.start_soon(requests.watch)
-        await server.run()
-        nursery.cancel_scope.cancel()
+        requests.rest()
+        try:
+            await server.run()
+        finally:
+            shared.idle.pop(connected, None)
 
 
 class _NoTimer:
@@ -95,28 +97,26 @@ class _Stream:
 
 
 class _Requests:
-    """The requests of one connection, and since when none has been answered."""
+    """The requests of one connection, which is idle while none is answered."""
 
     life: trio.CancelScope
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, connected: socket.socket, shared: Shared) -> None:
+        self._connected = connected
         self._shared = shared
         self._running = 0
-        self._since = trio.current_time()
 
-    async def watch(self) -> None:
-        """End the connection when it has been idle for too long, and once the server ends and nothing is answered."""
-        idle_s = self._shared.limits.idle_s
-        while not self._shared.ending and (self._running or trio.current_time() < self._since + idle_s):
-            until = trio.current_time() if self._running else self._since
-            with trio.CancelScope(deadline=until + idle_s) as scope, self._shared.waiting(scope):
-                await trio.sleep_forever()
-        if not self._running:
-            self.life.cancel()
+    def rest(self) -> None:
+        """Nothing is answered: the connection waits, or ends with the server once its last frames are out."""
+        if self._shared.ending:
+            self.life.deadline = trio.current_time() + FLUSH_S
+        else:
+            self._shared.idle[self._connected] = trio.current_time()
 
     async def answer(self, scope: Any, receive: Receive, send: Send, *_: object) -> None:
         """Called by hypercorn for each request."""
         self._running += 1
+        self._shared.idle.pop(self._connected, None)
         try:
             await self._shared.turns.enter(Rank.KNOWN)
             response = await self._response(_Exchange(scope, receive))
@@ -124,9 +124,8 @@ class _Requests:
                 await self._send(response, send)
         finally:
             self._running -= 1
-            self._since = trio.current_time()
-            if self._shared.ending and not self._running:
-                self.life.deadline = trio.current_time() + FLUSH_S
+            if not self._running:
+                self.rest()
 
     async def _response(self, exchange: _Exchange) -> Response | None:
         application = self._shared.application

@@ -32,6 +32,7 @@ async def serve(
     listener.setblocking(False)
     async with trio.open_nursery() as process:
         process.start_soon(shared.turns.run)
+        process.start_soon(shared.watch)
         async with trio.open_nursery() as connections:
             acceptor = Acceptor(listener, shared, connections)
             try:
@@ -48,9 +49,8 @@ async def serve(
 async def _end_idle(shared: Shared) -> None:
     """Let connections that wait for a request look a last time for one, some in each turn of the event loop."""
     while shared.idle:
-        for scope in list(shared.idle)[:ENDED_A_TURN]:
-            scope.cancel()
-            shared.idle.discard(scope)
+        for connected in list(shared.idle)[:ENDED_A_TURN]:
+            trio.lowlevel.notify_closing(connected)
         await trio.lowlevel.checkpoint()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import socket
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import trio
 
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import Turnstile
+
+PRECISION_S = 0.1
+"""An idle connection may live this much longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +32,18 @@ class Shared:
     limits: Limits
     turns: Turnstile
     ending: bool = False
-    idle: set[trio.CancelScope] = field(default_factory=set)
-    """Connections that wait for a request: cancelling one makes it look for what has come a last time, and end."""
+    idle: dict[socket.socket, float] = field(default_factory=dict)
+    """Connections that wait for a request, and since when, the longest first.
 
-    @contextmanager
-    def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
-        self.idle.add(scope)
-        if self.ending:
-            scope.cancel()
-        try:
-            yield
-        finally:
-            self.idle.discard(scope)
+    One task watches them all: a deadline for each would cost as much as parsing its request. Whose time is over is
+    woken from `wait_readable` by ClosedResourceError.
+    """
+
+    async def watch(self) -> None:
+        """Wake those whose time is over, until cancelled."""
+        while True:
+            now, idle_s = trio.current_time(), self.limits.idle_s
+            for connected, _ in list(takewhile(lambda one: one[1] + idle_s <= now, self.idle.items())):
+                trio.lowlevel.notify_closing(connected)
+            oldest = next(iter(self.idle.values()), now)
+            await trio.sleep_until(max(oldest + idle_s, now + PRECISION_S))
