@@ -55,38 +55,36 @@ class RequestReader:
     """The requests of one connection, one after the other: a head, then the parts of its body to their end."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._data, self._at = b"", 0
         self._searched, self._is_new = 0, True
         self._parts: Iterator[bytes | None] = iter(())
         self._length: int | None = 0
         self.body_ended = True
 
     def feed(self, data: bytes) -> None:
-        self._data += data
+        self._data, self._at = (self._data[self._at :] + data if self._data else data), 0
 
     @property
     def waiting(self) -> int:
         """Bytes that have come and are not taken yet."""
-        return len(self._data)
+        return len(self._data) - self._at
 
     def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
-        return self._data.startswith(beginnings)
+        return self._data.startswith(beginnings, self._at)
 
     def take_http2(self) -> bytes:
         """All bytes so far, when the connection begins as one of HTTP/2."""
-        return bytes(self._data) if self._is_new and self._data.startswith(HTTP2_PREFACE) else b""
+        return self._data if self._is_new and self._data.startswith(HTTP2_PREFACE) else b""
 
     def head(self) -> Head | None:
         """The next head, or None while it is not whole. Raises an ApiError."""
-        end = self._data.find(b"\r\n\r\n", self._searched)
+        end = self._data.find(b"\r\n\r\n", self._at + self._searched) - self._at
         if end < 0 or end > MAX_HEAD_BYTES:
             self._refuse_early()
-            self._searched = max(len(self._data) - 3, 0)
+            self._searched = max(self.waiting - 3, 0)
             return None
-        raw = bytes(self._data[: end + 4])
-        del self._data[: end + 4]
         self._searched, self._is_new = 0, False
-        head = parse_head(raw)
+        head = parse_head(self._take(end + 4))
         self._parts = self._in_chunks() if head.length is None else self._of_length(head.length)
         self._length = head.length
         self.body_ended = head.length == 0
@@ -106,23 +104,26 @@ class RequestReader:
         """The body of the last head if all of it has come with it; None otherwise, and of one in chunks."""
         if self.body_ended:
             return b""
-        if self._length is None or self._length > min(len(self._data), WHOLE_BYTES):
+        if self._length is None or self._length > min(self.waiting, WHOLE_BYTES):
             return None
         self.body_ended = True
         return self._take(self._length)
 
     def _refuse_early(self) -> None:
         """A head that is not whole yet and can never be one. Raises an ApiError."""
-        if self._data and not _token.match(self._data):
+        if self._data and not _token.match(self._data, self._at):
             raise MalformedRequest("the request does not begin with a method")
-        if _bare_newline.search(self._data, self._searched):
+        if _bare_newline.search(self._data, self._at + self._searched):
             raise MalformedRequest("a line of the head does not end in CR and LF")
-        if len(self._data) > MAX_HEAD_BYTES:
-            raise HeadersTooLarge if b"\r\n" in self._data[:MAX_HEAD_BYTES] else TargetTooLong
+        if self.waiting > MAX_HEAD_BYTES:
+            in_line = self._data.find(b"\r\n", self._at, self._at + MAX_HEAD_BYTES) < 0
+            raise TargetTooLong if in_line else HeadersTooLarge
 
     def _take(self, most: int) -> bytes:
-        taken = bytes(self._data[:most])
-        del self._data[:most]
+        taken = self._data[self._at : self._at + most]
+        self._at += len(taken)
+        if self._at == len(self._data):
+            self._data, self._at = b"", 0  # nothing is kept of what has been taken
         return taken
 
     def _of_length(self, left: int) -> Iterator[bytes | None]:
@@ -154,11 +155,11 @@ class RequestReader:
 
     def _line(self) -> Generator[None, None, bytes]:
         """A line without its end, in whole."""
-        while (end := self._data.find(b"\r\n", 0, MAX_LINE_BYTES)) < 0:
-            if len(self._data) >= MAX_LINE_BYTES or _bare_newline.search(self._data):
+        while (end := self._data.find(b"\r\n", self._at, self._at + MAX_LINE_BYTES)) < 0:
+            if self.waiting >= MAX_LINE_BYTES or _bare_newline.search(self._data, self._at):
                 raise MalformedRequest("a line within the body is not valid")
             yield None
-        line = self._take(end + 2)
+        line = self._take(end - self._at + 2)
         return line[:-2]
 
 
@@ -185,19 +186,21 @@ def parse_head(raw: bytes) -> Head:
     headers = _parsed(raw, line)
     if len(headers) > MAX_HEADERS:
         raise HeadersTooLarge
-    method, target, minor = line[1].decode(), line[2], line[3]
-    named = {name: value.strip() for name, value in headers}
-    _check_host(headers, required=minor == b"1")
-    connection = {
-        option.strip().lower() for name, value in headers if name == b"connection" for option in value.split(b",")
-    }
+    method, target, is_1_1 = line[1].decode(), line[2], line[3] == b"1"
+    named: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        named.setdefault(name, []).append(value.strip())
+    hosts = len(named.get(b"host", ()))
+    if hosts > 1 or (is_1_1 and not hosts):
+        raise MalformedRequest("a request must have one Host header")
+    closes = any(option.strip().lower() == b"close" for option in b",".join(named.get(b"connection", ())).split(b","))
     return Head(
         method,
         target,
         headers,
-        _body_length(headers, named),
-        keeps_alive=minor == b"1" and b"close" not in connection and method != "CONNECT",
-        expects_continue=minor == b"1" and named.get(b"expect", b"").lower() == b"100-continue",
+        _body_length(named),
+        keeps_alive=is_1_1 and not closes and method != "CONNECT",
+        expects_continue=is_1_1 and named.get(b"expect", [b""])[-1].lower() == b"100-continue",
     )
 
 
@@ -218,22 +221,16 @@ def _parsed(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
     return collected.headers
 
 
-def _check_host(headers: list[tuple[bytes, bytes]], *, required: bool) -> None:
-    hosts = sum(name == b"host" for name, _ in headers)
-    if hosts > 1 or (required and not hosts):
-        raise MalformedRequest("a request must have one Host header")
-
-
-def _body_length(headers: list[tuple[bytes, bytes]], named: dict[bytes, bytes]) -> int | None:
-    codings = [value for name, value in headers if name == b"transfer-encoding"]
+def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
+    codings = named.get(b"transfer-encoding")
     if codings:
         if b"content-length" in named:
             # A proxy in front may have believed the other one, and see other requests in what follows.
             raise AmbiguousLength
-        if len(codings) > 1 or named[b"transfer-encoding"].lower() != b"chunked":
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
             raise MalformedRequest("the only Transfer-Encoding that this server knows is chunked")
         return None
-    length = named.get(b"content-length", b"0")
+    length = named.get(b"content-length", [b"0"])[-1]
     if not _length.fullmatch(length):
         raise MalformedRequest("Content-Length is not a number")
     return int(length)
