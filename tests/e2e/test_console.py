@@ -290,6 +290,15 @@ def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab
     playwright.expect(answer).to_contain_text("The page is short because no more items satisfy the filter.")
 
 
+def test_a_page_that_is_short_without_a_filter_says_so_too(tab: Tab) -> None:
+    """The catalogue has no more."""
+    page = tab.open()
+    page.get_by_label("User id").fill("u1")
+    page.get_by_label("Number of results").fill("100")
+    tab.recommend()
+    playwright.expect(page.locator("#answer")).to_contain_text("no more items may be shown")
+
+
 def test_the_form_follows_the_declared_features(tab: Tab) -> None:
     """A choice for a categorical column, a number with its range; a recipe without features offers no such form."""
     page = tab.open()
@@ -350,6 +359,27 @@ def test_live_figures_follow_the_metrics(tab: Tab, server: Server) -> None:
     row = page.locator("#traffic tr").filter(has_text="plain")
     playwright.expect(row).to_contain_text("33.3%", timeout=20_000)
     playwright.expect(row).to_contain_text(re.compile(r"\d (µ|m)?s"))
+
+
+def test_the_share_of_fallbacks_is_shown_once_there_are_any(browser: Any, recipes: Path) -> None:
+    """Beside the requests of the same time; a batch counts its elements and is left out."""
+    with Server(recipes) as own:
+        tab = Tab(browser, own.url)
+        page = tab.open(key=None)
+        page.locator("#tiles").get_by_text("Requests a second").wait_for()
+        ask = "/v1/recipes/plain:recommend"
+        own.client.post(ask, json={"user_id": "u1"})
+        row = page.locator("#traffic tr").filter(has_text="plain")
+        playwright.expect(row.locator("td")).to_have_count(4)
+        batch = {"requests": [{"user_id": f"nobody{n}", "fallback": "popular"} for n in range(20)]}
+        own.client.post("/v1/recipes/plain:batch-recommend", json=batch)
+        for user in ("u1", "u2", "nobody"):
+            assert own.client.post(ask, json={"user_id": user, "fallback": "popular"}).status_code == 200
+        playwright.expect(page.locator("#traffic thead")).to_contain_text("Fallback")
+        shown = row.locator("td").nth(4)
+        playwright.expect(shown).to_have_text(re.compile(r"^(20|25|33\.3|50)%$"))
+        tab.context.close()
+        assert tab.complaints == []
 
 
 def test_percentiles_and_rates_of_the_metrics(tab: Tab) -> None:

@@ -10,6 +10,7 @@ const KEPT = 90;
 
 const number = (value, digits = 0) => value.toLocaleString("en", { maximumFractionDigits: digits });
 const rate = (value) => number(value, value < 10 ? 1 : 0);
+const percent = (part, whole) => `${number((100 * part) / whole, 1)}%`;
 const readings = [];
 const history = [];
 
@@ -52,7 +53,7 @@ async function look() {
   });
   if (history.length > KEPT) history.shift();
   byId("tiles").replaceChildren(...tiles(total, since));
-  byId("traffic").replaceChildren(...traffic(change));
+  byId("traffic").replaceChildren(...traffic(change, since.fallbacks > 0));
 }
 
 function tiles(total, since) {
@@ -85,16 +86,18 @@ function line(values) {
     svg("polyline", { points: points.join(" "), "vector-effect": "non-scaling-stroke" }));
 }
 
-function traffic(change) {
+/** A line for each recipe that was asked. Who uses no fallback sees no column for it. */
+function traffic(change, withFallbacks) {
   const all = [...change.recipes].sort(([one], [other]) => one.localeCompare(other));
   const busy = all.map(([name, counts]) => [name, summary([counts])]).filter(([, own]) => own.requests);
   if (!busy.length) return [el("p", { class: "muted" }, "No recommendation was asked for in the last ten seconds.")];
-  const head = ["Recipe", "Requests/s", "p50", "p99", "Failed"];
+  const head = ["Recipe", "Requests/s", "p50", "p99", "Failed", ...(withFallbacks ? ["Fallback"] : [])];
   const rows = busy.map(([name, own]) => el("tr", {}, el("th", { scope: "row" }, name), [
     rate(own.requests / change.seconds),
     duration(own.p50),
     duration(own.p99),
-    `${number((100 * (own.server + own.client)) / own.requests, 1)}%`,
+    percent(own.server + own.client, own.requests),
+    ...(withFallbacks ? [percent(own.fallbacks, own.requests)] : []),
   ].map((text) => el("td", {}, text))));
   return [el("table", {}, el("caption", { class: "unseen" }, "The last ten seconds, by recipe"),
     el("thead", {}, el("tr", {}, head.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, rows))];

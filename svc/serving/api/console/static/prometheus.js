@@ -1,18 +1,22 @@
 // Rates and percentiles from two readings of /v1/metrics.
 
-const LINE = /^(svc_v1_requests_total|svc_v1_request_latency_seconds_bucket)\{(.*)\} (\S+)$/;
+const LINE = /^(svc_v1_requests_total|svc_v1_request_latency_seconds_bucket|svc_v1_fallbacks_total)\{(.*)\} (\S+)$/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
 
-/** Counts of one reading: for each recipe its requests by status, and its latency buckets as [upper bound, count]. */
+/**
+ * Counts of one reading: for each recipe its requests by status, its latency buckets as [upper bound, count], and its
+ * fallbacks. Those of batches are left out: they count elements, of which a request has many.
+ */
 export function read(text, at) {
   const recipes = new Map();
   for (const line of text.split("\n")) {
     const match = LINE.exec(line);
     if (!match) continue;
     const labels = Object.fromEntries([...match[2].matchAll(LABEL)].map((found) => [found[1], found[2]]));
-    const counts = recipes.get(labels.recipe) ?? { statuses: new Map(), buckets: [] };
+    const counts = recipes.get(labels.recipe) ?? { statuses: new Map(), buckets: [], fallbacks: 0 };
     recipes.set(labels.recipe, counts);
-    if (labels.le === undefined) counts.statuses.set(labels.status, Number(match[3]));
+    if (match[1] === "svc_v1_fallbacks_total") counts.fallbacks += labels.verb === "recommend" ? Number(match[3]) : 0;
+    else if (labels.le === undefined) counts.statuses.set(labels.status, Number(match[3]));
     else counts.buckets.push([labels.le === "+Inf" ? Infinity : Number(labels.le), Number(match[3])]);
   }
   return { at, recipes };
@@ -26,16 +30,17 @@ export function between(before, after) {
     const grown = (new_, old = 0) => (new_ >= old ? new_ - old : new_);
     const statuses = new Map([...now.statuses].map(([status, n]) => [status, grown(n, then?.statuses.get(status))]));
     const buckets = now.buckets.map(([le, n], place) => [le, grown(n, then?.buckets[place]?.[1])]);
-    recipes.set(name, { statuses, buckets });
+    recipes.set(name, { statuses, buckets, fallbacks: grown(now.fallbacks, then?.fallbacks) });
   }
   return { seconds: (after.at - before.at) / 1000, recipes };
 }
 
-/** Requests, failures and percentiles in seconds of some recipes' counts taken together. */
+/** Requests, failures, fallbacks and percentiles in seconds of some recipes' counts taken together. */
 export function summary(counts) {
-  const found = { requests: 0, server: 0, client: 0 };
+  const found = { requests: 0, server: 0, client: 0, fallbacks: 0 };
   const buckets = new Map();
-  for (const { statuses, buckets: own } of counts) {
+  for (const { statuses, buckets: own, fallbacks } of counts) {
+    found.fallbacks += fallbacks;
     for (const [status, n] of statuses) {
       found.requests += n;
       if (status === "error" || status === "unavailable") found.server += n;

@@ -78,7 +78,7 @@ export function ranking(body, ms, asked = {}) {
   const scores = items.map((item) => item.score ?? 0);
   const highest = Math.max(...scores);
   const lowest = Math.min(...scores, 0);
-  const short = asked.filter && items.length < asked.limit;
+  const short = items.length < asked.limit;
   return [
     el("p", { class: "muted" }, `${items.length} ${items.length === 1 ? "item" : "items"} of ${body.recipe} in ${ms.toFixed(0)} ms by model `,
       el("code", { title: body.model_version }, body.model_version.slice(7, 19)), ", request ", el("code", {}, body.request_id)),
@@ -86,7 +86,9 @@ export function ranking(body, ms, asked = {}) {
     unknown && el("p", { class: "note" }, `Not used, because the model does not know or may not show them: ${unknown.join(", ")}`),
     fallback && el("p", { class: "note" }, "Nothing is known of this user: these are the most chosen items."),
     profile && !fallback && el("p", { class: "note" }, `The ranking goes by: ${profile}`),
-    short && el("p", { class: "note" }, "The page is short because no more items satisfy the filter."),
+    short && el("p", { class: "note" }, asked.filter ? "The page is short because no more items satisfy the filter."
+      : "The page is short because no more items may be shown: the recipe's own filter, its list of available items, or the size "
+        + "of the catalogue."),
     el("ol", { class: "ranking" }, items.map((item) => entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1)))),
   ].filter(Boolean);
 }
