@@ -20,6 +20,7 @@ from svc import install_command
 from svc.errors import ConfigError
 from svc.model.history import History
 from svc.training.intervals import PER_USER
+from svc.training.report_promotion import comparison_rows, decision_told, guardrail_rows
 from svc.training.report_words import features_used, metrics_explained
 from svc.training.trials import TrialRecord
 
@@ -102,6 +103,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
     course, (items, users) = _course(header), counts
     cards = [
         _winner(header, metric),
+        _promotion(header, metric),
         _parts(header),
         _card("Algorithms", algorithms_plot(best, metric, intervals) + _against_baseline(best) + _lead(header, metric)),
         _cutoffs(header, earlier),
@@ -280,6 +282,23 @@ def _course(header: Mapping[str, Any]) -> list[TrialRecord]:
         TrialRecord(number, found["algorithms"][of], {}, "complete", score, {}, None, 0.0)
         for number, of, score in zip(found["numbers"], found["of"], found["scores"], strict=True)
     ]
+
+
+def _promotion(header: Mapping[str, Any], metric: str) -> str:
+    """Whether it may go live, and the comparisons that say so."""
+    told = decision_told(header)
+    if not told:
+        return ""
+    found, body = header["promotion"], told
+    if found["against"]:
+        from svc.training.report_plots import changes_plot
+
+        body += changes_plot(found["against"], found["min_relative_change"], metric)
+        head = ("against", f"new {metric}", f"other {metric}", "change", "interval", "users", "scored")
+        body += _table(head, comparison_rows(header))
+    if found["guardrails"]:
+        body += _table(("guardrail", "new", "live", "change", "at least", ""), guardrail_rows(header))
+    return _card(f"Going live: {found['decision']}", body, "wide")
 
 
 def _parts(header: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from svc.training.trials import TrialRecord
 _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
 _SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
 _INK = "#3d4650"
+_MOST_CHANGE = 10.0
+"""Changes beyond tenfold end at the edge of their picture."""
 
 
 def _figure(height: float) -> tuple[Any, Any]:
@@ -101,6 +103,25 @@ def algorithms_plot(
     axes.set_xlabel(metric, color=_INK)
     axes.grid(visible=False, axis="y")
     return _svg(figure, "Best score of each algorithm")
+
+
+def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str) -> str:
+    """The relative change from each opponent with its interval, zero as a line, and dashed the bound to be reached."""
+    figure, axes = _figure(1.0 + 0.42 * len(against))
+    shown = list(reversed(against))
+    for place, one in enumerate(shown):
+        low, high = np.clip(one["interval"], -1.0, _MOST_CHANGE)
+        colour = _COLOURS[2] if one["interval"][0] >= bound else _COLOURS[5]
+        axes.plot([low, high], [place, place], color=colour, linewidth=2.2, marker="|", markersize=10)
+        axes.plot([np.clip(one["change"], -1.0, _MOST_CHANGE)], [place], color=colour, marker="o", markersize=6)
+    axes.axvline(0.0, color=_INK, linewidth=1)
+    axes.axvline(bound, color="#9aa5b1", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(shown)), [str(one["name"]) for one in shown])
+    axes.set_ylim(-0.6, len(shown) - 0.4)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.4g}%")
+    axes.set_xlabel(f"relative change of {metric}", color=_INK)
+    axes.grid(visible=False, axis="y")
+    return _svg(figure, "Relative change from each opponent, with its interval")
 
 
 def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> str:

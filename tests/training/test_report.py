@@ -11,11 +11,14 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.cli import main
+from svc.model import codec
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.evaluate import METRICS
 from svc.training.progress import NullProgress
 from svc.training.report import Counts, render
+from svc.training.report_plots import changes_plot
+from svc.training.report_promotion import percent
 from svc.training.report_words import features_used, metrics_explained
 from svc.training.run import TrainOptions, train
 from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
@@ -105,6 +108,43 @@ def test_the_run_before_stands_beside_it(make_recipe: Make, tmp_path: Path) -> N
     assert again.read_bytes() == target.read_bytes()
     assert main.run(["report", after, "--earlier", before, "--output", str(named), *CONFIRMED]) == 0
     assert named.read_bytes() == target.read_bytes()
+
+
+def test_the_page_shows_the_decision_with_its_comparisons(make_recipe: Make, tmp_path: Path) -> None:
+    """A chart of the changes with their intervals, both tables, and in words what was decided."""
+    blocks = {"output": {"path": "out/small.svc", "versioning": "append_sha"}, "promotion": {"mode": "enforce"}}
+    settings = {"n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user", "heldout_ratio": 0.3}}
+    first = tmp_path / "first.html"
+    trained(make_recipe(training={"algorithms": ["CosineKNN"], **settings}, **blocks), report=first)
+    page = first.read_text(encoding="utf-8")
+    assert "Going live: promoted" in page
+    assert "<td>popularity</td>" in page or '<td class="">popularity</td>' in page
+    second = tmp_path / "second.html"
+    artifact = trained(make_recipe(training={"algorithms": ["TopPop"], **settings}, **blocks), report=second)
+    page = second.read_text(encoding="utf-8")
+    assert "Going live: refused" in page
+    assert "The new model is refused." in page
+    assert "the lower end of each 95% interval must reach -1.0%" in page
+    assert 'aria-label="Relative change from each opponent, with its interval"' in page
+    assert "the live model" in page
+    assert "trained on the same data as the new model" in page
+    assert "catalog_coverage" in page
+    assert "refuses the model" in page
+    _, parsed = read_verified(artifact, development_keys(), Settings())
+    live = parsed.header["promotion"]["against"][0]
+    assert f"{live['interval'][0]:+.1%} to {live['interval'][1]:+.1%}" in page
+    reported = {**parsed.header, "promotion": {**parsed.header["promotion"], "mode": "report", "against": []}}
+    page = render(reported, Counts.of(codec.decode(parsed.payload).history, 40))
+    assert "the recipe only reports" in page
+    assert "There was nothing to compare with." in page
+
+
+def test_a_change_from_nothing_stays_in_the_picture() -> None:
+    """An opponent that finds nothing makes the change enormous; the page shows that without its digits."""
+    one = {"name": "TopPop", "change": 1e300, "interval": [1e299, 1e301]}
+    assert "e+" not in changes_plot([one], -0.01, "ndcg@5")
+    assert percent(1e300) == "more than a thousandfold"
+    assert percent(-0.0123) == "-1.2%"
 
 
 def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> None:

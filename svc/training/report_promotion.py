@@ -1,0 +1,60 @@
+"""The decision about going live, as a card of the report: each comparison with its interval, and the guardrails."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_SCORED = {
+    "live": "as it is served: it was trained before all that is held out",
+    "refitted": "its class and parameters, trained on the same data as the new model",
+}
+_OPPONENTS = {"incumbent": "the live model", "TopPop": "popularity"}
+
+
+def decision_told(header: Mapping[str, Any]) -> str:
+    """The decision in a sentence, and what became of it; "" where the recipe asks for none."""
+    found = header.get("promotion")
+    if not found:
+        return ""
+    promoted = found["decision"] == "promoted"
+    verdict = "may go live" if promoted else "is refused"
+    if found["mode"] == "report" and not promoted:
+        verdict += "; the recipe only reports, so this does not keep it from going live"
+    bound, share = f"{found['min_relative_change']:+.1%}", f"{found['confidence']:.0%}"
+    lines = [
+        f"The new model {verdict}.",
+        f"Relative change of {found['metric']}, by the same held-out users; the lower end of each {share} interval must"
+        f" reach {bound}.",
+    ]
+    if not found["against"]:
+        lines.append("There was nothing to compare with.")
+    style = "" if promoted else ' class="warn"'
+    return "".join(f"<p{style if place == 0 else ''}>{html.escape(line)}</p>" for place, line in enumerate(lines))
+
+
+def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
+    """One row a comparison: against whom, both scores, change, interval, users, how the other was scored."""
+    for one in header["promotion"]["against"]:
+        yield (
+            _OPPONENTS.get(one["name"], one["name"]),
+            one["candidate"],
+            one["other"],
+            percent(one["change"]),
+            f"{percent(one['interval'][0])} to {percent(one['interval'][1])}",
+            one["n_users"],
+            _SCORED.get(one["scored"], one["scored"]),
+        )
+
+
+def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
+    """One row a guarded figure: both values, change, how far it may fall, and whether it passes."""
+    for name, one in header["promotion"]["guardrails"].items():
+        passed = "passes" if one["passed"] else "refuses the model"
+        yield name, one["candidate"], one["other"], percent(one["change"]), percent(one["min_relative_change"]), passed
+
+
+def percent(change: float) -> str:
+    """A relative change; beyond a thousandfold only that."""
+    return f"{change:+.1%}" if abs(change) < 1000 else "more than a thousandfold"
