@@ -1,0 +1,326 @@
+"""Versions end to end: back, held and forward under load in every kind of store, killed commands, refused models."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact.keys import parse_signing_keys
+from svc.artifact.store import read_verified
+from svc.artifact.versions import Version, Versions
+from svc.model.ids import IdTable
+from svc.settings import Settings
+from tests.artifact.conftest import (  # noqa: F401  # fixtures
+    azure_endpoint,
+    azure_place,
+    gcs_endpoint,
+    gcs_place,
+    place,
+    s3_endpoint,
+    s3_place,
+)
+from tests.e2e.conftest import ROOT
+from tests.e2e.load import Load, only_200
+from tests.e2e.server import Server, put, until, write_recipe
+from tests.serving.artifacts import SIGNING_KEYS, factor_model, popularity_model, write_artifact
+
+pytestmark = pytest.mark.integration
+
+KILLS = int(os.environ.get("SVC_TEST_KILLS", "12"))
+STORES = ["local", "s3", "gcs", "azure"]
+COMMANDS = ["rollback", "promote", "train"]
+KEYS = parse_signing_keys(SIGNING_KEYS)
+COMMAND = """
+import sys
+from svc.cli import history, promote, rollback, train
+from svc.artifact import store_fsspec, versions
+from svc.cli.main import run
+print("ready", file=sys.stderr, flush=True)
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@dataclass
+class Shelf:
+    """The recipe `books` in a folder that servers read, and its versions in a store."""
+
+    home: Path
+    uri: str
+    environment: Mapping[str, str]
+
+    @property
+    def recipe(self) -> Path:
+        return self.home / "books.yaml"
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.uri, KEYS, Settings(http_timeout_s=20, lock_dir=self.environment["SVC_LOCK_DIR"]))
+
+    def history(self) -> list[Version]:
+        return self.versions.history()
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """The command after its imports, from the line `ready` on."""
+        arguments = [command[0], str(self.recipe), *command[1:]]
+        process = subprocess.Popen(
+            [sys.executable, "-c", COMMAND, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **self.environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        assert process.stderr.readline() == "ready\n"
+        return process
+
+    def run(self, *command: str) -> str:
+        process = self.start(*command)
+        out, err = process.communicate(timeout=150)
+        assert process.returncode == 0, err
+        return out
+
+    def train(self) -> str:
+        """One scheduled training; the sha8 of its version."""
+        before = {version.sha8 for version in self.history()}
+        self.run("train", "--quiet")
+        (new,) = {version.sha8 for version in self.history()} - before
+        return new
+
+
+def make_shelf(folder: Path, uri: str, **output: Any) -> Shelf:
+    home = folder / "recipes"
+    home.mkdir()
+    rows = [f"u{user},i{item}" for user in range(30) for item in range(20) if (user + item) % 3]
+    (home / "books.csv").write_text("user_id,item_id\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    recipe = {
+        "name": "books",
+        "source": {"type": "csv", "path": "books.csv"},
+        "schema": {"user_column": "user_id", "item_column": "item_id"},
+        "training": {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": {"heldout_ratio": 0.3}},
+        "output": {"path": uri, "versioning": "append_sha", **output},
+    }
+    put(home / "books.yaml", json.dumps(recipe))
+    remote = "://" in uri
+    environment = {
+        "SVC_LOCK_DIR": str(folder / "locks"),
+        "SVC_SIGNING_KEYS": SIGNING_KEYS,
+        "SVC_LOG_FORMAT": "json",
+        "SVC_WATCH_INTERVAL": "5" if remote else "1",  # also the time that one poll of a store may take
+    }
+    return Shelf(home, uri, environment)
+
+
+def version_of(server: Server) -> str:
+    answer = server.recommend("books")
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["model_version"].removeprefix("sha256:")[:8])
+
+
+def follow(servers: Sequence[Server], sha8: str, began: float) -> float:
+    """Seconds from `began` until every server answers from the version."""
+    waiting = list(servers)
+
+    def everybody() -> bool:
+        waiting[:] = [server for server in waiting if version_of(server) != sha8]
+        return not waiting
+
+    until(everybody)
+    return time.monotonic() - began
+
+
+def await_polls(server: Server, count: int) -> None:
+    """Until the server has looked at its artifacts so many times more."""
+    series = "svc_watcher_tick_seconds_count"
+    seen = server.metric(series)
+    until(lambda: server.metric(series) >= seen + count)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("place", STORES, indirect=True)
+def test_back_held_through_trainings_and_forward(place: Any, tmp_path: Path) -> None:  # noqa: F811
+    """Two servers follow a rollback and a promotion under load, stay through three trainings, and refuse nobody.
+
+    With `-rP` the test says how long it took from each command to the first answer of both servers.
+    """
+    shelf = make_shelf(tmp_path, place.uri("books.svc"))
+    first, second = shelf.train(), shelf.train()
+    allowed = {second}
+
+    def judge(status: int, body: dict[str, Any]) -> str | None:
+        version = str(body.get("model_version")).removeprefix("sha256:")[:8]
+        return None if status == 200 and version in allowed else f"status {status}, {version} is not of {allowed}"
+
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Server(shelf.home, env=shelf.environment)) for _ in range(2)]
+        until(lambda: all(server.health()[0] == 200 for server in servers))
+        ask = [("/v1/recipes/books:recommend", {"user_id": "u3", "limit": 3})]
+        loads = [stack.enter_context(Load(one.url, ask, clients=2, judge=judge, pause_s=0.01)) for one in servers]
+
+        allowed.add(first)
+        began = time.monotonic()
+        assert f"{first} is live" in shelf.run("rollback", "--hold")
+        back_s = follow(servers, first, began)
+        allowed.remove(second)
+        seen = [load.tally.answered for load in loads]
+
+        held = [shelf.train() for _ in range(3)]
+        for server in servers:
+            await_polls(server, 2)
+        assert [version_of(server) for server in servers] == [first, first]
+        assert [version.sha8 for version in shelf.history() if version.held] == [first]
+        assert all(load.tally.answered > was for load, was in zip(loads, seen, strict=True))
+
+        allowed.add(held[-1])
+        began = time.monotonic()
+        assert f"{held[-1]} is live" in shelf.run("promote", held[-1])
+        forward_s = follow(servers, held[-1], began)
+    assert [load.tally.failures for load in loads] == [[], []]
+    answered = sum(load.tally.answered for load in loads)
+    print(f"{shelf.uri}: back {back_s:.1f} s, forward {forward_s:.1f} s, {answered} answers")  # noqa: T201
+    shelf.run("history", "--verify")
+    allowed.clear()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("place", STORES, indirect=True)
+def test_a_killed_command_leaves_everything_whole(place: Any, command: str, tmp_path: Path) -> None:  # noqa: F811
+    """The pointer names a version that is there and verifies, and each line of the log is signed and in its place.
+
+    SVC_TEST_KILLS in the environment is the number of kills in all twelve cases together.
+    """
+    shelf = make_shelf(tmp_path, place.uri("books.svc"), keep=5)
+    for _ in range(3):
+        shelf.train()
+    began = time.monotonic()
+    shelf.run(*arguments_of(command, shelf, 0))
+    usual_s, moments, moved = time.monotonic() - began, random.Random(f"{command} {shelf.uri[:5]}"), 0
+    for turn in range(1, 1 + max(1, KILLS // (len(STORES) * len(COMMANDS)))):
+        process, before = shelf.start(*arguments_of(command, shelf, turn)), place.content("books.svc")
+        if command == "train" and turn % 2:
+            wait_for_last_step(process)
+            usual_s = 0.3
+        time.sleep(moments.uniform(0.0, min(usual_s, 1.5)))
+        process.kill()
+        process.communicate()
+        pointer = place.content("books.svc")
+        assert re.fullmatch(rb"books\.[0-9a-f]{8}\.svc\n", pointer)
+        read_verified(shelf.uri, KEYS, Settings(http_timeout_s=20))
+        assert shelf.versions.log().problems == ()
+        moved += pointer != before
+    print(f"{command} at {shelf.uri}: {turn} kills, the pointer had moved after {moved}")  # noqa: T201
+    live = shelf.versions.live()
+    assert live is not None
+    shelf.run("promote", live)
+    assert shelf.train() == shelf.versions.live()
+
+
+def arguments_of(command: str, shelf: Shelf, turn: int) -> list[str]:
+    if command == "train":
+        return ["train", "--quiet", "--no-lock"]
+    versions = sorted(version.sha8 for version in shelf.history())
+    target = versions[turn % len(versions)]
+    return ["promote", target] if command == "promote" else ["rollback", "--to", target, "--hold"]
+
+
+def wait_for_last_step(process: subprocess.Popen[str]) -> None:
+    """Until the model is trained and will be written: most of a training never touches the store."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if '"final_model_trained"' in line:
+            return
+
+
+@pytest.mark.timeout(900)
+def test_keep_under_two_trainings_at_once_and_a_server(tmp_path: Path) -> None:
+    """Twenty trainings leave three versions and the live one, also when that is held, and the server misses none."""
+    shelf = make_shelf(tmp_path, str(tmp_path / "out" / "books.svc"), keep=3)
+    shelf.train()
+
+    def left() -> set[str]:
+        return {path.name.split(".")[1] for path in (tmp_path / "out").glob("books.????????.svc")}
+
+    def train_in_pairs(pairs: int) -> None:
+        for _ in range(pairs):
+            for process in [shelf.start("train", "--quiet", "--no-lock") for _ in range(2)]:
+                _, err = process.communicate(timeout=150)
+                assert process.returncode == 0, err
+
+    ask = [("/v1/recipes/books:recommend", {"user_id": "u3", "limit": 3})]
+    with (
+        Server(shelf.home, env=shelf.environment) as server,
+        Load(server.url, ask, clients=2, judge=only_200, pause_s=0.01) as load,
+    ):
+        train_in_pairs(5)
+        newest = [version.sha8 for version in shelf.history()]
+        assert {shelf.versions.live(), *newest[:3]} <= left()
+        assert 3 <= len(left()) <= 5, "three, the live one, and the one before it"
+        shelf.run("rollback", "--hold")
+        held = shelf.versions.live()
+        assert held is not None
+        train_in_pairs(5)
+        assert shelf.versions.live() == held
+        newest = [version.sha8 for version in shelf.history()]
+        assert {held, *newest[:3]} <= left()
+        assert 4 <= len(left()) <= 5
+        until(lambda: version_of(server) == held)
+        assert not server.said("artifact_load_failed")
+    assert load.tally.failures == []
+    assert load.tally.answered > 0
+    shelf.run("history", "--verify")
+
+
+def nan_model() -> Any:
+    """What a training that diverged leaves."""
+    model: Any = factor_model(40, 50, 8)
+    model.scorer.users = np.full_like(model.scorer.users, np.nan)
+    return model
+
+
+def decimal_model() -> Any:
+    """The ids of a table in which a blank cell made numbers of texts."""
+    model = popularity_model(1)
+    model.user_ids = IdTable.from_ids([f"{row}.0" for row in range(len(model.user_ids))])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "reason"),
+    [(nan_model, "not finite numbers"), (decimal_model, "0 of the live model's 4 users are known")],
+)
+def test_a_refused_rehearsal_is_told_everywhere(tmp_path: Path, spoilt: Callable[[], Any], reason: str) -> None:
+    """The old model answers; details, metrics and the log say why; the next good model is taken."""
+    home = tmp_path / "recipes"
+    home.mkdir()
+    serving = {"rehearsal": {"min_known_users": 0.5}}
+    write_recipe(home, "books", tmp_path / "books.svc", serving=serving)
+    good = write_artifact(tmp_path / "books.svc", popularity_model(0))
+    with Server(home) as server:
+        write_artifact(tmp_path / "books.svc", spoilt())
+        told = server.wait_for("artifact_rehearsal_failed", name="books")
+        assert reason in told["reason"]
+        server.wait_for("artifact_load_failed", name="books", reason="rehearsal")
+        assert server.recommend("books").json()["model_version"] == f"sha256:{good}"
+        assert server.health()[0] == 200
+        status, _ = server.details()
+        assert (status, server.recipe("books")["loaded"]) == (503, True)
+        assert reason in server.recipe("books")["last_load_error"]
+        assert server.metric('svc_artifact_load_failures_total{reason="rehearsal",recipe="books"}') == 1
+        assert server.metric('svc_swap_total{result="error"}') == 1
+        better = write_artifact(tmp_path / "books.svc", popularity_model(2))
+        server.wait_for("artifact_loaded", model_version=f"sha256:{better}")
+        until(lambda: server.details()[0] == 200)
