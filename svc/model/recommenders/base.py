@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,11 +88,14 @@ def is_few(allowed: ItemSet) -> bool:
     return allowed.count * FEW_SHARE <= allowed.n_items
 
 
-def cosines(vectors: NDArray[np.float64]) -> Callable[[int], NDArray[np.float64]]:
-    """For a place, the cosines of that row of `vectors`, (m, K), with all of them; those of a zero vector are 0."""
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors))[:, np.newaxis]
-    directions = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
-    return lambda place: np.einsum("ij,j->i", directions, directions[place])
+def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
+    """For a place, the cosines of that row of `vectors`, (m, K), with all of them; those of a zero vector are 0.
+
+    Products are computed row by row, so that equal rows have equal cosines wherever they stand.
+    """
+    norms = np.sqrt(np.vecdot(vectors, vectors).astype(np.float64))
+    scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    return lambda place: np.vecdot(vectors, vectors[place]) * (scales * scales[place])
 
 
 def profile(query: Query, history: History) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:

@@ -74,8 +74,8 @@ class DenseWeightsScorer(Stored):
         return Contributions(rows, addends if values is None else addends * values)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Cosines of the rows of the weights without their diagonal."""
-        rows = self.weights[items].astype(np.float64)
+        """Cosines of the rows of the weights without their diagonal, in float32: rows are as long as the catalogue."""
+        rows = self.weights[items]
         rows[np.arange(len(items)), items] = 0
         return cosines(rows)
 

@@ -68,16 +68,27 @@ class NeighbourScorer(Stored):
         owners, columns = np.repeat(np.arange(len(items)), lengths), self.columns[entries]
         weights = self.weights[entries].astype(np.float64)
         weights[columns == items[owners]] = 0
-        norms = np.sqrt(np.bincount(owners, weights * weights, minlength=len(items)))[owners]
-        weights = np.divide(weights, norms, out=np.zeros_like(weights), where=norms > 0)
+        filled = np.flatnonzero(lengths)
+        firsts = (ends - lengths)[filled]
+
+        def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
+            """Of the entries of each item; `reduceat` knows no empty ones."""
+            found = np.zeros(len(items))
+            if len(filled):
+                found[filled] = np.add.reduceat(values, firsts)
+            return found
+
+        norms = np.sqrt(sums(weights * weights))
+        scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
         row = np.zeros(self.n_items)
 
         def to_all(place: int) -> NDArray[np.float64]:
             own = slice(ends[place] - lengths[place], ends[place])
             row[columns[own]] = weights[own]
-            found = np.bincount(owners, weights * row[columns], minlength=len(items)).astype(np.float64, copy=False)
+            products = sums(row.take(columns) * weights)
             row[columns[own]] = 0
-            return found
+            products *= scales * scales[place]
+            return products
 
         return to_all
 
