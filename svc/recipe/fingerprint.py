@@ -27,6 +27,7 @@ NOT_HASHED = frozenset(
         ("cleansing", "max_change"),
         ("output", "keep"),
         ("item_metadata", "filter_fields"),
+        ("training", "report_diversity"),
     }
 )
 """Places of the recipe that say what is done with a model, not what it is: neither the hash nor artifacts hold them."""

@@ -236,6 +236,9 @@ class Training(Block):
     weighted_metric: bool = Field(
         default=False, description="Held-out interactions count by their weight; without it all count alike."
     )
+    report_diversity: bool = Field(
+        default=True, description="A training with --report measures what diversity costs its winner."
+    )
 
     @field_validator("algorithms")
     @classmethod

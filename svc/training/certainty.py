@@ -37,12 +37,13 @@ class Certainty:
     """What is known of the scores beyond their values, as the header has it.
 
     `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm. `winner`
-    scores for the winner, trained once more on what the search trained on; None where that was not possible.
+    scores for the winner, `trained`, once more on what the search trained on; None where that was not possible.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, list[float]] = field(default_factory=dict)
     winner: Scorer | None = None
+    trained: Any = None
 
 
 def measure_certainty(task: Task, result: SearchResult) -> Certainty:
@@ -67,7 +68,7 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
     if scorer is not None:
         evaluation |= _winner_again(task, scorer)
     _emit(task, winner, evaluation)
-    return Certainty(evaluation, intervals, scorer)
+    return Certainty(evaluation, intervals, scorer, trained)
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[str, Scores]]:

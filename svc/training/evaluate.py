@@ -125,15 +125,25 @@ class Evaluation:
 
     def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:
         """The best items of each judged user, best first; fewer than the cutoff where fewer are unseen."""
+        return [ranking for _, best in self._ranked(scorer, seen, self.cutoff) for ranking in best]
+
+    def pools(
+        self, scorer: Scorer, seen: sparse.csr_matrix, size: int
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """For each judged user the columns of the `size` best items, best first, and their scores."""
+        for scores, best in self._ranked(scorer, seen, size):
+            for row, ranking in zip(scores, best, strict=True):
+                yield np.array(ranking, dtype=np.int32), row[ranking].astype(np.float64)
+
+    def _ranked(self, scorer: Scorer, seen: sparse.csr_matrix, size: int) -> Iterator[tuple[Scores, list[list[int]]]]:
+        """Judged users by blocks: their scores of all items, and their `size` best items."""
         judged = self.judged
-        rankings: list[list[int]] = []
         for begin, end in _runs(judged, self._rows_per_block()):
             rows = judged[(judged >= begin) & (judged < end)] - begin
             scores = scorer(self.offset + begin, self.offset + end)
             _mask(scores, seen[self.offset + begin : self.offset + end])
             scores = scores[rows] if len(rows) < len(scores) else scores
-            rankings += _best(scores, self.cutoff, self._ties, begin + rows)
-        return rankings
+            yield scores, _best(scores, size, self._ties, begin + rows)
 
     def _rows_per_block(self) -> int:
         return int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.heldout.shape[1], 1)))))

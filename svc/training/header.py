@@ -40,6 +40,7 @@ class Facts:
     n_trials: int
     result: SearchResult
     certainty: Certainty
+    variety: Mapping[str, Any] | None
     cold_start: Mapping[str, Any]
     features_active: bool
     parts: Sequence[Mapping[str, Any]]
@@ -72,6 +73,7 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
         "evaluation": {
             **best.metrics,
             **facts.certainty.evaluation,
+            **({} if facts.variety is None else {"diversity": dict(facts.variety)}),
             **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
         },
         "data_stats": data_stats(facts),

@@ -109,6 +109,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         _cutoffs(header, earlier),
         _beside(header, earlier, metric),
         _breakdown(header),
+        _variety(header),
         _card("How the search went", (search_plot(course, metric) if course else "") + _tuning(header), "wide"),
         _card("Best of each algorithm", _best_table(best, intervals, metric), "wide"),
         _card("Data", _data(header)),
@@ -240,6 +241,23 @@ def _breakdown(header: Mapping[str, Any]) -> str:
     everybody = parts[_PARTS["all", "all"]]
     about = f"<p>Coverage {everybody.get('coverage', '?')}, novelty {everybody.get('novelty', '?')} bits.</p>"
     return _card("For whom, and with which items", _table(["", *PER_USER], rows) + about, "wide")
+
+
+def _variety(header: Mapping[str, Any]) -> str:
+    """What diversity would cost the winner, and what it would give."""
+    from svc.training.report_plots import diversity_plot
+
+    found = header["evaluation"].get("diversity")
+    if not found:
+        return ""
+    head = ("diversity", "ndcg", "interval", "distance", "coverage")
+    rows = [
+        [f"{row['diversity']:g}", row["ndcg"], _span(row["interval"]), row["distance"] or "", row["coverage"]]
+        for row in found["values"]
+    ]
+    about = f"<p>{found['n_users']:,} validation users, as svc serves with <code>serving.diversity</code>.</p>"
+    plot = diversity_plot(found["values"], f"ndcg@{header['cutoff']}")
+    return _card("What diversity costs", plot + _table(head, rows) + about, "wide")
 
 
 def _beside(header: Mapping[str, Any], earlier: Mapping[str, Any] | None, metric: str) -> str:

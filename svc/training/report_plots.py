@@ -23,13 +23,16 @@ def _figure(height: float) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.8, height), layout="constrained")
-    axes = figure.add_subplot()
+    return figure, _plain(figure.add_subplot())
+
+
+def _plain(axes: Any) -> Any:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#c5ccd3")
     axes.tick_params(colors=_INK, labelsize=9)
     axes.grid(axis="y", color="#e6eaee", linewidth=0.8)
     axes.set_axisbelow(True)
-    return figure, axes
+    return axes
 
 
 def _svg(figure: Any, label: str) -> str:
@@ -122,6 +125,27 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
     axes.set_xlabel(f"relative change of {metric}", color=_INK)
     axes.grid(visible=False, axis="y")
     return _svg(figure, "Relative change from each opponent, with its interval")
+
+
+def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Accuracy with its interval against two kinds of variety, side by side; each point is named by its diversity."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 3.0), layout="constrained")
+    sides = (("distance", "mean distance of two items of a list"), ("coverage", "share of all items shown to somebody"))
+    for place, (name, label) in enumerate(sides):
+        axes = _plain(figure.add_subplot(1, len(sides), place + 1))
+        shown = [row for row in values if row[name] is not None]
+        across, up = [row[name] for row in shown], [row["ndcg"] for row in shown]
+        reach = np.abs(np.array([row["interval"] for row in shown]).reshape(-1, 2).T - up)
+        axes.errorbar(across, up, reach, color=_COLOURS[place], ecolor="#9aa5b1", marker="o", markersize=5, capsize=3)
+        for row in shown:
+            axes.annotate(
+                f"{row['diversity']:g}", (row[name], row["ndcg"]), (6, 6), textcoords="offset points", fontsize=9
+            )
+        axes.set_xlabel(label, color=_INK)
+        axes.set_ylabel(metric, color=_INK)
+    return _svg(figure, "Accuracy and variety for each value of diversity")
 
 
 def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> str:

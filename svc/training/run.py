@@ -236,6 +236,7 @@ class _Run:
         self.progress.phase("measuring the winner")
         certainty = measure_certainty(task, result)
         promotion = self._decide(task, certainty, keys)
+        variety = self._variety(task, result, certainty)
         self.progress.phase("training the final model")
         final = self._final_model(task, result)
         matrix, model = final.matrix, final.model
@@ -252,6 +253,7 @@ class _Run:
             n_trials=task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
             certainty=certainty,
+            variety=variety,
             cold_start=cold_start,
             features_active=final.aware is not None,
             parts=final.parts,
@@ -277,6 +279,21 @@ class _Run:
 
         self.progress.phase("comparing with the live model")
         return decide(task, rules, certainty.winner, keys, self.settings)
+
+    def _variety(self, task: prepare.Task, result: SearchResult, certainty: Certainty) -> Mapping[str, Any] | None:
+        """What diversity costs the winner, for the report; None where none is written or the recipe leaves it out."""
+        if self.options.report is None or not self.loaded.recipe.training.report_diversity:
+            return None
+        if certainty.winner is None:
+            return None
+        from svc.training.export import to_scorer
+        from svc.training.variety import Winner, measure_variety
+
+        self.progress.phase("measuring diversity")
+        served = to_scorer(certainty.trained, result.best.algorithm)
+        served.ready()
+        winner, seed = Winner(certainty.winner, served), self.loaded.recipe.training.split.seed
+        return measure_variety(winner, task.objective.judge.full, task.objective.seen, seed=seed)
 
     def _final_model(self, task: prepare.Task, result: SearchResult) -> FinalModel:
         from svc.training.final import train_final

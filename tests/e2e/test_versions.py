@@ -130,9 +130,9 @@ def version_of(server: Server) -> str:
     return str(answer.json()["model_version"].removeprefix("sha256:")[:8])
 
 
-def follow(servers: Sequence[Server], sha8: str, began: float) -> float:
-    """Seconds from `began` until every server answers from the version."""
-    waiting = list(servers)
+def follow(servers: Sequence[Server], sha8: str) -> float:
+    """Seconds from now until every server answers from the version."""
+    waiting, began = list(servers), time.monotonic()
 
     def everybody() -> bool:
         waiting[:] = [server for server in waiting if version_of(server) != sha8]
@@ -154,7 +154,7 @@ def await_polls(server: Server, count: int) -> None:
 def test_back_held_through_trainings_and_forward(place: Any, tmp_path: Path) -> None:  # noqa: F811
     """Two servers follow a rollback and a promotion under load, stay through three trainings, and refuse nobody.
 
-    With `-rP` the test says how long it took from each command to the first answer of both servers.
+    With `-rP` the test says how long it took from the end of each command to the first answer of both servers.
     """
     shelf = make_shelf(tmp_path, place.uri("books.svc"))
     first, second = shelf.train(), shelf.train()
@@ -171,9 +171,8 @@ def test_back_held_through_trainings_and_forward(place: Any, tmp_path: Path) -> 
         loads = [stack.enter_context(Load(one.url, ask, clients=2, judge=judge, pause_s=0.01)) for one in servers]
 
         allowed.add(first)
-        began = time.monotonic()
         assert f"{first} is live" in shelf.run("rollback", "--hold")
-        back_s = follow(servers, first, began)
+        back_s = follow(servers, first)
         allowed.remove(second)
         seen = [load.tally.answered for load in loads]
 
@@ -185,9 +184,8 @@ def test_back_held_through_trainings_and_forward(place: Any, tmp_path: Path) -> 
         assert all(load.tally.answered > was for load, was in zip(loads, seen, strict=True))
 
         allowed.add(held[-1])
-        began = time.monotonic()
         assert f"{held[-1]} is live" in shelf.run("promote", held[-1])
-        forward_s = follow(servers, held[-1], began)
+        forward_s = follow(servers, held[-1])
     assert [load.tally.failures for load in loads] == [[], []]
     answered = sum(load.tally.answered for load in loads)
     print(f"{shelf.uri}: back {back_s:.1f} s, forward {forward_s:.1f} s, {answered} answers")  # noqa: T201
