@@ -31,6 +31,8 @@ class Followed:
     recipe: LoadedRecipe
     declared: Availability
     due_at: float = float("-inf")
+    refreshing: bool = False
+    """From the beginning of a read until its list is in force, which may take longer than the interval."""
     error: str | None = None
     stale: bool = False
 
@@ -68,14 +70,22 @@ class AvailabilityWatch:
             while True:
                 now = trio.current_time()
                 for name, followed in self._followed.items():
-                    if followed.due_at <= now and not self._reads.outstanding(followed):
+                    if followed.due_at <= now and not followed.refreshing and not self._reads.outstanding(followed):
                         followed.due_at = now + followed.declared.refresh_seconds
                         nursery.start_soon(self._refresh, name, followed)
                     self._say_when_stale(name, followed)
                 await trio.sleep(TICK_S)
 
     async def _refresh(self, name: str, followed: Followed) -> None:
-        """Never raises. The time of the list is that at which its reading began."""
+        """Never raises."""
+        followed.refreshing = True
+        try:
+            await self._read(name, followed)
+        finally:
+            followed.refreshing = False
+
+    async def _read(self, name: str, followed: Followed) -> None:
+        """The time of the list is that at which its reading began."""
         began = trio.current_time()
         followed.due_at = began + followed.declared.refresh_seconds
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -53,6 +54,8 @@ class Publisher:
         self._start_lane = start_lane
         self._metrics = counters
         self._told_expired: dict[str, str] = {}
+        self._lining_up: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
+        """By recipe: a model and a list that come at once are put together one after the other."""
 
     def declare(self, declared: Declared) -> None:
         """Register a recipe, without a model yet."""
@@ -78,6 +81,7 @@ class Publisher:
     def remove(self, name: str) -> None:
         entry = self._entry(name)
         self._registry.remove(name)
+        self._lining_up.pop(name, None)
         if entry.served:
             entry.served.lane.close()
         logs.emit(events.RECIPE_REMOVED, name=name, file=entry.file)
@@ -116,11 +120,18 @@ class Publisher:
     async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
         """Start a lane for the model and publish both. The previous lane finishes what is waiting in it."""
         lane = await self._start_lane(loaded.model)
-        available = await self._lined_up(name, loaded.model)
-        entry = self._registry.get(name)
-        if entry is None:  # its file was removed while the lane started
-            lane.close()
-            return
+        async with self._lining_up[name]:
+            available = await self._lined_up(name, loaded.model)
+            entry = self._registry.get(name)
+            if entry is None:  # its file was removed while the lane started
+                lane.close()
+                return
+            self._put_model(entry, loaded, lane, available, initial=initial)
+
+    def _put_model(
+        self, entry: Entry, loaded: Loaded, lane: Lane, available: Available | None, *, initial: bool
+    ) -> None:
+        name = entry.name
         version = f"sha256:{loaded.sha256}"
         served = Served(
             name,
@@ -218,21 +229,26 @@ class Publisher:
 
     async def list_read(self, name: str, listed: ItemList) -> None:
         """Swap the list, for the model of now and for those to come."""
-        entry = self._registry.get(name)
-        if entry is None or entry.availability is None:
-            return
-        before = entry.listed
-        self._registry.put(replace(entry, listed=listed))
-        if entry.served is not None:
-            available = await self._lined_up(name, entry.served.model)
+        async with self._lining_up[name]:
+            entry = self._registry.get(name)
+            if entry is None or entry.availability is None:
+                return
+            before, served = entry.listed, entry.served
+            if before is not None and before.ids == listed.ids:
+                if served is not None and served.available is not None:
+                    served = replace(served, available=replace(served.available, listed=listed))
+                self._registry.put(replace(entry, listed=listed, served=served))
+                self.list_age(name)
+                return
+            self._registry.put(replace(entry, listed=listed))
+            available = None if served is None else await self._lined_up(name, served.model)
             now = self._registry.get(name)
-            if now is not None and now.served is not None and now.served.model is entry.served.model:
+            if served is not None and now is not None and now.served is not None:
                 self._registry.put(replace(now, served=replace(now.served, available=available)))
         self.list_age(name)
-        if before is None or before.ids != listed.ids:
-            n_items = entry.served and available and available.items and available.items.count
-            mode, n_ids = entry.availability.mode, len(listed.ids)
-            logs.emit(events.AVAILABILITY_LOADED, name=name, mode=mode, n_ids=n_ids, n_items=n_items)
+        n_items = available and available.items and available.items.count
+        mode, n_ids = entry.availability.mode, len(listed.ids)
+        logs.emit(events.AVAILABILITY_LOADED, name=name, mode=mode, n_ids=n_ids, n_items=n_items)
 
     def list_age(self, name: str) -> tuple[float | None, bool]:
         """Seconds since the list of a recipe was read, None: never; and whether it is too old. Measures it too."""
@@ -246,7 +262,7 @@ class Publisher:
         return age_s, available.is_stale(now)
 
     async def _lined_up(self, name: str, model: Model) -> Available | None:
-        """The newest list of the recipe for `model`; one that comes while it is lined up is taken instead."""
+        """The list of the recipe for `model`; a list that is declared anew meanwhile is taken instead."""
         while True:
             entry = self._registry.get(name)
             if entry is None or entry.availability is None:

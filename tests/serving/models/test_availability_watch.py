@@ -14,7 +14,8 @@ import trio
 from svc.errors import DataSourceError
 from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import Serving
-from svc.serving.models.availability import read_ids
+from svc.serving.models import transitions
+from svc.serving.models.availability import line_up, read_ids
 from svc.serving.models.registry import Entry
 from svc.settings import Settings
 from tests.serving.artifacts import ids
@@ -84,6 +85,38 @@ async def test_the_last_list_stays_whatever_the_source_does(trouble: Exception |
         hang.set()
         await until(lambda: world.items() == [4])
         assert world.count("svc_availability_age_seconds") < 60
+
+
+async def test_a_list_comes_into_force_although_that_takes_longer_than_a_refresh(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is begun anew because the source has changed again: on a busy machine no list would ever be in force."""
+    world = Listing(["i1"])
+    free = threading.Event()
+    lined_up: list[tuple[str, ...]] = []
+
+    def slowly(declared: Any, listed: Any, item_ids: Any) -> Any:
+        lined_up.append(listed.ids)
+        assert free.wait(60)
+        return line_up(declared, listed, item_ids)
+
+    async with world.running():
+        monkeypatch.setattr(transitions, "line_up", slowly)
+        for number in range(10):
+            world.lists["a"] = [f"i{2 + number % 7}"]
+            await trio.sleep(12)
+        world.store("a").content = "v2"
+        await until(lambda: len(world.loader.loads) == 2)
+        await trio.sleep(30)
+        assert lined_up == [("i2",)]
+        assert world.items() == [1]
+        free.set()
+        await until(lambda: world.items() == [4])
+        assert lined_up[-1] == ("i4",)
+        n_lined_up = len(lined_up)
+        await trio.sleep(50)
+        assert len(lined_up) == n_lined_up, "a list that has not changed is not lined up again"
+        assert world.count("svc_availability_age_seconds") < 15
 
 
 async def test_a_list_comes_and_goes_with_the_recipe_file() -> None:
