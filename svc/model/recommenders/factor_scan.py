@@ -38,8 +38,8 @@ FIRST_BLOCK_PER_ITEM = 128
 """The first block has this many positions for each item wanted, if that is more: fewer blocks for long answers."""
 GEMM_FROM = 8
 """Fewer vectors than this are multiplied faster one at a time."""
-RESCORE_AT_ONCE = 1 << 14
-"""Candidates scored exactly at once."""
+RESCORE_AT_ONCE = 1 << 11
+"""Candidates scored exactly at once: many long answers together would otherwise take tens of MB for a moment."""
 
 FIRST_GATHERED, GATHERED_PER_ITEM = 512, 16
 """Rows gathered at first, at least and for each item wanted, when only few items are allowed."""
