@@ -34,6 +34,10 @@ from svc.serving.transport.messages import Headers, Response
 from svc.settings import Settings
 
 N_USERS, N_ITEMS, COMPONENTS = 20, 60, 6
+RECOMMEND = "/v1/recipes/movies:recommend"
+RELATED = "/v1/recipes/movies:recommend-related"
+BATCH = "/v1/recipes/movies:batch-recommend"
+BATCH_RELATED = "/v1/recipes/movies:batch-recommend-related"
 HEADER = {
     "algorithms": ["IALSRecommender"],
     "metric": "ndcg",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,12 +11,10 @@ import pytest
 import trio
 
 from svc.errors import DataSourceError
-from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import Serving
 from svc.serving.models import transitions
-from svc.serving.models.availability import line_up, read_ids
+from svc.serving.models.availability import line_up
 from svc.serving.models.registry import Entry
-from svc.settings import Settings
 from tests.serving.artifacts import ids
 from tests.serving.watched import FakeRecipe, World, until
 
@@ -138,28 +135,3 @@ async def test_a_recipe_without_a_list_costs_nothing() -> None:
         await trio.sleep(100)
     assert not [record for record in world.records if "availability" in record["event"]]
     assert "svc_availability_age_seconds{" not in world.metrics.render().decode()
-
-
-def listing(folder: Path, text: str) -> Any:
-    (folder / "list.csv").write_text(text, encoding="utf-8")
-    (folder / "a.yaml").write_text(
-        "name: a\nsource: {type: csv, path: x.csv}\nschema: {user_column: u, item_column: i}\n"
-        "output: {path: a.svc}\nserving:\n  availability:\n    source: {type: csv, path: list.csv}\n"
-        "    id_column: item_id\n    mode: allow\n",
-        encoding="utf-8",
-    )
-    recipe = load_recipe(folder / "a.yaml", {}, settings=Settings(), for_serving=True)
-    return read_ids(recipe, Settings(), {})
-
-
-def test_ids_are_read_as_text_once_each(tmp_path: Path) -> None:
-    """Other columns and blank cells do not matter; a header alone is an empty list."""
-    assert listing(tmp_path, "x,item_id\n1,007\n2,a b\n3,007\n4,\n") == ("007", "a b")
-    assert listing(tmp_path, "item_id\n") == ()
-
-
-@pytest.mark.parametrize(("text", "words"), [("", "is empty"), ("id\n1\n", "item_id")])
-def test_a_broken_list_is_an_error(tmp_path: Path, text: str, words: str) -> None:
-    """So that the last one stays."""
-    with pytest.raises(DataSourceError, match=words):
-        listing(tmp_path, text)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
-from pathlib import Path
 
 import pytest
 
@@ -13,12 +11,10 @@ from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.console import pages
 from svc.serving.api.console.files import SWAGGER_UI
 from svc.settings import Settings
+from tests.serving.api.console.test_files import FILES, SCRIPTS, STATIC
 from tests.serving.client import serving
 
-STATIC = Path(str(resources.files("svc.serving.api.console"))) / "static"
-FILES = sorted(path.name for path in STATIC.iterdir())
 VENDORED = STATIC.parent / "swagger_ui"
-SCRIPTS = [name for name in FILES if name.endswith(".js")]
 
 
 async def statuses(settings: Settings) -> tuple[int, int, int, int]:
@@ -129,10 +125,3 @@ def test_swagger_ui_comes_with_its_licence_and_loads_nothing() -> None:
     style = (VENDORED / "swagger-ui.css").read_text(encoding="utf-8")
     assert not re.search(r"url\(|@import|sourceMappingURL", style)
     assert "sourceMappingURL" not in (VENDORED / "swagger-ui-bundle.js").read_text(encoding="utf-8")
-
-
-def test_every_import_of_a_script_is_a_file() -> None:
-    """A module that is missing would stop the whole page."""
-    for name in SCRIPTS:
-        text = (STATIC / name).read_text(encoding="utf-8")
-        assert {part[2:] for part in re.findall(r'from "([^"]+)"', text)} <= set(FILES), name

@@ -1,0 +1,116 @@
+"""The four verbs as clients see them: single answers, batches, and how their elements fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from tests.serving.client import BATCH, BATCH_RELATED, N_ITEMS, RECOMMEND, Client, serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_recommend_answers_items_with_scores_and_metadata() -> None:
+    """A known user gets `limit` items that it has not seen, by falling score, with the recipe's metadata."""
+    async with serving() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u3", "limit": 5})
+    assert answer.status == 200
+    document = answer.json
+    assert list(document) == ["request_id", "recipe", "model_version", "items"]
+    assert document["recipe"] == "movies"
+    assert answer.headers["x-svc-model-version"] == document["model_version"]
+    assert answer.headers["x-request-id"] == document["request_id"]
+    scores = [item["score"] for item in document["items"]]
+    assert len(scores) == 5
+    assert scores == sorted(scores, reverse=True)
+    for item in document["items"]:
+        number = int(item["item_id"][1:])
+        assert number > 3
+        assert (item["title"], item["year"]) == (f"Title {number}", 1990 + number)
+
+
+async def test_items_without_metadata_answer_null() -> None:
+    """An item that the metadata table lacks has its fields as null."""
+    async with serving() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS, "include_seen": True})
+    bare = next(item for item in answer.json["items"] if item["item_id"] == "i0")
+    assert (bare["title"], bare["year"]) == (None, None)
+
+
+async def test_a_batch_answers_each_element_like_a_single_request() -> None:
+    """The same request has the same bytes in `items`, alone or in a batch with metadata."""
+    bodies: list[dict[str, Any]] = [
+        {"user_id": "u1"},
+        {"user_id": "nobody", "user_features": {"tag": "a", "colour": "red"}},
+        {"user_id": "u5", "exclude_items": ["i50", "unknown"], "limit": 60},
+    ]
+    async with serving() as (client, _):
+        batch = (await client.post(BATCH, {"requests": bodies, "include_metadata": True})).json
+        for index, body in enumerate(bodies):
+            single = (await client.post(RECOMMEND, body)).json
+            element = batch["results"][index]
+            assert (element["index"], element["status"]) == (index, "ok")
+            assert json.dumps(element["items"]) == json.dumps(single["items"])
+            assert element.get("ignored_features") == single.get("ignored_features")
+    assert batch["results"][1]["ignored_features"] == ["colour"]
+
+
+async def test_each_element_of_a_batch_fails_alone() -> None:
+    """Invalid, unknown and unusable elements carry their code; the others are answered; metadata is off by default."""
+    requests: list[Any] = [
+        {"user_id": "u1"},
+        {"user_id": "nobody"},
+        {"limit": 0},
+        "text",
+        {},
+        {"user_features": {"age": "old"}},
+    ]
+    async with serving() as (client, _):
+        answer = await client.post(BATCH, {"requests": requests})
+    results = answer.json["results"]
+    assert answer.status == 200
+    assert [result["index"] for result in results] == list(range(6))
+    assert [result.get("code") for result in results] == [
+        None, "UNKNOWN_USER", "VALIDATION_ERROR", "VALIDATION_ERROR", "VALIDATION_ERROR", "FEATURE_VALUE_UNUSABLE",
+    ]  # fmt: skip
+    assert all(list(result) == ["index", "status", "code", "detail"] for result in results[1:])
+    assert list(results[0]["items"][0]) == ["item_id", "score"]
+
+
+async def test_a_batch_of_failures_is_still_200() -> None:
+    """HTTP 200 even when every element failed."""
+    async with serving() as (client, _):
+        answer = await client.post(BATCH_RELATED, {"requests": [{"seed_items": ["x"]}, {"seed_items": []}]})
+    assert answer.status == 200
+    assert [result["code"] for result in answer.json["results"]] == ["UNKNOWN_SEED_ITEMS", "VALIDATION_ERROR"]
+
+
+async def test_a_failed_scorer_leaves_other_recipes_alone() -> None:
+    """A scorer that runs out of memory answers 500, is logged with the request's id, and the lane goes on."""
+    async with serving() as (client, _):
+        with capture_logs() as logs:
+            for _ in range(3):
+                assert (
+                    await client.post("/v1/recipes/broken:batch-recommend", {"requests": [{"user_id": "u1"}]})
+                ).status == 500
+        assert (await client.post(RECOMMEND, {"user_id": "u1"})).status == 200
+    assert [record["event"] for record in logs].count("request_failed") == 3
+
+
+async def test_many_clients_at_once_get_their_own_answers() -> None:
+    """Answers of concurrent requests are those of the same requests made one by one."""
+    async with serving() as (client, _):
+        alone = {user: (await client.post(RECOMMEND, {"user_id": f"u{user}"})).json["items"] for user in range(20)}
+
+        async def ask(client: Client, user: int) -> None:
+            answer = await client.post(RECOMMEND, {"user_id": f"u{user}"}, headers={"x-request-id": f"r{user}"})
+            assert answer.json["request_id"] == f"r{user}"
+            assert answer.json["items"] == alone[user]
+
+        async with trio.open_nursery() as nursery:
+            for number in range(400):
+                nursery.start_soon(ask, client, number % 20)
