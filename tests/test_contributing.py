@@ -9,6 +9,13 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 CODE = ROOT / "docs" / "explanation" / "code.md"
+WITHOUT_TESTS = {
+    "svc/__main__.py": "runs svc.cli.main, as tests/cli/test_main.py does in processes of its own",
+    "svc/serving/api/state.py": "one dataclass without methods",
+    "svc/serving/transport/messages.py": "protocols and a tuple",
+    "svc/training/progress.py": "a protocol, and the class that does nothing",
+}
+"""Modules of declarations only, and why each needs no test module."""
 ROW = re.compile(r"^\| (?P<what>[^|]+) \| `(?P<file>svc/[\w/]+\.py)` \| `(?P<name>[^`]+)` \|$", re.MULTILINE)
 ROWS = [match.groups() for match in ROW.finditer(CODE.read_text(encoding="utf-8"))]
 
@@ -38,3 +45,15 @@ def test_every_part_is_on_the_page() -> None:
     drawn = CODE.read_text(encoding="utf-8")
     parts = [path for path in (ROOT / "svc").iterdir() if not path.name.startswith("_") and path.name != "py.typed"]
     assert [path.name for path in parts if path.name not in drawn] == []
+
+
+def test_each_module_has_a_test_module_of_its_name() -> None:
+    """svc/a/b.py is tested in tests/a/test_b.py; what only declares stands in the list above, and in no other way."""
+    modules = [path for path in sorted((ROOT / "svc").rglob("*.py")) if path.name != "__init__.py"]
+    untested = {
+        f"svc/{path.relative_to(ROOT / 'svc').as_posix()}"
+        for path in modules
+        if not (ROOT / "tests" / path.relative_to(ROOT / "svc").parent / f"test_{path.name}").exists()
+    }
+    assert len(modules) > 200
+    assert untested == WITHOUT_TESTS.keys()

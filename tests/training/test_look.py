@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import optuna
-from optuna.trial import TrialState, create_trial
 from scipy import sparse
 
-from svc.training import budget, look
+from svc.training import look
 from svc.training.evaluate import Evaluation
 from svc.training.fit import Judge
 from svc.training.look import Look, is_passed, make_look
 from svc.training.objective import Builder, Threads, TrialObjective
-from svc.training.pruner import is_outclassed, rivals
 from svc.training.trial_task import TrialTask, run_trial
 
 N_OTHERS, N_JUDGED, N_ITEMS = 2_000, 6_000, 60
@@ -85,28 +82,3 @@ def test_a_trial_that_fails_its_look_is_not_trained_in_full() -> None:
     epochs = objective.look.epochs("IALSRecommender")
     assert epochs is not None
     assert epochs.most == 3
-
-
-def test_looks_are_no_epochs() -> None:
-    """They are compared among themselves, pruned trials included, and never with scores of epochs."""
-    study = optuna.create_study(direction="maximize")
-    for state, curve in (
-        (TrialState.COMPLETE, {0: 0.9, 1: 0.1}),
-        (TrialState.PRUNED, {0: 0.2}),
-        (TrialState.COMPLETE, {0: 0.4}),
-        (TrialState.FAIL, {0: 0.7}),
-    ):
-        study.add_trial(
-            create_trial(
-                state=state,
-                value=0.5 if state is TrialState.COMPLETE else None,
-                user_attrs={budget.ALGORITHM: "A"},
-                intermediate_values=curve,
-            )
-        )
-    assert look.scores(study.trials, "A") == (0.9, 0.2, 0.4)
-    others = rivals(study.trials, "A")
-    assert others == ({0: 0.9, 1: 0.1},)
-    assert not is_outclassed({0: 0.0}, others, n_startup=1, n_warmup=0)
-    assert not is_outclassed({0: 0.0, 1: 0.2}, others, n_startup=1, n_warmup=0)
-    assert is_outclassed({0: 0.9, 1: 0.05}, others, n_startup=1, n_warmup=0)

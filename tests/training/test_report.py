@@ -14,12 +14,10 @@ from svc.cli import main
 from svc.model import codec
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.evaluate import METRICS
 from svc.training.progress import NullProgress
 from svc.training.report import Counts, render
 from svc.training.report_plots import changes_plot
 from svc.training.report_promotion import percent
-from svc.training.report_words import features_used, metrics_explained
 from svc.training.run import TrainOptions, train
 from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
 
@@ -171,23 +169,3 @@ def test_an_artifact_that_was_not_trained_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     assert main.run(["report", str(path), "--output", str(tmp_path / "a.html")]) == 5
     assert not (tmp_path / "a.html").exists()
-
-
-def test_the_page_explains_its_metrics_and_whether_features_count() -> None:
-    """Nobody must know what ndcg is; a recipe without features has no word about them."""
-    header = {"metric": "recall", "cutoff": 20, "evaluation": {"ndcg": 0.1, "recall": 0.2, "entropy": 3.0}}
-    explained = metrics_explained(header)
-    assert [explained.index(f"<dt>{name}</dt>") for name in ("recall", "ndcg", "entropy")] == sorted(
-        explained.index(f"<dt>{name}</dt>") for name in ("recall", "ndcg", "entropy")
-    )
-    assert "<dt>map</dt>" not in explained
-    assert features_used(header) == ""
-    for active, told in ((True, "answers for users and items"), (False, "does not use these features")):
-        shown = features_used({"features": {"active": active, "item": {"columns": ["genres", "<year>"]}}})
-        assert told in shown and "item: genres, &lt;year&gt;" in shown
-
-
-def test_every_metric_of_the_evaluation_is_explained() -> None:
-    """But the counts beside them, which explain themselves."""
-    explained = metrics_explained({"metric": "ndcg", "cutoff": 5, "evaluation": dict.fromkeys(METRICS, 0.1)})
-    assert [name for name in METRICS if f"<dt>{name}</dt>" not in explained] == ["appeared_item"]

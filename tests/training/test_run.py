@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib.util
 import os
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 
 from svc import events
@@ -22,13 +17,12 @@ from svc.artifact.lock import run_lock
 from svc.artifact.store import read_verified
 from svc.errors import SignatureMismatch
 from svc.model import codec
-from svc.model.query import Encoded, Query
+from svc.model.query import Query
 from svc.model.rehearsal import rehearse
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, TrainResult, train
-from svc.training.trials import TrialRecord
 
 Make = Callable[..., LoadedRecipe]
 ORDER = [
@@ -100,22 +94,6 @@ def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
         read_verified(result.artifact, parse_signing_keys(f"k1:{'12' * 32}"), Settings())
 
 
-def test_a_recipe_too_long_for_the_header_leaves_out_where_its_data_came_from(
-    make_recipe: Make, make_ratings: Callable[..., Path], tmp_path: Path
-) -> None:
-    """A recipe may be longer than a header; what describes the model is kept whole."""
-    ratings, database = make_ratings("long"), tmp_path / "ratings.db"
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        pd.read_csv(ratings).to_sql("ratings", connection, index=False)
-    query = "SELECT * FROM ratings" + " " * 60_000
-    source = {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": query}
-    variables = {"SVC_RECIPE_DSN": f"sqlite:///{database}"}
-    result = run(make_recipe(source=source, training=small_training()), variables=variables)
-    assert result.artifact is not None
-    _, parsed = read_verified(result.artifact, development_keys(), Settings())
-    assert set(parsed.header["recipe"]) == {"name", "schema", "training", "output"}
-
-
 def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) -> None:
     """Other hash seeds, same recipe, data and seed: the same payload, parameters and score, byte for byte."""
     make_recipe()
@@ -146,83 +124,6 @@ def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) ->
         for seed in ("1", "2")
     ]
     assert found[0] == found[1]
-
-
-def test_too_little_data_ends_with_4_and_all_counts(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """`train_error` is the last record and carries counts and thresholds."""
-    result = run(make_recipe(cleansing={"min_users": 1000}))
-    error = last(log)
-    assert (result.exit_code, error["event"], error["code"]) == (4, "train_error", "min_data_violation")
-    assert (error["n_rows"], error["n_users"], error["n_items"], error["min_users"]) == (960, 80, 40, 1000)
-    assert {"error", "name", "run_id", "exit_code", "trained_at", "kid"} <= set(error)
-
-
-def test_the_named_ratio_cures_a_zero_score(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The message names the smallest heldout_ratio that works, and a run with it works."""
-    split = {"scheme": "time_user", "heldout_ratio": 0.01}
-    assert run(make_recipe(training=small_training(split=split))).exit_code == 4
-    error = last(log)
-    assert error["code"] == "zero_score"
-    ratio = float(next(word for word in error["error"].replace(";", " ").split() if word.startswith("0.08")))
-    split["heldout_ratio"] = ratio
-    assert run(make_recipe(training=small_training(split=split))).exit_code == 0
-
-
-def test_the_header_says_how_sure_the_scores_are(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Intervals, users scored of how many, the lead over the next algorithm, other cutoffs, and test users."""
-    split = {"scheme": "leave_one_out", "test_user_ratio": 0.5, "test": 0.25}
-    training = small_training(algorithms=["CosineKNN", "TopPop"], split=split)
-    result = run(make_recipe(training=training))
-    assert result.artifact is not None
-    head = read_verified(result.artifact, development_keys(), Settings())[1].header
-    found = head["evaluation"]
-    assert (found["n_scored_users"], found["n_users"], found["confidence"]) == (30, 80, 0.95)
-    for name, best in head["tuning"]["best_per_algorithm"].items():
-        low, high = best["interval"]
-        assert low <= best["score"] <= high, name
-    assert found["interval"] == head["tuning"]["best_per_algorithm"][head["best_class"]]["interval"]
-    names = list(head["tuning"]["best_per_algorithm"])
-    scores = [best["score"] for best in head["tuning"]["best_per_algorithm"].values()]
-    assert found["lead"]["over"] == names[1]
-    assert found["lead"]["change"] == pytest.approx(scores[0] - scores[1], abs=1e-9)
-    assert found["lead"]["more_than_chance"] == (found["lead"]["interval"][0] > 0)
-    assert list(found["cutoffs"]) == ["5", "10", "20"]
-    assert found["cutoffs"]["5"]["ndcg"] == pytest.approx(head["best_score"], abs=1e-9)
-    assert found["cutoffs"]["20"]["recall"] >= found["cutoffs"]["5"]["recall"]
-    assert found["test"]["n_scored_users"] == 10
-    assert found["test"]["interval"][0] <= found["test"]["ndcg"] <= found["test"]["interval"][1]
-    assert [record["event"] for record in log].count("winner_measured") == 1
-
-
-def test_scores_of_users_that_another_process_kept_are_measured_again(make_recipe: Make) -> None:
-    """A resumed search has no scores of single users; the best are trained once more and agree."""
-    loaded = make_recipe(training=small_training(storage_path="s.db"))
-    heads = []
-    for _ in range(2):
-        result = run(loaded)
-        assert result.artifact is not None
-        heads.append(read_verified(result.artifact, development_keys(), Settings())[1].header)
-    assert heads[0]["evaluation"] == heads[1]["evaluation"]
-
-
-def test_ids_that_nobody_can_ask_for_are_warned_of(
-    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
-) -> None:
-    """Longer ones than requests may hold, and whole numbers that a tool made floating point."""
-    ratings = make_ratings("odd.csv")
-    text = ratings.read_text(encoding="utf-8").replace("u1,", "u" * 257 + ",").replace(",i3,", ",3.0,")
-    ratings.write_text(text, encoding="utf-8")
-    assert run(make_recipe(ratings=ratings, training=small_training())).exit_code == 0
-    warned = [(e["side"], e["reason"], e["count"], e["example"]) for e in log if e["event"] == "ids_hardly_meant"]
-    assert warned == [("user", "too_long", 1, "u" * 40), ("item", "floating_point", 1, "3.0")]
-
-
-def test_a_cutoff_above_the_number_of_items_is_refused(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """Before any training, with the number of items; exactly all items is fine."""
-    assert run(make_recipe(training=small_training(cutoff=41))).exit_code == 4
-    assert last(log)["code"] == "cutoff_too_large"
-    assert "40 items" in last(log)["error"]
-    assert run(make_recipe(training=small_training(cutoff=40))).exit_code == 0
 
 
 def test_an_unexpected_error_is_internal(
@@ -304,14 +205,6 @@ def test_an_interrupt_says_what_was_kept(
     assert list((loaded.base_dir / "out").iterdir()) == []
 
 
-def test_a_file_that_no_server_here_would_take_is_warned_of(make_recipe: Make, log: list[dict[str, Any]]) -> None:
-    """The artifact is written all the same."""
-    result = run(make_recipe(training=small_training()), Settings(max_payload_bytes=1000))
-    warning = next(record for record in log if record["event"] == "artifact_payload_exceeds_serve_cap")
-    assert result.exit_code == 0
-    assert warning["setting"] == "SVC_MAX_PAYLOAD_BYTES"
-
-
 def test_search_only_ends_without_an_artifact_and_a_run_takes_it_up(
     make_recipe: Make, log: list[dict[str, Any]]
 ) -> None:
@@ -322,16 +215,6 @@ def test_search_only_ends_without_an_artifact_and_a_run_takes_it_up(
     log.clear()
     assert run(loaded).artifact is not None
     assert not [record for record in log if record["event"] == "trial_done"]
-
-
-def test_a_study_of_other_data_is_not_continued(
-    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
-) -> None:
-    """Its scores could not be compared; the way out is another run id."""
-    assert run(make_recipe(training=small_training(storage_path="s.db"))).exit_code == 0
-    other = make_ratings("other.csv", seed=9)
-    assert run(make_recipe(ratings=other, training=small_training(storage_path="s.db"))).exit_code == 4
-    assert "--run-id" in last(log)["error"]
 
 
 def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv: Path) -> None:
@@ -366,71 +249,6 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
 def item_features(table: Path) -> dict[str, Any]:
     columns = [{"name": "group", "kind": "categorical"}, {"name": "size", "kind": "numerical"}]
     return {"item": {"source": {"type": "csv", "path": str(table)}, "id_column": "item_id", "columns": columns}}
-
-
-def test_features_answer_cold_starts_whoever_wins(
-    make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    """The winner answers for known users as it does alone; the best feature-aware trial for features and seeds."""
-    monkeypatch.setattr("svc.training.trials.by_score", last_first)
-    plain = run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=3)))
-    alone, _ = loaded(plain)
-    training = small_training(algorithms=["TopPop", "IALS", "CosineKNN"], n_trials=5)
-    report = tmp_path / "report.html" if importlib.util.find_spec("matplotlib") else None
-    result = run(make_recipe(training=training, features=item_features(items_csv)), report=report)
-    model, head = loaded(result)
-    assert head["best_class"] == "CosineKNNRecommender"
-    assert head["features"]["active"] is True
-    assert [(part["class"], part["answers"]) for part in head["parts"]] == [
-        ("CosineKNNRecommender", "known users"),
-        ("IALSRecommender", "features and seeds"),
-    ]
-    assert all(part["bytes"] > 0 for part in head["parts"])
-    assert "cold_start" in head["evaluation"]
-    assert next(record for record in log if record["event"] == "cold_start_part_trained")["score"] is not None
-    model.check_features(head)
-    rehearse(model)
-    assert isinstance(model.scorer_of(Query(limit=5, user=3)), type(alone.scorer))
-    described, _ = model.features.item.encode({"group": "odd", "size": 7})
-    seeds = np.array([1, 4], dtype=np.int32)
-    queries = [Query(limit=5, user=3), Query(limit=5, seed_features=(Encoded.of(described),)), Query(5, seeds=seeds)]
-    known, cold, related = model.rank(queries)
-    assert (known.items == alone.rank(queries[:1])[0].items).all()
-    assert known.scores.tobytes() == alone.rank(queries[:1])[0].scores.tobytes()
-    for query, ranking in zip(queries[1:], (cold, related), strict=True):
-        (expected,) = model.cold.rank([query], model.history)
-        assert ranking.scores.tobytes() == expected.scores.tobytes()
-    if report is not None:
-        assert "features and seeds" in report.read_text(encoding="utf-8")
-
-
-def test_features_without_a_complete_trial_of_theirs_are_said_to_be_inactive(
-    make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
-) -> None:
-    """A warning, not silence, and a header that agrees with the payload."""
-    monkeypatch.setattr("svc.training.final.FEATURE_AWARE", "Nobody")
-    training = small_training(algorithms=["TopPop", "IALS"], n_trials=2)
-    monkeypatch.setattr("svc.training.trials.by_score", lambda trials: sorted(trials, key=lambda one: one.number))
-    model, head = loaded(run(make_recipe(training=training, features=item_features(items_csv))))
-    assert head["best_class"] == "TopPopRecommender"
-    assert head["features"]["active"] is False
-    assert "parts" not in head
-    assert "features_inactive" in [record["event"] for record in log]
-    model.check_features(head)
-
-
-def last_first(trials: list[TrialRecord]) -> list[TrialRecord]:
-    """As if CosineKNN had won."""
-    return sorted(trials, key=lambda trial: (trial.algorithm != "CosineKNNRecommender", trial.number))
-
-
-def loaded(result: TrainResult) -> tuple[Any, dict[str, Any]]:
-    """The model of a training, ready, and its header."""
-    assert result.artifact is not None
-    _, parsed = read_verified(result.artifact, development_keys(), Settings())
-    model = codec.decode(parsed.payload)
-    model.ready()
-    return model, dict(parsed.header)
 
 
 def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Path) -> None:

@@ -12,14 +12,12 @@ from typing import Any
 import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import create_trial
 
 from svc.training import budget
 from svc.training.algorithms import Space
 from svc.training.budget import TrialPlan
 from svc.training.fit import Fitted
 from svc.training.progress import NullProgress
-from svc.training.pruner import is_outclassed, rivals
 from svc.training.sampler import AlgorithmSampler
 from svc.training.search import Limits, Search
 from svc.training.storage import StudyStorage, locate, open_storage
@@ -220,25 +218,6 @@ def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(tmp_p
     result = make({KNN: 4}, Peak(), storage=open_storage(locate("s.db", tmp_path))).run()
     assert len(result.completed) == 4
     assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
-
-
-def test_pruning_compares_trials_of_one_algorithm_only() -> None:
-    """Below the median of its like after the warm-up: pruned; a better one, or another algorithm, is not."""
-    study = optuna.create_study(direction="maximize")
-    for algorithm, scores in ((KNN, [0.5, 0.6]), (KNN, [0.4, 0.5]), (KNN, [0.5, 0.7]), (SLIM, [0.01, 0.02])):
-        study.add_trial(
-            create_trial(
-                value=scores[-1],
-                user_attrs={budget.ALGORITHM: algorithm},
-                intermediate_values=dict(enumerate(scores, start=1)),
-            )
-        )
-    others = rivals(study.trials, KNN)
-    assert len(others) == 3
-    assert is_outclassed({1: 0.1, 2: 0.2}, others, n_startup=2, n_warmup=1)
-    assert not is_outclassed({1: 0.1}, others, n_startup=2, n_warmup=1)
-    assert not is_outclassed({1: 0.1, 2: 0.9}, others, n_startup=2, n_warmup=1)
-    assert not is_outclassed({1: 0.01, 2: 0.02}, rivals(study.trials, SLIM), n_startup=2, n_warmup=1)
 
 
 def test_what_ends_first_does_not_change_the_search() -> None:

@@ -12,16 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from scipy import sparse
 
 from svc.artifact import layout
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
-from svc.training.shared_object import SharedObject, attach
 from svc.training.trial_task import TrialOutcome, TrialTask
 from svc.training.workers import ProcessWorkers
 from tests.training.slow_objective import SlowObjective
@@ -69,22 +66,6 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def test_a_shared_object_is_the_same_and_its_arrays_are_not_copied() -> None:
-    """Arrays, matrices and what refers to them twice come back; a change stays with who made it."""
-    matrix = sparse.random(200, 100, density=0.1, format="csr", dtype=np.float32, random_state=1)
-    value = {"a": matrix, "again": matrix, "empty": np.zeros(0), "odd": np.arange(7)[::2], "text": "x"}
-    shared = SharedObject.of(value)
-    first, second = attach(shared.place), attach(shared.place)
-    shared.close()
-    assert (first["a"] != matrix).nnz == 0
-    assert first["a"] is first["again"]
-    assert first["odd"].tolist() == [0, 2, 4, 6]
-    assert first["empty"].size == 0
-    assert len(shared.place.pickled) < 4096
-    first["a"].data[:] = 0
-    assert (second["a"] != matrix).nnz == 0
 
 
 def test_trials_in_worker_processes(bench: Bench, log: list[dict]) -> None:

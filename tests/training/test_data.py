@@ -1,0 +1,30 @@
+"""Fetching and cleaning what a recipe names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.training.test_run import Make, last, run, small_training
+
+
+def test_too_little_data_ends_with_4_and_all_counts(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """`train_error` is the last record and carries counts and thresholds."""
+    result = run(make_recipe(cleansing={"min_users": 1000}))
+    error = last(log)
+    assert (result.exit_code, error["event"], error["code"]) == (4, "train_error", "min_data_violation")
+    assert (error["n_rows"], error["n_users"], error["n_items"], error["min_users"]) == (960, 80, 40, 1000)
+    assert {"error", "name", "run_id", "exit_code", "trained_at", "kid"} <= set(error)
+
+
+def test_ids_that_nobody_can_ask_for_are_warned_of(
+    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
+) -> None:
+    """Longer ones than requests may hold, and whole numbers that a tool made floating point."""
+    ratings = make_ratings("odd.csv")
+    text = ratings.read_text(encoding="utf-8").replace("u1,", "u" * 257 + ",").replace(",i3,", ",3.0,")
+    ratings.write_text(text, encoding="utf-8")
+    assert run(make_recipe(ratings=ratings, training=small_training())).exit_code == 0
+    warned = [(e["side"], e["reason"], e["count"], e["example"]) for e in log if e["event"] == "ids_hardly_meant"]
+    assert warned == [("user", "too_long", 1, "u" * 40), ("item", "floating_point", 1, "3.0")]
