@@ -71,6 +71,7 @@ TUNED: Mapping[str, Mapping[str, Tuned]] = {
         "alpha": Tuned(0, 10),
         "beta": Tuned(0, 10),
         "normalize_weight": _YES_NO,
+        "strongest_of": Tuned(choices=("SOURCE", "TARGET")),
     },
     "DenseSLIMRecommender": {"reg": _STRENGTH},
     "TruncatedSVDRecommender": {"n_components": _SIZE, "weighting": Tuned(choices=("NONE", "DEGREES", "BM_25"))},

@@ -133,11 +133,15 @@ _TABLE = (
     Algorithm("TopPopRecommender"),
     Algorithm(
         "RP3betaRecommender",
-        guesses=({"top_k": 500, "alpha": 1.0, "beta": 0.0, "normalize_weight": True},),
+        guesses=(
+            {"top_k": 500, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "SOURCE"},
+            {"top_k": 200, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "TARGET"},
+        ),
         ranges={
             "top_k": IntDistribution(10, 1000, log=True),
             "alpha": FloatDistribution(0.2, 2.0),
-            "beta": FloatDistribution(0.0, 0.8),
+            "beta": FloatDistribution(1e-3, 0.8, log=True),
+            "strongest_of": CategoricalDistribution(("SOURCE", "TARGET")),
         },
         threads="n_threads",
         variant="svc.training.rp3beta:TransitionRP3betaRecommender",

@@ -3,7 +3,8 @@
 Christoffel et al., "Blockbusters and Wallflowers", RecSys 2015, and Paudel et al., "Updatable, Accurate, Diverse, and
 Scalable Recommendations for Interactive Applications", TiiS 2016: both raise each step's probability to alpha. irspack
 raises the interactions themselves, which changes nothing where all are 1, and keeps the strongest entries of each
-target item, so that a rare source item may lead nowhere.
+target item, so that a rare source item may lead nowhere. Where everybody has many items the latter is by far better,
+for each target then has the same number of sources, however popular it is: so the search tries both.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ from scipy import sparse
 class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
     """The weight of item i for item j is Σ_u p(u|i)^alpha · p(j|u)^alpha / popularity(j)^beta.
 
-    `top_k` entries of each source item i are kept, the strongest. With `normalize_weight` those of one i sum to 1, so
-    that each item of a history counts as much as any other.
+    The `top_k` strongest entries of each source item i are kept, or with `strongest_of="TARGET"` of each target item
+    j. With `normalize_weight` those of one i sum to 1, so that each item of a history counts as much as any other.
     """
+
+    def __init__(self, matrix: Any, *, strongest_of: str = "SOURCE", **parameters: Any) -> None:
+        super().__init__(matrix, **parameters)
+        self.strongest_of = strongest_of
 
     def _learn(self) -> None:
         interactions = self.X_train_all.astype(np.float64).tocsr()
@@ -32,10 +37,19 @@ class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
         popularity = np.maximum(np.asarray(interactions.sum(axis=0)).ravel(), 1.0)
         penalized = (to_items @ sparse.diags(popularity**-self.beta)).tocsr()
         top_k = interactions.shape[1] if self.top_k is None else self.top_k
-        # Neither normalized nor shrunk, this similarity is the plain product, of which the best of each row are kept.
-        product = CosineSimilarityComputer(penalized.T.tocsr(), 0.0, False, self.n_threads)
-        weights = product.compute_similarity(to_users, top_k)
+        weights = (
+            self._strongest(penalized.T.tocsr(), to_users, top_k)
+            if self.strongest_of == "SOURCE"
+            else self._strongest(to_users, penalized.T.tocsr(), top_k).T.tocsr()
+        )
         self._W = _rows_to_one(weights) if self.normalize_weight else weights
+
+    def _strongest(self, columns: Any, rows: Any, top_k: int) -> Any:
+        """rows · columnsᵀ, the `top_k` strongest entries of each row, (items, items); both are (items, users).
+
+        irspack's similarity, neither normalized nor shrunk, is this product.
+        """
+        return CosineSimilarityComputer(columns, 0.0, False, self.n_threads).compute_similarity(rows, top_k)
 
 
 def _rows_to_one(matrix: Any) -> Any:

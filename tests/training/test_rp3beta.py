@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from irspack.recommenders import RP3betaRecommender
 from scipy import sparse
 
 from svc.training.rp3beta import TransitionRP3betaRecommender
@@ -54,6 +55,15 @@ def test_the_strongest_entries_of_each_source_item_stay() -> None:
     found = TransitionRP3betaRecommender(matrix, alpha=1.0, beta=0.1, top_k=5, n_threads=2).learn().W.toarray()
     assert ((found > 0).sum(axis=1) == np.minimum((expected > 0).sum(axis=1), 5)).all()
     np.testing.assert_allclose(np.sort(found, axis=1), np.sort(expected, axis=1), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_with_the_strongest_entries_of_each_target_it_is_irspacks_own(normalize: bool) -> None:
+    """On binary data with exponent 1, where irspack's exponent changes nothing."""
+    matrix, parameters = interactions(), {"beta": 0.3, "top_k": 5, "normalize_weight": normalize, "n_threads": 1}
+    own = TransitionRP3betaRecommender(matrix, strongest_of="TARGET", **parameters).learn().W
+    assert (own.getnnz(axis=0) <= 5).all()
+    np.testing.assert_allclose(own.toarray(), RP3betaRecommender(matrix, **parameters).learn().W.toarray(), rtol=1e-9)
 
 
 def test_the_exponent_matters_on_binary_data() -> None:
