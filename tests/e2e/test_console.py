@@ -279,15 +279,41 @@ def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab
     page.get_by_text("Filters, reasons and diversity").click()
     page.get_by_label("year from").fill("1970")
     page.get_by_label("year to").fill("1974")
-    page.get_by_label("Say why each item is there").check()
+    assert page.get_by_label("Say why each item is there").is_checked()
     assert '"history":["i41"]' in tab.curl()
     assert '"filter":{"year":{"gte":1970,"lte":1974}}' in tab.curl()
     names = tab.recommend()
     assert sorted(names) == [f"Story number {item}" for item in range(10, 15)]
     answer = page.locator("#answer")
     playwright.expect(answer).to_contain_text("The ranking goes by: history")
-    playwright.expect(answer).to_contain_text("because of Story number 41 (100 %)")
+    playwright.expect(answer).to_contain_text("because you chose Story number 41 (100 %)")
     playwright.expect(answer).to_contain_text("The page is short because no more items satisfy the filter.")
+
+
+def test_diversity_shows_the_page_before_and_after(tab: Tab, server: Server) -> None:
+    """Side by side, as the API answers without it and with it; what only one of them has is marked on both."""
+    page = tab.open()
+    page.get_by_label("User id").fill("u3")
+    page.get_by_label("Number of results").fill("8")
+    assert len(tab.recommend()) == 8
+    assert page.locator(".pages").count() == 0
+    page.get_by_text("Filters, reasons and diversity").click()
+    page.get_by_label("Diversity, from 0 to 1").fill("0.8")
+    pages = page.locator(".pages section")
+    playwright.expect(pages).to_have_count(2)
+    assert pages.locator("h4").all_text_contents() == ["Without diversity", "With diversity 0.8"]
+    shown = [set(pages.nth(place).locator(".said dd code").all_text_contents()) for place in range(2)]
+    asked = {"user_id": "u3", "limit": 8, "explain": 3}
+    for place, diversity in enumerate((0, 0.8)):
+        body = {**asked, "diversity": diversity}
+        answer = server.client.post("/v1/recipes/movies:recommend", json=body, headers={"X-API-Key": KEY}).json()
+        assert {item["item_id"] for item in answer["items"]} == shown[place]
+    assert shown[0] != shown[1]
+    for place in range(2):
+        marked = pages.nth(place).locator("li").filter(has=page.locator(".only")).locator(".said dd code")
+        assert set(marked.all_text_contents()) == shown[place] - shown[1 - place]
+    assert page.locator("#answer").get_by_text(re.compile("^because you chose Story number")).count() > 0
+    assert '"diversity":0.8' in tab.curl()
 
 
 def test_a_page_that_is_short_without_a_filter_says_so_too(tab: Tab) -> None:

@@ -23,6 +23,9 @@ export function startAttempt(keys) {
   byId("curl-copy").replaceChildren(copyButton(byId("curl"), "the command"));
   select.addEventListener("change", rebuild);
   form.addEventListener("input", changed);
+  form.addEventListener("change", (event) => {
+    if (event.target.type === "range" && form.checkValidity()) run();
+  });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     run();
@@ -145,11 +148,13 @@ async function run() {
   const answer = byId("answer");
   answer.setAttribute("aria-busy", "true");
   try {
-    const [result, somebody] = await Promise.all([ask(path, { body, signal }),
-      body.user_id === undefined ? null : ask(recipePath(recipe, `/somebody?user_id=${encodeURIComponent(body.user_id)}`), { signal })]);
+    const [result, somebody, before] = await Promise.all([ask(path, { body, signal }),
+      body.user_id === undefined ? null : ask(recipePath(recipe, `/somebody?user_id=${encodeURIComponent(body.user_id)}`), { signal }),
+      body.diversity === undefined ? null : ask(path, { body: { ...body, diversity: 0 }, signal })]);
     byId("answer-title").textContent = heading(body, recipe);
     if (result.ok) {
-      answer.replaceChildren(...ranking(result.body, result.ms, body), ...(somebody?.ok ? [historyOf(somebody.body)] : []), rawJson(result.body));
+      const same = before?.ok && before.body.model_version === result.body.model_version;
+      answer.replaceChildren(...ranking(result.body, result.ms, body, same ? before.body.items : null), ...(somebody?.ok ? [historyOf(somebody.body)] : []), rawJson(result.body));
       say(byId("answer-said"), `${result.body.items.length} items recommended`);
     } else answer.replaceChildren(failure(result, described(recipe)?.feature_columns), rawJson(result.body));
     answer.removeAttribute("aria-busy");

@@ -8,8 +8,10 @@ export function narrowing(fields, changed) {
   const labels = fields.filter((field) => field.kind !== "numerical");
   const picked = featureForm(labels.map((field) => ({ ...field, kind: "multi_label", n_values: field.values.length })), changed);
   const ranges = fields.filter((field) => field.kind === "numerical").map(range);
-  const why = el("input", { type: "checkbox" });
-  const diversity = el("input", { id: newId("diversity"), type: "range", min: "0", max: "1", step: "0.1", value: "0" });
+  const why = el("input", { type: "checkbox", checked: true });
+  const diversity = el("input", { id: newId("diversity"), type: "range", min: "0", max: "1", step: "0.1", value: "0",
+    oninput: () => (chosen.textContent = diversity.value) });
+  const chosen = el("output", { for: diversity.id }, "0");
   const conditions = () => [
     ...Object.entries(picked.values()).map(([name, values]) => ({ [name]: { any: values } })),
     ...ranges.map((one) => one.condition()).filter(Boolean),
@@ -18,7 +20,8 @@ export function narrowing(fields, changed) {
     fields.length ? null : el("p", { class: "hint" }, "The recipe declares no filter_fields."),
     picked.node, ranges.map((one) => one.node),
     el("label", { class: "box plain" }, why, el("span", {}, "Say why each item is there")),
-    el("div", { class: "field" }, el("label", { for: diversity.id }, "Diversity, from 0 to 1"), diversity));
+    el("div", { class: "field" }, el("label", { for: diversity.id }, "Diversity, from 0 to 1"), el("div", { class: "beside" }, diversity, chosen),
+      el("p", { class: "hint" }, "Above 0 the page without it stands beside it.")));
   return { node, values: () => {
     const all = conditions();
     return {

@@ -72,12 +72,9 @@ export function named(item) {
     note: [item.item_id, ...rest.map((field) => shownValue(item[field]))].join(" · ") };
 }
 
-/** The items of an answer, best first. */
-export function ranking(body, ms, asked = {}) {
+/** The items of an answer, best first; beside them those of the answer `before` diversity, if there are any. */
+export function ranking(body, ms, asked = {}, before = null) {
   const { items, ignored_features: ignored, ignored_items: unknown, profile, fallback } = body;
-  const scores = items.map((item) => item.score ?? 0);
-  const highest = Math.max(...scores);
-  const lowest = Math.min(...scores, 0);
   const short = items.length < asked.limit;
   return [
     el("p", { class: "muted" }, `${items.length} ${items.length === 1 ? "item" : "items"} of ${body.recipe} in ${ms.toFixed(0)} ms by model `,
@@ -89,11 +86,29 @@ export function ranking(body, ms, asked = {}) {
     short && el("p", { class: "note" }, asked.filter ? "The page is short because no more items satisfy the filter."
       : "The page is short because no more items may be shown: the recipe's own filter, its list of available items, or the size "
         + "of the catalogue."),
-    el("ol", { class: "ranking" }, items.map((item) => entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1)))),
+    before ? sideBySide(before, items, asked) : list(items, asked),
   ].filter(Boolean);
 }
 
-function entry(item, share) {
+/** The page before and after diversity; what only one of them has is marked. */
+function sideBySide(before, after, asked) {
+  const page = (title, own, other) => el("section", {}, el("h4", {}, title),
+    list(own, asked, new Set(other.map((item) => item.item_id))));
+  return el("div", { class: "pages" }, page("Without diversity", before, after), page(`With diversity ${asked.diversity}`, after, before));
+}
+
+/** Items as a list; those that are not among `others`, where these are given, are marked. */
+function list(items, asked, others = null) {
+  const scores = items.map((item) => item.score ?? 0);
+  const [highest, lowest] = [Math.max(...scores), Math.min(...scores, 0)];
+  return el("ol", { class: "ranking" }, items.map((item) => {
+    const node = entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1), asked);
+    if (others && !others.has(item.item_id)) node.querySelector(".said").append(el("p", { class: "hint only" }, "only on this page"));
+    return node;
+  }));
+}
+
+function entry(item, share, asked) {
   const title = titleField(item);
   const rest = Object.keys(item).filter((field) => ![title, ...OWN].includes(field));
   const bar = el("span", { class: "bar", "aria-hidden": "true" });
@@ -105,16 +120,21 @@ function entry(item, share) {
       el("dl", { class: "rest" }, el("div", {}, el("dt", {}, "id"), el("dd", {}, id, " ", copyButton(id, `the id ${item.item_id}`))),
         rest.map((field) => el("div", {}, el("dt", {}, field), el("dd", {}, shownValue(item[field]))))),
       item.reason && el("p", { class: "hint" }, item.reason.join(", ")),
-      item.because?.length > 0 && el("p", { class: "hint" }, `because of ${item.because.map(because).join(", ")}`)),
+      item.because?.length > 0 && el("p", { class: "hint" }, because(item.because, asked))),
     item.score === undefined ? null : el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(item.score), bar)));
 }
 
-/** One reason with its share of the score. */
-function because(reason) {
-  if (reason.reason) return "many who chose it";
-  const title = titleField(reason);
-  const name = reason.feature ?? (title && reason[title] !== null ? shownValue(reason[title]) : reason.item_id);
-  return `${name} (${Math.round(100 * reason.share)} %)`;
+/** The reasons of an item: what somebody chose, or is like, and what is known of them, each with its share of the score. */
+function because(reasons, asked) {
+  if (reasons.some((one) => one.reason)) return "because many chose it";
+  const share = (one) => `(${Math.round(100 * one.share)} %)`;
+  const chosen = reasons.filter((one) => !one.feature).map((one) => {
+    const title = titleField(one);
+    return `${title && one[title] !== null ? shownValue(one[title]) : one.item_id} ${share(one)}`;
+  });
+  const known = reasons.filter((one) => one.feature).map((one) => `${one.feature} ${share(one)}`);
+  const verb = asked.user_id !== undefined || asked.history ? "because you chose" : "because of";
+  return [chosen.length && `${verb} ${chosen.join(", ")}`, known.length && `because of ${known.join(", ")}`].filter(Boolean).join("; ");
 }
 
 /** Why there is no answer: what the server says, and what it means. */
