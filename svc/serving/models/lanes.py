@@ -98,10 +98,7 @@ class Lane:
         are then scored by themselves.
         """
         if self._may_score_here(queries, alone=alone):
-            outcome = self._score_here([queries])[0]
-            if isinstance(outcome, Exception):
-                raise outcome
-            return outcome
+            return self._score_alone(queries)
         if self._closing:
             return await self._threads.run(
                 self._model.rank, queries, usual_s=self._usual_s(len(queries)), abandon_on_cancel=True
@@ -198,9 +195,16 @@ class Lane:
         cheap = self._costs_s[size.bit_length()] < limit_s
         return cheap and all(query.user >= 0 and query.limit <= INLINE_LIMIT for query in queries)
 
+    def _score_alone(self, queries: Sequence[Query]) -> list[Ranking]:
+        started = time.thread_time()
+        try:
+            return _checked(self._model.rank(queries), len(queries))
+        finally:
+            self._learn(len(queries), time.thread_time() - started)
+
     def _score_here(self, questions: list[Sequence[Query]]) -> list[Outcome]:
         outcomes, seconds = _rank_apart(self._model, questions)
-        self._learn(questions, seconds)
+        self._learn(_count(questions), seconds)
         return outcomes
 
     async def _score_in_thread(self, questions: list[Sequence[Query]]) -> list[Outcome]:
@@ -211,7 +215,7 @@ class Lane:
             )
         finally:
             self._busy = False
-        self._learn(questions, seconds)
+        self._learn(_count(questions), seconds)
         return outcomes
 
     def _usual_s(self, count: int) -> float:
@@ -219,9 +223,9 @@ class Lane:
         known_s = self._costs_s[count.bit_length()]
         return 0.0 if known_s == math.inf else known_s
 
-    def _learn(self, questions: list[Sequence[Query]], seconds: float) -> None:
+    def _learn(self, count: int, seconds: float) -> None:
         """Move the estimate one step towards the median cost for this batch size: a rare slow call hardly moves it."""
-        size = _count(questions).bit_length()
+        size = count.bit_length()
         known_s = self._costs_s[size]
         self._costs_s[size] = seconds if known_s == math.inf else known_s * (_STEP if seconds > known_s else 1 / _STEP)
 
@@ -259,10 +263,15 @@ def _count(questions: Sequence[Sequence[Query]]) -> int:
     return sum(map(len, questions))
 
 
+def _checked(rankings: list[Ranking], count: int) -> list[Ranking]:
+    if len(rankings) != count:
+        raise RuntimeError(f"the model answered {len(rankings)} of {count} queries")
+    return rankings
+
+
 def _deal(rankings: list[Ranking], questions: list[Sequence[Query]]) -> list[Outcome]:
     """Split `rankings`, one for each query, into the shares of the callers."""
-    if len(rankings) != _count(questions):
-        raise RuntimeError(f"the model answered {len(rankings)} of {_count(questions)} queries")
+    _checked(rankings, _count(questions))
     shares: list[Outcome] = []
     start = 0
     for part in questions:
