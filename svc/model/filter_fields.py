@@ -26,6 +26,7 @@ from pydantic_core import to_json
 
 from svc.errors import MetadataError
 from svc.model.features import TokenColumn
+from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
 from svc.model.item_sets import ItemSet
 
@@ -58,6 +59,7 @@ class LabelField:
         order = np.argsort(label_of, kind="stable")
         self.kind = kind
         self.names = names
+        self._finder = IdFinder(names)
         self.n_items = n_items
         self.items = np.ascontiguousarray(item_of[order])
         self.item_starts = _starts(label_of, len(names))
@@ -90,7 +92,7 @@ class LabelField:
     def matching(self, name: str, operand: Any) -> ItemSet:
         if name == "exists":
             return self.exists if operand else ~self.exists
-        found = self.names.indices(operand)
+        found = self._finder.indices(operand)
         known = found[found >= 0]
         if name == "all" and len(known) < len(found):
             return ItemSet.of_columns(known[:0], self.n_items)

@@ -1,0 +1,92 @@
+"""What does the server spend on a request with a random filter, over HTTP?
+
+41,000 items, three filter fields; filters that no request before had, right and wrong ones in turn, one request at a
+time. Processor time of all threads of the server, as the kernel counts it; other work on the machine makes it larger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.common import origin
+from benchmarks.filters import N_ITEMS, N_USERS, ials, served
+from tests.e2e.server import Server, make_home, put, write_recipe
+from tests.filter_trees import KINDS, condition, fuzzed, widest
+
+BOUND_MS = 5.0
+
+
+def home(folder: Path) -> Path:
+    rng, numbers = random.Random(1), np.random.default_rng(1)
+    found = make_home(folder, "m", served(ials(numbers), numbers).model)
+    genres = ("|".join({f"g{rng.randint(0, 30)}" for _ in range(3)}) for _ in range(N_ITEMS))
+    rows = (f"i{n},{genre},{rng.randint(1950, 2026)},c{rng.randint(0, 90)}" for n, genre in enumerate(genres))
+    put(folder / "items.csv", "\n".join(["item,genres,year,country", *rows, ""]))
+    metadata = {
+        "source": {"type": "csv", "path": str(folder / "items.csv")},
+        "id_column": "item",
+        "filter_fields": [{"name": name, "kind": kind} for name, kind in KINDS.items()],
+    }
+    write_recipe(found, "m", folder / "m.svc", item_metadata=metadata)
+    return found
+
+
+def spent_s(server: Server) -> float:
+    """Processor time of all threads so far."""
+    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
+
+
+def measure(server: Server, make: Callable[[random.Random], Any], count: int, found: Counter[int]) -> list[float]:
+    """Milliseconds of each request, ascending."""
+    rng, spent = random.Random(count), []
+    for number in range(count):
+        body = {"user_id": f"u{number % N_USERS}", "filter": make(rng)}
+        content = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+        before = spent_s(server)
+        answer = server.client.post("/v1/recipes/m:recommend", content=content)
+        spent.append((spent_s(server) - before) * 1e3)
+        found[answer.status_code] += 1
+    return sorted(spent)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--filters", type=int, default=5000)
+    options = parser.parse_args()
+    print("\n".join(origin()))
+    print("\n| filter | requests | median ms | p99 ms | highest ms | over 5 ms | statuses |")
+    print("|---|---|---|---|---|---|---|")
+    kinds: dict[str, tuple[Callable[[random.Random], Any], int]] = {
+        "none": (lambda _: None, options.filters // 5),
+        "one condition": (condition, options.filters // 5),
+        "fuzzed": (fuzzed, options.filters),
+        "32 conditions of 1,000 values": (widest, max(2, options.filters // 250)),
+    }
+    with tempfile.TemporaryDirectory() as folder, Server(home(Path(folder))) as server:
+        for number in range(50):
+            server.recommend("m", f"u{number}")
+        for name, (make, count) in kinds.items():
+            found: Counter[int] = Counter()
+            spent = measure(server, make, count, found)
+            over = sum(one > BOUND_MS for one in spent)
+            shown = ", ".join(f"{status}: {n}" for status, n in sorted(found.items()))
+            p99 = spent[int(0.99 * len(spent))]
+            print(
+                f"| {name} | {count} | {median(spent):.2f} | {p99:.2f} | {spent[-1]:.2f} | {over} | {shown} |",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

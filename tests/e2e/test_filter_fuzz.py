@@ -1,0 +1,51 @@
+"""Random filters over HTTP, against a real server: no 5xx, whatever they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import Server, make_home, put, write_recipe
+from tests.filter_trees import KINDS, fuzzed, widest
+from tests.serving.artifacts import factor_model
+
+pytestmark = pytest.mark.integration
+TREES = int(os.environ.get("SVC_TEST_FILTERS", "2000"))
+N_ITEMS = 4000
+GENRES = ("Comedy", "Drama|Comedy", "War|g7", "", "d e|é")
+
+
+def home(folder: Path) -> Path:
+    found = make_home(folder, "films", factor_model(100, N_ITEMS, 16))
+    rows = [f"i{n},{GENRES[n % 5]},{1950 + n % 70 if n % 11 else ''},c{n % 90}" for n in range(N_ITEMS)]
+    put(folder / "films.csv", "\n".join(["film,genres,year,country", *rows, ""]))
+    metadata = {
+        "source": {"type": "csv", "path": str(folder / "films.csv")},
+        "id_column": "film",
+        "filter_fields": [{"name": name, "kind": kind} for name, kind in KINDS.items()],
+    }
+    write_recipe(found, "films", folder / "films.svc", item_metadata=metadata)
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_fuzzed_filters_end_in_answers_and_refusals_only(tmp_path: Path) -> None:
+    """SVC_TEST_FILTERS in the environment says how many; the widest that is allowed is among them."""
+    rng = random.Random(23)
+    found: Counter[int] = Counter()
+    with Server(home(tmp_path)) as server:
+        for number in range(TREES):
+            tree = widest(rng) if number % 500 == 499 else fuzzed(rng)
+            body = json.dumps({"user_id": f"u{number % 100}", "filter": tree}).encode()
+            answer = server.client.post("/v1/recipes/films:recommend", content=body)
+            found[answer.status_code] += 1
+            assert answer.status_code in (200, 404, 422), (answer.text, body)
+        assert found[200] > TREES // 4
+        assert found[422] > TREES // 10
+        assert server.metric('svc_v1_requests_total{recipe="films",status="error"}') == 0
+        assert server.health()[0] == 200
