@@ -9,7 +9,7 @@ from typing import Any
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_store, read_verified
-from svc.errors import ArtifactError, DataChangedTooMuch
+from svc.errors import ArtifactError, ArtifactReadError, DataChangedTooMuch
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
@@ -33,13 +33,22 @@ class Incumbent:
 
 
 def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -> Incumbent | None:
-    """The live model of the recipe. None, and an event that says why, where there is none that can be trusted."""
+    """The live model of the recipe. None, and an event that says why, where there is none that can be trusted.
+
+    Raises ArtifactReadError where one is there and the store does not give it: nothing is known of it then.
+    """
+    store = open_store(loaded.output_uri, settings)
     try:
-        open_store(loaded.output_uri, settings).marker()
+        store.marker()
         blob, parsed = read_verified(loaded.output_uri, keys, settings)
         return Incumbent(parsed.header, blob.sha256, parsed.payload)
     except FileNotFoundError:
         reason = "there is no earlier model"
+    except ArtifactReadError as error:
+        target = store.live()
+        if target is None or store.has_version(target):
+            raise
+        reason = error.message
     except ArtifactError as error:
         reason = error.message
     logs.emit(events.INCUMBENT_NOT_COMPARABLE, recipe=loaded.recipe.name, reason=reason)

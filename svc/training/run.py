@@ -235,7 +235,6 @@ class _Run:
         result = self._search(task, location)
         self.progress.phase("measuring the winner")
         certainty = measure_certainty(task, result)
-        promotion = self._decide(task, certainty, keys)
         variety = self._variety(task, result, certainty)
         self.progress.phase("training the final model")
         final = self._final_model(task, result)
@@ -261,6 +260,7 @@ class _Run:
         head = header(self.loaded, facts) | fresh_fields(
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
+        promotion = self._decide(task, certainty, keys)  # last, so that it is about the model that is live by then
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self._earlier(keys)
         self.progress.phase("writing the artifact")

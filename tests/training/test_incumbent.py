@@ -91,6 +91,28 @@ def test_an_incumbent_that_cannot_be_verified_stops_nobody(
     assert "magic bytes mismatch" in said[0]
 
 
+def test_an_incumbent_that_the_store_keeps_to_itself_stops_the_run(
+    make_recipe: Callable[..., LoadedRecipe], log: list[dict]
+) -> None:
+    """It may be fine: a store that fails for a moment must not let unproven data or models pass."""
+    loaded = make_recipe(cleansing=BOUNDS)
+    Path(loaded.output_uri).mkdir(parents=True)
+    assert run(loaded) == 5
+    assert log[-1]["event"] == "train_error"
+    assert "incumbent_not_comparable" not in {record["event"] for record in log}
+
+
+def test_a_pointer_to_nothing_stops_nobody(make_recipe: Callable[..., LoadedRecipe], log: list[dict]) -> None:
+    """Its target was deleted: there is no live model, and the next training mends that."""
+    loaded = make_recipe(cleansing=BOUNDS, output={"path": "out/small.svc", "versioning": "append_sha"})
+    assert run(loaded) == 0
+    for version in Path(loaded.output_uri).parent.glob("small.*.svc"):
+        version.unlink()
+    log.clear()
+    assert run(loaded) == 0
+    assert "does not exist" in next(r["reason"] for r in log if r["event"] == "incumbent_not_comparable")
+
+
 def test_the_bounds_are_no_part_of_the_hash(make_recipe: Callable[..., LoadedRecipe]) -> None:
     """They do not change what a model is."""
     plain = make_recipe()
