@@ -1,13 +1,13 @@
-"""In which order a ranking is shown: boosts, then diversity and limits, then pins. The one function is `arrange`.
+"""Rearranges a ranking for display: boosts first, then diversity and limits, then pins. The entry point is `arrange`.
 
-What may be shown at all was decided before: a ranking holds only items that filters, availability, exclusions and
-seen items left, and no rule brings another one in.
+Which items may be shown is decided earlier: filters, availability, exclusions and seen items have already been applied,
+and no rule here adds an item that they removed.
 
 | symbol | meaning |
 |---|---|
 | pool | the best max(100, 5 · wanted) items, among which diversity chooses |
-| relevance | the score moved to 0..1 over the pool |
-| eligible | not taken yet, and none of its labels has reached its limit |
+| relevance | the score, rescaled to 0..1 within the pool |
+| eligible | not chosen yet, and none of its labels has reached its limit |
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ POOL_PER_ITEM: Final = 5
 Items = NDArray[np.int32]
 Scores = NDArray[np.float64]
 Similar = Callable[[int], NDArray[np.float64]]
-"""Similarities of the item at one place of a pool to all of them."""
+"""Maps an index into a pool to the similarities of that item to every item of the pool."""
 
 
 class Boost(NamedTuple):
@@ -48,7 +48,7 @@ class Pin(NamedTuple):
 
 
 class Rules(NamedTuple):
-    """How a ranking is arranged. Without any, it stays as it is."""
+    """The rules for one ranking. The defaults leave it unchanged."""
 
     diversity: float = 0.0
     limits: tuple[Limit, ...] = ()
@@ -57,16 +57,16 @@ class Rules(NamedTuple):
 
     @property
     def needs_all(self) -> bool:
-        """Whether the order of the whole ranking may change, so that its beginning is not enough."""
+        """True when a rule may lift any item to the top, so that ranking only the best items is not enough."""
         return bool(self.boosts)
 
     def pool(self, wanted: int) -> int:
-        """How many of the best items are looked at for so many on the page."""
+        """How many of the best items must be ranked so that `wanted` of them can be chosen."""
         return max(POOL, POOL_PER_ITEM * wanted) if self.diversity or self.limits else wanted + len(self.pins)
 
 
 class Arranged(NamedTuple):
-    """Columns, their scores by the model, and for each the reasons why it is where it is."""
+    """Item columns, their model scores, and for each item the rules that put it at its position."""
 
     items: Items
     scores: Scores
@@ -74,7 +74,7 @@ class Arranged(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """A ranking by falling score. `rest` gives the whole of it, where `items` are only its beginning."""
+    """A ranking by descending score. When `items` are only its beginning, `rest` returns all of it."""
 
     items: Items
     scores: Scores
@@ -110,7 +110,7 @@ def arrange(
 
 
 def _boosted(items: Items, scores: Scores, boosts: Sequence[Boost]) -> tuple[Scores, Scores | None]:
-    """Scores moved to be non-negative, times the factors that apply; and these, None without boosts."""
+    """Scores shifted to be non-negative times their boost factors; and those factors, None without boosts."""
     if not boosts or not len(items):
         return scores, None
     factors = np.ones(len(items))
@@ -128,7 +128,7 @@ def _is_boosted(boosts: Sequence[Boost], column: int) -> bool:
 
 
 class _Counts:
-    """How often each label of the limited fields was taken, and which items that rules out."""
+    """Counts the labels of the chosen items, and marks every item ineligible whose label has reached its limit."""
 
     def __init__(self, items: Items, limits: Sequence[Limit]) -> None:
         self.eligible = np.ones(len(items), dtype=np.bool_)
@@ -151,7 +151,7 @@ class _Counts:
 def _choose(
     items: Items, values: Scores, rules: Rules, wanted: int, similar: Callable[[Items], Similar]
 ) -> tuple[list[int], set[int]]:
-    """Places of the chosen, in order, and those of them that diversity took before a better one."""
+    """Indices of the chosen items in order, and the set of those that diversity preferred to a more relevant item."""
     if not rules.diversity:
         return _continued(items, rules.limits, [], wanted), set()
     pool = items[: rules.pool(wanted)]
@@ -172,7 +172,7 @@ def _choose(
 
 
 def _continued(items: Items, limits: Sequence[Limit], chosen: Sequence[int], wanted: int) -> list[int]:
-    """Places of further items in their order, until so many are chosen; what was chosen counts for the limits."""
+    """Indices of further items in ranking order until `wanted` are chosen; the limits count those chosen already."""
     if not limits:
         taken = set(chosen)
         return [place for place in range(min(len(items), wanted + len(taken))) if place not in taken][
@@ -199,7 +199,7 @@ def _relevance(values: Scores) -> Scores:
 def _with_pins(
     rows: list[tuple[int, float, tuple[str, ...]]], pins: Sequence[Pin], pinned: Scores, wanted: int, *, ends: bool
 ) -> Arranged:
-    """Put each pin at its place; one behind the end of the whole ranking stands at its end, where `rows` reach it."""
+    """Insert each pin at its position. One beyond the whole ranking goes to its end, if `rows` reach that far."""
     for number in sorted(range(len(pins)), key=lambda number: pins[number].position):
         pin = pins[number]
         if pin.position <= len(rows) or ends:

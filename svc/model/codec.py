@@ -13,8 +13,8 @@ Three gates stand before anything is built. The operations of the pickle are com
 thing: make an instance from its state. numpy's own reconstruction functions are not among the names;
 an array is rebuilt by `array` here, from an element type that must be in `DTYPES`.
 
-Messages tell types and lengths of what has not been checked, never its text: some hundred bytes can be a value
-whose text has a billion letters.
+Error messages give types and lengths of unchecked values, never the values as text: a few hundred bytes can encode a
+value whose text has a billion characters.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 
 def _shown(value: object) -> str:
-    """A short text as it is; of anything else its type, and its length if it has one."""
+    """A short string as it is; for any other value its type, and its length if it has one."""
     if type(value) is str and len(value) <= 20:
         return repr(value)
     size = f" of {len(value)}" if isinstance(value, str | bytes | tuple | list | dict | set | frozenset) else ""
@@ -133,7 +133,7 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
 
 
 class _Builder:
-    """What the name of an allowed class gives while decoding: it makes instances and can do nothing else."""
+    """Stands in for an allowed class while decoding: it can create instances and do nothing else."""
 
     __slots__ = ("_cls",)
 
@@ -211,7 +211,7 @@ def decode(payload: memoryview) -> Any:
         raise
     except Exception as error:
         kind = type(error).__name__
-    # Raised here, not within: an error may hold a value of the payload, which a traceback would write out.
+    # Raised outside of `except`: the original error may hold a value of the payload, and a traceback would print it.
     raise PayloadInvalid(f"payload cannot be decoded: {kind}")
 
 

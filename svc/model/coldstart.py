@@ -40,7 +40,7 @@ DENSE_FEATURES = 64
 class LeastSquares(Stored):
     """The exact minimizer of the iALS objective for users and items that training did not see.
 
-    `user_mean`, (K,) float32, is what users without features are drawn to; None: zero.
+    `user_mean`, (K,) float32, is the prior of users without features; None: zero.
     `confidence` and `target_weight` are those of an interaction of value 1. `user_weights`, (F, K) float32, and
     `item_weights` are W of either side, None where the model has no features there.
     """
@@ -78,7 +78,7 @@ class LeastSquares(Stored):
         self.n_items = n_items
         self.user_weights = user_weights
         self.item_weights = item_weights
-        if user_mean is not None:  # left out otherwise, so that models without a mean keep their bytes
+        if user_mean is not None:  # not stored when absent, so that artifacts without a mean keep their bytes
             self.user_mean = user_mean
 
     def ready(self, item_gram: NDArray[np.float64], user_gram: NDArray[np.float64] | None) -> None:
@@ -115,7 +115,8 @@ class LeastSquares(Stored):
 
         `weights`, (B, S), are the values of the interactions where they are not all 1.
 
-        All products are stacks of small ones, each of which has the same shape and so the same bits in any batch.
+        Every product is a stack of small matrix products of one fixed shape, so that a result has the same bits in any
+        batch.
         """
         r = self.regularization(seeds.shape[1], self.n_items)
         diagonal = self._eigenvalues + r
@@ -141,10 +142,11 @@ class LeastSquares(Stored):
         described: Matrix | None,
         features: Vector | None,
     ) -> tuple[Matrix, Matrix | None, Matrix | None]:
-        """What each part of a history adds to the scores of `items`, (m, K).
+        """The contribution of each part of a history to the scores of `items`, (m, K).
 
-        That are seeds, (s, K), with their weights; `described` unseen items, (d, F), by their features; and the
-        user's own features, (F,). As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b.
+        The parts are the seeds, (s, K), with their weights; the unseen items that `described`, (d, F), gives by their
+        features; and the user's own features, (F,). As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of
+        b.
         """
         unseen = np.empty((0, seeds.shape[1])) if described is None else self.items_from_features(described)
         count = len(seeds) + len(unseen)
@@ -166,7 +168,7 @@ class LeastSquares(Stored):
         return of_seeds[:, : len(seeds)], of_described, of_features
 
     def _confidences(self, weights: Matrix) -> Matrix:
-        """c of interactions of these values.
+        """The confidences c of interactions with these values.
 
         Either c is the value itself, or log(1 + value/epsilon), whose epsilon follows from c of the value 1.
         """
@@ -208,7 +210,7 @@ class LeastSquares(Stored):
 
 
 def _mapped(features: Matrix, matrix: Matrix | None) -> Matrix:
-    """features · matrix, row by row so that the bits of a row do not depend on the others."""
+    """features · matrix, computed row by row so that the bits of one row do not depend on the others."""
     if matrix is None:
         raise ValueError("the model has no map for features of this side")
     if features.shape[1] <= DENSE_FEATURES:

@@ -1,7 +1,7 @@
-"""Why an item: the addends of its score, for models whose score is a sum over the profile.
+"""Explains why an item is recommended, for models whose score is a sum of contributions from the user's profile.
 
-Shares are contributions divided by the score, so they and the rest add up to 1. What no reason can be named for, such
-as the constant among the features, is part of the rest.
+Shares are contributions divided by the score, so they and the rest add up to 1. Contributions that have no name to
+show, such as that of the constant feature, are part of the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Because(NamedTuple):
 
 
 POPULAR = Because((("popular", 1.0),), 0.0)
-"""For models that rank everybody's items alike."""
+"""The explanation for models that give every user the same ranking."""
 
 
 def reasons_of(
@@ -73,7 +73,7 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
 
 
 def feature_names(encoder: SideEncoder | None, vector: NDArray[np.float64] | None) -> list[str | None]:
-    """What each place of an encoded vector says, such as `genres=Comedy` or `age=34`; None for the constant."""
+    """The name of each place of an encoded vector, such as `genres=Comedy` or `age=34`; None for the constant."""
     if encoder is None:
         return []
     names: list[str | None] = []

@@ -23,9 +23,9 @@ FEATURE_VERSION = 1
 
 _SHOWN_CHARACTERS = 256
 LEAST_DEVIATION = 1e-8
-"""A deviation below this times max(|mean|, 1) is rounding noise: the column says nothing."""
+"""A deviation below this times max(|mean|, 1) is rounding noise: the column counts as constant."""
 FARTHEST_RANGES = 10.0
-"""A value further outside the training range than this many ranges is a mistake, not a feature."""
+"""A value further outside the training range than this many times its width is refused as a mistake."""
 
 Value = tuple[NDArray[np.intp], NDArray[np.float64]]
 _NOTHING: Value = (np.empty(0, dtype=np.intp), np.empty(0))
@@ -80,11 +80,11 @@ class TokenColumn(Stored):
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def encode(self, value: object) -> Value:
-        """Places and ones. Tokens that training did not see, or pruned, give nothing."""
+        """The places of the known tokens, and a 1 for each; tokens that training did not see or pruned are left out."""
         return self.read(value)[0]
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """As `encode`, and the tokens that give nothing."""
+        """As `encode`, and the tokens that were left out."""
         try:
             texts = self.split(value)
         except TypeError as error:
@@ -188,8 +188,10 @@ class SideEncoder(Stored):
         return sum(column.width for column in self.encoders) + 1
 
     def encode(self, features: Mapping[str, object]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-        """The vector, (dim,), and what of the features says nothing: keys that name no declared column, in the order of
-        the request, then values that training did not see or did not keep, as `column=value`.
+        """The vector, (dim,), and the features that were ignored.
+
+        Those are keys that name no declared column, in the order of the request, then values that training did not see
+        or did not keep, as `column=value`.
 
         Raises FeatureValueUnusable, naming the column, for a value of a wrong kind or far out of range.
         """

@@ -33,7 +33,7 @@ from svc.model.item_sets import ItemSet
 Tree = tuple[Any, ...]
 """A canonical filter tree, as `svc.recipe.filter_tree` makes it."""
 CACHE_BYTES: Final = 8 << 20
-"""Item sets kept for filters that may come again; 1,600 of them at 41,000 items."""
+"""Memory for the item sets of recent filters: room for 1,600 of them at 41,000 items."""
 LEAST_CACHED: Final = 16
 MAX_SHOWN_VALUES: Final = 200
 _COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
@@ -103,7 +103,7 @@ class LabelField:
         return ItemSet.of_flags(times == len(items))
 
     def described(self) -> dict[str, Any]:
-        """The first values: those of most items, ties by name."""
+        """The most frequent values first, ties by name."""
         counts = np.diff(self.item_starts).tolist()
         names = self.names.all()
         first = sorted(range(len(names)), key=lambda label: (-counts[label], names[label]))[:MAX_SHOWN_VALUES]
@@ -188,7 +188,7 @@ class FilterFields:
 
 
 def _key(tree: Tree) -> bytes:
-    """Short, so that a cache of long filters stays small."""
+    """The cache key. A short digest, so that a cache of long filters stays small."""
     return blake2b(to_json(tree), digest_size=16).digest()
 
 

@@ -1,4 +1,4 @@
-"""The items of each training user: excluded as seen, and the profile for models that sum item weights."""
+"""The items of each training user: they are excluded as seen, and are the profile for models that sum item weights."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class History(Stored):
         return self.columns[self.offsets[user] : self.offsets[user + 1]]
 
     def values(self, user: int) -> NDArray[np.float32] | None:
-        """Values beside `items(user)`, (h,), a view; None: all are 1."""
+        """Values of the entries of `items(user)`, (h,), a view; None: all are 1."""
         if self.weights is None:
             return None
         return self.weights[self.offsets[user] : self.offsets[user + 1]]

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from svc.model.ids import IdTable
 
 _FEW = 12
-"""Fewer ids than this are looked up faster one at a time."""
+"""Below this number of ids, looking them up one at a time is faster."""
 _AT_ONCE = 1 << 16
 """Ids of the table that are digested at once, so that preparing a large one takes little memory."""
 _MULTIPLIERS = np.random.Generator(np.random.PCG64(0)).integers(0, 1 << 64, 1024, dtype=np.uint64) | np.uint64(1)
-"""Of the places in an id; longer ids use them again."""
+"""One for each position in an id; longer ids reuse them."""
 
 Letters = NDArray[np.uint8]
 Lengths = NDArray[np.int64]
@@ -29,7 +29,8 @@ Lengths = NDArray[np.int64]
 class IdFinder:
     """Rows of the ids of `table`. Derived, 12 bytes an id; reading is thread-safe.
 
-    Nobody is trusted not to choose ids of one digest: bytes decide, and what they leave open is looked up alone.
+    A client can choose ids that share a digest, so every match is compared byte by byte; an id whose match fails is
+    looked up by itself.
     """
 
     def __init__(self, table: IdTable) -> None:

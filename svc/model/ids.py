@@ -27,7 +27,7 @@ _UINT32_LIMIT = 1 << 32
 
 
 def digest(data: bytes) -> int:
-    """64 bits of the UTF-8 bytes of an id, the same everywhere and for ever."""
+    """A 64-bit digest of the UTF-8 bytes of an id. Artifacts store it, so it must never change."""
     return int.from_bytes(blake2b(data, digest_size=_DIGEST_BYTES).digest(), "little")
 
 

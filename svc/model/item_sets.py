@@ -1,4 +1,4 @@
-"""Sets of item columns, one bit an item: what a filter, a list of available items or a request allows."""
+"""Sets of item columns, one bit per item: the items that a filter, a list of available items or a request allows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 COLUMNS_SHARE = 32
-"""Of a set of at most one item in so many the columns are kept too, which take no more than its bits."""
+"""Sets of at most one item in this many also keep their columns, which then take no more memory than the bits."""
 
 
 class ItemSet:
@@ -45,7 +45,7 @@ class ItemSet:
     def __invert__(self) -> ItemSet:
         bits = ~self.bits
         if self.n_items % 8:
-            bits[-1] &= 0xFF00 >> (self.n_items % 8) & 0xFF  # the bits behind the last item stay 0
+            bits[-1] &= 0xFF00 >> (self.n_items % 8) & 0xFF  # the unused bits after the last item stay 0
         return ItemSet(bits, self.n_items)
 
     @property
@@ -74,12 +74,12 @@ class ItemSet:
 def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
     """Set the scores, (n,) float32 or float64, whose flag is not set to minus infinity, in place.
 
-    Done on the bits of the numbers: an assignment through a mask that keeps half of them is several times slower, as
-    the processor cannot foresee its branches.
+    Done on the bits of the numbers: assigning through a mask that keeps about half of them is several times slower,
+    because the processor mispredicts its branches.
     """
     whole = np.dtype(f"i{scores.itemsize}")
     keep = flags.view(np.int8).astype(whole)
-    np.negative(keep, out=keep)  # all bits set where the flag is, else none
+    np.negative(keep, out=keep)  # all bits are set where the flag is true, none where it is false
     bits = scores.view(whole)
     bits &= keep
     np.invert(keep, out=keep)

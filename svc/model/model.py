@@ -40,8 +40,8 @@ Features = Mapping[str, object]
 class Model(Stored):
     """What the payload of an artifact holds. `ready` must be called before the first query; then it never changes.
 
-    `scorer` answers for the users of the training data. `cold`, where there is one, answers in its place whenever
-    features or seeds are asked for. Every method may run in several threads at once.
+    `scorer` answers for the users of the training data. `cold`, if present, answers instead of it for every query by
+    features or seeds. Every method may run in several threads at once.
     """
 
     cold: Scorer | None = None
@@ -64,7 +64,7 @@ class Model(Stored):
         self.history = history
         self.scorer = scorer
         self.features = features
-        if cold is not None:  # left out otherwise, so that models of one part keep their bytes
+        if cold is not None:  # not stored when absent, so that artifacts of a single part stay byte for byte the same
             self.cold = cold
         if hidden is not None:
             self.hidden = hidden
@@ -135,10 +135,10 @@ class Model(Stored):
         replace: bool = False,
         fallback: bool = False,
     ) -> Prepared:
-        """A known `user_id` is answered from its history; otherwise `user_features` make a cold start.
+        """The query for a user: from the history of a known `user_id`, else a cold start from `user_features`.
 
-        A `history` with known items joins that of a known user, or with `replace` stands in its place; for others it
-        is the whole history. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises
+        A `history` of known items is added to that of a known user, or replaces it with `replace`; for an unknown user
+        it is the whole history. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises
         UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
         """
         user = -1 if user_id is None else self.user_ids.index(user_id)
@@ -180,7 +180,7 @@ class Model(Stored):
         exclude_items: Sequence[str] = (),
         restriction: Restriction = UNRESTRICTED,
     ) -> Prepared:
-        """Known seeds, and unseen items by their features, are the history of a user whom training never saw.
+        """The query for related items, whose seeds are taken as the history of a user whom training never saw.
 
         `item_features` describes one unseen item, or maps item ids to such descriptions; an id that training knows
         counts as a seed by itself and its features are not used. Seeds that are neither known nor described are left
@@ -208,7 +208,7 @@ class Model(Stored):
         return self._with_pins(Prepared(query, tuple(ignored), ignored_items, None, restriction.offset), restriction)
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
-        """One ranking a query, in order; empty where no candidate is left.
+        """One ranking per query, in order; empty where no candidate is left.
 
         The bits of a ranking depend on its query alone. Long array operations release the interpreter lock.
         """
@@ -249,7 +249,7 @@ class Model(Stored):
 
     @cached_property
     def _popularity(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-        """Columns by falling number of users who chose them, ties in training order, and that number by column."""
+        """Columns by descending number of users who chose them, ties in training order; and the numbers by column."""
         counts = np.bincount(self.history.columns, minlength=self.n_items)
         return by_count(counts), counts
 
@@ -267,7 +267,7 @@ class Model(Stored):
         *,
         include_seen: bool = False,
     ) -> tuple[Query, tuple[str, ...]]:
-        """What is asked whoever asks, and the ids that the model does not know: those of `given` come first."""
+        """The parts of a query that do not depend on the user, and the unknown ids, those of `given` first."""
         allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
         if restriction.include_items is not None:
             columns = self._items.indices(restriction.include_items)
@@ -324,7 +324,7 @@ class Model(Stored):
         return query._replace(seeds=seeds, seed_weights=weights, known=True), profile
 
     def _without_hidden(self, query: Query, user: int) -> Query:
-        """The query without what the user is never shown, whatever else it asks for."""
+        """The query with the user's hidden items excluded."""
         if self.hidden is None or not len(self.hidden.items(user)):
             return query
         return query._replace(exclude=np.union1d(query.exclude, self.hidden.items(user)).astype(np.int32))

@@ -36,7 +36,7 @@ def _check_versions(name: str, header: Mapping[str, Any], *, allow_skew: bool) -
 
 
 def _make_ready(model: Model, header: Mapping[str, Any]) -> None:
-    """Derive what is not stored. Raises ArtifactError: the values are the payload's own."""
+    """Compute what the payload does not store. Any failure is an ArtifactError: all values are the payload's."""
     try:
         model.check_features(header)
         model.ready()

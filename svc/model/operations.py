@@ -1,10 +1,10 @@
-"""What the pickle of a payload may do: only what svc's own writer does, and no more of it than models hold.
+"""Checks the pickle of a payload before it is decoded: only operations and sizes that svc's own writer produces.
 
-Nothing is built here. Size matters because small pickles can ask for much: a container that holds the level below
-it twice, level after level, is never done being hashed or written into a message; a million empty sets take 250
-times their bytes; a tuple of a million levels overflows the C stack; and a thousand times a thousand numbers with
-one hash take a million steps to become the keys of a dict. So every container counts with all that it holds, as
-often as it holds it, and keys are texts, whose hashes nobody can foresee.
+Nothing is built here. Sizes are checked because a small pickle can be very expensive: if each level of a container
+holds the level below twice, hashing or printing it takes exponential time; a million empty sets take 250 times their
+bytes; a tuple nested a million levels deep overflows the C stack; and numbers chosen to share one hash make a dict take
+quadratic time. So a container is charged for everything inside it, as often as it occurs, and keys must be strings,
+whose hashes are randomized.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, Final
 from svc.errors import ForbiddenClass, PayloadInvalid
 
 MAX_OPERATIONS: Final = 1 << 18
-"""A model has some thirty for each column of features and each of its arrays."""
+"""A model needs about thirty for each feature column and each array."""
 MAX_CONTAINERS: Final = 1 << 14
 MAX_DEPTH: Final = 64
 MAX_SIZE: Final = 1 << 16
-"""Values in one container, those of the containers in it counted as often as they are in it."""
+"""Values in one container, including those of nested containers, each counted as often as it occurs."""
 MAX_TOTAL_SIZE: Final = 1 << 20
-"""The sizes of all values, each counted whenever it is put into something."""
+"""The sum of the sizes of all values, each counted every time it is put into a container."""
 
 _PLAIN_VALUES: Final = frozenset(
     [
@@ -72,9 +72,10 @@ def check_operations(pickled: bytes | memoryview) -> None:
 
 
 class _Value:
-    """What stands for one value: how many it is with all that is in it, and how deep.
+    """Represents one value: the number of values in it, itself included, and its nesting depth.
 
-    `is_held` once another value holds it: from then on it may not grow, or what holds it would be larger than counted.
+    `is_held` is set once another value contains it: it must not grow afterwards, or its container would be larger than
+    counted.
     """
 
     __slots__ = ("depth", "is_held", "is_text", "size")
@@ -150,7 +151,7 @@ class _Stack:
         filled.take(held)
 
     def _take(self, count: int | None) -> list[_Value]:
-        """The topmost `count` values, or all since the last mark; what takes them holds them from now on."""
+        """Pop the topmost `count` values, or all since the last mark, and mark them as held."""
         start = self._marks.pop() if count is None else len(self._values) - count
         if start < 0:
             raise PayloadInvalid("payload: the pickle takes more than it gave")

@@ -1,7 +1,7 @@
-"""From a ranking by score to what is shown: `arrange` under the rules of its query, then reasons.
+"""Turns a ranking by score into the one that is shown: `arrange` with the query's rules, then explanations.
 
-The order of everything: history and profile, then filter, availability, include, exclude and seen, then scores, then
-boosts, diversity and limits, pins, and at last the cut at the offset.
+The order of all steps: history and profile; then filter, availability, include, exclude and seen; then scores; then
+boosts, diversity and limits, pins; and finally the cut at the offset.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Rank = Callable[[Sequence[Query]], list[Ranking]]
 
 
 def pool_of(query: Query, n_items: int) -> Query:
-    """What is ranked so that the rules of `query` can choose: its beginning, or all of it."""
+    """The query to rank so that the rules of `query` have enough items to choose from: its best items, or all."""
     if query.rules is None:
         return query
     limit = n_items if query.rules.needs_all else min(n_items, query.rules.pool(query.limit))
@@ -47,7 +47,7 @@ def arranged(query: Query, ranking: Ranking, n_items: int, similar: Callable[[It
 
 
 def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDArray[np.float64]:
-    """Scores of the pins, in their order, as the model gives them."""
+    """The model's scores of the pinned items, in the order of the pins."""
     columns = np.array([pin.column for pin in rules.pins], dtype=np.int32)
     if not len(columns):
         return np.empty(0)
@@ -65,7 +65,7 @@ def explained(
     items = ranking.items[query.offset :]
     found = None if ranking.popular else scorer.contributions(query, history, items)
     if found is not None:
-        # Several unseen items share the columns of their features, whose numbers differ: only one is named with its.
+        # Several unseen items share feature columns but not their numbers, which are shown for a single item only.
         described = query.seed_features[0].dense() if len(query.seed_features) == 1 else None
         users = feature_names(None if features is None else features.user, query.user_features)
         unseen = feature_names(None if features is None else features.item, described)

@@ -1,4 +1,4 @@
-"""What a ranking is asked for and what comes back, in rows and columns of the training matrix."""
+"""Queries to a model and the rankings it returns, in rows and columns of the training matrix."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Encoded(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One ranking to make. Exactly one of `user`, `seeds`/`seed_features` or `user_features` leads it.
+    """One ranking to compute. Exactly one of `user`, `seeds`/`seed_features` or `user_features` says for whom.
 
-    `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns,
-    (s,) int32, and `seed_features` describe items never seen: together they are the history of an unseen
-    user. `user_features` is an encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior.
-    `seed_weights` are the values of `seeds`, (s,) float64, where they are not all 1. `exclude` are item columns that
-    must not come back, (e,) int32; unless `include_seen`, the seeds and the history of `user` must not either. With
-    `allowed` only its items are ranked. `limit` is the most items to return. A query that is `popular` asks for the
-    most chosen items of the training data, whoever asks. `known` marks seeds that hold the history of a training user.
-    `rules` arrange the ranking. With `explain`, each item from the place `offset` on has so many reasons at most.
+    `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns, (s,) int32, and
+    `seed_features` describe items never seen: together they are the history of an unseen user. `user_features` is an
+    encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior. `seed_weights` are the values of
+    `seeds`, (s,) float64, where they are not all 1. `exclude` are item columns that must not come back, (e,) int32;
+    unless `include_seen`, the seeds and the history of `user` must not either. With `allowed` only its items are
+    ranked. `limit` is the most items to return. A `popular` query asks for the most chosen items of the training data,
+    the same for every user. `known` marks seeds that hold the history of a training user. `rules` arrange the ranking.
+    With `explain`, each item from position `offset` on gets at most that many reasons.
     """
 
     limit: int
@@ -84,7 +84,7 @@ NOTHING_GIVEN = Given(NO_ITEMS, None, ())
 
 
 class Restriction(NamedTuple):
-    """What a request may be answered with: the items of `allowed` that are among `include_items`; None: all.
+    """The items that may answer a request: those of `allowed` that are also in `include_items`; None means all.
 
     The answer leaves the first `offset` items of the ranking out. `rules` and `pins`, ids with their places, arrange
     it, and `explain` is the number of reasons for each item.
@@ -102,10 +102,10 @@ UNRESTRICTED = Restriction()
 
 
 class Ranking(NamedTuple):
-    """Item columns, (k,) int32, by falling score, and their scores, (k,) float64. Ties: lower column first.
+    """Item columns, (k,) int32, by descending score, and their scores, (k,) float64. Ties: lower column first.
 
-    The scores of a `popular` ranking are numbers of users, not scores of the model. A ranking that rules arranged has
-    for each item the `reasons` why it is where it is, and an explained one why its score is what it is.
+    The scores of a `popular` ranking are numbers of users, not scores of the model. `reasons` name the rules that put
+    each item at its position; `because` explains each score. Both are empty unless asked for.
     """
 
     items: NDArray[np.int32]
@@ -115,7 +115,7 @@ class Ranking(NamedTuple):
     because: tuple[Because, ...] = ()
 
     def from_place(self, place: int) -> Ranking:
-        """What is left from the `place`-th item on."""
+        """The ranking from position `place` on."""
         if not place:
             return self
         reasons, because = self.reasons[place:], self.because[place:]
@@ -123,7 +123,7 @@ class Ranking(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A query, with what its answer says beside the items.
+    """A query, and what its answer says in addition to the items.
 
     `ignored_features` are keys of the request that named no declared column, `ignored_items` ids that the model does
     not know. `profile` says what the ranking goes by. The answer begins at the place `offset` of the ranking.

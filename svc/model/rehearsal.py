@@ -1,4 +1,4 @@
-"""Whether a model can answer: asked of 32 of its users and once in each other way, before anybody is answered by it."""
+"""Rehearses a model before it goes live: queries for 32 of its users, and one query of every other kind."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def _unknown(model: Model) -> Iterator[Asked]:
 
 
 def _answered(model: Model, asked: list[Asked]) -> list[Ranking]:
-    """One ranking a query, none of them empty, with finite scores."""
+    """One ranking per query, none of them empty, with finite scores."""
     try:
         rankings = model.rank([query for query, _ in asked])
     except MemoryError:
         raise
     except Exception as error:
         for one in asked if len(asked) > 1 else ():
-            _answered(model, [one])  # names the one that fails by itself
+            _answered(model, [one])  # ranks them one at a time to name the one that fails
         who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
         raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
     for ranking, (_, who) in zip(rankings, asked, strict=True):

@@ -1,7 +1,8 @@
-"""Whether this build may serve what a header says was trained with another one.
+"""Decides whether this build may serve an artifact that was trained with another irspack version.
 
-The numbers of a model mean what the irspack that made them meant. Within one minor version nothing changes;
-between minor versions only combinations that were checked are served, and every new minor starts refused.
+How the numbers of a model are to be read depends on the irspack version that made them. Within one minor version
+nothing changes; between minor versions only combinations that were checked are served, and every new minor starts
+refused.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ _MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
 
 @dataclass(frozen=True, slots=True)
 class SkewResult:
-    """Why a header passed. The caller logs `irspack_version_skew_allowed` for "allowed", `irspack_version_unknown`
-    for "unknown", and nothing for "compatible".
+    """Why a header was accepted.
+
+    The caller logs `irspack_version_skew_allowed` for "allowed",
+    `irspack_version_unknown` for "unknown", and nothing for "compatible".
     """
 
     outcome: Literal["compatible", "allowed", "unknown"]

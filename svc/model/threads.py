@@ -11,8 +11,8 @@ VARIABLES = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 def limit_blas_threads(count: int) -> None:
     """Let each array operation use at most `count` threads, in the whole process from now on.
 
-    Scoring threads run beside each other and beside the event loop, so one thread an operation is what a server
-    wants. Before numpy is imported this sets the variables that its library reads; after, it speaks to the library.
+    A server runs several scoring threads and the event loop side by side, so it wants one thread per operation. Before
+    numpy is imported this sets the variables that its library reads; after, it speaks to the library.
     """
     if "numpy" not in sys.modules:
         os.environ.update(dict.fromkeys(VARIABLES, str(count)))

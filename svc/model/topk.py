@@ -3,7 +3,7 @@
 | symbol | meaning |
 |---|---|
 | n | entries of a row |
-| g | groups that a row is dealt into; entry j is in group j mod g |
+| g | number of groups that the entries of a row are divided into; entry j is in group j mod g |
 | bound | k-th largest of the group maxima, so never above the k-th largest entry |
 """
 

@@ -20,9 +20,9 @@ from svc.errors import ConfigError
 
 Params = dict[str, Any]
 GROWS_FROM = 128
-"""Where the search of `n_components` ends at first: it goes further up while that helps."""
+"""Initial upper end of the search range of `n_components`; it is raised as long as larger values score better."""
 _UNOBSERVED_WEIGHT = 500.0
-"""alpha0 times the number of items at which lightly regularized iALS is good, on dense and on sparse data."""
+"""A good value of alpha0 times the number of items for lightly regularized iALS, found on dense and on sparse data."""
 
 _LARGE_CATALOGUE = 20_000
 
@@ -31,7 +31,7 @@ _LARGE_CATALOGUE = 20_000
 class Space(Mapping[str, BaseDistribution]):
     """Distributions of the parameters to tune by name; `guesses` are what the first trials take, in turn.
 
-    `grows` are the parameters whose upper end is reached by and by, while that helps.
+    `grows` are the parameters whose upper end is raised step by step, as long as larger values score better.
     """
 
     distributions: Mapping[str, BaseDistribution] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Algorithm:
 
     @property
     def irspack_class(self) -> Any:
-        """The class to train: irspack's, or svc's variant of it where that leaves something to wish for."""
+        """The class to train: irspack's, or svc's variant where irspack's falls short."""
         module, _, name = (self.variant or f"irspack.recommenders:{self.name}").partition(":")
         return getattr(import_module(module), name)
 
@@ -99,7 +99,7 @@ _TABLE = (
     Algorithm(
         "IALSRecommender",
         guesses=(
-            # So strongly drawn to the mean user that it is not worse than popularity, and better where tastes show.
+            # Regularized so strongly to the mean user that it is no worse than popularity, and better where tastes show
             {"n_components": 64, "alpha0": 0.015, "reg": 0.1, "mean_prior": True},
             {"n_components": 64, "alpha0": _of_items, "reg": 0.012, "mean_prior": False},
             {"n_components": 128, "alpha0": _of_items, "reg": _lighter, "mean_prior": False},
@@ -224,7 +224,7 @@ def search_space(
         for side in feature_sides:
             space[f"lambda_{side}_feature"] = FloatDistribution(1.0, 1e6, log=True)
         if "user" in feature_sides:
-            del space["mean_prior"]  # those features come with a constant, which is the mean
+            del space["mean_prior"]  # these features contain a constant, whose weight is the mean
     for parameter, bounds in wanted.items():
         if parameter in space:
             space[parameter] = _within(space[parameter], bounds)
@@ -236,7 +236,7 @@ def search_space(
 
 
 def _guesses(algorithm: Algorithm, space: Mapping[str, BaseDistribution], n_items: int) -> tuple[Params, ...]:
-    """The table's values, moved to the nearest bound where data is small."""
+    """The guesses of the table, clamped to the search space, which is narrower for small data."""
     found = []
     for guess in algorithm.guesses or ({},):
         values = {key: value(n_items) if callable(value) else value for key, value in guess.items()}
@@ -276,7 +276,7 @@ def _capped(distribution: BaseDistribution, high: int) -> BaseDistribution:
 
 
 def _nearest(value: Any, distribution: BaseDistribution) -> Any:
-    """`value` moved into the distribution; without a value the middle of a range, on its scale, or the first choice."""
+    """`value` clamped to the distribution; without one the middle of its range, on its scale, or the first choice."""
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else distribution.choices[0]
     assert isinstance(distribution, IntDistribution | FloatDistribution), "irspack tunes numbers and choices"

@@ -1,8 +1,8 @@
 """The search for a blend, after that of its parts: which models, with which weights, on the same holdout.
 
-The parts are the best trials of two or three algorithms, one of factors at most. Each is trained once more on what the
-search trained on; then weights cost an evaluation each, on a sample of the validation users. The score of the blend,
-like that of any trial, comes from all of them.
+The parts are the best trials of two or three algorithms, at most one of them a factor model. Each is trained once more
+on what the search trained on; then weights cost an evaluation each, on a sample of the validation users. The score of
+the blend, like that of any trial, comes from all of them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MOST_PARTS = 3
 SAMPLE_USERS = 5_000
 """Weights are compared on at most so many validation users."""
 CANDIDATES = 100
-"""Items of each user and part among which weights are compared, or twice the cutoff if that is more."""
+"""How many items of each user and part are kept to compare weights, or twice the cutoff if that is more."""
 _STEPS = 10
 _COARSE = 2
 
 Weights = tuple[int, ...]
-"""In tenths, with the sum 10."""
+"""Weights in tenths; they add up to 10."""
 
 
 def add_blend(task: Task, result: SearchResult) -> SearchResult:
@@ -81,7 +81,7 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
         if not fits or (found and trial.params.get(HALF_LIFE) != found[0].params.get(HALF_LIFE)):
             continue
         has_factors = any(other.algorithm in FACTORS for other in found)
-        # One of factors, and a place kept for it: factors know what neighbours do not.
+        # One place is reserved for a factor model: it generalizes where neighbour models cannot.
         if trial.algorithm in FACTORS and has_factors:
             continue
         if trial.algorithm not in FACTORS and not has_factors and len(found) == MOST_PARTS - 1:
@@ -163,7 +163,7 @@ class _Search:
 
 
 def simplex(n_parts: int, step: int) -> Iterator[Weights]:
-    """All weights of that step in which at least two parts count."""
+    """All weights in multiples of that step with at least two parts above zero."""
     for first in product(range(0, _STEPS + 1, step), repeat=n_parts - 1):
         weights = (*first, _STEPS - sum(first))
         if weights[-1] >= 0 and sum(weight > 0 for weight in weights) >= 2:
@@ -171,7 +171,7 @@ def simplex(n_parts: int, step: int) -> Iterator[Weights]:
 
 
 def _around(weights: Weights) -> Iterator[Weights]:
-    """A tenth moved from one part to another, as long as two parts count."""
+    """All weights reached by moving a tenth from one part to another, with at least two parts above zero."""
     for source, target in product(range(len(weights)), repeat=2):
         moved = list(weights)
         moved[source] -= 1

@@ -1,4 +1,4 @@
-"""A blend in training: the weighted sum of the scores of trained recommenders, each user's brought to one scale."""
+"""A blend during training: the weighted sum of the scores of trained recommenders, each divided by its deviation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
 
 
 class BlendedRecommender:
-    """What `scorer_of` and the export read of a trained blend: its parts, their trials and weights.
+    """A trained blend in the form that `scorer_of` and the export read: its parts, their trials and weights.
 
     `trial` is the one of the blend, `trained` the recommenders of its parts, in its order.
     """

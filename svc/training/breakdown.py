@@ -1,8 +1,8 @@
-"""One evaluation, looked at by how active users are and how popular items are; coverage and novelty beside it.
+"""Breaks an evaluation down by activity of users and popularity of items, and adds coverage and novelty.
 
-A mean over all users hides that a model serves the busy ones and forgets the rest, or that it finds nothing but what
-everybody knows. Users are dealt to three parts of equal size by the length of their history. Items are dealt to
-three parts that hold a third of the training interactions each: a few items at the head, most of them in the tail.
+A mean over all users can hide that a model serves only active users well, or finds only popular items. Users are
+divided into three groups of equal size by the length of their history, items into three groups that hold a third of the
+training interactions each: a few items in the head, most in the tail.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
 COVERAGE, NOVELTY = "coverage", "novelty"
 _RESAMPLINGS = 2_000
-"""Enough for an interval that is read, not decided by: eight of them take a second at most."""
+"""Bootstrap resamplings: enough for intervals that people read and nothing is decided by. Eight intervals take at most
+a second.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def _intervals(values: NDArray[np.float64], seed: int, confidence: float) -> lis
 
 
 def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Places of the users with short, middling and long histories; equal lengths stay in their order."""
+    """Indices of the users with short, medium and long histories; equal lengths stay in their order."""
     return [np.sort(part) for part in np.array_split(np.argsort(history, kind="stable"), 3)]
 
 
@@ -127,7 +129,7 @@ def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_mat
 
 
 def _variety(rankings: Sequence[Sequence[int]], known: Known, seed: int, confidence: float) -> list[Score]:
-    """The share of items that anybody is shown, and how far from common knowledge a recommendation is.
+    """Coverage: the share of items that anybody is shown. Novelty: how unpopular the recommended items are.
 
     Novelty is the mean of −log2 of the share of users who have the item, over each user's ranking: 1 for an item that
     half of them have, 10 for one in a thousand.

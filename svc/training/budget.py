@@ -1,8 +1,8 @@
-"""One global trial budget, shared by every process of a study, and who may use it.
+"""One trial budget for all processes of a study.
 
-The number of a trial, which the storage gives out once, decides all: `TrialPlan` says which algorithm it trains,
-and a trial is within the budget if fewer than `total` trials with lower numbers use it. So two processes that ask
-at the same moment need no other agreement; the one that came too late gives its trial back.
+The storage gives out each trial number once, and the number decides everything: `TrialPlan` maps it to an algorithm,
+and a trial is within the budget if fewer than `total` trials with lower numbers use it. So processes that ask at the
+same moment need no further coordination; the one that came too late gives its trial back.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ ALGORITHM = "svc:algorithm"
 OWNER = "svc:owner"
 BEAT = "svc:beat"
 SPENT = "svc:spent"
-"""Attributes of a trial: what it trains, which process trains it, a counter that shows that process alive, and why a
-failed trial used its place all the same."""
+"""Attributes of a trial: its algorithm, the process that trains it, that process's heartbeat counter, and why a failed
+trial used up its place in the budget.
+"""
 
 
 _FAIR_TRIALS = 3
 _CLEARLY = 0.85
-"""An algorithm is clearly behind below this part of the best score, after so many complete trials, or a third of its
-share if that is more."""
+"""An algorithm is clearly behind when its best score is below this fraction of the overall best, after this many
+complete trials or a third of its share, whichever is more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ class TrialPlan:
         return frozenset(name for name in enough if best[name] < bar and name not in self.kept)
 
     def neediest(self, trials: Iterable[FrozenTrial]) -> str:
-        """The algorithm that has the most of its share left: for trials that replace lost ones."""
+        """The algorithm with the most of its share left. It gets the trials that replace lost ones."""
         used = dict.fromkeys(self.shares, 0)
         for trial in trials:
             name = trial.user_attrs.get(ALGORITHM)
@@ -101,7 +103,7 @@ def plan_trials(
 
 
 def uses_budget(trial: FrozenTrial) -> bool:
-    """True for finished and running trials; not for those that a dead or late process left behind."""
+    """True for finished and running trials; false for those that were abandoned by a dead or late process."""
     if trial.state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING):
         return True
     return trial.state is TrialState.FAIL and bool(trial.user_attrs.get(SPENT))

@@ -1,7 +1,7 @@
-"""How sure the scores of a search are: intervals, the winner's lead, the winner at other cutoffs and on test users.
+"""How certain the scores of a search are: intervals, the winner's lead, its metrics at other cutoffs and on test users.
 
 Intervals come from a bootstrap over the users who were judged. The search keeps the scores of single users of its own
-best trials. Where another process trained one of them it is trained once more here, if the time allows.
+best trials. A best trial of another process is trained once more here, if time allows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from svc.training.trials import SearchResult, TrialRecord
 CUTOFFS = (5, 10, 20, 50)
 MOST_SHARE_OF_SEARCH = 0.25
 ALWAYS_ALLOWED_S = 10.0
-"""Algorithms behind the second are trained again only within this share of the search, or these seconds."""
+"""Algorithms ranked third or lower are trained again only within this share of the search time, or these seconds."""
 _DIGITS = 12
 
 Scores = NDArray[np.float64]
@@ -72,7 +72,7 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[str, Scores]]:
-    """By algorithm the scores of single users of its best trial, best algorithm first."""
+    """For each algorithm, best first, the per-user scores of its best trial."""
     allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
     began = time.monotonic()
     for place, (name, trial) in enumerate(result.best_per_algorithm.items()):

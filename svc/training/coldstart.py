@@ -1,13 +1,13 @@
-"""How well does the winner place items and users that it never saw, from their features alone?
+"""Measures how well the winner scores items and users that it never saw, from their features alone.
 
-For each side with features, ten times a tenth of its ids is taken out of the data, the winner is trained anew on what
-is left, and those ids are scored from their features: every id is held out once (of more than 50,000, that many).
-A held-out user is to find the items of their own history; a known user is to find, among the held-out items, those
-that they chose. Beside the model stand a random order and popularity: for users the count of each item, for unseen
-items the mean count of the items that share a feature value (see sharing.py).
+This is a ten-fold cross-validation for each side with features: a tenth of its ids is removed from the data, the winner
+is trained on the rest, and the removed ids are scored from their features. Every id is held out once, up to 50,000 of
+them. For a held-out user the items of their history are to be found; for a known user, those held-out items that they
+chose. The baselines are a random order and popularity: for users the count of each item, for unseen items the mean
+count of the items that share a feature value (see sharing.py).
 
-A draw of few items can hold a very popular one by luck, which every user then finds or misses together. So intervals
-are about draws and not about users: Student's t over the ten means.
+A fold of few items may contain a very popular one by chance, which then helps or hurts all users together; so the
+intervals are computed over the ten folds (Student's t), not over users.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from svc.training.trials import TrialRecord
 
 N_DRAWS = 10
 MOST_IDS = 5000
-"""At most so many ids are held out in one draw."""
+"""Most ids that are held out in one fold."""
 MOST_SHARE_OF_SEARCH = 0.5
 ALWAYS_ALLOWED_S = 20.0
-"""A side is left out where it would take both more than this share of the search and more than these seconds."""
+"""A side is skipped if it would take both more than this share of the search time and more than these seconds."""
 _DIGITS = 12
 
 Measured = dict[str, dict[str, float]]
@@ -170,8 +170,8 @@ def _scorer(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer
 def place(trained: Any, side: SideName, features: sparse.csr_matrix) -> NDArray[np.float64]:
     """Exact vectors, (ids, components), of ids without any interaction, from their encoded `features`.
 
-    An empty history leaves of iALS's objective (alpha0·Y'Y + r·I) x = r·W'f, where Y are the vectors of the other
-    side, W the feature weights and r = reg·(alpha0·n)^nu for n others.
+    With an empty history, iALS's objective reduces to (alpha0·Y'Y + r·I) x = r·W'f, where Y are the vectors of the
+    other side, W the feature weights and r = reg·(alpha0·n)^nu for n others.
     """
     core = trained.trainer_as_ials.core_trainer
     others, weights = (core.item, core.user_feature_weight) if side == "user" else (core.user, core.item_feature_weight)

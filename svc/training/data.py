@@ -86,7 +86,7 @@ def _sample(loaded: LoadedRecipe, found: Interactions) -> UserSample | None:
 
 
 def _warn_of_ids(found: Interactions) -> None:
-    """Ids that can be trained on but hardly be asked for: log one warning for each side and reason."""
+    """Log a warning, one for each side and reason, about ids that requests can hardly name."""
     for side, ids in (("user", found.user_ids), ("item", found.item_ids)):
         suspicious = {
             "too_long": [name for name in ids if len(name) > MAX_ID_CHARACTERS],
@@ -107,7 +107,7 @@ def _uses_time(loaded: LoadedRecipe) -> bool:
 def interaction_context(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
 ) -> SourceContext:
-    """What the interaction source is asked for: both ids, weights, and the time only where something looks at it."""
+    """The context of the interaction source: ids, weights, and the time column only if something uses it."""
     schema = loaded.recipe.schema_
     ids = (schema.user_column, schema.item_column)
     optional = (schema.time_column if _uses_time(loaded) else None, schema.weight_column, schema.event_column)
@@ -125,7 +125,7 @@ def interaction_context(
 
 
 def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variables: Mapping[str, str]) -> SourceContext:
-    """What a feature source is asked for; every column but the numbers as text."""
+    """The context of a feature source; all columns but the numerical ones are read as text."""
     names = tuple(column.name for column in side.columns)
     text = {side.id_column, *(column.name for column in side.columns if column.kind != "numerical")}
     return SourceContext(

@@ -19,7 +19,7 @@ HALF_LIFE = "half_life"
 NO_DECAY = "none"
 SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
 _LEAST = 2.0**-20
-"""An interaction never fades altogether: the user has seen the item."""
+"""Lower bound of the decay factor: an old interaction still says that the user has seen the item."""
 
 
 def seconds(half_life: str) -> float | None:
@@ -28,7 +28,7 @@ def seconds(half_life: str) -> float | None:
 
 
 def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]) -> sparse.csr_matrix:
-    """`matrix` as the half-life of `params` has it; `matrix` itself where there is none.
+    """`matrix` with the decay of the half-life in `params` applied; `matrix` itself if there is none.
 
     `times` has the entries of `matrix`, as nanoseconds since some moment.
     """

@@ -1,7 +1,7 @@
 """irspack's DenseSLIMRecommender and EDLAERecommender, trained without holding the interpreter lock.
 
-irspack inverts the item matrix with scipy, which keeps the lock throughout: for ten thousand items half a minute in
-which no signal is heard, no time limit is looked at and nothing else makes progress. numpy lets the lock go.
+irspack inverts the item matrix with scipy, which holds the lock throughout: with ten thousand items, no signal is
+handled and no time limit is checked for half a minute. numpy releases the lock.
 """
 
 from __future__ import annotations

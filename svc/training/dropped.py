@@ -1,4 +1,4 @@
-"""Why rows cannot be used, in words that lead to the mistake: the column, a value of it, and what it may mean."""
+"""Explains why rows cannot be used: the column, an example value, and the likely cause."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN_CHARACTERS = 40
 
 
 def blank_ids(columns: dict[str, NDArray[np.bool_]]) -> str:
-    """`columns` tells of each id column which rows have no id in it."""
+    """The message for blank ids; `columns` has a mask of the blank rows for each id column."""
     counts = {name: int(np.count_nonzero(blank)) for name, blank in columns.items()}
     told = [
         f"{name!r} is blank in {n} rows (first: data row {_first(columns[name]) + 1})"
@@ -28,7 +28,7 @@ def blank_ids(columns: dict[str, NDArray[np.bool_]]) -> str:
 
 
 def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None) -> str:
-    """What stands in the first row whose time says nothing."""
+    """The message for unreadable times, with the value of the first such row."""
     row = _first(bad)
     value = column.iloc[row]
     if pd.isna(value):
@@ -41,7 +41,7 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
-    """What to say when the first number is a time that only another unit makes plausible; else None."""
+    """A warning if the first time would be plausible only in another unit; else None."""
     known = column.dropna()
     if unit is None or known.empty or _number(known.iloc[0]) is None:
         return None

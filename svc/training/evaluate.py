@@ -45,7 +45,7 @@ class Judged:
 
 
 class Evaluation:
-    """Rankings of validation users, judged by what was held out.
+    """Judges the rankings of validation users by their held-out items.
 
     `heldout` is (v, items), one row for each validation user, and row r of it belongs to row `offset + r` of the
     training matrix. Users without held-out items count for nothing. Ties in scores are broken by a random order of
@@ -87,7 +87,7 @@ class Evaluation:
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
     def judge(self, scorer: Scorer, seen: sparse.csr_matrix) -> Judged:
-        """Rank once, and say all of it. `seen` is the training matrix, whose items are not recommended again."""
+        """Rank once, and return rankings and metrics. `seen` is the training matrix; its items are not recommended."""
         rankings = self.rankings(scorer, seen)
         return Judged(self._metrics(rankings), rankings, self.heldout[self.judged], self.weighted)
 
@@ -194,8 +194,8 @@ def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> l
     """For each row the columns of its `k` best scores, best first; masked ones never; ties as `users` break them.
 
     Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that
-    reach it are looked into. Where many groups share that bound, as zeros of a sparse model do, only what is above
-    it is sorted and the rest filled up with the first of the user's order that hold the bound.
+    reach it are searched. Where many groups share that bound, as with the zeros of a sparse model, only entries above
+    it are sorted, and the rest is filled with the first entries at the bound in the user's order.
     """
     b, n = scores.shape
     groups = min(n, max(512, 8 * k))
@@ -227,7 +227,8 @@ def _first_equal(  # noqa: PLR0917 - all of them are about the same rows
 ) -> Iterator[list[int]]:
     """For each of `rows` the first columns, at least k if there are so many, that hold its bound, in its user's order.
 
-    The users' orders are followed for some steps, in which most find enough; whoever does not is looked at whole.
+    Each user's order is followed for a limited number of steps, which is enough for most; the remaining users are
+    searched completely.
     """
     n = scores.shape[1]
     visited = ties.first(users[rows], max(64, 2 * k))

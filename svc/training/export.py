@@ -1,7 +1,7 @@
 """From a trained irspack recommender to the model that is served.
 
-Recommenders are read by their attributes, so irspack itself is not imported. What is taken is listed beside each
-family; all else in them (training matrices, gradients, transposed copies, thread counts) stays behind.
+Recommenders are read by their attributes, so irspack itself is not imported. What is taken is listed with each family;
+everything else in them (training matrices, gradients, transposed copies, thread counts) is dropped.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _weights(weights: Any, features: Any, what: str) -> NDArray[np.float32] | No
 
 
 def _check_least_squares(least_squares: LeastSquares) -> None:
-    """Refuse what has no unique minimum: with alpha0 = 0 and nu > 0, nothing holds an empty history in place."""
+    """Refuse parameters without a unique minimum: if alpha0 = 0 and nu > 0, an empty history is not regularized."""
     if least_squares.regularization(1, least_squares.n_items) <= 0:
         raise TrainingError("reg must be above 0: without it, iALS cannot place a user from seed items")
     for side, weights, others in (

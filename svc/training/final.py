@@ -1,4 +1,4 @@
-"""From a finished search to the model that is served: the winner trained on everything, and what goes beside it."""
+"""From a finished search to the model that is served: the winner trained on all data, and a second part if needed."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FEATURES_AND_SEEDS = "features and seeds"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FinalModel:
-    """`parts` say for the header which part answers what; there are none where one answers everything.
+    """The model that is served, with what the header says of it.
 
-    `aware` is the trial whose parameters place users and items by their features, None where nothing does, and
-    `refit_s` is what one training of it took.
+    `parts` describe which part answers which queries; empty if one part answers all. `aware` is the trial whose model
+    handles features, None if there is none, and `refit_s` is how long one training of it took.
     """
 
     matrix: sparse.csr_matrix

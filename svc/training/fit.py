@@ -1,7 +1,7 @@
 """Train one recommender: with early stopping while searching, for a known number of epochs afterwards.
 
 irspack's `learn_with_optimizer` draws a progress bar on standard output, cannot be interrupted, and scores the best
-state a second time; so its few lines are written here anew, over the same irspack objects.
+state a second time; so its few lines are reimplemented here over the same irspack objects.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Fitted:
 
 
 class Stop(Exception):
-    """Raised by a `check` to leave a training: its time is over or its score hopeless."""
+    """Raised by a `check` to end a training: its time is over, or its score is too low to matter."""
 
 
 def fit(

@@ -1,4 +1,4 @@
-"""The serial and the expiry of a new artifact, and what was read for it, for trainings that were asked for them."""
+"""Serial, expiry and input digests of a new artifact, for trainings that were asked for them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 
 MAX_INPUTS: Final = 64
-"""Files that a header names one by one; of more, one digest over all of theirs."""
+"""Up to this many files are named one by one; more are combined into one digest."""
 
 
 def is_asked(loaded: LoadedRecipe, settings: Settings) -> bool:
-    """Whether the header says more than it ever did: a serial, and the sha256 of what was read."""
+    """Whether the training was asked for a serial and for the sha256 of its inputs."""
     asked_by_settings = settings.state_dir is not None or settings.artifact_signature == "ed25519"
     return asked_by_settings or loaded.recipe.output.expires_after is not None
 
@@ -61,9 +61,9 @@ def fresh_fields(
 
 
 def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> int:
-    """Milliseconds since 1970, but higher than what this key has signed for this output, for clocks are set back.
+    """Milliseconds since 1970, or one more than the highest serial so far: a clock may have been set back.
 
-    What another key has signed does not count: it may have got out, and its serials lead nowhere.
+    Only serials that this key has signed for this output count: another key may have leaked.
     """
     kid = keys.active[0]
     before = [_of_incumbent(loaded, settings, keys, kid), *_left_by_rollbacks(loaded, settings, keys, kid)]
@@ -74,12 +74,12 @@ def _of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, k
     try:
         _, parsed = read_verified(loaded.output_uri, keys, settings)
         return (freshness.serial_of(parsed.header) or 0) if parsed.kid == kid else 0
-    except SvcError:  # none yet, or none that can be believed
+    except SvcError:  # none yet, or none that can be trusted
         return 0
 
 
 def _left_by_rollbacks(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
-    """The serials that were rolled back from: servers have seen them, and take nothing below."""
+    """The serials before each rollback: servers have seen them and refuse lower ones."""
     try:
         log = open_store(loaded.output_uri, settings).read_log(freshness.MAX_LOG_BYTES)
     except SvcError:

@@ -1,8 +1,7 @@
-"""irspack's IALSRecommender, whose users may be drawn to a learned mean where irspack draws them to zero.
+"""irspack's IALSRecommender, whose users can be regularized towards a learned mean; irspack regularizes towards zero.
 
-Drawn to zero, a user of whom little is known scores all items near 0, in an order that says little. Drawn to a common
-vector, learned as the weight of a feature that all users share, that user gets the items that most people choose:
-popularity is what is left where nothing else is known.
+With zero as the prior, a user with little history scores all items near 0, in an almost arbitrary order. With a common
+vector as the prior, learned as the weight of a feature that all users share, such a user gets the popular items.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ import numpy as np
 from irspack.recommenders import IALSRecommender
 from scipy import sparse
 
-_MEAN_RIDGE = 1.0  # against the sum over all users, so of no weight: it keeps the system for the mean solvable
-_INIT_STD = 1.0  # irspack's 0.1 lets a mean grow for dozens of epochs before its size, and so its pull, is right
+_MEAN_RIDGE = 1.0  # negligible beside the sum over all users; it only keeps the system for the mean solvable
+_INIT_STD = 1.0  # with irspack's 0.1 the mean takes dozens of epochs to reach its final size
 
 
 class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
-    """With `mean_prior`, and without features of the users, these have one feature that is 1 for all.
+    """With `mean_prior`, users without features get one feature that is 1 for all.
 
-    Features of the users come with such a constant, so `mean_prior` changes nothing beside them.
+    User features already contain such a constant, so `mean_prior` changes nothing when there are any.
     """
 
     def __init__(

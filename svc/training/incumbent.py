@@ -1,4 +1,4 @@
-"""The model that is live before a training, as its signed header tells, and how far the data has moved since."""
+"""The incumbent, which is the model that is live before a training, and how far the data has changed since its own."""
 
 from __future__ import annotations
 

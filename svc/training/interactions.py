@@ -58,11 +58,11 @@ class _Cleansing(Protocol):
 class Interactions:
     """Clean interactions, in the order of the source.
 
-    `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which stand in order of first appearance.
-    `times` is (n,) nanoseconds since 1970, or None where the recipe does not look at time. `weights` is (n,) float32,
-    or None where every row counts 1. `hidden` are the users and items, (h,) each, of pairs whose item the user is
-    never shown. `dropped` counts the rows that cleansing removed, by reason; `reasons` says in words what was wrong
-    with those that could not be used.
+    `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which stand in order of first appearance. `times` is
+    (n,) nanoseconds since 1970, or None where the recipe does not look at time. `weights` is (n,) float32, or None
+    where every row counts 1. `hidden` are the users and items, (h,) each, of pairs whose item the user is never shown.
+    `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
+    used.
     """
 
     users: Codes
@@ -213,7 +213,7 @@ def _at_least(what: str, given: int, model_needs: int) -> str:
 
 
 def _what_to_do(interactions: Interactions) -> str:
-    """Mend the rows that were dropped, where that was most of them; else get more, or ask for less."""
+    """The advice for too little data: fix the dropped rows if they were most of it, else get more or ask for less."""
     lost = [f"{count} dropped as {reason}" for reason, count in interactions.dropped.items()]
     told = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
     told += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
@@ -283,7 +283,7 @@ def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Code
     """Codes renumbered by first appearance, the names that occur, in that order, and each code's number or −1."""
     n = len(codes)
     first = np.full(len(names), n, dtype=np.int64)
-    first[codes[::-1]] = np.arange(n - 1, -1, -1)  # of several writes to one place numpy keeps the last
+    first[codes[::-1]] = np.arange(n - 1, -1, -1)  # when several values are assigned to one index, numpy keeps the last
     present = np.flatnonzero(first < n)
     present = present[np.argsort(first[present])]
     renumbered = np.full(len(names), -1, dtype=np.int32)

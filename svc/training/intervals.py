@@ -1,8 +1,8 @@
-"""Scores of single users, and what chance does to their mean: a bootstrap over users.
+"""Per-user scores, and confidence intervals of their mean by a bootstrap over users.
 
-A score is a mean over the users who were judged. Had other users of the same kind been judged, it would be another:
-the interval says by how much. Two models that were judged by the same users are compared in pairs, user by user,
-which takes out what makes some users hard for every model.
+A score is a mean over the users who were judged. With other users of the same kind it would differ: the interval says
+by how much. Two models that were judged by the same users are compared user by user, which removes the variance of
+users who are difficult for every model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PER_USER = ("ndcg", "map", "recall", "hit")
 RESAMPLINGS = 10_000
 CONFIDENCE = 0.95
 _MOST_GROUPS = 4096
-"""More users than this are dealt at random to so many groups, and groups are drawn instead of users.
+"""More users than this are divided at random into this many groups, and groups are drawn instead of users.
 
 The mean keeps its variance, which is then estimated from 4,096 group means: to about 2%, an interval's width to 1%.
 """

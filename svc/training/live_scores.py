@@ -1,7 +1,7 @@
-"""The live model, as it is served, ranks for the users of a split.
+"""Rankings of the live model, as it is served, for the users of a split.
 
-What it was trained on is never held against or for it: pairs of its history count neither as found nor as missed, and
-no model may recommend them.
+What it was trained on counts neither for nor against it: pairs in its history are neither hits nor misses, and no
+compared model may recommend them.
 """
 
 from __future__ import annotations

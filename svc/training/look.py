@@ -1,7 +1,7 @@
-"""A cheap first look at a set of parameters: trained on a part of the users for a few epochs, judged on a part.
+"""A cheap first look at a set of parameters: trained on some of the users for a few epochs, and judged on some.
 
-Looks are compared with looks of the same algorithm alone. They say little of how good a model will be, and much of
-which of two is better, at about an eighth of the cost.
+Looks are compared with looks of the same algorithm alone. They tell little about how good a model will be, but much
+about which of two is better, at an eighth of the cost.
 """
 
 from __future__ import annotations

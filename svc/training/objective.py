@@ -1,4 +1,4 @@
-"""What one trial does: build a recommender with its parameters, train it, score it."""
+"""The objective of a trial: build a recommender with its parameters, train it, and score it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ class Builder:
     threads: Threads
 
     def build(self, name: str, matrix: sparse.csr_matrix, params: Params, features: Matrices) -> Any:
-        """Recommender `name` over `matrix`, (users, items), decayed already. `features` go to those that take them."""
+        """An untrained recommender over `matrix`, (users, items), whose decay has been applied.
+
+        `features` are passed to algorithms that take them.
+        """
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
         if algorithm.seed:
@@ -142,7 +145,7 @@ def refit_winner(builder: Builder, winner: TrialRecord, matrix: sparse.csr_matri
 
 
 def failures(name: str) -> tuple[type[Exception], ...]:
-    """What irspack raises when parameters cannot be trained, of `name`."""
+    """The errors that irspack raises when algorithm `name` cannot be trained with some parameters."""
     found: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
     return found
 

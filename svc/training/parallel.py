@@ -10,10 +10,10 @@ from svc.training.trial_task import Objective
 from svc.training.workers import ProcessWorkers, ThreadWorkers, Workers
 
 _SMALL_INTERACTIONS, _SMALL_ITEMS = 20_000, 2_000
-"""Up to these a whole search costs about as much as the start of one worker process, which imports irspack."""
+"""Up to these sizes a whole search costs about as much as starting one worker process, which must import irspack."""
 
 _TRIALS_PER_WORKER = 4
-"""More workers than a quarter of the trials would have most of them asked for before anything is known."""
+"""With more workers than a quarter of the trials, most trials would be suggested before any result is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Parallelism:
 
     @classmethod
     def choose(cls, wanted: int | None, *, n_trials: int, n_interactions: int, n_items: int) -> Parallelism:
-        """`wanted` is the recipe's number; by default all cores. Depends on nothing that changes from run to run."""
+        """`wanted` is the recipe's number; by default all cores. Nothing that changes between runs plays a part."""
         cores = joblib.cpu_count()
         small = n_interactions <= _SMALL_INTERACTIONS and n_items <= _SMALL_ITEMS
         if wanted is None:

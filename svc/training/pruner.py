@@ -1,6 +1,6 @@
-"""End trials early that are clearly worse than their like.
+"""Ends trials early that are clearly worse than others of the same algorithm.
 
-A trial is compared with what was known when it was asked for, not with what has finished since: so the same search
+A trial is compared with the results that were known when it was suggested, not with later ones: so the same search
 prunes the same trials, however long each takes.
 """
 

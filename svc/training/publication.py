@@ -29,7 +29,7 @@ class Publication:
 
     @property
     def kept(self) -> str:
-        """What an interrupt from now on leaves in place."""
+        """What is in place if the run is interrupted from now on, for its last message."""
         if not self.promoted:
             return f"the new artifact {self.artifact} is written, and not live"
         return f"the new artifact {self.pointer or self.artifact} is in place"

@@ -1,4 +1,4 @@
-"""With what a new model is compared: the live model and popularity, neither scored on what it was trained on."""
+"""The models that a new one is compared with, the live one and popularity, never scored on their training data."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def baseline(task: Task) -> Rival:
 def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, Rival] | None:
     """The live model of the recipe, scored fairly.
 
-    Itself where it has seen nothing that is held out: under `time_global` with a cut-off not before it was trained.
-    Else its class and parameters, trained once on what the search trained on. None, and an event, where there is none,
-    or none that can be trained again.
+    It is scored as it is if it has seen nothing that is held out: under `time_global` with a cut-off not before it was
+    trained. Otherwise its class and parameters are trained once on what the search trained on. None, and an event,
+    where there is none, or none that can be trained again.
     """
     incumbent = read_incumbent(task.loaded, keys, settings)
     if incumbent is None:

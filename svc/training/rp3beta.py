@@ -3,8 +3,8 @@
 Christoffel et al., "Blockbusters and Wallflowers", RecSys 2015, and Paudel et al., "Updatable, Accurate, Diverse, and
 Scalable Recommendations for Interactive Applications", TiiS 2016: both raise each step's probability to alpha. irspack
 raises the interactions themselves, which changes nothing where all are 1, and keeps the strongest entries of each
-target item, so that a rare source item may lead nowhere. Where everybody has many items the latter is by far better,
-for each target then has the same number of sources, however popular it is: so the search tries both.
+target item, so that a rare source item may have none left. Where everybody has many items the latter is far better,
+because each target then has the same number of sources, however popular it is; so the search tries both.
 """
 
 from __future__ import annotations

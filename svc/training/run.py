@@ -81,7 +81,7 @@ def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progr
         return run.interrupted(int(getattr(interrupt, "exit_code", 130)))
     except SvcError as error:
         return run.failed(error.message, error.code, error.exit_code, error.fields)
-    except Exception as error:  # a defect: still one clear last line
+    except Exception as error:  # a bug in svc: it still ends with one clear last line
         return run.failed(f"{type(error).__name__}: {error}", INTERNAL_ERROR, _FAILED, {}, defect=error)
 
 
@@ -389,7 +389,7 @@ def _now() -> str:
 
 
 def _where(error: Exception) -> list[str]:
-    """The innermost places that a defect went through, for a report of it."""
+    """The innermost stack frames of an unexpected error, for a bug report."""
     import traceback
 
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]

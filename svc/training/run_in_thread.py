@@ -1,4 +1,4 @@
-"""Long work beside the main thread, which stays free to hear signals."""
+"""Runs long work in a thread, so that the main thread stays free to handle signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def run_in_thread(work: Callable[[], Any]) -> Any:
-    """What `work` returns, or raises, from a thread of its own. An interrupt leaves the thread behind."""
+    """Run `work` in a thread of its own, and return or raise what it does. An interrupt abandons the thread."""
     ended: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""Which parameters a trial tries: TPE for each algorithm by itself, the same in every process for the same seed.
+"""Suggests the parameters of a trial: TPE for each algorithm by itself, the same in every process for the same seed.
 
 One study holds the trials of all algorithms. What TPE learns from must be of one algorithm only, so each suggestion
 comes from a small study in memory that holds just those, with a generator seeded by the number of the trial.
@@ -24,7 +24,7 @@ _ATTEMPTS = 16
 
 
 def parameter_name(algorithm: str, parameter: str) -> str:
-    """The name in the study: two algorithms may both have `n_components`, over different ranges."""
+    """The parameter's name in the study: two algorithms may have one of the same name, over different ranges."""
     return f"{algorithm}.{parameter}"
 
 
@@ -109,7 +109,7 @@ class AlgorithmSampler(BaseSampler):
         raise ValueError(f"{param_name} is not a parameter of trial {trial.number}")
 
     def _grown(self, algorithm: str, known: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
-        """The space as far as it is open: a size that grows ends at twice that of the best trial so far."""
+        """The current search space: a size that grows ends at twice that of the best trial so far."""
         space = self.space(algorithm)
         complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
         for parameter in self._spaces[algorithm].grows if complete else ():
@@ -123,7 +123,7 @@ class AlgorithmSampler(BaseSampler):
         return space
 
     def _may_double(self, trial: FrozenTrial) -> bool:
-        """Whether one of twice the size is likely to end in time: it takes at most four times as long."""
+        """Whether a trial of twice the size, which takes up to four times as long, is likely to finish in time."""
         if self._most_seconds is None or trial.duration is None:
             return True
         return 4 * trial.duration.total_seconds() <= self._most_seconds
@@ -146,7 +146,7 @@ class AlgorithmSampler(BaseSampler):
 
 
 def _n_combinations(space: Space) -> float:
-    """How many different sets of parameters there are: a space of choices alone is soon used up."""
+    """How many different sets of parameters there are: a space that consists of choices only is soon exhausted."""
     if not all(isinstance(found, CategoricalDistribution) for found in space.values()):
         return math.inf
     return math.prod(len(found.choices) for found in space.values() if isinstance(found, CategoricalDistribution))

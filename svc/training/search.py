@@ -1,9 +1,9 @@
 """The search: ask for trials, have workers train them, tell their scores, until the study's budget is used.
 
-The main thread asks, waits and tells; it never trains, so that signals, deadlines and life signs are kept. A search of
-one process asks and tells in a fixed order, whatever ends first: trial k is asked for when exactly the trials up to
-k - `ahead` have been told. So the same seed and number of workers give the same search. A shared search tells at once,
-for other processes learn from it.
+The main thread asks, waits and tells; it never trains, so that it can handle signals, deadlines and heartbeats. A
+search in one process asks and tells in a fixed order, whichever trial ends first: trial k is asked for when exactly the
+trials up to k - `ahead` have been told. So the same seed and number of workers give the same search. A shared search
+tells at once, for other processes learn from it.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Search:
         )
 
     def _fill(self) -> bool:
-        """Tell, ask and start what may be; True while trials of this process are not told.
+        """Tell, ask and start as many trials as may be; True while trials of this process have not been told.
 
         One trial is told at a time, then the next one is asked for: what a trial can know depends on its place alone.
         """
@@ -165,7 +165,7 @@ class Search:
         return self.workers.submit(task, lambda outcome: self._ended.put((task.number, outcome)))
 
     def _others_work(self) -> bool:
-        """True while another process holds a part of the budget; the part of dead ones becomes free here."""
+        """True while another process holds part of the budget; what dead processes held is released here."""
         if not self.storage.shared:
             return False
         self.storage.release_dead_trials(self.study)
@@ -276,7 +276,7 @@ class Search:
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _keep_scores(self, task: TrialTask, score: float, fitted: Fitted) -> None:
-        """Keep the scores of single users of the best trial of each algorithm; the study would be no place for them."""
+        """Keep the per-user scores of each algorithm's best trial; they are too large for the study."""
         best = self._by_user.get(task.algorithm)
         if fitted.by_user is not None and (best is None or score > best[0]):
             self._by_user[task.algorithm] = (score, task.number, fitted.by_user)
@@ -321,11 +321,11 @@ class Search:
         self._n_orphaned += 1
 
     def _give_back(self) -> None:
-        """Leave what still runs; its place in the budget becomes free. What has ended counts."""
+        """Abandon the trials that still run, which frees their places in the budget. Those that have ended count."""
         for attempt in self._running():
             self._abandon(attempt)
         for attempt in self._asked.values():
-            with contextlib.suppress(Exception):  # a store that is gone must not hide why the search ends
+            with contextlib.suppress(Exception):  # an unreachable store must not hide why the search ends
                 if attempt.outcome is not None:
                     self._conclude(attempt)
                 else:

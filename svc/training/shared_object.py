@@ -1,7 +1,7 @@
 """One copy of a search's matrices for all worker processes of a host.
 
 An object is pickled with its arrays out of band (protocol 5) into an anonymous memory file. Whoever maps that file gets
-the same object, whose arrays are views of the mapping: pages are shared until somebody writes to them. The file has no
+the same object, whose arrays are views of the mapping: pages are shared until a process writes to them. The file has no
 name, so that nothing is left behind when a process is killed, and it does not depend on the size of /dev/shm.
 """
 
@@ -28,7 +28,7 @@ class Place:
 
 
 class SharedObject:
-    """Keeps the memory of one shared object until `close`; who has attached it before then keeps it longer."""
+    """Keeps the memory of one shared object until `close`. Processes that have attached it keep it longer."""
 
     def __init__(self, descriptor: int, place: Place) -> None:
         self._descriptor = descriptor

@@ -36,7 +36,7 @@ def _order_by(key: NDArray[np.integer]) -> NDArray[np.int64]:
     if (high - low).bit_length() > _WORD_BITS:
         return np.argsort(key, kind="stable")
     words = key.astype(np.int64) - low
-    step = max(int(np.gcd.reduce(words)), 1)  # nanoseconds that came from seconds share 10^9
+    step = max(int(np.gcd.reduce(words)), 1)  # nanoseconds made from seconds have the common factor 10^9
     if ((high - low) // step).bit_length() + position_bits > _WORD_BITS:
         return np.argsort(key, kind="stable")
     if step > 1:

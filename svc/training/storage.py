@@ -28,10 +28,14 @@ from svc.training.process_identity import is_dead
 
 HEARTBEAT_S = 10
 GRACE_S = 60
-"""The main process trains nothing itself, so only a database that does not answer can keep it silent for long."""
+"""How long a process may show no heartbeat. The main process trains nothing itself, so only a database that does not
+answer can delay its heartbeat.
+"""
 
 _OPENING_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
-"""Optuna makes its tables one by one: processes that begin together may trip over each other, and try again."""
+"""Attempts to create Optuna's tables: they are made one by one, so processes that start together may conflict and must
+retry.
+"""
 
 _FIELD = "training.storage_path"
 _FILE_SCHEMES = ("sqlite",)
@@ -116,8 +120,9 @@ def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
 class StudyStorage:
     """An opened storage. `shared` if other processes may use it at the same time.
 
-    Life signs are counters in the trials: who waits for a trial of another host and sees its counter stand still for
-    GRACE_S takes it for dead, so clocks of hosts need not agree. On one host the process itself is looked for.
+    Heartbeats are counters in the trials: a process that waits for a trial of another host and sees its counter
+    unchanged for GRACE_S takes it for dead, so the clocks of hosts need not agree. On the same host the process itself
+    is looked up.
     """
 
     def __init__(self, location: StorageLocation, backend: Any) -> None:
@@ -133,7 +138,7 @@ class StudyStorage:
             self.backend.engine.dispose()
 
     def new_trial(self, study: Study, attributes: Mapping[str, Any]) -> Trial:
-        """A running trial with `attributes` from its first moment: a process can be killed between any two steps."""
+        """Create a running trial with `attributes` in one step: a process can be killed between any two steps."""
         template = create_trial(state=TrialState.RUNNING, user_attrs=dict(attributes))
         study_id = self.backend.get_study_id_from_name(study.study_name)
         trial_id = self.backend.create_new_trial(study_id, template_trial=template)
@@ -141,7 +146,7 @@ class StudyStorage:
         return Trial(study, trial_id)
 
     def beat(self, trials: Sequence[Trial]) -> None:
-        """Say, at most every HEARTBEAT_S, that these trials still run."""
+        """Record a heartbeat for these trials, at most every HEARTBEAT_S."""
         if not self.shared or time.monotonic() < self._last_beat + HEARTBEAT_S:
             return
         self._last_beat = time.monotonic()

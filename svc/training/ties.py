@@ -1,8 +1,8 @@
 """In which order a user's items with equal scores are ranked while models are compared.
 
-Items are numbered by their first appearance in the whole table, held-out rows included, and popular items appear
-early. An order by number would therefore reward a model for ties. Here each user has an own random order of all
-items, which knows nothing of the data: step j of user u visits the item
+Items are numbered by their first appearance in the whole table, held-out rows included, and popular items appear early.
+Breaking ties by number would therefore reward a model for them. Here each user has a random order of all items that
+does not depend on the data: step j of user u visits the item
 
     Q₂[ a₂·Q₁[ (a₁·j + b₁) mod p ] + b₂ mod p ]
 

@@ -1,4 +1,4 @@
-"""Any column that means time, as nanoseconds since 1970."""
+"""Converts any column that holds times to nanoseconds since 1970."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
 
 _MOST_STRAYS = 0.01
-"""Numbers among dates, or dates among numbers, are slips of the pen up to this share, which are dropped; above it
-nobody can tell which of the two is meant."""
+"""Up to this share, numbers among dates, or dates among numbers, are taken for typing errors and dropped; above it, it
+is unclear which of the two is meant.
+"""
 
 
 def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None = None) -> NDArray[np.int64]:
-    """(n,) nanoseconds since 1970, UTC; BAD_TIME where a value says no time.
+    """(n,) nanoseconds since 1970, UTC; BAD_TIME where a value is no time.
 
     Numbers count `unit` (s, ms, us or ns); dates and date-times are taken as they are, without a zone as UTC;
     text is read as ISO 8601, or as a number when a unit is given: as what most rows are. `weights` are the rows that

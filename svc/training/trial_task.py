@@ -1,4 +1,4 @@
-"""What a worker is asked to do for one trial, and what it says of it. Both travel between processes."""
+"""The task that a worker gets for one trial, and the outcome that it returns. Both are sent between processes."""
 
 from __future__ import annotations
 

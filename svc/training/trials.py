@@ -1,4 +1,4 @@
-"""What a study says of its finished trials, in svc's words."""
+"""The finished trials of a study as svc's own records."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.decomposition import TruncatedSVD
 
-_K1, _B = 1.2, 0.75  # what Okapi BM25 is used with where nothing else is known
+_K1, _B = 1.2, 0.75  # the usual defaults of Okapi BM25
 
 Vector = NDArray[np.float64]
 

@@ -1,8 +1,8 @@
-"""Training on some of the users, and placing all others exactly.
+"""Trains on a sample of the users and solves for all others exactly.
 
-What a model learns about items hardly changes once enough users have told it; what it knows of a user is a function
-of the items and that user's own history. So the search and the final training see a sample, and every user outside of
-it is solved exactly against the finished items: for iALS the same least squares as in training, for a truncated SVD
+What a model learns about items hardly changes once there are enough users, and its vector of a user is a function of
+the items and that user's own history. So the search and the final training see a sample, and every user outside of it
+is solved for exactly against the finished items: for iALS the same least squares as in training, for a truncated SVD
 the projection. Neighbour models, item weights and popularity hold nothing about single users.
 """
 

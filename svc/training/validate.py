@@ -1,4 +1,4 @@
-"""The checks of `svc validate`: what can be known before a training without reading the data whole."""
+"""The checks of `svc validate`: everything that can be found out before a training without reading all of the data."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _judged(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
     warnings = [told] if found.n_unusable > MANY * len(frame) else []
     if uses_time and schema.time_column and (doubt := odd_years(frame[schema.time_column], schema.time_unit)):
         warnings.append(doubt)
-    if recipe.source.type != "csv":  # whose probe says it, of features and metadata too
+    if recipe.source.type != "csv":  # its probe reports this, also for features and metadata
         for name in (schema.user_column, schema.item_column):
             floats = filter(is_float_text, frame[name].cat.categories)
             warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
@@ -125,7 +125,7 @@ def _judged(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
 
 
 def _look(spec: SourceSpec, context: SourceContext, judge: Judge | None) -> Iterator[str]:
-    """What the source says of itself, then what `judge` says of its first rows, where it can show them."""
+    """The lines of the source's probe, then those of `judge` about its first rows, if the source can show them."""
     source = build_source(spec, context)
     if judge is None:
         yield from _probe(source)

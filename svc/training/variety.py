@@ -1,4 +1,4 @@
-"""What diversity costs the winner: its accuracy beside the variety of its lists, for five values of `diversity`.
+"""Measures what diversity costs the winner: its accuracy and the variety of its lists for five values of `diversity`.
 
 The lists are those of `svc.model.arrange.arrange`, the function that arranges answers. Each user's candidates are
 ranked once, with ties as in every evaluation, and arranged for each value; with diversity 0 they are the lists of the
@@ -30,7 +30,7 @@ Items = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Winner:
-    """A trained model twice: as the evaluation scores with it, and as it is served, for similarities."""
+    """One trained model in two forms: the one that the evaluation scores with, and the served one, for similarities."""
 
     scorer: Scorer
     served: ServedScorer

@@ -1,4 +1,4 @@
-"""What each row of the interaction table is worth: a weight, a kind of event with one, or nothing of the sort."""
+"""The weight of each row of the interaction table: from a weight column, from the kind of its event, or 1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RowWeights:
 
 
 def of_numbers(column: pd.Series) -> RowWeights:
-    """Weights as they are; what is no finite number above zero is none."""
+    """Weights as given; NaN for anything but a finite number above zero."""
     plain = column.astype(object) if isinstance(column.dtype, pd.CategoricalDtype) else column
     values = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     usable = np.isfinite(values) & (values > 0.0)

@@ -1,4 +1,4 @@
-"""Where trials are trained: in worker processes, or in threads of this process for data too small to pay for them.
+"""Trains trials in worker processes, or in threads of this process if the data is too small for processes to pay off.
 
 A worker process holds its own copy of irspack and one trained recommender at a time; the matrices of the search are
 mapped, not copied. A process can be ended at any moment, also while irspack's C++ holds its interpreter lock, so a time
@@ -55,7 +55,7 @@ class Workers(Protocol):
         ...
 
     def abandon(self, worker: int) -> None:
-        """Leave the trial of `worker` as it is; its outcome no longer matters."""
+        """Abandon the trial of `worker`; its outcome no longer matters."""
         ...
 
     def close(self) -> None:
@@ -111,7 +111,7 @@ class _Worker:
     def kill(self) -> None:
         """End the process now, also while it starts. The pool then cleans up after it."""
         self.ended = True
-        # `_processes` holds the process from its start; the pool's own way to kill fails while a task is on its way.
+        # `_processes` holds the process from its start; the pool's own kill fails while a task is being sent.
         for pid in [self.pid] if self.pid is not None else list(self.pool._processes):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -215,9 +215,9 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def _start_trackers() -> None:
-    """Start the two processes that remove semaphores after a training that was ended; they do so without a word.
+    """Start the two resource trackers, which remove semaphores after a training that was killed, without warnings.
 
-    Their warnings would go to standard error, past the log.
+    Their warnings would bypass the log and go to standard error.
     """
     from multiprocessing import resource_tracker as own
 
@@ -245,7 +245,7 @@ def _prepare(place: Place, parent: int) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """End this process with the one that started it, even if that is killed while this one is deep in C++."""
+    """Make this process end with its parent, even if the parent is killed while this one runs C++ code."""
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -253,7 +253,7 @@ def _die_with(parent: int) -> None:
 
 
 def _warm_up() -> int:
-    """The first task of a worker, whose seconds are no trial's. Returns the process id."""
+    """The first task of a worker: imports, whose time counts for no trial. Returns the process id."""
     _own_objective[0].warm_up()
     return os.getpid()
 

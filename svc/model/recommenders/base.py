@@ -1,4 +1,4 @@
-"""What every scorer offers, and what they share."""
+"""The interface of all scorers, and helpers that they share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from svc.model.topk import best
 
 Side = Literal["user", "item"]
 FEW_SHARE = 8
-"""Up to one item in so many, those that are allowed are picked out; above, the others are left out."""
+"""Up to one allowed item in this many, the allowed items are scored one by one; above, all are scored and the others
+left out.
+"""
 SPARE_TIMES = 2
 """Of items of which many are allowed so many times as many are ranked as hold `limit` allowed ones on average."""
 
@@ -27,21 +29,23 @@ class Scorer(Protocol):
     kind: ClassVar[str]
     """Names the family in logs and descriptions."""
     reads_values: ClassVar[bool]
-    """Whether the values beside the history matter, or only which items are in it."""
+    """Whether scores depend on the values of the history, or only on which items are in it."""
     explains_by_profile: ClassVar[bool]
-    """Whether a known user is explained by solving its history anew, which then is what the scores come from."""
+    """Whether explaining a known user means solving for its vector again from its history; the scores then come from
+    that vector.
+    """
 
     @property
     def n_items(self) -> int: ...
 
     def ready(self) -> None:
-        """Compute what is kept beside the stored arrays. Called once, before the first ranking."""
+        """Compute what is kept in addition to the stored arrays. Called once, before the first ranking."""
 
     def feature_dim(self, side: Side) -> int | None:
         """Places of the feature vectors of a side that can be scored; None: features of that side cannot."""
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """One ranking a query, in order. The bits of a ranking depend on its query alone."""
+        """One ranking per query, in order. The bits of a ranking depend on its query alone."""
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
         """The addends of the scores of some items; None where scores are no sums over a profile."""
@@ -99,7 +103,7 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
 
 
 def profile(query: Query, history: History) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """Item columns that lead the query, (h,), and their values, (h,); None: all are 1."""
+    """The item columns of the query's profile, (h,), and their values, (h,); None: all are 1."""
     if query.user < 0:
         return query.seeds, query.seed_weights
     values = history.values(query.user)

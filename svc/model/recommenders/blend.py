@@ -1,4 +1,4 @@
-"""Models whose score is the weighted sum of the scores of others, each brought to one scale."""
+"""Models whose score is a weighted sum of the scores of other models, each divided by its deviation."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Values = NDArray[np.float64]
 
 
 class BlendScorer(Stored):
-    """Σ weight · score / deviation over the parts: one of factors at most, and any number of item weights.
+    """Σ weight · score / deviation over the parts: at most one factor model, and any number of item-weight models.
 
     The deviation is that of a user's scores over all items. Those of the training users are stored, `deviations`,
-    (parts, n_users) float64, the factor part first, as in `weights`; for others they follow from the covariance of
-    the item vectors, or from the sums of item weights. Users who are described by features are placed by the factor
-    part alone: the others know only items.
+    (parts, n_users) float64, the factor part first, as in `weights`; for others they follow from the covariance of the
+    item vectors, or from the sums of item weights. Users given by features are scored by the factor part alone: the
+    other parts know only items.
     """
 
     kind: ClassVar[str] = "blend"
@@ -107,7 +107,7 @@ class BlendScorer(Stored):
         return [rankings[place] for place in range(len(queries))]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
-        """The addends of each part, with the share that the part has in the score."""
+        """The contributions of every part, each multiplied by that part's share of the score."""
         if self.factors is not None and (query.user_features is not None or query.seed_features):
             return self.factors.contributions(query, history, items)
         rows, _ = profile(query, history)
@@ -132,7 +132,7 @@ class BlendScorer(Stored):
         return scan_sum(self._index(), self._scaled(query), offsets, wanted)
 
     def _rank_many(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """One product for all; then one query after the other, whose arrays stay in the cache."""
+        """One matrix product for all queries, then each query alone, so that its arrays stay in the processor cache."""
         index, rankings = self._index(), []
         vectors = np.array([self._scaled(query) for query in queries])
         scores = head_scores(index.layout, vectors, head_of(self.n_items))

@@ -4,7 +4,7 @@
 |---|---|
 | n, K, b | items, components, vectors of one scan |
 | position | place of an item in the index, by falling norm; see factor_scan.py |
-| offset | what the other parts of a blend give an item, (n,) by position, exact in float64 |
+| offset | the score of an item by the other parts of the blend, (n,) by position, exact in float64 |
 | upper | offset + ‖vector‖·‖item‖: no score of the item is above it |
 | bound | a value that at least `limit` approximate scores reach |
 | slack | bound of \\|approximate − exact\\| for any item |
@@ -33,10 +33,10 @@ from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, Layout, Wanted, er
 from svc.model.topk import reaching
 
 FIRST_SCORED, SCORED_PER_ITEM = 256, 8
-"""Items that are scored first, at least and for each item wanted."""
+"""How many items are scored first: at least this many, and this many for each item wanted."""
 GROWTH = 4
 FULL_SHARE = 6
-"""Above one item in so many, scoring all in order is faster than gathering some."""
+"""Above one item in this many, scoring all in order is faster than gathering some."""
 HEAD, HEAD_SHARE = 4096, 6
 """Items that are scored for several vectors at once: at least so many, and one in so many."""
 LOWEST = float(np.finfo(np.float32).min)
@@ -46,7 +46,7 @@ Values = NDArray[np.float64]
 
 
 class NormedLayout(NamedTuple):
-    """An index with the norm of every item, (n,) by position, none of them rounded down."""
+    """An index with the norm of every item, (n,) by position, rounded up so that no bound is too low."""
 
     layout: Layout
     norms: Values
@@ -110,10 +110,10 @@ class _Scan(NamedTuple):
         return scores
 
     def floor(self, scores: Values) -> float:
-        """What the exact score of an item in the answer reaches, by approximate scores of some items."""
+        """A lower bound for the exact score of every item in the answer, from the approximate scores of some items."""
         place = len(scores) - self.limit
         if place < 0:
-            return LOWEST  # above the minus infinity of what must not come back
+            return LOWEST  # still above minus infinity, the score of excluded items
         return max(float(np.partition(scores, place)[place]) - 2 * self.slack, LOWEST)
 
 

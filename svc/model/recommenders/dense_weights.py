@@ -19,7 +19,7 @@ from svc.model.topk import best, reaching
 
 ROWS_AT_ONCE = 256
 CELLS_AT_ONCE = 1 << 20
-"""Weights that are copied at once, so that a long history costs time but little memory."""
+"""Weights that are copied at once: a long history takes more time, but little memory."""
 
 
 class DenseWeightsScorer(Stored):

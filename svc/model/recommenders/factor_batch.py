@@ -1,4 +1,4 @@
-"""One pass over an index of item vectors for several vectors; the words are those of `factor_scan`."""
+"""Searches the index of item vectors for several query vectors in one pass; `factor_scan` defines the terms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from svc.model.recommenders.factor_scan import (
 from svc.model.topk import group_count, group_maxima
 
 BLOCK_SCORES = 1 << 22
-"""Approximate scores held at once, so 16 MiB."""
+"""Approximate scores held in memory at once: 16 MiB of float32."""
 POOL_LIMIT = 1 << 18
 """Candidates beyond twice those wanted that may be collected before they are reduced to the best of each vector."""
 
@@ -112,7 +112,7 @@ class _Scan:
         scores[rows[scored], self.excluded_positions[inside[scored]] - start] = -np.inf
 
     def _raise_bounds(self, scores: Scores, alive: Positions) -> Scores:
-        """Take new scores into account; returns the bound of each row of `alive`."""
+        """Update the bounds with new scores; returns the bound of each row of `alive`."""
         maxima = group_maxima(scores, group_count(self.most))
         merged = np.concatenate([self.leaders[alive], maxima], axis=1)
         leaders = np.partition(merged, merged.shape[1] - self.most, axis=1)[:, -self.most :]

@@ -28,9 +28,9 @@ BLOCK_ROWS = 4096
 ROWS_AT_ONCE = 256
 """Vectors that are searched together at most."""
 MANY_FROM = 8
-"""Fewer vectors than this are searched faster one at a time."""
+"""Below this number of vectors, searching one at a time is faster."""
 SMALL_LIMIT = 32
-"""Queries up to this limit are searched apart from the others, which would make them scan more."""
+"""Queries up to this limit are searched in a batch of their own: longer ones would make them scan more."""
 
 
 class FactorIndex(Stored):
@@ -57,7 +57,7 @@ class FactorIndex(Stored):
 
     @property
     def layout(self) -> Layout:
-        """How it is searched."""
+        """The arrays that a search reads."""
         return self._layout
 
     def ready(self, *, cosine: bool = False) -> None:
@@ -155,7 +155,7 @@ def _portions(rows: list[int]) -> Iterator[list[int]]:
 
 
 def _blocks(factors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """Views of some rows each, so that work in float64 takes little memory; at least one."""
+    """The rows in blocks, as views, so that converting to float64 takes little memory; at least one block."""
     for start in range(0, max(1, len(factors)), BLOCK_ROWS):
         yield factors[start : start + BLOCK_ROWS]
 

@@ -20,7 +20,7 @@ from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 19
-"""Numbers of the seeds' vectors that are worked on at once, so that a batch of long seed lists takes little memory."""
+"""Numbers in the seed vectors that are processed at once, so that a batch of long seed lists takes little memory."""
 
 
 class FactorScorer(Stored, ABC):
@@ -77,7 +77,7 @@ class IALSScorer(FactorScorer):
     """Implicit alternating least squares: the vector of an unseen user is solved exactly."""
 
     STORED_NAMES: ClassVar[dict[str, str]] = {"least_squares": "placing"}
-    reads_values: ClassVar[bool] = True  # of a known history that a request adds to, or that is explained
+    reads_values: ClassVar[bool] = True  # only where a request adds to a known history, or asks for an explanation
 
     def __init__(self, users: NDArray[np.float32], index: FactorIndex, least_squares: LeastSquares) -> None:
         super().__init__(users, index)
@@ -119,7 +119,7 @@ class IALSScorer(FactorScorer):
         return Contributions(query.seeds, known, features, unseen)
 
     def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool) -> Matrix:
-        """Vectors of queries that all have that many seeds, and features of the user or not, and weights or not."""
+        """Vectors of queries that agree in their number of seeds and in having user features, and weights, or not."""
         features = np.array([query.user_features for query in queries], dtype=np.float64) if prior else None
         if features is not None and not seeds:
             return self.least_squares.users_from_features(features)
@@ -158,7 +158,7 @@ class ColdStartScorer(IALSScorer):
 
 
 def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool], list[int]]:
-    """Places of the queries by their number of seeds, and whether they have features of the user, and weights."""
+    """Positions of the queries, grouped by number of seeds and by whether they have user features and weights."""
     groups: dict[tuple[int, bool, bool], list[int]] = {}
     for place, query in enumerate(queries):
         n_seeds = len(query.seeds) + len(query.seed_features)
@@ -234,7 +234,7 @@ class BPRScorer(FactorScorer):
         return self.index.search(vectors, [query.limit for query in queries], excluded, allowed, cosine=cosine)
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:  # noqa: ARG002
-        """The vector of a known user is learned, not added up; that of a history is the sum of directions."""
+        """None for a known user, whose vector was learned as a whole; that of a history is a sum of directions."""
         if query.user >= 0:
             return None
         seeds, vectors = self.index.vectors(query.seeds)[:, :-1], self.index.vectors(items)[:, :-1]

@@ -35,7 +35,7 @@ class NeighbourScorer(Stored):
         return len(self.offsets) - 1
 
     def ready(self) -> None:
-        """Nothing is derived."""
+        """Nothing to compute."""
 
     def feature_dim(self, side: Side) -> int | None:  # noqa: ARG002
         return None

@@ -1,4 +1,4 @@
-"""The same order for everybody."""
+"""The same ranking for every user."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PopularityScorer(Stored):
 
 
 def by_count(counts: NDArray[Any]) -> NDArray[np.int32]:
-    """Columns by falling count, ties by column."""
+    """Columns by descending count, ties by column."""
     return np.argsort(-counts, kind="stable").astype(np.int32)
 
 
