@@ -79,11 +79,14 @@ class Versions:
         """The version that the pointer names; None where there is no pointer."""
         return self._store.live()
 
-    def history(self) -> list[Version]:
-        """Every version that is there, the newest first."""
+    def history(self, *, by_log_alone: bool = False) -> list[Version]:
+        """Every version that is there, the newest first.
+
+        Versions without a line in the log are read for their facts, unless `by_log_alone`: then these stay None.
+        """
         log, live = self.log(), self.live()
         names = self._names(log)
-        known = {sha8: self._facts(sha8, log) for sha8 in names}
+        known = {sha8: _told(log.facts(sha8)) if by_log_alone else self._facts(sha8, log) for sha8 in names}
         order = version_log.newest_first([(sha8, str(known[sha8].get("trained_at") or "")) for sha8 in names])
         return [Version(sha8, **known[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
 
@@ -104,7 +107,7 @@ class Versions:
                 found = facts_of(self._verified(sha8)[1].header)
             except ArtifactError:
                 found = {}
-        return {name: found.get(name) for name in ("trained_at", "best_class", "best_score", "decision")}
+        return _told(found)
 
     def problems(self) -> list[str]:
         """What `svc history --verify` has to say: changed, missing and misplaced lines, and files without one."""
@@ -242,3 +245,7 @@ class Versions:
         """Held only while the pointer moves: a training of hours does not keep a rollback waiting."""
         with run_lock(f"{self._uri}.log.jsonl", timeout_s=_LOCK_TIMEOUT_S, settings=self._settings):
             yield
+
+
+def _told(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: (facts or {}).get(name) for name in ("trained_at", "best_class", "best_score", "decision")}

@@ -37,6 +37,7 @@ from svc.serving.models.registry import Registry
 from svc.serving.models.replay import ReplayGuard
 from svc.serving.models.threads import SWITCH_INTERVAL_S, ScoringThreads
 from svc.serving.models.transitions import Publisher
+from svc.serving.models.versions import read_versions
 from svc.serving.models.watcher import Watcher
 from svc.serving.signals import Stop, run_until
 from svc.serving.transport import listener as listening
@@ -184,6 +185,7 @@ async def _live(
             process.start_soon(serve_monitoring, state, monitoring)
         async with trio.open_nursery() as lanes:
             watcher = _watcher(options, state, loader, lanes)
+            state.versions = lambda name: read_versions(watcher.recipe(name), loader.keys, state.settings)
             if await _started(watcher, stop):
                 process.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:

@@ -9,14 +9,21 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from svc.artifact import layout
+from svc.artifact.keys import parse_signing_keys
+from svc.artifact.versions import Versions
+from svc.model.codec import encode
 from svc.serving.api.api_keys import hash_api_key
+from svc.settings import Settings
 from tests.e2e.server import Server, write_recipe
-from tests.serving.artifacts import header, write_artifact
+from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import N_ITEMS, encoder, model
 
 pytestmark = pytest.mark.integration
@@ -314,6 +321,47 @@ def test_diversity_shows_the_page_before_and_after(tab: Tab, server: Server) -> 
         assert set(marked.all_text_contents()) == shown[place] - shown[1 - place]
     assert page.locator("#answer").get_by_text(re.compile("^because you chose Story number")).count() > 0
     assert '"diversity":0.8' in tab.curl()
+
+
+def test_versions_are_listed_for_people(browser: Any, tmp_path: Path) -> None:
+    """Which there are, which is live and held, as the command says; a recipe that keeps one file says so."""
+    home = tmp_path / "recipes"
+    home.mkdir()
+    write_recipe(home, "books", home / "shelf/books.svc")
+    text = (home / "books.yaml").read_text(encoding="utf-8")
+    (home / "books.yaml").write_text(text.replace("always_overwrite", "append_sha"), encoding="utf-8")
+    write_recipe(home, "plain", tmp_path / "plain.svc")
+    write_artifact(tmp_path / "plain.svc", model(features=False))
+    kid, key = parse_signing_keys(SIGNING_KEYS).active
+    versions = Versions(str(home / "shelf/books.svc"), parse_signing_keys(SIGNING_KEYS), Settings())
+    trained = []
+    for day in (1, 2, 3):
+        head = header(best_score=day / 10, trained_at=f"2026-01-0{day}T00:00:00+00:00")
+        write = partial(layout.write, kid=kid, key=key, header=head, payload=encode(model(features=False)))
+        trained.append(versions.publish(write, head, move=True, keep=None).sha8)
+    versions.rollback(trained[0], hold=True)
+    with Server(home) as own:
+        tab = Tab(browser, own.url)
+        page = tab.open(key=None)
+        tab.heading("books").wait_for()
+        books = page.get_by_role("listitem").filter(has=tab.heading("books"))
+        books.locator("summary").click()
+        rows = books.locator("tbody tr")
+        playwright.expect(rows).to_have_count(3)
+        assert [row.locator("code").inner_text() for row in rows.all()] == trained[::-1]
+        playwright.expect(rows.nth(2)).to_contain_text("0.1000")
+        playwright.expect(rows.nth(2)).to_contain_text("live, held")
+        playwright.expect(books).to_contain_text("svc promote FOLDER/books.yaml VERSION")
+        plain = page.get_by_role("listitem").filter(has=tab.heading("plain"))
+        plain.locator("summary").click()
+        playwright.expect(plain).to_contain_text("output.versioning is always_overwrite")
+        told = own.get("/v1/recipes/books/versions").json()
+        assert told["versions"] == [asdict(version) for version in versions.history()]
+        assert own.get("/v1/recipes/nothing/versions").status_code == 404
+        tab.context.close()
+        assert tab.complaints == []
+    with Server(home, env={"SVC_CONSOLE": "0"}) as own:
+        assert own.get("/v1/recipes/books/versions").json()["code"] == "NOT_FOUND"
 
 
 def test_a_page_that_is_short_without_a_filter_says_so_too(tab: Tab) -> None:

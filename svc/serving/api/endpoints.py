@@ -223,6 +223,15 @@ RESOURCES = (
         under_verb="recommend",
     ),
     Endpoint(
+        name="versions",
+        path="/v1/recipes/{name}/versions",
+        public=False,
+        summary="The versions of a recipe's model: when, how good, which is live; only with the console.",
+        response=responses.RecipeVersions,
+        errors=RECIPE,
+        is_served=_with_console,
+    ),
+    Endpoint(
         name="metrics",
         path="/v1/metrics",
         public=False,

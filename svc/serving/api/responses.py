@@ -242,6 +242,26 @@ class Somebody(_Answer):
     history: list[ItemDescription]
 
 
+class Version(BaseModel):
+    """One version of a recipe's model. Facts are null where the log of versions does not tell them."""
+
+    sha8: str
+    trained_at: str | None
+    best_class: str | None
+    best_score: float | None
+    decision: str | None
+    live: Annotated[bool, Field(description="Whether the pointer names it.")]
+    held: Annotated[bool, Field(description="Whether trainings may not move the pointer from it.")]
+
+
+class RecipeVersions(_Answer):
+    """The newest versions of a recipe, at most 100, the newest first; none without `append_sha`."""
+
+    recipe: str
+    versioning: str
+    versions: list[Version]
+
+
 class Recipe(BaseModel):
     """What the served model was built from, out of the artifact's header."""
 

@@ -11,7 +11,7 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from svc import events, logs
-from svc.errors import NoCandidates, RecipeNotFound, RecipeUnavailable
+from svc.errors import NoCandidates, RecipeNotFound, RecipeUnavailable, SvcError
 from svc.serving.api.console.pages import Handler, page_handlers
 from svc.serving.api.endpoints import ENDPOINTS, PARAMETER, PROBES, VERBS
 from svc.serving.api.fields import MAX_FOUND
@@ -29,6 +29,7 @@ FAILURE = "svc.failure"
 MAY_ASK = "svc.may_ask"
 """Where the scope says of a recipe's name whether the key of the request may know of it."""
 MODEL_VERSION = "X-Svc-Model-Version"
+LONGEST_LISTING_S = 10.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # What a description tells of an artifact; everything else of its header stays inside.
 DESCRIBED = (
@@ -66,7 +67,7 @@ def build_routes(state: ServerState) -> QuartTrio:
 
 def _handlers(state: ServerState) -> dict[str, Handler]:
     """By path of the table."""
-    described, searched, rendered, listed = (trio.CapacityLimiter(1) for _ in range(4))
+    described, searched, rendered, listed, compared = (trio.CapacityLimiter(1) for _ in range(5))
 
     async def details() -> Response:
         return _json(*state.registry.details(_may_ask()))
@@ -109,6 +110,19 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         found = await _in_thread(somebody, served, asked.user_id, MAX_FOUND, limiter=searched)
         return _json({"recipe": name, "model_version": served.model_version, **found})
 
+    async def versions(name: str) -> Response:
+        if state.registry.get(name) is None or state.versions is None:
+            raise RecipeNotFound
+        with trio.move_on_after(LONGEST_LISTING_S):
+            try:
+                found = await _in_thread(state.versions, name, limiter=compared)
+            except LookupError:
+                raise RecipeNotFound from None
+            except SvcError as error:
+                raise RecipeUnavailable(f"the versions cannot be read: {logs.redact_text(error.message)}") from error
+            return _json({"recipe": name, **found})
+        raise RecipeUnavailable(f"the store did not list its versions within {LONGEST_LISTING_S:g} s")
+
     async def metrics() -> Response:
         return Response(await _in_thread(state.metrics.render, limiter=rendered), content_type=METRICS_TYPE)
 
@@ -122,6 +136,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         "/v1/recipes/{name}/items": items,
         "/v1/recipes/{name}/popular": popular,
         "/v1/recipes/{name}/somebody": anybody,
+        "/v1/recipes/{name}/versions": versions,
         "/v1/metrics": metrics,
         "/v1/openapi.json": openapi,
     }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from svc.serving.api.key_policies import KeyPolicies
     from svc.serving.api.policy_file import PolicyFile
     from svc.serving.api.spans import Spans
+    from svc.serving.models.versions import ReadVersions
 
 
 @dataclass(slots=True)
@@ -34,4 +35,5 @@ class ServerState:
     policies: KeyPolicies | None = None
     policy_file: PolicyFile | None = None
     refusals: Refusals = field(default_factory=Refusals)
+    versions: ReadVersions | None = None
     version: str = __version__

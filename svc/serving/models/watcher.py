@@ -147,6 +147,10 @@ class Watcher:
         logs.emit(events.WATCHER_UNHANDLED_ERROR, error=logs.redact_text(f"{type(error).__name__}: {error}"))
         self.metrics.of(metrics.WATCHER_ERRORS).inc()
 
+    def recipe(self, name: str) -> LoadedRecipe:
+        """The recipe that is watched under this name. Raises LookupError."""
+        return self._watched[name].declared.loaded
+
     def try_refused_again(self) -> None:
         """Other signing keys are known: load on the next tick what no key was known for."""
         for watched in self._watched.values():

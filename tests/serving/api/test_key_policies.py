@@ -183,7 +183,16 @@ def portal() -> Iterator[Portal]:
 
 
 ROWS = ("recommend", "recommend_related", "batch_recommend", "batch_recommend_related")
-READS = ("describe_recipe", "find_items", "popular_items", "somebody", "list_recipes", "health_details", "metrics")
+READS = (
+    "describe_recipe",
+    "find_items",
+    "popular_items",
+    "somebody",
+    "versions",
+    "list_recipes",
+    "health_details",
+    "metrics",
+)
 
 
 class Rules(NamedTuple):

@@ -106,8 +106,35 @@ function row(recipe, tried) {
       el("div", { class: more ?? null }, el("dt", {}, label), el("dd", {}, value)))),
     recipe.loaded && el("button", { type: "button", class: "quiet try", onclick: () => tried(recipe.name) },
       "Try", el("span", { class: "unseen" }, ` ${recipe.name}`)),
+    !recipe.skipped && versions(recipe.name),
     error && el("p", { class: "fault" }, el("strong", {}, reason(recipe, error)), error,
       error.startsWith(MISSING) && el("span", {}, "\nTrain it: ", el("code", {}, `svc train FOLDER/${recipe.name}.yaml`))));
+}
+
+/** The versions of a recipe, asked for when they are opened. */
+function versions(name) {
+  const place = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Versions of ${name}` }, el("p", { class: "muted" }, "Loading"));
+  const open = async (event) => {
+    if (!event.target.open) return;
+    const answer = await ask(recipePath(name, "/versions"));
+    place.replaceChildren(answer.ok ? listOfVersions(answer.body) : el("p", { class: "error" }, answer.body.detail ?? ""));
+    showAges();
+  };
+  return el("details", { class: "versions", ontoggle: open }, el("summary", {}, "Versions", el("span", { class: "unseen" }, ` of ${name}`)), place);
+}
+
+function listOfVersions({ recipe, versioning, versions: found }) {
+  if (versioning !== "append_sha") return el("p", { class: "hint" }, `The recipe keeps one file: output.versioning is ${versioning}.`);
+  if (!found.length) return el("p", { class: "hint" }, "There is no version yet.");
+  const cell = (value) => el("td", {}, value ?? "–");
+  const rows = found.map((one) => el("tr", { "aria-current": one.live ? "true" : null },
+    el("th", { scope: "row" }, el("code", {}, one.sha8)),
+    cell(one.trained_at && el("time", { datetime: one.trained_at, title: one.trained_at }, "")),
+    cell(one.best_class?.replace(/Recommender$/, "")), cell(one.best_score?.toFixed(4)), cell(one.decision),
+    cell([one.live && "live", one.held && "held"].filter(Boolean).join(", "))));
+  const head = ["Version", "Trained", "Algorithm", "Score", "Decision", "State"].map((label) => el("th", { scope: "col" }, label));
+  return el("div", {}, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)),
+    el("p", { class: "hint" }, "Make another one live: ", el("code", {}, `svc promote FOLDER/${recipe}.yaml VERSION`)));
 }
 
 function facts(about) {

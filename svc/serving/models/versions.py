@@ -1,0 +1,30 @@
+"""The versions of a served recipe, for people who look at them in the console. Reading a store blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from svc.artifact.keys import SigningKeys
+from svc.artifact.versions import Versions
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+
+MOST = 100
+"""Newest versions that are told."""
+
+ReadVersions = Callable[[str], dict[str, Any]]
+"""What `read_versions` gives for the recipe of a name. Raises LookupError for a name that is not served."""
+
+
+def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
+    """`{"versioning", "versions"}`, the newest first, as `svc history --json` has them.
+
+    No artifact is read: of a version without a line in the log only its name is known. Raises ArtifactError.
+    """
+    versioning = recipe.recipe.output.versioning
+    if versioning != "append_sha":
+        return {"versioning": versioning, "versions": []}
+    found = Versions(recipe.output_uri, keys, settings).history(by_log_alone=True)
+    return {"versioning": versioning, "versions": [asdict(version) for version in found[:MOST]]}
