@@ -363,7 +363,8 @@ REQUESTS_REFUSED = _event(
     "requests_refused",
     "warning",
     "code kid count seconds",
-    "Refusals of one code and key in the last seconds, instead of a line for each: KEY_NOT_ALLOWED, RATE_LIMITED.",
+    "Refusals of one code and key in the last seconds, instead of a line for each: KEY_NOT_ALLOWED, RATE_LIMITED, "
+    "OVERLOADED.",
 )
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name", "A request named no registered recipe.")
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client", "No keys are configured: a request passed.")

@@ -172,6 +172,14 @@ class Settings:
         low=1,
         high=600,
     )
+    max_queue_s: float = _var(
+        "SVC_MAX_QUEUE_SECONDS",
+        2.0,
+        _number,
+        "Seconds that a request may wait for its turn; one that would wait longer is refused with 503. 0: no limit.",
+        low=0,
+        high=3600,
+    )
     keep_alive_s: float = _var(
         "SVC_KEEP_ALIVE_SECONDS",
         75.0,

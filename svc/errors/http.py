@@ -172,6 +172,16 @@ class RateLimited(ApiError):
     protects_others = True
 
 
+class Overloaded(ApiError):
+    """The request would wait longer than it may."""
+
+    code = "OVERLOADED"
+    http_status = 503
+    metric_status = "overloaded"
+    detail = "the server has more requests than it can answer in time; Retry-After says when to ask again"
+    protects_others = True
+
+
 class FeaturesNotSupported(ApiError):
     code = "FEATURES_NOT_SUPPORTED"
     http_status = 400

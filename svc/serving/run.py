@@ -269,7 +269,12 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
     host, port = listening.listen(listener)
     logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=len(state.registry.entries()), version=state.version)
     settings = state.settings
-    limits = Limits(idle_s=settings.keep_alive_s, unread_s=settings.client_timeout_s, drain_s=settings.drain_s)
+    limits = Limits(
+        idle_s=settings.keep_alive_s,
+        unread_s=settings.client_timeout_s,
+        drain_s=settings.drain_s,
+        queue_s=settings.max_queue_s,
+    )
     await server.serve(Application(state), listener, limits, until=partial(_take_leave, stop, state, listener.dup()))
 
 

@@ -118,6 +118,7 @@ class Sent:
         self.headers: Headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         self.client = client
         self.whole_body = None
+        self.arrived_s, self.late_s = trio.current_time(), 0.0
         self._parts = iter(parts)
         self._pause_s = pause_s
         self._leaves_s = leaves_s

@@ -16,7 +16,12 @@ from svc.serving.transport.shared import Limits
 
 @asynccontextmanager
 async def listening(
-    application: Application, *, idle_s: float = 30.0, unread_s: float = 30.0, drain_s: float = 5.0
+    application: Application,
+    *,
+    idle_s: float = 30.0,
+    unread_s: float = 30.0,
+    drain_s: float = 5.0,
+    queue_s: float = 0.0,
 ) -> AsyncIterator[int]:
     """The port at which `application` answers during the block, at whose end the drain begins."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -25,7 +30,7 @@ async def listening(
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            await server.serve(application, listener, Limits(idle_s, unread_s, drain_s), until=over.wait)
+            await server.serve(application, listener, Limits(idle_s, unread_s, drain_s, queue_s), until=over.wait)
 
         nursery.start_soon(serve)
         yield listener.getsockname()[1]

@@ -35,6 +35,7 @@ class Application:
     """Finds the row of a request and has it answered: by a probe, by a verb, or by quart."""
 
     urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
+    refusable = tuple({f"{row.method} {row.path.partition(PARAMETER)[0]}".encode() for row in VERBS})
 
     def __init__(self, state: ServerState) -> None:
         self._state = state

@@ -45,7 +45,7 @@ KEYED: Errors = (errors.MissingApiKey, errors.InvalidApiKey, errors.KeyNotAllowe
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
 FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable)
-SHOWN: Errors = (*RECIPE, errors.AvailabilityStale)
+SHOWN: Errors = (*RECIPE, errors.AvailabilityStale, errors.Overloaded)
 USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURES)
 SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)
 

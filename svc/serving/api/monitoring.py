@@ -38,6 +38,7 @@ class Monitoring:
     """Answers the requests of the monitoring port."""
 
     urgent: tuple[bytes, ...] = ()
+    refusable: tuple[bytes, ...] = ()
     is_leaving = True
     """One request a connection: scrapes are rare, and connections that idle between them would only take up files."""
 

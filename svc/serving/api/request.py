@@ -69,6 +69,16 @@ class Request:
         return self._incoming.client
 
     @property
+    def arrived_s(self) -> float:
+        """When it came, in trio's time."""
+        return self._incoming.arrived_s
+
+    @property
+    def late_s(self) -> float:
+        """Above 0: it would wait so many seconds before anything is done for it, which is too long."""
+        return self._incoming.late_s
+
+    @property
     def may_ask(self) -> MayAsk:
         """Says of a recipe's name whether the key may know of it."""
         return _anything if self.permit is None else self.permit.policy.may_ask

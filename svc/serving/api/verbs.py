@@ -22,6 +22,7 @@ from svc.serving.api.bodies import Body
 from svc.serving.api.endpoints import Route
 from svc.serving.api.failures import log_failure
 from svc.serving.api.key_policies import elements_in
+from svc.serving.api.overload import Patience, overloaded
 from svc.serving.api.parsing import Rejected, parse
 from svc.serving.api.request import Request
 from svc.serving.api.requests import (
@@ -61,6 +62,7 @@ class Verbs:
         self._state = state
         self._work = trio.CapacityLimiter(WORK_THREADS)
         self._present = 0
+        self._most_s = state.settings.max_queue_s
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route) -> Response:
@@ -83,8 +85,16 @@ class Verbs:
         return response
 
     async def _answer(self, request: Request, route: Route) -> Response:
-        await request.authenticate(route.endpoint(request.method), route.name)
+        endpoint = route.endpoint(request.method)
+        if request.late_s:
+            raise overloaded(request.late_s)
+        await request.authenticate(endpoint, route.name)
         served = self._served(route.name)
+        patience = Patience(request.headers, request.arrived_s, self._most_s)
+        lane, is_batch = served.lane, endpoint.is_batch
+        patience.require(
+            lane.expected_wait_s(int(is_batch)), is_batch=is_batch, is_next=lane.is_free_of_singles and not is_batch
+        )
         body = await request.body()
         if request.permit is not None and route.verb in BATCH:
             request.permit.charge(elements_in(body))
@@ -92,7 +102,7 @@ class Verbs:
         if route.verb in SINGLE:
             answer = await self._single(route.verb, body, served, header)
         else:
-            answer = await self._batch(route.verb, body, served, header)
+            answer = await self._batch(route.verb, body, served, header, patience)
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
     def _served(self, name: str) -> Served:
@@ -145,11 +155,12 @@ class Verbs:
     def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:
         self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
 
-    async def _batch(self, verb: str, body: Body, served: Served, header: AnswerHeader) -> bytes:
+    async def _batch(self, verb: str, body: Body, served: Served, header: AnswerHeader, patience: Patience) -> bytes:
         batch, prepared = await trio.to_thread.run_sync(
             _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
         )
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
+        patience.require(served.lane.expected_wait_s(len(queries)), is_batch=True)
         with self._step("rank"):
             rankings = await served.lane.rank(queries) if queries else []
         results = _merge(prepared, rankings)

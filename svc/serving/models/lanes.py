@@ -34,6 +34,9 @@ ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 of them; the smaller number holds while further requests are queued."""
 _STEP = 1.05
 BULK_SLICE = 64
+"""Queries of batches in one call. They have this room even while more single requests wait than fit into a call."""
+BULK_CALL_S = 0.05
+"""Where queries are so dear that a slice would take longer, it is smaller: a single request waits for a whole call."""
 
 Outcome = list[Ranking] | Exception
 
@@ -87,6 +90,9 @@ class Lane:
         self._wake = trio.Event()
         self._closing = False
         self._busy = False
+        self._taken, self._taken_at = 0, 0.0
+        self._recent_s = self._recent = self._each_s = 0.0
+        self._bulk_waiting = 0
         self._costs_s = [math.inf] * (MAX_BATCH.bit_length() + 1)
 
     async def rank(self, queries: Sequence[Query], *, alone: bool = False) -> list[Ranking]:
@@ -104,18 +110,47 @@ class Lane:
                 self._model.rank, queries, usual_s=self._usual_s(len(queries)), abandon_on_cancel=True
             )
         ticket = _Ticket(queries)
-        queue = self._singles if len(queries) == 1 else self._bulk
-        queue.append(ticket)
+        if len(queries) == 1:
+            self._singles.append(ticket)
+        else:
+            self._bulk.append(ticket)
+            self._bulk_waiting += len(queries)
         self._wake.set()
         try:
             await ticket.done.wait()
         except trio.Cancelled:
-            if ticket in queue:
-                queue.remove(ticket)
+            if ticket in self._singles:
+                self._singles.remove(ticket)
+            elif ticket in self._bulk:
+                self._drop_bulk(ticket)
             raise
         if ticket.error is not None:
             raise ticket.error
         return ticket.answers
+
+    @property
+    def is_free_of_singles(self) -> bool:
+        """True when no single request waits: one that came now would be in the next call."""
+        return not self._singles
+
+    def expected_wait_s(self, batch: int = 0) -> float:
+        """Seconds before what would be queued now is answered: 0 while nothing waits, or nothing was measured.
+
+        `batch` is the number of queries of a batch, which goes behind single requests and makes room for later ones;
+        the time that it would take alone is no wait. The call that answers is taken to be as large as the one that
+        runs, because as many arrive meanwhile.
+        """
+        singles, bulk = len(self._singles), self._bulk_waiting
+        if not (self._taken or singles or bulk):
+            return 0.0
+        running_s = max(self._taken * self._each_s - (trio.current_time() - self._taken_at), 0.0)
+        room = MAX_BATCH - BULK_SLICE
+        if batch:
+            crowd = min(singles / room, 1.0) * (MAX_BATCH / BULK_SLICE - 1)
+            ahead = singles + bulk + crowd * (bulk + batch)
+        else:
+            ahead = singles + min(bulk, (singles // room + 1) * BULK_SLICE)
+        return running_s + (ahead + self._taken) * self._each_s
 
     def close(self) -> None:
         """Let `run()` return once the queue is empty."""
@@ -132,7 +167,7 @@ class Lane:
             while True:
                 parts = self._take()
                 if parts:
-                    await self._score(parts)
+                    await self._score_timed(parts)
                 elif self._closing:
                     return
                 else:
@@ -143,22 +178,46 @@ class Lane:
             _fail_waiting([*self._singles, *self._bulk])
             self._singles.clear()
             self._bulk.clear()
+            self._bulk_waiting = 0
 
     def _take(self) -> list[tuple[_Ticket, Sequence[Query]]]:
-        """Singles first, then one slice of the batches, each batch in turn."""
+        """Singles first, then one slice of the batches, each batch in turn, for which there is always room."""
         parts: list[tuple[_Ticket, Sequence[Query]]] = []
-        while self._singles and len(parts) < MAX_BATCH:
+        most = MAX_BATCH - BULK_SLICE if self._bulk else MAX_BATCH
+        while self._singles and len(parts) < most:
             ticket = self._singles.popleft()
             parts.append((ticket, ticket.take(1)))
-        room = min(BULK_SLICE, MAX_BATCH - len(parts))
+        room = min(self._slice(len(parts)), MAX_BATCH - len(parts))
         while self._bulk and room:
             ticket = self._bulk.popleft()
             part = ticket.take(room)
             parts.append((ticket, part))
             room -= len(part)
+            self._bulk_waiting -= len(part)
             if ticket.taken < len(ticket.queries):
                 self._bulk.append(ticket)
         return parts
+
+    def _slice(self, singles: int) -> int:
+        """Queries of batches that have room beside so many single requests: a quarter of the call at least."""
+        if not self._each_s:
+            return BULK_SLICE
+        return min(
+            BULK_SLICE, max(int(BULK_CALL_S / self._each_s), singles * BULK_SLICE // (MAX_BATCH - BULK_SLICE), 1)
+        )
+
+    async def _score_timed(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
+        """Score, and learn how long a query takes from one call to the next, with all that goes on beside it."""
+        count = sum(len(part) for _, part in parts)
+        self._taken, self._taken_at = count, trio.current_time()
+        try:
+            await self._score(parts)
+        finally:
+            self._taken = 0
+        kept = 0.5 ** (count / MAX_BATCH)  # what full calls say replaces what was known of single queries at once
+        self._recent_s = kept * self._recent_s + trio.current_time() - self._taken_at
+        self._recent = kept * self._recent + count
+        self._each_s = self._recent_s / self._recent
 
     async def _score(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
         tickets, questions = [ticket for ticket, _ in parts], [part for _, part in parts]
@@ -173,11 +232,15 @@ class Lane:
                 raise
         await self._give_out(tickets, outcomes)
 
+    def _drop_bulk(self, ticket: _Ticket) -> None:
+        self._bulk.remove(ticket)
+        self._bulk_waiting -= len(ticket.queries) - ticket.taken
+
     async def _give_out(self, tickets: list[_Ticket], outcomes: list[Outcome]) -> None:
         for place, (ticket, outcome) in enumerate(zip(tickets, outcomes, strict=True), start=1):
             ticket.give(outcome)
             if isinstance(outcome, Exception) and ticket in self._bulk:
-                self._bulk.remove(ticket)
+                self._drop_bulk(ticket)
             others_wait = self._singles or self._bulk
             if place % (ANSWERED_WHILE_OTHERS_WAIT if others_wait else ANSWERED_A_TURN) == 0:
                 await trio.lowlevel.cancel_shielded_checkpoint()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 from contextlib import suppress
 
@@ -13,7 +14,7 @@ from svc.serving.transport import http2
 from svc.serving.transport.http1 import CONTINUE, Head, RequestReader, encode_head
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Headers, Response
 from svc.serving.transport.pacing import Rank
-from svc.serving.transport.shared import Shared
+from svc.serving.transport.shared import WAIT_SHARE, Shared
 
 READ_BYTES = 1 << 16
 LINGER_S = 2.0
@@ -28,6 +29,7 @@ class Connection:
         self._shared = shared
         self._reader = RequestReader()
         self._rank = Rank.NEWCOMER
+        self.arrived_s = self.late_s = 0.0
         self.client = ""
 
     async def run(self) -> None:
@@ -52,8 +54,8 @@ class Connection:
 
     async def _next_head(self) -> Head | None:
         """The head of the next request; None at the end, or when it did not come in time. Raises an ApiError."""
-        idle = self._shared.idle
-        idle[self._socket] = trio.current_time()
+        idle, self.late_s = self._shared.idle, 0.0
+        idle[self._socket] = self.arrived_s = trio.current_time()
         try:
             while (head := await self._paced_head()) is None:
                 if self._shared.ending:
@@ -62,6 +64,7 @@ class Connection:
                     self._rank = Rank.KNOWN  # everything that it sent has been answered
                 await trio.lowlevel.wait_readable(self._socket)
                 data = self._socket.recv(READ_BYTES)
+                self.arrived_s = trio.current_time()
                 self._reader.feed(data)
                 if not data or self._reader.take_http2():
                     return None
@@ -74,11 +77,19 @@ class Connection:
     async def _paced_head(self) -> Head | None:
         if not self._reader.waiting:
             return None
-        await self._shared.turns.enter(
-            Rank.PROBE if self._reader.starts_with(self._shared.application.urgent) else self._rank
-        )
+        rank = Rank.PROBE if self._reader.starts_with(self._shared.application.urgent) else self._rank
+        self.late_s = self._lateness(rank)
+        await self._shared.turns.enter(Rank.REFUSED if self.late_s else rank)
         self._rank = Rank.GOING_ON
         return self._reader.head()
+
+    def _lateness(self, rank: Rank) -> float:
+        """The expected wait of a request that can be refused and may not wait so long, else 0."""
+        wait_s = self._shared.turns.expected_wait_s(rank)
+        if not wait_s or not self._reader.starts_with(self._shared.application.refusable):
+            return 0.0
+        may_s = min(self._shared.limits.queue_s or math.inf, self._reader.timeout_s())
+        return wait_s if wait_s > WAIT_SHARE * may_s else 0.0
 
     def _last_head(self) -> Head | None:
         """The server ends: what has come already is still answered."""
@@ -155,13 +166,18 @@ class Connection:
 class Exchange:
     """One request of a connection, as the application sees it (`messages.Incoming`)."""
 
-    __slots__ = ("_connection", "_continues", "_rank", "_reader", "client", "headers", "method", "target", "whole_body")
+    __slots__ = (
+        *("_connection", "_continues", "_rank", "_reader", "arrived_s", "client", "headers", "late_s", "method"),
+        *("target", "whole_body"),
+    )
 
     def __init__(self, head: Head, connection: Connection, reader: RequestReader) -> None:
         self.method = head.method
         self.target = head.target
         self.headers: Headers = head.headers
         self.client = connection.client
+        self.arrived_s = connection.arrived_s
+        self.late_s = connection.late_s
         self.whole_body = reader.whole_body()
         self._continues = head.expects_continue
         self._rank = Rank.KNOWN

@@ -7,6 +7,7 @@ ApiError; what came behind it on the same connection must not be believed.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Generator, Iterator
@@ -38,6 +39,7 @@ _bare_newline = re.compile(rb"(?<!\r)\n")
 _chunk = re.compile(rb'([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
 _length = re.compile(rb"[0-9]{1,19}")
+_timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[ \t]{0,8}([0-9]{1,9})[ \t]{0,8}\r\n")
 
 
 class Head(NamedTuple):
@@ -71,6 +73,11 @@ class RequestReader:
 
     def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
         return self._data.startswith(beginnings, self._at)
+
+    def timeout_s(self) -> float:
+        """What the next head says in X-Request-Timeout-Ms, in seconds, before it is parsed; infinite without it."""
+        found = _timeout.search(self._data, 0, self._data.find(b"\r\n\r\n") + 2)
+        return int(found[1]) / 1000 if found else math.inf
 
     def take_http2(self) -> bytes:
         """All bytes so far, when the connection begins as one of HTTP/2."""

@@ -151,12 +151,14 @@ class _Exchange:
     """One request of HTTP/2, as the application sees it (`messages.Incoming`)."""
 
     whole_body: bytes | None = None
+    late_s = 0.0
 
     def __init__(self, scope: Any, receive: Receive) -> None:
         self.method: str = scope["method"]
         self.target: bytes = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         self.headers: Headers = scope["headers"]
         self.client = str(scope["client"][0]) if scope["client"] else ""
+        self.arrived_s = trio.current_time()
         self._receive = receive
         self._early: list[dict[str, Any]] = []
         self._ended = False

@@ -35,6 +35,13 @@ class Incoming(Protocol):
     client: str
     """Address of the client, or of the balancer in front; empty when it has left."""
 
+    arrived_s: float
+    """When it came, in trio's time."""
+
+    late_s: float
+    """Above 0: its turn would come after so many seconds, more than it may wait, so it comes out of turn to be refused.
+    Only requests that begin with one of `Application.refusable` are treated so."""
+
     whole_body: bytes | None
     """The body, when all of it came with the head: most do, and need neither a deadline nor a wait."""
 
@@ -50,6 +57,9 @@ class Application(Protocol):
 
     urgent: tuple[bytes, ...]
     """Beginnings of requests that go before all others."""
+
+    refusable: tuple[bytes, ...]
+    """Beginnings of requests that can be refused when their turn would come too late."""
 
     @property
     def is_leaving(self) -> bool:

@@ -15,6 +15,11 @@ import trio
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
 SHORT_TURN_S = 1e-3
+REFUSED_A_TURN = 8
+"""Requests that are only refused, which costs less than half of an answer. This is twice FEWEST_A_TURN: of three times
+the load that can be answered, one third is let in and the others are refused in the same turns."""
+PACE_STEP = 0.1
+"""How far the expected time of an entry moves with each turn."""
 PROBES_A_TURN = 2
 """Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
 
@@ -28,6 +33,8 @@ class Rank(IntEnum):
     NEWCOMER = 2
     GOING_ON = 3
     """A connection that sends on and on without waiting for its answer: dripping bodies, pipelined requests."""
+    REFUSED = 4
+    """A request that is refused because its turn would come too late: it costs little, and goes beside the others."""
 
 
 class Turnstile(trio.abc.Instrument):
@@ -37,19 +44,36 @@ class Turnstile(trio.abc.Instrument):
         self._queues: dict[Rank, deque[trio.lowlevel.Task]] = {rank: deque() for rank in Rank}
         self._somebody = trio.Event()
         self._share = MOST_A_TURN
-        self._entered = self._probes = 0
-        self._turn_began = 0.0
+        self._entered = self._probes = self._refused = 0
+        self._turn_began = self._each_s = 0.0
+        self._let_in_at, self._let_in_count = 0.0, 0
 
     @property
     def crowded(self) -> bool:
         """True while newcomers wait: who is not accepted yet waits in the kernel's queue, where it costs the least."""
         return bool(self._queues[Rank.NEWCOMER])
 
+    def expected_wait_s(self, rank: Rank) -> float:
+        """Seconds before a request of this rank would have its turn; 0 for probes, and while nobody waits."""
+        if rank is Rank.PROBE:
+            return 0.0
+        ahead = len(self._queues[Rank.KNOWN])
+        if rank is not Rank.KNOWN:
+            ahead += len(self._queues[Rank.NEWCOMER]) + len(self._queues[Rank.GOING_ON])
+        return ahead * self._each_s
+
     async def enter(self, rank: Rank) -> None:
         """Return at once while few have entered in this turn and nobody waits, else in a later turn."""
         if rank is Rank.PROBE and self._probes < PROBES_A_TURN:
             self._probes += 1
-        elif self._entered < self._share and not self._somebody.is_set() and rank is not Rank.PROBE:
+        elif rank is Rank.REFUSED and self._refused < REFUSED_A_TURN and not self._queues[rank]:
+            self._refused += 1
+        elif (
+            rank is not Rank.REFUSED
+            and self._entered < self._share
+            and not self._somebody.is_set()
+            and rank is not Rank.PROBE
+        ):
             self._entered += 1
         else:
             await self._wait(self._queues[rank])
@@ -77,23 +101,38 @@ class Turnstile(trio.abc.Instrument):
             trio.lowlevel.remove_instrument(self)
 
     def _let_in(self) -> None:
+        self._learn_pace()
         waiting = [(rank, queue) for rank, queue in self._queues.items() if queue]
         for place, (rank, queue) in enumerate(waiting):
             if rank is Rank.PROBE:
                 self._probes += _wake(queue, PROBES_A_TURN)
+            elif rank is Rank.REFUSED:
+                self._refused += _wake(queue, REFUSED_A_TURN)
             else:
-                behind = len(waiting) - place - 1
-                self._entered += _wake(queue, max(self._share - self._entered - behind, 1))
+                behind = len(waiting) - place - 1 - (waiting[-1][0] is Rank.REFUSED)
+                count = _wake(queue, max(self._share - self._entered - behind, 1))
+                self._entered += count
+                self._let_in_count += count
         if not any(self._queues.values()):
             self._somebody = trio.Event()
+            self._let_in_count = 0
+
+    def _learn_pace(self) -> None:
+        """How long an entry takes, from one letting in to the next: in between they parse, are answered and sent."""
+        now = time.perf_counter()
+        if self._let_in_count:
+            each_s = (now - self._let_in_at) / self._let_in_count
+            self._each_s += (PACE_STEP if self._each_s else 1.0) * (each_s - self._each_s)
+        self._let_in_at, self._let_in_count = now, 0
 
     def before_io_wait(self, _timeout: float, /) -> None:
         """A turn of the event loop is over. Called by trio."""
-        if time.perf_counter() - self._turn_began >= SHORT_TURN_S:
+        now = time.perf_counter()
+        if now - self._turn_began >= SHORT_TURN_S:
             self._share = max(self._share // 2, FEWEST_A_TURN)
         elif self._entered >= self._share:
             self._share = min(self._share + 1, MOST_A_TURN)
-        self._entered = self._probes = 0
+        self._entered = self._probes = self._refused = 0
 
     def after_io_wait(self, _timeout: float, /) -> None:
         """A turn of the event loop begins. Called by trio."""

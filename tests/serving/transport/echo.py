@@ -18,6 +18,7 @@ class Echo:
     """
 
     urgent = (b"GET /probe ",)
+    refusable = (b"POST /slow",)
     is_leaving = False
 
     def __init__(self) -> None:

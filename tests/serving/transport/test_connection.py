@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from svc.serving.transport.connection import LINGER_S
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Incoming, Response
+from svc.serving.transport.pacing import Rank, Turnstile
 from tests.serving.sockets import everything, exchange, listening
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
 
@@ -215,3 +216,32 @@ async def test_an_answer_in_the_leave_taking_ends_its_connection() -> None:
     async with listening(application) as port:
         application.is_leaving = True
         assert b"connection: close" in await exchange(port, KEPT % b"")
+
+
+class Lateness(Echo):
+    """Answers how late each request would be."""
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        return Response(200, b"%d" % incoming.late_s)
+
+
+@pytest.mark.parametrize(
+    ("head", "limit_s", "late_s"),
+    [
+        (b"POST /slow HTTP/1.1\r\n", 6.0, b"5"),
+        (b"POST /slow HTTP/1.1\r\n", 7.0, b"0"),
+        (b"POST /slow HTTP/1.1\r\n", 0.0, b"0"),
+        (b"POST /slow HTTP/1.1\r\nx-request-TIMEOUT-ms: 6000\r\n", 0.0, b"5"),
+        (b"POST /slow HTTP/1.1\r\nX-Request-Timeout-Ms: 7000\r\n", 6.0, b"5"),
+        (b"GET /slow HTTP/1.1\r\n", 1.0, b"0"),
+        (b"GET /probe HTTP/1.1\r\n", 1.0, b"0"),
+    ],
+)
+async def test_what_would_wait_too_long_comes_out_of_turn(
+    head: bytes, limit_s: float, late_s: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Longer than the server's limit or its own; only what the application can refuse."""
+    monkeypatch.setattr(Turnstile, "expected_wait_s", lambda _self, rank: 0.0 if rank is Rank.PROBE else 5.0)
+    async with listening(Lateness(), queue_s=limit_s) as port:
+        answer = await exchange(port, head + b"Host: a\r\nConnection: close\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\n" + late_s)

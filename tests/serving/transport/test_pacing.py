@@ -10,7 +10,14 @@ import trio
 import trio.testing
 
 from svc.serving.transport import pacing
-from svc.serving.transport.pacing import FEWEST_A_TURN, MOST_A_TURN, PROBES_A_TURN, Rank, Turnstile
+from svc.serving.transport.pacing import (
+    FEWEST_A_TURN,
+    MOST_A_TURN,
+    PROBES_A_TURN,
+    REFUSED_A_TURN,
+    Rank,
+    Turnstile,
+)
 
 pytestmark = pytest.mark.anyio
 MANY = 200
@@ -116,3 +123,41 @@ async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
             for _ in range(3):
                 await turnstile.enter(Rank.KNOWN)
         nursery.cancel_scope.cancel()
+
+
+async def test_what_is_only_refused_enters_beside_the_others() -> None:
+    """Refusals have a share of their own: they neither wait for those who are answered nor take their place."""
+    ranks = [Rank.KNOWN] * MANY + [Rank.REFUSED] * MANY
+    order = await entering(Turnstile(), ranks)
+    turns: dict[int, list[Rank]] = {}
+    for turn, rank in order:
+        turns.setdefault(turn, []).append(rank)
+    assert sum(map(len, turns.values())) == 2 * MANY
+    assert max(ranks.count(Rank.REFUSED) for ranks in turns.values()) <= REFUSED_A_TURN
+    while_both = [ranks for ranks in turns.values() if Rank.KNOWN in ranks][:-1]
+    assert all(ranks.count(Rank.REFUSED) for ranks in while_both[1:])
+
+
+async def test_the_wait_that_is_expected_grows_with_the_queue() -> None:
+    """Nobody ahead, or a probe: none. It is known after a few turns, from how long they took."""
+    turnstile, work_s = Turnstile(), 1e-3
+    waits: list[tuple[float, float]] = []
+
+    async def enter(rank: Rank) -> None:
+        await turnstile.enter(rank)
+        waits.append((turnstile.expected_wait_s(Rank.KNOWN), turnstile.expected_wait_s(Rank.NEWCOMER)))
+        assert turnstile.expected_wait_s(Rank.PROBE) == 0
+        ends = time.perf_counter() + work_s
+        while time.perf_counter() < ends:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turnstile.run)
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as clients:
+            for rank in [Rank.KNOWN] * MANY + [Rank.NEWCOMER] * MANY:
+                clients.start_soon(enter, rank)
+        nursery.cancel_scope.cancel()
+    known, newcomer = waits[MANY // 2]
+    assert newcomer > known > work_s * MANY / 20
+    assert waits[-1] == (0, 0)

@@ -1,0 +1,84 @@
+"""A real server that is asked more than it can answer: who is let in is answered, the rest is refused at once."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import Server, make_home, until
+from tests.serving.artifacts import factor_model
+
+pytestmark = pytest.mark.integration
+CLIENTS, BATCH = 24, 256
+LIMIT_S = 0.2
+
+
+class Crowd:
+    """Clients of batches that ask without pause, whatever comes back."""
+
+    def __init__(self, server: Server) -> None:
+        self._address = server.url.removeprefix("http://")
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(CLIENTS)]
+        self.statuses: list[int] = []
+        self.codes: set[str] = set()
+        self.retry_after: set[str | None] = set()
+
+    def __enter__(self) -> Crowd:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self) -> None:
+        connection = http.client.HTTPConnection(self._address, timeout=60)
+        body = json.dumps({"requests": [{"user_id": f"u{user}", "limit": 200} for user in range(BATCH)]})
+        while not self._over.is_set():
+            connection.request("POST", "/v1/recipes/a:batch-recommend", body)
+            answer = connection.getresponse()
+            content = answer.read()
+            if answer.status == 503:
+                self.codes.add(json.loads(content)["code"])
+                self.retry_after.add(answer.getheader("Retry-After"))
+                time.sleep(0.02)
+            self.statuses.append(answer.status)
+        connection.close()
+
+
+def test_a_crowd_is_refused_in_part_and_single_requests_are_answered(tmp_path: Path) -> None:
+    """Batches are answered and refused side by side; health and others are as always, and afterwards all is well."""
+    home = make_home(tmp_path, "a", factor_model(1_000, 30_000, 64))
+    env = {"SVC_MAX_QUEUE_SECONDS": str(LIMIT_S), "SVC_LOG_LEVEL": "info", "SVC_ACCESS_LOG": "errors"}
+    with Server(home, env=env) as server:
+        assert server.recommend("a").status_code == 200
+        with Crowd(server) as crowd:
+            until(lambda: {200, 503} <= set(crowd.statuses[-500:]), lambda: str(crowd.statuses))
+            assert [server.health()[0] for _ in range(20)] == [200] * 20
+            singles = [server.recommend("a", f"u{user}").status_code for user in range(20)]
+            until(lambda: crowd.statuses.count(200) > 20)
+        assert singles.count(200) > len(singles) // 2
+        assert set(crowd.statuses) == {200, 503}
+        assert crowd.codes == {"OVERLOADED"}
+        assert all(int(seconds or 0) >= 1 for seconds in crowd.retry_after)
+        assert server.recommend("a").status_code == 200
+        assert server.metric('svc_v1_requests_total{recipe="a",status="overloaded"}') >= crowd.statuses.count(503)
+        assert server.wait_for("requests_refused", code="OVERLOADED")["kid"] is None
+        assert not [line for line in server.said("request_answered") if line["status"] == 503]
+
+
+def test_without_the_limit_everybody_waits(tmp_path: Path) -> None:
+    """SVC_MAX_QUEUE_SECONDS=0: nothing is refused."""
+    home = make_home(tmp_path, "a", factor_model(1_000, 30_000, 64))
+    with Server(home, env={"SVC_MAX_QUEUE_SECONDS": "0"}) as server:
+        with Crowd(server) as crowd:
+            until(lambda: len(crowd.statuses) > 2 * CLIENTS)
+        assert set(crowd.statuses) == {200}

@@ -1,0 +1,235 @@
+"""Three times the load that can be answered: who is refused, how soon, and what becomes of the others. Virtual time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from svc.errors import Overloaded, ValidationFailed
+from svc.model.query import Query, Ranking
+from svc.serving.api.overload import Patience, timeout_s
+from svc.serving.models.lanes import MAX_BATCH, Lane
+from svc.serving.models.threads import ScoringThreads
+from svc.settings import Settings
+from tests.serving.client import Client, Sent, answer_of, serving
+
+pytestmark = pytest.mark.anyio
+CALL_S, EACH_S = 0.002, 0.004
+CAPACITY = MAX_BATCH / (CALL_S + MAX_BATCH * EACH_S)
+LIMIT_S = 4.0
+DEAR = 100
+"""A limit above which no query is scored on the event loop."""
+
+
+class Threads:
+    """A scoring thread that takes virtual time."""
+
+    async def run(self, function: Callable[..., Any], *arguments: Any, usual_s: float, abandon_on_cancel: bool) -> Any:
+        await trio.sleep(CALL_S + EACH_S * sum(map(len, arguments[1])))
+        return function(*arguments)
+
+
+class Echo:
+    """Answers each query with its own user."""
+
+    def rank(self, queries: Sequence[Query]) -> list[Ranking]:
+        return [Ranking(np.array([query.user], np.int32), np.array([1.0])) for query in queries]
+
+
+class Clients:
+    """Asks a lane as the verbs do: first whether it may wait, then for the ranking."""
+
+    def __init__(self, limit_s: float = LIMIT_S) -> None:
+        self.lane = Lane(Echo(), cast(ScoringThreads, Threads()))
+        self.limit_s = limit_s
+        self.answered: dict[str, list[float]] = defaultdict(list)
+        self.refused: dict[str, list[float]] = defaultdict(list)
+
+    async def ask(self, kind: str, count: int = 1, headers: dict[bytes, bytes] | None = None) -> bool:
+        """Whether it was answered. The lists have the seconds that answers and refusals took."""
+        began = trio.current_time()
+        try:
+            wait_s = self.lane.expected_wait_s(0 if count == 1 else count)
+            Patience(headers or {}, began, self.limit_s).require(
+                wait_s, is_batch=count > 1, is_next=count == 1 and self.lane.is_free_of_singles
+            )
+        except Overloaded as refusal:
+            assert refusal.fields["retry_after"] >= 1
+            self.refused[kind].append(trio.current_time() - began)
+            return False
+        await self.lane.rank([Query(limit=DEAR, user=1)] * count)
+        self.answered[kind].append(trio.current_time() - began)
+        return True
+
+    async def open_loop(self, kind: str, rate: float, seconds: float) -> None:
+        async with trio.open_nursery() as nursery:
+            ends, step = trio.current_time() + seconds, 0.05
+            sent = 0.0
+            while trio.current_time() < ends:
+                sent += rate * step
+                for _ in range(int(sent)):
+                    nursery.start_soon(self.ask, kind)
+                sent -= int(sent)
+                await trio.sleep(step)
+
+    async def closed_loop(self, kind: str, clients: int, seconds: float, count: int = 1) -> None:
+        ends = trio.current_time() + seconds
+
+        async def client() -> None:
+            while trio.current_time() < ends:
+                if not await self.ask(kind, count):
+                    await trio.sleep(1)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(clients):
+                nursery.start_soon(client)
+                if number % (clients // 10 + 1) == 0:  # in groups: each moment of virtual time takes some of real time
+                    await trio.sleep(0.05)
+
+    async def during(self, *loads: Callable[[], Any]) -> None:
+        """Run the loads at once, with a lane that has measured one call."""
+        async with trio.open_nursery() as lanes:
+            await lanes.start(self.lane.run)
+            await self.ask("first", MAX_BATCH)
+            async with trio.open_nursery() as nursery:
+                for load in loads:
+                    nursery.start_soon(load)
+            lanes.cancel_scope.cancel()
+
+
+def p99(seconds: list[float]) -> float:
+    return sorted(seconds)[int(0.99 * len(seconds))]
+
+
+@pytest.mark.parametrize("kind", ["open", "closed"])
+async def test_at_three_times_the_capacity_the_accepted_are_as_many_as_before_and_in_time(kind: str) -> None:
+    """At least 95% of the capacity; the 99th percentile is below the limit; refusals take no time."""
+    clients, seconds = Clients(), 12.0
+    if kind == "open":
+        load = lambda: clients.open_loop("single", 3 * CAPACITY, seconds)  # noqa: E731
+    else:
+        load = lambda: clients.closed_loop("single", round(3 * CAPACITY * LIMIT_S), seconds)  # noqa: E731
+    await clients.during(load)
+    answered, refused = clients.answered["single"], clients.refused["single"]
+    assert len(answered) >= 0.95 * CAPACITY * seconds
+    assert p99(answered) < LIMIT_S
+    assert refused
+    assert max(refused) == 0
+
+
+async def test_without_the_limit_the_same_load_waits_longer_and_longer() -> None:
+    """Nobody is refused, and soon no answer comes in time."""
+    clients = Clients(limit_s=0)
+    await clients.during(lambda: clients.open_loop("single", 3 * CAPACITY, 15))
+    assert not clients.refused["single"]
+    assert p99(clients.answered["single"]) > 5 * LIMIT_S
+
+
+async def test_a_second_after_the_load_nobody_is_refused_any_more() -> None:
+    """The queue is never longer than what can be answered within the limit."""
+    clients = Clients()
+
+    async def load() -> None:
+        await clients.open_loop("single", 3 * CAPACITY, 8)  # returns when all have been answered
+        began = trio.current_time()
+        assert await clients.ask("after")
+        assert trio.current_time() - began <= 2 * (CALL_S + EACH_S)
+
+    await clients.during(load)
+    assert not clients.refused["after"]
+
+
+async def test_clients_of_batches_never_starve_single_requests() -> None:
+    """Many of them ask without pause: each single request is answered, after a call or two."""
+    clients = Clients()
+    await clients.during(
+        lambda: clients.closed_loop("batch", 12, 20, MAX_BATCH),
+        lambda: clients.open_loop("single", CAPACITY / 4, 20),
+    )
+    assert not clients.refused["single"]
+    assert p99(clients.answered["single"]) < LIMIT_S / 2
+    assert p99(clients.answered["batch"]) < 2 * LIMIT_S
+    assert MAX_BATCH * len(clients.answered["batch"]) > 0.5 * CAPACITY * 20
+
+
+async def test_batches_are_refused_before_single_requests() -> None:
+    """While singles alone fill the server they are all answered, and no batch is taken that would wait for long."""
+    clients = Clients()
+    await clients.during(
+        lambda: clients.open_loop("single", 1.5 * CAPACITY, 20),
+        lambda: clients.closed_loop("batch", 4, 20, MAX_BATCH),
+    )
+    singles = len(clients.answered["single"]) / (len(clients.answered["single"]) + len(clients.refused["single"]))
+    batches = len(clients.answered["batch"]) / (len(clients.answered["batch"]) + len(clients.refused["batch"]))
+    assert batches < singles / 2
+    assert p99(clients.answered["single"]) < LIMIT_S
+
+
+async def test_an_accepted_batch_is_not_starved_by_single_requests() -> None:
+    """There is room for batches in each call, however many singles wait."""
+    clients = Clients(limit_s=0)
+    ended = []
+
+    async def batch() -> None:
+        await trio.sleep(1)
+        began = trio.current_time()
+        await clients.ask("batch", MAX_BATCH)
+        ended.append(trio.current_time() - began)
+
+    await clients.during(lambda: clients.open_loop("single", 3 * CAPACITY, 6), batch)
+    assert ended[0] < 8 * MAX_BATCH * EACH_S
+
+
+async def test_a_request_that_may_wait_less_is_refused_sooner() -> None:
+    """Its own X-Request-Timeout-Ms counts, also where the server sets no limit; an idle server takes any."""
+    clients = Clients(limit_s=0)
+    short = {b"x-request-timeout-ms": b"800"}
+
+    async def load() -> None:
+        assert await clients.ask("alone", headers={b"x-request-timeout-ms": b"1"})
+        async with trio.open_nursery() as nursery:
+            for _ in range(3 * MAX_BATCH):
+                nursery.start_soon(clients.ask, "other")
+            await trio.testing.wait_all_tasks_blocked()
+            assert not await clients.ask("short", headers=short)
+            nursery.start_soon(clients.ask, "long", 1, {b"x-request-timeout-ms": b"60000"})
+
+    await clients.during(load)
+    assert clients.answered["long"]
+
+
+@pytest.mark.parametrize("value", [b"0", b"-1", b"1.5", b"", b"soon", b"1" * 10, "\u0661".encode()])
+def test_a_timeout_that_is_none_is_refused_by_name(value: bytes) -> None:
+    """422 with the place, and without the value."""
+    with pytest.raises(ValidationFailed) as caught:
+        timeout_s({b"x-request-timeout-ms": value})
+    assert caught.value.errors[0]["loc"] == ["header", "X-Request-Timeout-Ms"]
+
+
+async def test_a_late_request_is_refused_before_anything_is_done_for_it() -> None:
+    """503 with Retry-After and the request's id, counted by its own status; other paths are answered all the same."""
+    async with serving(Settings()) as (client, _):
+        asked = {"host": "localhost", "x-request-id": "r1"}
+        late = Sent("POST", "/v1/recipes/movies:recommend", asked, [b"no JSON"])
+        late.late_s = 2.5
+        response = await client.app(late)
+        assert response is not None
+        answer = answer_of(response)
+        assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "OVERLOADED", "3")
+        assert answer.json["request_id"] == answer.headers["x-request-id"] == "r1"
+        assert (await _late(client, "GET", "/v1/health/live")) == 200
+        assert (await _late(client, "GET", "/v1/recipes")) == 200
+
+
+async def _late(client: Client, method: str, path: str) -> int:
+    sent = Sent(method, path, {"host": "localhost"})
+    sent.late_s = 2.5
+    response = await client.app(sent)
+    assert response is not None
+    return response.status
