@@ -53,7 +53,9 @@ if TYPE_CHECKING:
 
 UNSAFE_WARNING_INTERVAL_S = 300.0
 FULL_COLLECTION_EVERY = 100
-"""Collections of the middle generation: one of all objects stops the loop for 0.2 s with 10,000 connection."""
+"""Collections of the middle generation between two full ones: a full one blocks the loop for 0.2 s with 10,000
+connections.
+"""
 LEAVE_TAKING_S = 0.2
 CLOSING_S = 1.0
 LAST_SPANS_S = 2.0
@@ -61,7 +63,7 @@ LAST_SPANS_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What the command line says. `dev_allow_unsigned` and `insecure_no_auth` have passed their gates."""
+    """The options of the command line; `dev_allow_unsigned` and `insecure_no_auth` have been checked already."""
 
     recipes_dir: Path
     host: str
@@ -107,7 +109,7 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
 
 
 def _spans() -> Spans:
-    """What makes and exports spans. Raises ConfigError."""
+    """The maker and exporter of spans. Raises ConfigError."""
     try:
         from svc.serving.api import spans
     except ModuleNotFoundError as error:
@@ -118,7 +120,7 @@ def _spans() -> Spans:
 
 
 def _tune_process() -> None:
-    """Short turns for the event loop, seldom a full collection, one thread an array operation, all files allowed."""
+    """Short interpreter switches, rare full collections, one BLAS thread per operation, and all file descriptors."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
     limit_blas_threads(1)
@@ -208,7 +210,7 @@ async def _live(
 
 
 def _read_keys(options: ServeOptions, settings: Settings, required: bool) -> tuple[SigningKeys, dict[str, bytes]]:
-    """Both lists as they are now. Raises ConfigError, also when nobody would need a key any more."""
+    """Read both key lists. Raises ConfigError, also if the change would switch authentication on or off."""
     keys, api_keys = _signing_keys(options, settings), load_api_keys(settings)
     if required != bool(api_keys):
         raise ConfigError("whether clients need a key is decided at the start: restart to change it")
@@ -216,7 +218,7 @@ def _read_keys(options: ServeOptions, settings: Settings, required: bool) -> tup
 
 
 async def _renew_keys(options: ServeOptions, state: ServerState, loader: Loader, watcher: Watcher) -> None:
-    """Read the key files again. What cannot be used changes nothing."""
+    """Read the key files again. Unusable ones change nothing."""
     try:
         keys, api_keys = await trio.to_thread.run_sync(_read_keys, options, state.settings, state.auth.required)
     except ConfigError as error:
@@ -260,7 +262,7 @@ async def _started(watcher: Watcher, stop: Stop) -> bool:
     """Load everything; False when a signal came first. Loads that a signal cuts short are left behind."""
     await run_until(stop.event.wait, watcher.start)
     gc.collect()
-    gc.freeze()  # what lives as long as the process is not walked again by every collection
+    gc.freeze()  # objects that live as long as the process are not traversed again by every collection
     return not stop.event.is_set()
 
 
@@ -300,7 +302,7 @@ async def _take_leave(stop: Stop, state: ServerState, listener: socket.socket) -
 
 
 async def _end_drain(stop: Stop, drain_s: float) -> None:
-    """When the window is over and a client still holds its connection, end without it."""
+    """End the process when the drain is over, even if a client still holds its connection."""
     await stop.event.wait()
     await trio.sleep(drain_s + CLOSING_S)
     _say_shutdown(stop)
@@ -312,7 +314,7 @@ def _say_shutdown(stop: Stop) -> None:
 
 
 async def _warn_of(unsafe_modes: tuple[str, ...]) -> None:
-    """Say again and again that the server must not stay like this."""
+    """Log a warning at regular intervals while the server runs in an unsafe mode."""
     while unsafe_modes:
         logs.emit(events.UNSAFE_MODE_ACTIVE, modes=unsafe_modes)
         await trio.sleep(UNSAFE_WARNING_INTERVAL_S)

@@ -1,4 +1,4 @@
-"""One line for each answer, or for those that are no success: who asked for what, and how it ended."""
+"""The access log: one line for each answer, or only for failures, with who asked for what and how it ended."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ _SUCCESS = range(200, 300)
 
 
 class AccessLog:
-    """Writes what `SVC_ACCESS_LOG` asks for. Nothing of a path, query or body is written, only what routing made of it.
+    """Writes what `SVC_ACCESS_LOG` asks for.
 
-    Probes that fail are left out: orchestrators repeat them every second, and the events say why.
+    Paths, queries and bodies are not written, only the recipe and verb that routing found.
+
+    Failed probes are left out of the log of failures: orchestrators repeat them every second, and other events say why.
     """
 
     def __init__(self, settings: Settings, auth: Authenticator) -> None:
@@ -39,7 +41,7 @@ class AccessLog:
     ) -> None:
         """Write the line of one answer. `began` is a value of `time.perf_counter`; the request id is bound already.
 
-        What `is_summed` up by the event `requests_refused` has a line of its own only where all answers have.
+        Refusals that the event `requests_refused` sums up (`is_summed`) get a line only if every answer does.
         """
         if not self._all and (status in _SUCCESS or is_summed or (route is not None and route.any_host)):
             return

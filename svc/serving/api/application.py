@@ -1,4 +1,4 @@
-"""Answers requests: one table decides what answers a request, and whether it needs a key."""
+"""The application: finds in one table what answers a request and whether it needs an API key."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Application:
-    """Finds the row of a request and has it answered: by a probe, by a verb, or by quart."""
+    """Finds the row of a request and passes it on to a probe, a verb, or quart."""
 
     urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
     refusable = tuple({f"{row.method} {row.path.partition(PARAMETER)[0]}".encode() for row in VERBS})
@@ -63,11 +63,11 @@ class Application:
         try:
             response = await self._answer(request)
         finally:
-            logs.unbind("trace_id")  # the connection's next request runs in the same task
+            logs.unbind("trace_id")  # the next request of this connection runs in the same task
         return response and _with_header(response, trace.step().header())
 
     async def _spanned(self, spans: Spans, request: Request, trace: Trace | None) -> Response | None:
-        """The answer, of which a span is made. Only who sent a trace gets one back."""
+        """The answer, recorded as a span. Only a request that came with a trace gets a trace header back."""
         with spans.request(request.method, trace) as span:
             logs.bind(trace_id=span.trace.trace_id.decode())
             try:
@@ -102,12 +102,12 @@ class Application:
         return _identified(response, request.request_id, request.origin_headers)
 
     def refused(self, error: ApiError) -> Response:
-        """The answer to what is no request of HTTP."""
+        """The answer to input that is not a valid HTTP request."""
         request_id = new_request_id()
         return _identified(failure(request_id, error), request_id, ())
 
     async def _respond(self, request: Request) -> Response:
-        """What the row of the path answers; a row that is not public asks for a key first."""
+        """The answer of the row that the path leads to; a row that is not public needs a key first."""
         target = request.target()
         route = request.route = self._router.find(target.path)
         preflight = request.admit(target, route)
@@ -132,9 +132,9 @@ class Application:
         return await self._from_quart(request.method, path, target.query, request.may_ask)
 
     async def _from_quart(self, method: str, path: str, query: bytes, may_ask: MayAsk) -> Response:
-        """Run the handler of a row, whose path quart is given as the table writes it. Raises what a handler raised.
+        """Run the quart handler of a row, under the path that the table has for it. Raises what the handler raised.
 
-        Quart sees neither the body nor the headers of the request: what it would read another way cannot matter.
+        Quart gets neither the body nor the headers of the request, so it cannot interpret them differently.
         """
         scope: dict[str, Any] = {
             "type": "http",
@@ -161,7 +161,7 @@ class Application:
             raise scope[FAILURE]
         headers = dict(sent[0]["headers"])
         body = b"".join(message.get("body", b"") for message in sent[1:])
-        headers.pop(b"content-length", None)  # the connection says it
+        headers.pop(b"content-length", None)  # the connection adds it
         content_type = headers.pop(b"content-type", JSON)
         return Response(sent[0]["status"], body, list(headers.items()), content_type)
 
@@ -176,7 +176,7 @@ def _identified(response: Response, request_id: str, origin_headers: Headers) ->
 
 
 def _no_body() -> Receive:
-    """An ASGI receive of a request without a body, whose client stays."""
+    """An ASGI `receive` for a request without a body, whose client never disconnects."""
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> MutableMapping[str, Any]:

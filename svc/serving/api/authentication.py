@@ -39,7 +39,7 @@ def _digest_nicely(plaintext: bytes) -> bytes:
 
 
 class Recent(Generic[Value]):
-    """A mapping of bounded size that forgets what was longest unused."""
+    """A mapping of bounded size that drops the least recently used entry."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -94,7 +94,7 @@ class Authenticator:
         return self._keys.keys()
 
     def replace(self, keys: dict[str, bytes]) -> None:
-        """Other keys are valid from now on; whoever was accepted before is checked again."""
+        """Replace the keys. Keys that were accepted before are checked again."""
         self._keys = keys
         self._accepted = Recent(ACCEPTED_KEYS)
 
@@ -119,7 +119,7 @@ class Authenticator:
             keys = self._keys
             kid = await self._kid_among(keys, value)
             if kid is not None:
-                if keys is self._keys:  # else they were replaced meanwhile: nothing is remembered of the old ones
+                if keys is self._keys:  # otherwise the keys were replaced meanwhile, and an old one must not be cached
                     self._accepted.put(self._fingerprint(value), kid)
                 return kid
         await self._pace_refusals()
@@ -142,7 +142,7 @@ class Authenticator:
 
         digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._limiter, abandon_on_cancel=True)
         found = None
-        for kid, entry in keys.items():  # all of them, so that time tells nothing about which one matched
+        for kid, entry in keys.items():  # all of them, so that the time taken does not reveal which one matched
             if hmac.compare_digest(digest, entry):
                 found = kid
         return found

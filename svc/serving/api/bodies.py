@@ -1,4 +1,4 @@
-"""Bodies of requests, taken within their size and time: small ones as they are, large ones read while they arrive."""
+"""Reads request bodies within limits of size and time: small ones as bytes, large ones parsed while they arrive."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SMALL_BYTES = 64 * 1024
 Receive = Callable[[], Awaitable[bytes]]
 """Gives the next part of a body, nothing at its end. Raises ClientGone."""
 Body = bytes | dict[str, Any]
-"""The bytes of a small body, or what a large one says."""
+"""The bytes of a small body, or the parsed object of a large one."""
 
 
 class Bodies:
-    """Takes the bodies of all requests. Large ones are read in turns, one slice in each turn of the event loop."""
+    """Reads the bodies of all requests. Large ones are parsed alternately, one slice in each turn of the event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self._cap = settings.max_body_bytes
@@ -33,8 +33,8 @@ class Bodies:
         """The whole body: `whole` if it came with the head, else what `receive` gives.
 
         Raises PayloadTooLargeForRequest by Content-Length before reading and by count while reading, BodyTimeout when
-        it has not come in `client_timeout_s` and a second for each MiB, ClientGone, and ValidationFailed of a large
-        one: after all of it has come, because a client that still sends may not listen.
+        it has not come in `client_timeout_s` and a second for each MiB, ClientGone, and ValidationFailed for a large
+        one, but only after all of it has come: a client that is still sending may not read.
         """
         declared = headers.get(b"content-length", b"0")
         if len(declared) > len(str(self._cap)) or int(declared) > self._cap:
@@ -60,7 +60,7 @@ class Bodies:
 
 
 class _Arriving:
-    """What has come of one body. Of one that is refused nothing is kept any more."""
+    """The part of a body that has arrived. Once the body is refused, nothing more of it is kept."""
 
     def __init__(self, turns: trio.Lock) -> None:
         self.size = 0
@@ -91,7 +91,7 @@ class _Arriving:
         return self._large.value
 
     async def _read(self, part: bytes | None) -> None:
-        """Read on, in `part` or, if there is none, to the end."""
+        """Parse `part`, or without one everything up to the end."""
         if self._large is None:
             return
         try:

@@ -162,7 +162,7 @@ PROBES = (
         unavailable="Nothing is loaded yet, or the server is draining.",
     ),
 )
-"""What orchestrators ask for by address; answered without quart."""
+"""Probes of orchestrators; answered without quart."""
 
 VERBS = (
     _verb("recommend", RecommendRequest, responses.Recommendations, USER),
@@ -266,7 +266,7 @@ class Route(NamedTuple):
 
     @classmethod
     def of(cls, endpoints: Mapping[str, Endpoint]) -> Route:
-        """To these rows, which have one path."""
+        """The route to these rows, which share one path."""
         rows = list(endpoints.values())
         return cls(endpoints, "", rows[0].verb, all(row.any_host for row in rows))
 
@@ -276,7 +276,7 @@ class Route(NamedTuple):
         return next(iter(self.endpoints.values())).path
 
     def label(self, method: str) -> str:
-        """What logs call it: the verb, or the name of the endpoint; the path's first one for a wrong method."""
+        """The name for logs: the verb, or the name of the endpoint; for a wrong method that of the path's first row."""
         endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))
         return endpoint.verb or endpoint.name
 
@@ -292,7 +292,7 @@ class Route(NamedTuple):
 
 
 class Router:
-    """Finds the row of a path that was decoded once. Nothing is merged, resolved, folded or decoded again here."""
+    """Finds the row of a path that was decoded once. Slashes, dot segments, case and escapes are taken literally."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         by_path: dict[str, dict[str, Endpoint]] = {}
@@ -316,6 +316,6 @@ class Router:
 def served_by(state: ServerState) -> list[Endpoint]:
     """The rows of this server.
 
-    A guarded one that is switched off stays: whoever has no key is not told that it is off.
+    A row that needs a key stays even if it is switched off, so that clients without a key cannot find out.
     """
     return [row for row in ENDPOINTS if not row.public or row.is_served(state)]

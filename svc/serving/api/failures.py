@@ -1,4 +1,4 @@
-"""The answers that say what went wrong."""
+"""Error answers, and the log of unexpected errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from svc.errors import ApiError, InternalError, ValidationFailed
 from svc.serving.transport.messages import Headers, Response
 
 TRACEBACKS_A_MINUTE = 10
-"""Requests that fail for one reason would otherwise fill the disk with one traceback after another."""
+"""Limits tracebacks in the log: many requests that fail for one reason would fill the disk."""
 
 _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 
 
 def log_failure(error: Exception) -> None:
-    """Log what nobody foresaw, with its traceback unless there were many within the last minute."""
+    """Log an unexpected error, with its traceback unless there were many within the last minute."""
     now = time.monotonic()
     shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60
     if shown:
@@ -29,7 +29,7 @@ def log_failure(error: Exception) -> None:
 
 
 def failure(request_id: str, error: Exception) -> Response:
-    """The answer to a request that failed. An error that is no ApiError is logged; its text stays inside."""
+    """The answer to a failed request. An error that is no ApiError is logged, and its text is not sent."""
     if not isinstance(error, ApiError):
         log_failure(error)
         error = InternalError()
@@ -40,7 +40,7 @@ def failure(request_id: str, error: Exception) -> Response:
 
 
 def _headers(fields: Mapping[str, Any]) -> Headers:
-    """What an error says in headers: the methods that are allowed, or the seconds after which to ask again."""
+    """The headers of an error: the allowed methods, or the seconds to wait before the next request."""
     if "allow" in fields:
         return [(b"allow", ", ".join(fields["allow"]).encode())]
     return [(b"retry-after", b"%d" % fields["retry_after"])] if "retry_after" in fields else ()

@@ -1,4 +1,4 @@
-"""What clients usually meant by a request that is not valid: the nearest field, ids in quotes, the verbs."""
+"""Hints for invalid requests: the most similar field name, quotes around ids, the verbs that exist."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def wrong_type(place: tuple[int | str, ...], message: str) -> str:
 
 
 def unknown_path(path: str, verbs: Iterable[str]) -> str:
-    """What to say about a path that leads nowhere; "" when nothing is near."""
+    """A hint for a path that does not exist; "" when no verb was meant."""
     below = _BELOW_RECIPE.fullmatch(path)
     if below is None:
         return ""

@@ -207,7 +207,7 @@ class Permit:
 
 
 class KeyPolicies:
-    """The policies of now, and how much of its rate each key has left."""
+    """The current policies, and how much of its rate each key has left."""
 
     def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
         self._policies = policies or {}
@@ -215,7 +215,7 @@ class KeyPolicies:
         self._buckets: dict[str, Bucket] = {}
 
     def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
-        """Other policies hold from now on. What a key has used of its rate stays used."""
+        """Replace the policies. What a key has used of its rate stays used."""
         self._policies = policies
         for kid in list(self._buckets):
             policy = policies.get(kid)

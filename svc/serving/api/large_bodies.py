@@ -1,8 +1,8 @@
-"""JSON bodies of many MiB, read while they arrive: none is ever kept whole, or read by one long call.
+"""Parses JSON bodies of many MiB while they arrive, in short steps and without keeping the whole text.
 
-A body read by one call of a parser keeps the event loop waiting for all of it, and so does giving back its memory. Here
-regular expressions only find where a piece ends; what it says is left to the parser of small bodies, so that both
-accept the same.
+Parsing a large body in one call would block the event loop, and so would freeing its memory at once. Regular
+expressions only find where a piece of JSON ends; the piece itself is parsed by the parser of small bodies, so that both
+accept the same JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PIECE_BYTES = 64 * 1024
 # The longest text that can be valid, all of it escaped, is shorter than this; and so may blanks be.
 LONGEST_RUN_BYTES = 128 * 1024
 _SEARCHED_BYTES = 2 * LONGEST_RUN_BYTES  # for the end of a text, or for a name and the colon behind it
-# What must have come before a token is looked at: it and all on both sides of it up to another text are shorter.
+# Bytes that must be there before a token is parsed: the token and the blanks around it are shorter than this.
 AHEAD_BYTES = 4 * LONGEST_RUN_BYTES
 SLICE_S = 0.0005
 KEPT_BLANKS = 16 * 1024
@@ -46,7 +46,7 @@ Steps = Generator[None, None, T]
 
 
 class Longest(NamedTuple):
-    """No valid body has more: entries of a list, names of an object, and entries of the lists at the top by name."""
+    """Bounds of every valid body: entries of a list, names of an object, and entries of the top-level lists by name."""
 
     items: int
     names: int
@@ -61,13 +61,13 @@ def refused(message: str, kind: str, *place: str) -> ValidationFailed:
 
 
 class LargeBody:
-    """One body on its way: `feed` takes what comes, `end` says that all has come, `work` reads on.
+    """A body that is arriving: `feed` takes the next bytes, `end` says that there are no more, `work` parses a little.
 
     Each raises ValidationFailed, after which there is nothing more to do with the body.
 
-    A list or an object that is too long ends the reading where it makes the whole body invalid: at the top. Further
-    down it may concern one element of a batch alone. It comes out too long there too, but without most of what it
-    holds: a list has None instead, an object has one name too many.
+    A list or object that is too long is refused at once at the top level, where it makes the whole body invalid.
+    Further down it may concern a single element of a batch. There it is kept as too long but without most of its
+    content: a list holds None instead, an object one name too many.
     """
 
     def __init__(self, longest: Longest) -> None:
@@ -102,7 +102,7 @@ class LargeBody:
         self._move_on()
 
     def work(self) -> None:
-        """Read on, for a moment at most, in what has come; only what is not hungry may be asked to."""
+        """Parse for at most SLICE_S; must not be called while `hungry`."""
         if self._is_short():
             self._move_on()
         self._until = time.perf_counter() + SLICE_S
@@ -138,7 +138,7 @@ class LargeBody:
         self._came.clear()
 
     def _must_pause(self) -> bool:
-        """Asked before each token: is it time to let others work, or may the token, and what ends it, not be there?"""
+        """Asked before each token: True when this slice is over, or when the token may not have arrived completely."""
         return self._is_short() or time.perf_counter() >= self._until
 
     def _whole(self) -> Steps[dict[str, Any]]:
@@ -156,12 +156,12 @@ class LargeBody:
         return found
 
     def _next(self) -> bytes:
-        """The byte after the blanks, which is not passed."""
+        """The next byte that is not blank, without consuming it."""
         self._at = _blanks.match(self._window, self._at).end()  # type: ignore[union-attr]
         return self._window[self._at : self._at + 1]
 
     def _value(self, depth: int) -> Steps[Any]:
-        """What stands inside `depth` lists and objects."""
+        """The next value, which is nested in `depth` lists and objects."""
         if self._must_pause():
             yield
         start = self._next()
@@ -172,7 +172,7 @@ class LargeBody:
         return (yield from (self._list(depth + 1) if start == b"[" else self._object(depth + 1)))
 
     def _flat(self, start: bytes) -> Any:
-        """The list or object here, if one call can read it: short, of scalars alone, and no name may stand twice."""
+        """The list or object here, if one parser call can read it: short, only scalars, and no name repeated."""
         end = self._window.find(b"]" if start == b"[" else b"}", self._at, self._at + PIECE_BYTES) + 1
         if any(self._window.find(bracket, self._at + 1, end) >= 0 for bracket in (b"[", b"{")):
             return None
@@ -211,7 +211,7 @@ class LargeBody:
                 return found
 
     def _is_empty(self, bracket: bytes, depth: int) -> bool:
-        """Pass the opening bracket, and the closing one if it follows. Only what is empty may stand deepest."""
+        """Consume the opening bracket, and the closing one if it follows. The deepest level must be empty."""
         self._at += 1
         if self._next() == bracket:
             self._at += 1
@@ -221,7 +221,7 @@ class LargeBody:
         return False
 
     def _scalars(self, found: list[Any], depth: int) -> bool:
-        """Read the texts, numbers and so on that have a comma behind them, many by one call. False if there is none."""
+        """Parse in one call all following scalars that have a comma after them. False if there is none."""
         match = _scalars.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return False
@@ -284,7 +284,7 @@ class LargeBody:
         return name
 
     def _ends(self, bracket: bytes) -> bool:
-        """Pass the comma or the closing bracket that must stand here."""
+        """Consume the comma or the closing bracket that must come next; True for the bracket."""
         found = self._next()
         if found not in (b",", bracket):
             raise self._invalid()

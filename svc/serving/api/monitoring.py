@@ -1,7 +1,7 @@
-"""A port of its own for those who watch: metrics and probes, without a key and without anything else.
+"""A second port for monitoring: it serves metrics and probes without a key, and nothing else.
 
-Scrapers that find their targets by annotation send no key. What the port tells are names of recipes and counts; whoever
-opens it decides who may reach it. It answers from the beginning, also while models are still being loaded.
+Scrapers that discover their targets by annotation send no key. The port shows names of recipes and counts; operators
+decide who may reach it. It answers from the start, also while models are still being loaded.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Monitoring:
         self._renderer = trio.CapacityLimiter(1)
 
     async def __call__(self, incoming: Incoming) -> Response:
-        """The metrics or the document of a probe, by path alone: neither host nor headers matter here."""
+        """The metrics or the document of a probe, chosen by path alone; host and headers are ignored."""
         if incoming.method not in ("GET", "HEAD"):
             return _text(400, "only GET is answered here")
         path = incoming.target.partition(b"?")[0].decode("latin-1")
@@ -61,7 +61,7 @@ class Monitoring:
         return _text(404, "/metrics and the probes are served here")
 
     def refused(self, error: ApiError) -> Response:
-        """The answer to what is no request of HTTP."""
+        """The answer to input that is not a valid HTTP request."""
         return _text(error.http_status, error.message)
 
 

@@ -1,4 +1,4 @@
-"""From the bytes of a request to its validated model, and from pydantic's errors to the words that clients read."""
+"""Parses request bodies into validated models, and turns pydantic's errors into messages for clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Rejected(NamedTuple):
 
 
 def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
-    """The validated body, given as JSON or as what it says. Raises ValidationFailed, whatever bytes came."""
+    """The validated body, given as JSON or as the parsed object. Raises ValidationFailed, whatever bytes came."""
     try:
         return _parse_json(schema, body) if isinstance(body, bytes) else schema.model_validate(body)
     except ValidationError as error:
@@ -76,9 +76,9 @@ def _shown(part: int | str) -> int | str:
 
 
 def _keys(parsed: BaseModel | Rejected) -> int:
-    """How many keys a valid body had at least if it repeated none; each stands before one colon.
+    """The least number of keys of a valid body without repeated keys. Each key is followed by one colon.
 
-    Keys within filters and histories are not counted: such bodies are looked through.
+    Keys within filters and histories are not counted, so bodies that have them are always checked exactly.
     """
     if isinstance(parsed, Rejected):
         return 0
@@ -95,7 +95,7 @@ def _keys(parsed: BaseModel | Rejected) -> int:
 
 
 def _refuse_repeated_keys(body: bytes) -> None:
-    """Colons stand in strings too, so count exactly."""
+    """The exact check: colons also occur in strings."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):

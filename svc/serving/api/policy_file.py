@@ -17,7 +17,7 @@ Found = Mapping[str, KeyPolicy] | ConfigError
 
 
 class PolicyFile:
-    """Gives `policies` what the file says. `kids` are the keys that exist; entries for others are named in the log."""
+    """Keeps `policies` in step with the file. `kids` are the existing keys; entries for others are logged."""
 
     def __init__(
         self, path: str, policies: KeyPolicies, *, kids: Callable[[], Collection[str]], interval_s: float
@@ -36,9 +36,9 @@ class PolicyFile:
         self._use(found)
 
     async def run(self) -> None:
-        """Look every `interval_s` whether it changed, until cancelled.
+        """Check for changes every `interval_s`, until cancelled.
 
-        What cannot be used changes nothing and is logged once for each change. A read that hangs is waited for.
+        An unusable file changes nothing and is logged once for each change. A read that hangs is waited for.
         """
         while True:
             await trio.sleep(self._interval_s)

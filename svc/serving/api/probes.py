@@ -1,6 +1,7 @@
-"""The health documents that orchestrators ask for: short, public, and answered in front of quart.
+"""The health documents for orchestrators: short, public, and answered without quart.
 
-Each task switch costs a turn of the event loop, longest when the server is busiest: probes must not fail then.
+Each task switch waits for a turn of the event loop, which takes longest when the server is busiest, and that is when
+probes must not fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counts refusals that protect others, and logs their number: a line for each would cost more than they do."""
+"""Counts rate-limited and refused requests and logs the totals: a line for each would cost more than the refusal."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
 def new_request_id() -> str:
-    """Twelve digits that tell requests apart. They are no secret, so no system call is spent on them."""
+    """Twelve hex digits. They are no secret, so a generator without system calls is good enough."""
     return f"{random.getrandbits(48):012x}"
 
 
@@ -80,7 +80,7 @@ class Request:
 
     @property
     def may_ask(self) -> MayAsk:
-        """Says of a recipe's name whether the key may know of it."""
+        """A function that says whether the key may know of a recipe, by its name."""
         return _anything if self.permit is None else self.permit.policy.may_ask
 
     @property
@@ -96,7 +96,7 @@ class Request:
         """Check the host, and answer a preflight. Raises the ApiError that refuses the request."""
         headers = self.headers
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            # A proxy in front may have believed the other one, and see other requests in what follows.
+            # A proxy in front may have used the other one, and would see different requests in the following bytes.
             raise AmbiguousLength
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
         if route is None or not route.any_host:
@@ -126,7 +126,7 @@ class Request:
             self.permit = policies.admit(kid, endpoint, recipe)
 
     async def body(self) -> Body:
-        """The body, taken for JSON whatever type is declared: a forgotten header must not cost a debugging session.
+        """The body, taken for JSON whatever Content-Type says: many clients forget to set it.
 
         Raises what `Bodies.take` raises.
         """
@@ -134,7 +134,7 @@ class Request:
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
     async def _unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work`. Raises ClientGone once the client leaves, for whom the rest would be kept in vain."""
+        """The result of `work`. Cancels it and raises ClientGone as soon as the client disconnects."""
         refusal: ApiError | None = None
         found: list[T] = []
 

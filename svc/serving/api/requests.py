@@ -113,7 +113,7 @@ class Request(BaseModel):
     ] = None
 
     def tree(self, served: Served) -> Filter | None:
-        """The canonical filter. Raises ValidationFailed, with the place of what is wrong."""
+        """The canonical filter. Raises ValidationFailed with the path to the error."""
         if self.filter is None:
             return None
         return filter_at(self.filter, served.filter_kinds, "filter")
@@ -278,7 +278,7 @@ class PopularQuery(BaseModel):
 
 
 def _by_itself(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
-    """Let an invalid element fail alone."""
+    """Turn an invalid element into a Rejected, so that the others of its batch are answered."""
     try:
         return validate(value)
     except ValidationError as error:
@@ -286,7 +286,7 @@ def _by_itself(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest 
 
 
 def _described(example: dict[str, Any]) -> ConfigDict:
-    """The schema of a batch says too that an invalid element does not make the batch invalid."""
+    """Adds to the schema that an invalid element does not make the batch invalid."""
 
     def extend(schema: dict[str, Any]) -> None:
         requests = schema["properties"]["requests"]

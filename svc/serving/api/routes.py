@@ -1,4 +1,4 @@
-"""What answers the endpoints that are neither probes nor verbs, in quart."""
+"""The quart handlers of all endpoints that are neither probes nor verbs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ T = TypeVar("T")
 
 FAILURE = "svc.failure"
 MAY_ASK = "svc.may_ask"
-"""Where the scope says of a recipe's name whether the key of the request may know of it."""
+"""The key of the ASGI scope for the function that says whether the request may know of a recipe."""
 MODEL_VERSION = "X-Svc-Model-Version"
 LONGEST_LISTING_S = 10.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# What a description tells of an artifact; everything else of its header stays inside.
+# The header fields that a description shows; all others are not sent.
 DESCRIBED = (
     "algorithms",
     "metric",
@@ -51,7 +51,8 @@ DESCRIBED = (
 def build_routes(state: ServerState) -> QuartTrio:
     """The quart application. It leaves the exception of a failed request in the scope, under FAILURE.
 
-    It has the rows of the table that are neither probes nor verbs. The front gives it the paths of these rows only.
+    It has the rows of the table that are neither probes nor verbs. The application only ever passes it the paths of
+    these rows.
     """
     app = QuartTrio("svc", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
@@ -153,7 +154,7 @@ def _may_ask() -> Callable[[str], bool]:
 
 
 def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
-    """A recipe and its model of now. Raises RecipeNotFound or RecipeUnavailable."""
+    """A recipe and its current model. Raises RecipeNotFound or RecipeUnavailable."""
     entry = state.registry.get(name)
     if entry is None:
         logs.emit(events.RECIPE_NOT_FOUND, name=name)
@@ -176,6 +177,6 @@ def _json(body: object, status: int = 200) -> Response:
 
 
 async def _keep(error: Exception) -> Response:
-    """Leave the error to the front, which answers every error in one way."""
+    """Keep the error for the application, which answers all errors in one way."""
     request.scope[FAILURE] = error  # type: ignore[literal-required]
     return Response(b"", status=500)

@@ -1,4 +1,4 @@
-"""From the rules that a request or its recipe names to rules over the items of the served model."""
+"""Turns the rules of a request, or of its recipe, into rules over the items of the served model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = frozenset({"diversity", "limits", "boosts", "pins"})
 
 
 class Asked(Protocol):
-    """The part of a request that names rules; None where the recipe's own hold."""
+    """The fields of a request that name rules; None where the recipe's own apply."""
 
     @property
     def model_fields_set(self) -> set[str]: ...

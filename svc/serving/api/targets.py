@@ -1,4 +1,4 @@
-"""Reads the target of a request once: what it decodes to here is what is matched, checked and answered."""
+"""Decodes the target of a request, once: routing, checks and answers all use the result."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Target(NamedTuple):
 def parse_target(target: bytes, method: str) -> Target:
     """What a target says (RFC 9112, 3.2). No slashes are merged and no dot segments resolved.
 
-    The path of `*`, which only OPTIONS may name, leads nowhere. Raises MalformedRequest.
+    The path of `*`, which only OPTIONS may name, matches no endpoint. Raises MalformedRequest.
     """
     if _PLAIN.fullmatch(target):
         return Target(target.decode("ascii"), b"", None)

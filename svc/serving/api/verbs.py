@@ -56,7 +56,7 @@ Result = tuple[Ranking, Prepared] | ApiError
 
 
 class Verbs:
-    """Answers the verbs. One instance a server; requests share nothing else but the lanes."""
+    """Answers the verbs. There is one instance per server; apart from it, requests share only the lanes."""
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
@@ -66,7 +66,7 @@ class Verbs:
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route) -> Response:
-        """The response, counted in the request metrics. Raises what the error body is then made of."""
+        """The response, counted in the request metrics. Raises the error that is to be answered."""
         started = time.perf_counter()
         status = "error"
         self._present += 1
@@ -106,7 +106,7 @@ class Verbs:
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
     def _served(self, name: str) -> Served:
-        """The model of now: the request keeps it, whatever is published meanwhile."""
+        """The current model. The request keeps it, even if another one is published meanwhile."""
         entry = self._state.registry.get(name)
         if entry is None:
             logs.emit(events.RECIPE_NOT_FOUND, name=name)
@@ -184,7 +184,7 @@ def _prepare_all(
 
 
 def _prepare(element: AnyRequest | Rejected, served: Served) -> Prepared | ApiError:
-    """The query of one element of a batch, or why there is none: no element can fail another."""
+    """The query of one element of a batch, or its error: an element never makes another one fail."""
     if isinstance(element, Rejected):
         return element.error
     try:

@@ -1,4 +1,4 @@
-"""Lists of available items: read from their source while the server runs, and lined up with the served model.
+"""Lists of available items: read from their source while the server runs, and mapped to the items of the model.
 
 A list is read whole and swapped as one reference. A refresh that fails keeps the last list, whose age grows.
 """
@@ -57,7 +57,7 @@ class Available:
 
 
 def line_up(declared: Availability, listed: ItemList | None, item_ids: IdTable) -> Available:
-    """The list for the items of a model; ids that the model does not know are nothing. Takes a moment: in a thread."""
+    """The list as a set of the model's items; unknown ids are ignored. Slow for long lists: call it in a thread."""
     if listed is None:
         return Available(declared, None, None)
     columns = item_ids.indices(listed.ids)

@@ -1,7 +1,7 @@
 """Reads the lists of available items again and again, each at its own interval, beside the ticks of the watcher.
 
-Whatever a source does, the last list stays: a read that fails or hangs is said once and tried again at the next
-interval, and a source that hangs is not asked a second time meanwhile.
+Whatever a source does, the last list stays in force: a read that fails or hangs is logged once and retried at the next
+interval, and while one hangs no second one is started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TICK_S = 1.0
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """One list: when it is due, and what was said about it."""
+    """One list: when it is to be read next, and what was logged about it."""
 
     recipe: LoadedRecipe
     declared: Availability
@@ -39,7 +39,7 @@ class Followed:
 
 @dataclass(slots=True, eq=False)
 class AvailabilityWatch:
-    """`follow` says which lists there are; `run` reads them until cancelled. `read` blocks and returns the ids."""
+    """`follow` sets which lists there are; `run` reads them until cancelled. `read` blocks and returns the ids."""
 
     read: Callable[[LoadedRecipe], tuple[str, ...]]
     publisher: Publisher

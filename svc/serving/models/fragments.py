@@ -1,4 +1,4 @@
-"""Answers as bytes: what an item contributes is encoded once, at load; a request joins it with scores.
+"""Encodes answers as bytes: the JSON of each item is encoded once, at load; a request only joins it with scores.
 
 Each item has two pieces in one blob: `,{"item_id":"...","score":` and `,"field":value,...}`.
 """
@@ -23,7 +23,7 @@ _SCORE = b',"score":'
 
 
 NOTHING_MORE = Prepared(Query(limit=0), ())
-"""An answer that says nothing beside its items."""
+"""For answers that consist of items only."""
 
 
 class MetadataRows(Protocol):
@@ -67,7 +67,7 @@ class ItemFragments:
         return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]
 
     def text(self, start: int, stop: int) -> str:
-        """All that the items of columns start..stop-1 say, as JSON text to search in."""
+        """The JSON text of the items of columns start..stop-1, for searching."""
         return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
 
     def block_end(self, start: int, size: int) -> int:
@@ -96,7 +96,7 @@ class ItemFragments:
         return b"".join(parts)
 
     def _noted(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
-        """As `items`, of a ranking that says more of its items than their scores; popular ones have no score."""
+        """As `items`, for rankings with reasons or explanations, or of popular items, which have no scores."""
         found = []
         for place, (column, score) in enumerate(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)):
             head, end = self._around(column, with_metadata=with_metadata)
@@ -122,7 +122,7 @@ class ItemFragments:
         return b',"because":[%b],"rest":%b' % (b",".join(shown), to_json(because.rest))
 
     def _around(self, column: int, *, with_metadata: bool) -> tuple[bytes, bytes]:
-        """What stands before and after the numbers of an item: its opened object with the id, and its metadata."""
+        """The JSON before and after the numbers of an item: the opened object with the id, and the metadata."""
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
         return self._blob[first + 1 : middle - len(_SCORE)], self._blob[middle:last] if with_metadata else b"}"
 
@@ -141,13 +141,13 @@ def _pieces(item_ids: IdTable, metadata: MetadataRows | None) -> Iterator[bytes]
 
 
 def _plain(value: Any) -> Any:
-    """What JSON cannot say by itself, such as numpy scalars and times."""
+    """A JSON form for values that JSON lacks, such as numpy scalars and times."""
     item = getattr(value, "item", None)
     return item() if callable(item) else str(value)
 
 
 class AnswerHeader(NamedTuple):
-    """What every answer says about where it comes from, in characters that JSON does not escape."""
+    """The fields at the beginning of every answer. Their characters need no JSON escapes."""
 
     request_id: str
     recipe: str
@@ -169,7 +169,7 @@ def encode_answer(
     *,
     with_metadata: bool = True,
 ) -> bytes:
-    """The body of one answer: where it comes from, the items, and what is said about them."""
+    """The body of one answer: header fields, items, and the facts about them."""
     return b"".join((header.encoded(), _items(ranking, fragments, about, with_metadata=with_metadata), b"}"))
 
 
@@ -180,7 +180,7 @@ def encode_batch(
     *,
     with_metadata: bool,
 ) -> bytes:
-    """The body of a batch: for each request, in order, its ranking and what is said about it, or its error."""
+    """The body of a batch: for each request, in order, its ranking with the facts about it, or its error."""
     elements = []
     for index, result in enumerate(results):
         if isinstance(result, ApiError):

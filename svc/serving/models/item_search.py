@@ -1,6 +1,6 @@
 """Search in the items of a model by text, show a user's history, and describe the features that a model reads.
 
-For people who try a recipe, not for the hot path. All of it computes: call it from a worker thread.
+For people who try out a recipe, not for the hot path. Everything here is CPU-bound: call it from a worker thread.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def somebody(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
-    """A user of the training data, anybody when none is named, with up to `limit` items of their history.
+    """A user of the training data, a random one unless `user_id` is given, with up to `limit` items of their history.
 
     Raises UnknownUser.
     """
@@ -102,7 +102,7 @@ def somebody(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
 def feature_columns(model: Model, denied: Collection[str]) -> dict[str, list[dict[str, Any]]] | None:
     """The declared columns of each side, with what training saw in them; None for a model without features.
 
-    A column that has the name of a `denied` metadata field is named, and nothing of its values is told.
+    A column that has the name of a `denied` metadata field is listed without its values.
     """
     if model.features is None:
         return None

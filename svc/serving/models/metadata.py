@@ -1,4 +1,4 @@
-"""Item metadata of a recipe, lined up with the item columns of its model."""
+"""Item metadata of a recipe, in the order of the model's item columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from svc.sources.base import DataSource
 
 ROWS_AT_ONCE = 8192
-"""Rows that stand as Python values at one time."""
+"""Rows that are converted to Python values at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Found:
 
 
 class ItemTables(NamedTuple):
-    """What the metadata table of a recipe is read for; None where nothing is declared."""
+    """The result of reading a recipe's metadata table; None for a part that the recipe does not declare."""
 
     metadata: MetadataTable | None
     filters: FilterFields | None
@@ -195,7 +195,7 @@ class _Rows(Sequence[tuple[Any, ...] | None]):
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say: numbers that are not finite are None, times are text."""
+    """The value in a form that JSON has: numbers that are not finite become None, times become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.isoformat() if hasattr(value, "isoformat") else value

@@ -1,4 +1,4 @@
-"""What a recipe's `serving` block says, in the form that requests use."""
+"""A recipe's `serving` block in the form that requests use."""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def active(entries: Iterable[Timed], now: float) -> list[Timed]:
 
 
 def _time(moment: datetime | None, sign: int) -> float:
-    """The Unix time; without a moment, the end of time in the direction of `sign`."""
+    """The Unix time; without a moment, infinity with the sign of `sign`."""
     return sign * math.inf if moment is None else moment.timestamp()

@@ -1,4 +1,4 @@
-"""What a loaded model must do before it goes live: answer, in bytes, and know the users of the one that is served."""
+"""The checks of a loaded model before it goes live: its answers can be encoded, and it knows the live model's users."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class ReplayGuard:
         return cls(SerialState(Path(settings.state_dir)) if settings.state_dir is not None else None)
 
     def check(self, name: str, parsed: Parsed, blob: Blob, store: Store, keys: SigningKeys) -> None:
-        """Return when the artifact, whose signature has held, is as new as it must be.
+        """Return if the artifact, whose signature has been verified, is new enough.
 
         Raises ArtifactExpired, and ArtifactReplayed for a serial below the highest of its recipe and kid, or for none
         where there was one, unless a signed rollback names the artifact.
@@ -49,7 +49,7 @@ class ReplayGuard:
         )
 
     def passed(self, name: str, parsed: Parsed) -> None:
-        """Keep the serial. Call it when nothing can refuse the artifact any more: a refused one proves nothing."""
+        """Remember the serial. Call it last, when no check can refuse the artifact any more."""
         serial = freshness.serial_of(parsed.header)
         if self.state is not None and serial is not None:
             self.state.remember(freshness.recipe_of(parsed.header, name), parsed.kid, serial)

@@ -55,7 +55,9 @@ class Publisher:
         self._metrics = counters
         self._told_expired: dict[str, str] = {}
         self._lining_up: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
-        """By recipe: a model and a list that come at once are put together one after the other."""
+        """One lock per recipe, so that a model and a list that arrive at the same time are combined one after the
+        other.
+        """
 
     def declare(self, declared: Declared) -> None:
         """Register a recipe, without a model yet."""
@@ -64,7 +66,7 @@ class Publisher:
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
-        """A registered recipe changed its file or content; `reload` if its artifact or metadata is another one."""
+        """A registered recipe changed its file or content; `reload` if its artifact or metadata changed too."""
         entry = self._entry(declared.name)
         faults = Faults(recipe=entry.faults.recipe) if reload else entry.faults
         policy = Policy.of(declared.loaded.recipe)
@@ -165,7 +167,7 @@ class Publisher:
         self._measure()
 
     def warn_of_expired(self, now: datetime) -> None:
-        """Say once of each served model that it has expired. It stays: an old answer is better than none."""
+        """Log once for each served model that it has expired. It stays in service: old answers are better than none."""
         for entry in self._registry.entries():
             served = entry.served
             moment = expires_at(served.header) if served else None
@@ -217,7 +219,7 @@ class Publisher:
     # Lists of available items
 
     def list_declared(self, name: str, declared: Availability | None) -> None:
-        """The recipe has a list from now on, of which no id is known yet; or it has none."""
+        """The recipe now declares a list, which has not been read yet, or no longer declares one."""
         entry = self._registry.get(name)
         if entry is None:
             return
@@ -228,7 +230,7 @@ class Publisher:
             self._metrics.forget(metrics.AVAILABILITY_AGE, recipe=name)
 
     async def list_read(self, name: str, listed: ItemList) -> None:
-        """Swap the list, for the model of now and for those to come."""
+        """Swap the list, for the current model and for later ones."""
         async with self._lining_up[name]:
             entry = self._registry.get(name)
             if entry is None or entry.availability is None:
@@ -251,7 +253,7 @@ class Publisher:
         logs.emit(events.AVAILABILITY_LOADED, name=name, mode=mode, n_ids=n_ids, n_items=n_items)
 
     def list_age(self, name: str) -> tuple[float | None, bool]:
-        """Seconds since the list of a recipe was read, None: never; and whether it is too old. Measures it too."""
+        """Seconds since the recipe's list was read (None: never), and whether it is too old. Updates the metric too."""
         entry = self._registry.get(name)
         if entry is None or entry.availability is None:
             return None, False
@@ -262,7 +264,7 @@ class Publisher:
         return age_s, available.is_stale(now)
 
     async def _lined_up(self, name: str, model: Model) -> Available | None:
-        """The list of the recipe for `model`; a list that is declared anew meanwhile is taken instead."""
+        """The recipe's list for `model`, computed again if another list is declared meanwhile."""
         while True:
             entry = self._registry.get(name)
             if entry is None or entry.availability is None:

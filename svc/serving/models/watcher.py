@@ -43,12 +43,14 @@ LONGEST_BACKOFF_TICKS = 64
 
 OpenStore = Callable[[LoadedRecipe], Store]
 _PASSING = (ArtifactReadError, MetadataError, ArtifactReplayed, ArtifactExpired)
-"""What the same bytes may be free of later: a store answers again, a rollback is signed, a clock is set right."""
+"""Errors after which the same bytes may load later: the store answers again, a rollback is signed, a clock is
+corrected.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """The state of one recipe's artifact between polls. A recipe whose artifact moves gets a new instance.
+    """The state of one recipe's artifact between polls. When a recipe names another artifact, it gets a new instance.
 
     `marker` is that of the bytes last loaded or refused for good, `sha256` that of the bytes served.
     """
@@ -152,7 +154,7 @@ class Watcher:
         return self._watched[name].declared.loaded
 
     def try_refused_again(self) -> None:
-        """Other signing keys are known: load on the next tick what no key was known for."""
+        """The signing keys changed: on the next tick, load the artifacts whose key was unknown."""
         for watched in self._watched.values():
             if watched.untrusted:
                 watched.marker, watched.untrusted = None, False
@@ -205,7 +207,10 @@ class Watcher:
         if reload:
             self._watched[declared.name] = Watched(declared)
         elif watched.unrehearsed and _rehearsal(before.loaded) != _rehearsal(declared.loaded):
-            watched.marker, watched.unrehearsed = None, False  # what was refused may pass under the new bound
+            watched.marker, watched.unrehearsed = (
+                None,
+                False,
+            )  # an artifact that was refused may pass under the new bound
         self.publisher.redeclare(declared, reload=reload)
         logs.emit(events.RECIPE_CHANGED, name=declared.name, file=declared.file, reload=reload)
 
@@ -297,7 +302,7 @@ class Watcher:
             watched.loading = False
 
     def _loading(self, watched: Watched, store: Store) -> Callable[[], Loaded | None]:
-        """The call that loads; it holds the model that is live now."""
+        """The blocking call that loads; it holds a reference to the live model."""
         live = self.publisher.live_model(watched.name)
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
@@ -305,7 +310,7 @@ class Watcher:
         if isinstance(failure.error, _PASSING):
             self._back_off(watched)
         else:
-            watched.marker = marker  # the bytes themselves are refused: only other bytes can help, or other keys
+            watched.marker = marker  # the bytes themselves are refused: only other bytes, or other keys, can help
             watched.untrusted = failure.error.stage == "hmac"
             watched.unrehearsed = isinstance(failure.error, RehearsalFailed)
         if self._watched.get(watched.name) is watched:

@@ -40,13 +40,13 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 PATHS = {"index.html": "/", "reference.html": "/v1/docs"}
-"""Where those files are that do not stand in `/console/` under their own name."""
+"""The paths of the files that are not served as `/console/<name>`."""
 
 Handler = Callable[..., Awaitable[Response]]
 
 
 def page_handlers(state: ServerState) -> dict[str, Handler]:
-    """By path: what answers with each file of the pages, and with what the console must know of this server."""
+    """Handlers by path: one for each file of the pages, and one for what the console must know of this server."""
     answers = {
         PATHS.get(name, f"/console/{name}"): _answer(_read(name), TYPES[name.rpartition(".")[2]])
         for name in (*PATHS, *CONSOLE, *REFERENCE, *SHARED)
@@ -56,7 +56,7 @@ def page_handlers(state: ServerState) -> dict[str, Handler]:
 
 
 def _server(state: ServerState) -> dict[str, bool]:
-    """What the console must know before it may ask for anything."""
+    """The facts that the console needs before its first API call."""
     return {
         "keys": state.auth.required,
         "metrics": state.metrics.enabled,
@@ -69,7 +69,7 @@ def _read(name: str) -> bytes:
 
 
 def _answer_large(name: str, content_type: str) -> Handler:
-    """A file that is read when somebody asks for it: it would lie in the memory of every server otherwise."""
+    """A large file, read on each request so that it does not stay in the memory of every server."""
 
     async def answer() -> Response:
         file = resources.files(__package__).joinpath("swagger_ui", name)
