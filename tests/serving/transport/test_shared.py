@@ -1,46 +1,45 @@
-"""What the connections of one server share: one task watches all that wait for a request."""
+"""Connections that wait for a request: one task ends those whose time is over, and no other."""
 
 from __future__ import annotations
 
-import socket
-from typing import Any, cast
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
 
-from svc.serving.transport.pacing import Turnstile
-from svc.serving.transport.shared import PRECISION_S, Limits, Shared
+from svc.serving.transport.shared import PRECISION_S
+from tests.serving.sockets import listening
+from tests.serving.transport.echo import KEPT, Echo
 
 pytestmark = pytest.mark.anyio
 IDLE_S = 5.0
 
 
-async def test_each_is_woken_when_its_own_time_is_over() -> None:
-    """Neither sooner nor much later, however many began to wait at other moments; who has left is left alone."""
-    shared = Shared(cast(Any, None), Limits(idle_s=IDLE_S, unread_s=5, drain_s=1), Turnstile())
-    waited: list[float] = []
+async def test_each_connection_ends_at_its_own_time() -> None:
+    """However many wait, from different moments on, and whether they have said nothing or been answered."""
+    ended: dict[int, float] = {}
 
-    async def wait(connected: socket.socket) -> None:
-        began = shared.idle[connected] = trio.current_time()
-        with pytest.raises(trio.ClosedResourceError):
-            await trio.lowlevel.wait_readable(connected)
-        del shared.idle[connected]
-        waited.append(trio.current_time() - began)
+    async def wait(number: int, stream: trio.SocketStream) -> None:
+        since = trio.current_time()
+        if number % 2:
+            await stream.send_all(KEPT % b"")
+            assert (await stream.receive_some()).endswith(b"well")
+        assert await stream.receive_some() == b""
+        ended[number] = trio.current_time() - since
 
-    pairs = [socket.socketpair() for _ in range(4)]
-    for pair in pairs:
-        for one in pair:
-            one.setblocking(False)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(shared.watch)
-        async with trio.open_nursery() as connections:
-            for connected, _ in pairs[:3]:
-                connections.start_soon(wait, connected)
-                await trio.sleep(2)
-        assert shared.idle == {}
-        nursery.cancel_scope.cancel()
-    assert len(waited) == 3
-    assert all(IDLE_S <= seconds <= IDLE_S + 2 * PRECISION_S for seconds in waited)
-    for pair in pairs:
-        for one in pair:
-            one.close()
+    async with listening(Echo(), idle_s=IDLE_S) as port, AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        for number in range(20):
+            stream = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+            nursery.start_soon(wait, number, stream)
+            await trio.sleep(0.25)
+    assert len(ended) == 20
+    assert all(IDLE_S - PRECISION_S <= waited <= IDLE_S + 1 for waited in ended.values())
+
+
+async def test_a_connection_that_is_being_answered_does_not_wait() -> None:
+    """Its time begins when it has its answer, even if that takes longer than the time that it may wait."""
+    async with listening(Echo(), idle_s=0.3) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(KEPT % b"slow")
+        assert (await stream.receive_some()).endswith(b"well")
+        await stream.send_all(KEPT % b"")
+        assert (await stream.receive_some()).endswith(b"well")
