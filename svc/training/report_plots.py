@@ -121,7 +121,7 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
     axes.axvline(bound, color="#9aa5b1", linestyle="--", linewidth=1)
     axes.set_yticks(range(len(shown)), [str(one["name"]) for one in shown])
     axes.set_ylim(-0.6, len(shown) - 0.4)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.4g}%")
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0%")
     axes.set_xlabel(f"relative change of {metric}", color=_INK)
     axes.grid(visible=False, axis="y")
     return _svg(figure, "Relative change from each opponent, with its interval")

@@ -22,7 +22,7 @@ from svc.training.decay import HALF_LIFE, NO_DECAY
 from svc.training.evaluate import Evaluation, Scorer, scorer_of
 from svc.training.incumbent import Incumbent, read_incumbent
 from svc.training.live_scores import LiveScores, Places
-from svc.training.objective import refit_winner
+from svc.training.objective import how_many_fit, refit_winner
 from svc.training.prepare import Task, split_plan
 from svc.training.split import global_cutoff
 from svc.training.trials import TrialRecord
@@ -116,6 +116,7 @@ def _refitted(task: Task, header: Mapping[str, Any]) -> Rival:
     trial = trial_of(header)
     features = task.objective.features if header.get("features") else {}
     declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
+    trial = replace(_fitted(task, trial), parts=tuple(_fitted(task, part) for part in trial.parts))
     for part in trial.parts or (trial,):
         _check(task, part, declared)
     return Rival(INCUMBENT, "refitted", scorer_of(_refit(task, trial, features)), heldout(task), task.objective.seen)
@@ -140,11 +141,22 @@ def _record(name: str, params: dict[str, Any]) -> TrialRecord:
     return TrialRecord(0, name, params, "complete", None, {}, epochs, 0.0)
 
 
+def _fitted(task: Task, trial: TrialRecord) -> TrialRecord:
+    """`trial` with no more components than the data of now allows."""
+    most = min(task.objective.train.shape) - 1
+    wanted = trial.params.get("n_components")
+    if trial.algorithm != "TruncatedSVDRecommender" or not isinstance(wanted, int) or wanted <= most:
+        return trial
+    return replace(trial, params={**trial.params, "n_components": max(1, most)})
+
+
 def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
     """Raise _Unfit for what this svc, or this recipe, cannot train."""
     name = trial.algorithm
     if name not in ALGORITHMS:
         raise _Unfit(f"this version of svc cannot train its class {name[:64]}")
+    if how_many_fit(name, task.objective.train.shape[1]) == 0:
+        raise _Unfit(f"the dense item matrices of its class {name} would not fit into the free memory")
     missing = [side for side in declared if side not in task.objective.features]
     if missing and ALGORITHMS[name].takes_features:
         raise _Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")

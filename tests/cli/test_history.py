@@ -41,3 +41,22 @@ def test_the_table_names_the_live_version(recipe: Path, capsys: pytest.CaptureFi
     rows = [line for line in capsys.readouterr().out.splitlines() if "TopPop" in line]
     assert [version["sha8"] in row for version, row in zip(found, rows, strict=True)] == [True, True]
     assert ["live" in row for row in rows] == [True, False]
+
+
+def test_decisions_are_told_in_text_and_json(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A training whose model is refused ends with exit code 9; the metrics file counts the same decisions."""
+    rules, metrics = "promotion: {mode: enforce, min_relative_change: %s}\n", tmp_path / "books.prom"
+    plain = recipe.read_text(encoding="utf-8")
+    for change, exit_code in (("0", 0), ("0.1", 9)):
+        recipe.write_text(plain + rules % change, encoding="utf-8")
+        assert main.run(["train", str(recipe), "--quiet", "--metrics-file", str(metrics)]) == exit_code
+    found = history(recipe, capsys)
+    assert [(version["decision"], version["live"]) for version in found] == [("refused", False), ("promoted", True)]
+    assert main.run(["history", str(recipe)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    refused, promoted = (next(line for line in lines if version["sha8"] in line) for version in found)
+    assert "refused" in refused and "live" not in refused
+    assert "promoted" in promoted and "live" in promoted
+    counted = metrics.read_text(encoding="utf-8")
+    for decision in ("promoted", "refused"):
+        assert f'svc_promotion_total{{recipe="books",decision="{decision}"}} 1.000' in counted

@@ -17,7 +17,6 @@ from svc.settings import Settings
 from svc.training.progress import NullProgress
 from svc.training.report import Counts, render
 from svc.training.report_plots import changes_plot
-from svc.training.report_promotion import percent
 from svc.training.run import TrainOptions, train
 from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
 
@@ -138,11 +137,9 @@ def test_the_page_shows_the_decision_with_its_comparisons(make_recipe: Make, tmp
 
 
 def test_a_change_from_nothing_stays_in_the_picture() -> None:
-    """An opponent that finds nothing makes the change enormous; the page shows that without its digits."""
+    """An opponent that finds nothing makes the change enormous."""
     one = {"name": "TopPop", "change": 1e300, "interval": [1e299, 1e301]}
     assert "e+" not in changes_plot([one], -0.01, "ndcg@5")
-    assert percent(1e300) == "more than a thousandfold"
-    assert percent(-0.0123) == "-1.2%"
 
 
 def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> None:

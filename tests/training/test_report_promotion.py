@@ -8,60 +8,47 @@ import pytest
 
 from svc.training.report_promotion import comparison_rows, decision_told, guardrail_rows, percent
 
-
-def header(**more: Any) -> dict[str, Any]:
-    """A refused model: worse than the live one, with one guardrail of two that holds."""
-    against = {
-        "name": "incumbent",
-        "candidate": 0.1,
-        "other": 0.2,
-        "change": -0.5,
-        "interval": [-0.6, -0.4],
-        "n_users": 900,
-        "scored": "refitted",
-    }
-    passing = {"candidate": 0.5, "other": 0.4, "change": 0.25, "min_relative_change": -0.1, "passed": True}
-    promotion = {
-        "decision": "refused",
-        "mode": "enforce",
-        "metric": "ndcg",
-        "min_relative_change": 0.0,
-        "confidence": 0.95,
-        "against": [against],
-        "guardrails": {"recall": passing, "entropy": {**passing, "passed": False}},
-    }
-    return {"promotion": {**promotion, **more}}
+COMPARISON = {
+    "name": "incumbent", "candidate": 0.2, "other": 0.25, "change": -0.2, "interval": [-0.3, -0.1], "n_users": 900,
+    "scored": "live",
+}  # fmt: skip
+GUARDRAIL = {"candidate": 40, "other": 80, "change": -0.5, "min_relative_change": -0.3, "passed": False}
 
 
-def test_without_a_promotion_block_nothing_is_said() -> None:
-    """Pages of recipes that ask for no decision stay as they are."""
-    assert decision_told({}) == decision_told({"promotion": None}) == ""
+def header(**changes: Any) -> dict[str, Any]:
+    decision = {
+        "decision": "refused", "mode": "enforce", "metric": "ndcg", "min_relative_change": -0.01, "confidence": 0.95,
+        "against": [COMPARISON], "guardrails": {"n_users": GUARDRAIL},
+    }  # fmt: skip
+    return {"promotion": decision | changes}
 
 
 @pytest.mark.parametrize(
-    ("more", "told", "warns"),
+    ("changes", "said"),
     [
-        ({"decision": "promoted"}, "The new model may go live.", False),
-        ({}, "The new model is refused.", True),
-        ({"mode": "report"}, "is refused; the recipe only reports", True),
-        ({"against": []}, "There was nothing to compare with.", True),
+        ({}, "The new model is refused."),
+        ({"decision": "promoted"}, "The new model may go live."),
+        ({"mode": "report"}, "the recipe only reports, so this does not keep it from going live"),
+        ({"min_relative_change": 0.02, "confidence": 0.99}, "the lower end of each 99% interval must reach +2.0%."),
+        ({"against": []}, "There was nothing to compare with."),
     ],
 )
-def test_the_decision_is_a_sentence(more: dict[str, Any], told: str, warns: bool) -> None:
-    """A refusal stands out; the bound and the confidence are those of the recipe."""
-    shown = decision_told(header(**more))
-    assert told in shown
-    assert ('class="warn"' in shown) == warns
-    assert "95% interval must reach +0.0%" in shown
+def test_the_decision_is_told_with_its_rule(changes: dict[str, Any], said: str) -> None:
+    """And nothing for a recipe that asks for none."""
+    assert said in decision_told(header(**changes))
+    assert decision_told({}) == ""
 
 
-def test_each_comparison_and_guardrail_is_a_row() -> None:
-    """Against whom in words; changes as percentages."""
+def test_rows_say_against_whom_and_how_fairly() -> None:
+    """Changes in percent, with their intervals."""
     (row,) = comparison_rows(header())
-    assert list(row)[:6] == ["the live model", 0.1, 0.2, "-50.0%", "-60.0% to -40.0%", 900]
-    assert [list(row)[-1] for row in guardrail_rows(header())] == ["passes", "refuses the model"]
+    assert row[:6] == ("the live model", 0.2, 0.25, "-20.0%", "-30.0% to -10.0%", 900)
+    assert "before all that is held out" in str(row[6])
+    (guarded,) = guardrail_rows(header())
+    assert guarded == ("n_users", 40, 80, "-50.0%", "-30.0%", "refuses the model")
 
 
-def test_a_change_from_next_to_nothing_is_no_percentage() -> None:
-    """Beyond a thousandfold the digits say nothing."""
-    assert (percent(0.125), percent(1e6)) == ("+12.5%", "more than a thousandfold")
+def test_a_change_from_nothing_is_shown_without_its_digits() -> None:
+    """An opponent that finds nothing makes any change enormous."""
+    assert percent(1e300) == "more than a thousandfold"
+    assert percent(-0.0123) == "-1.2%"
