@@ -68,9 +68,10 @@ class Connection:
                 self._reader.feed(data)
                 if not data or self._reader.take_http2():
                     return None
-            return head
         except trio.ClosedResourceError:  # its time is over, or the server ends
             return self._last_head() if self._shared.ending else None
+        else:
+            return head
         finally:
             del idle[self._socket]
 

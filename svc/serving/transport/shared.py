@@ -49,7 +49,11 @@ class Shared:
         """Wake those whose time is over, until cancelled."""
         while True:
             now, idle_s = trio.current_time(), self.limits.idle_s
-            for connected, _ in list(takewhile(lambda one: one[1] + idle_s <= now, self.idle.items())):
+            for connected in self._waiting_since(now - idle_s):
                 trio.lowlevel.notify_closing(connected)
             oldest = next(iter(self.idle.values()), now)
             await trio.sleep_until(max(oldest + idle_s, now + PRECISION_S))
+
+    def _waiting_since(self, time_s: float) -> list[socket.socket]:
+        """Those who have waited since then, or for longer."""
+        return [connected for connected, _ in takewhile(lambda one: one[1] <= time_s, self.idle.items())]
