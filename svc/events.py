@@ -2,30 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
-Level = Literal["debug", "info", "warning", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One kind of log record: `fields` are those that it always carries; others may join them."""
-
-    name: str
-    level: Level
-    fields: tuple[str, ...]
-    help: str
-
-
-EVENTS: dict[str, Event] = {}
-
-
-def _event(name: str, level: Level, fields: str, help: str) -> Event:
-    event = Event(name, level, tuple(fields.split()), help)
-    EVENTS[name] = event
-    return event
-
+from svc.event_kinds import EVENTS as EVENTS
+from svc.event_kinds import Event as Event
+from svc.event_kinds import event as _event
 
 # Training, in the order in which a run emits them.
 TRAINING_STARTED = _event("training_started", "info", "recipe run_id", "A run begins.")

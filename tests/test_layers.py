@@ -13,7 +13,7 @@ import pytest
 import svc
 
 SVC = Path(svc.__file__).parent
-BASE = {"errors", "events", "key_files", "settings", "logs", "metrics", "names", "net", "objects"}
+BASE = {"errors", "event_kinds", "events", "key_files", "settings", "logs", "metrics", "names", "net", "objects"}
 MAY_IMPORT = {
     "recipe": BASE,
     "sources": BASE | {"recipe"},

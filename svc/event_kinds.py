@@ -1,0 +1,30 @@
+"""What an event is: its name, level and fields. `svc.events` has the table of all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["debug", "info", "warning", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One kind of log record: `fields` are those that it always carries; others may join them."""
+
+    name: str
+    level: Level
+    fields: tuple[str, ...]
+    help: str
+
+
+EVENTS: dict[str, Event] = {}
+"""Every event by name, in the order of the table."""
+
+
+def event(name: str, level: Level, fields: str, help: str) -> Event:
+    """A new row of the table; `fields` are separated by blanks. Raises ValueError for a name that is there already."""
+    if name in EVENTS:
+        raise ValueError(f"the event {name} is there twice")
+    EVENTS[name] = Event(name, level, tuple(fields.split()), help)
+    return EVENTS[name]
