@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -18,6 +19,7 @@ import yaml
 
 from svc import __version__
 from svc.recipe.load import load_recipe
+from svc.serving.api.key_policies import parse_policies
 from svc.settings import Settings
 from tests.pages import ROOT, SIGNING_KEYS, WAIT, Shell, blocks
 
@@ -47,7 +49,12 @@ EXPOSED_VALUES: dict[str, Any] = {
     "serviceAccount": {"create": True, "name": "books", "annotations": {"iam.example.org/role": "reader"}},
     "autoscaling": {"enabled": True, "maxReplicas": 5},
     "metrics": {"port": 0, "serviceMonitor": {"enabled": True, "keySecret": {"name": "scraper", "key": "key"}}},
-    "serve": {"startupSeconds": 60},
+    "serve": {
+        "startupSeconds": 60,
+        "keyPolicies": {
+            "shop": {"recipes": ["books*"], "verbs": ["recommend"], "rate": "200/s", "expires": "2027-01-01"}
+        },
+    },
 }
 
 
@@ -223,6 +230,23 @@ def test_the_chart_refuses_values_that_cannot_work(values: dict[str, Any], text:
     helm = pytest.importorskip("helm_python", exc_type=ImportError)
     with pytest.raises(helm.HelmError, match=text):
         rendered(values)
+
+
+@pytest.mark.integration
+def test_the_chart_mounts_the_policies_of_keys() -> None:
+    """As a file that the server takes, in a folder whose changes it sees; nothing of it without policies."""
+    resources = rendered(EXPOSED_VALUES)
+    found = parse_policies(
+        resources["ConfigMap", "shop-key-policies"]["data"]["policies.yaml"].encode(), "policies.yaml"
+    )
+    assert found["shop"].may_ask("books-2")
+    assert not found["shop"].may_ask("films")
+    container = resources["Deployment", "shop"]["spec"]["template"]["spec"]["containers"][0]
+    (path,) = (one["value"] for one in container["env"] if one["name"] == "SVC_API_KEY_POLICIES")
+    (mount,) = (one for one in container["volumeMounts"] if one["name"] == "key-policies")
+    assert path == f"{mount['mountPath']}/policies.yaml"
+    assert "subPath" not in mount
+    assert "key-policies" not in json.dumps(list(rendered({}).values()))
 
 
 @pytest.mark.integration

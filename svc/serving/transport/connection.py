@@ -14,7 +14,7 @@ from svc.serving.transport import http2
 from svc.serving.transport.http1 import CONTINUE, Head, RequestReader, encode_head
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Headers, Response
 from svc.serving.transport.pacing import Rank
-from svc.serving.transport.shared import WAIT_SHARE, Shared
+from svc.serving.transport.shared import DOOR_SHARE, Shared
 
 READ_BYTES = 1 << 16
 LINGER_S = 2.0
@@ -90,7 +90,7 @@ class Connection:
         if not wait_s or not self._reader.starts_with(self._shared.application.refusable):
             return 0.0
         may_s = min(self._shared.limits.queue_s or math.inf, self._reader.timeout_s())
-        return wait_s if wait_s > WAIT_SHARE * may_s else 0.0
+        return wait_s if wait_s > DOOR_SHARE * may_s else 0.0
 
     def _last_head(self) -> Head | None:
         """The server ends: what has come already is still answered."""

@@ -15,9 +15,9 @@ import trio
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
 SHORT_TURN_S = 1e-3
-REFUSED_A_TURN = 8
-"""Requests that are only refused, which costs less than half of an answer. This is twice FEWEST_A_TURN: of three times
-the load that can be answered, one third is let in and the others are refused in the same turns."""
+REFUSED_A_TURN = 4
+"""Requests that are only refused. With more of them in each turn others are answered more slowly: what is let in goes
+before what is refused."""
 PACE_STEP = 0.1
 """How far the expected time of an entry moves with each turn."""
 PROBES_A_TURN = 2

@@ -15,6 +15,9 @@ PRECISION_S = 0.1
 """An idle connection may live this much longer."""
 WAIT_SHARE = 0.8
 """Of what a request may wait: expected waits are averages, and the answer has to be made and sent too."""
+DOOR_SHARE = 0.4
+"""Of what a request may wait before it is parsed. The rest is for the queue of the model: one that had waited all of it
+here would be refused there, after all that was done for it."""
 
 
 @dataclass(frozen=True, slots=True)

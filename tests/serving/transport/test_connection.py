@@ -228,11 +228,11 @@ class Lateness(Echo):
 @pytest.mark.parametrize(
     ("head", "limit_s", "late_s"),
     [
-        (b"POST /slow HTTP/1.1\r\n", 6.0, b"5"),
-        (b"POST /slow HTTP/1.1\r\n", 7.0, b"0"),
+        (b"POST /slow HTTP/1.1\r\n", 12.0, b"5"),
+        (b"POST /slow HTTP/1.1\r\n", 13.0, b"0"),
         (b"POST /slow HTTP/1.1\r\n", 0.0, b"0"),
-        (b"POST /slow HTTP/1.1\r\nx-request-TIMEOUT-ms: 6000\r\n", 0.0, b"5"),
-        (b"POST /slow HTTP/1.1\r\nX-Request-Timeout-Ms: 7000\r\n", 6.0, b"5"),
+        (b"POST /slow HTTP/1.1\r\nx-request-TIMEOUT-ms: 12000\r\n", 0.0, b"5"),
+        (b"POST /slow HTTP/1.1\r\nX-Request-Timeout-Ms: 13000\r\n", 12.0, b"5"),
         (b"GET /slow HTTP/1.1\r\n", 1.0, b"0"),
         (b"GET /probe HTTP/1.1\r\n", 1.0, b"0"),
     ],
