@@ -204,15 +204,12 @@ def test_a_killed_command_leaves_everything_whole(place: Any, command: str, tmp_
     shelf = make_shelf(tmp_path, place.uri("books.svc"), keep=5)
     for _ in range(3):
         shelf.train()
-    began = time.monotonic()
-    shelf.run(*arguments_of(command, shelf, 0))
-    usual_s, moments, moved = time.monotonic() - began, random.Random(f"{command} {shelf.uri[:5]}"), 0
+    usual_s = {turn % 2: undisturbed_s(shelf, command, turn) for turn in range(2)}
+    moments, moved = random.Random(f"{command} {shelf.uri[:5]}"), 0
     for turn in range(1, 1 + max(1, KILLS // (len(STORES) * len(COMMANDS)))):
-        process, before = shelf.start(*arguments_of(command, shelf, turn)), place.content("books.svc")
-        if command == "train" and turn % 2:
-            wait_for_last_step(process)
-            usual_s = 0.3
-        time.sleep(moments.uniform(0.0, min(usual_s, 1.5)))
+        before = place.content("books.svc")
+        process = started(shelf, command, turn)
+        time.sleep(moments.uniform(0.0, usual_s[turn % 2]))
         process.kill()
         process.communicate()
         pointer = place.content("books.svc")
@@ -227,6 +224,23 @@ def test_a_killed_command_leaves_everything_whole(place: Any, command: str, tmp_
     assert shelf.train() == shelf.versions.live()
 
 
+def started(shelf: Shelf, command: str, turn: int) -> subprocess.Popen[str]:
+    """The command; every second training only from its last step on, for most of one never touches the store."""
+    process = shelf.start(*arguments_of(command, shelf, turn))
+    if command == "train" and turn % 2:
+        wait_for_last_step(process)
+    return process
+
+
+def undisturbed_s(shelf: Shelf, command: str, turn: int) -> float:
+    """Seconds from there to its end: kills are spread over them."""
+    process = started(shelf, command, turn)
+    began = time.monotonic()
+    _, err = process.communicate(timeout=150)
+    assert process.returncode == 0, err
+    return time.monotonic() - began
+
+
 def arguments_of(command: str, shelf: Shelf, turn: int) -> list[str]:
     if command == "train":
         return ["train", "--quiet", "--no-lock"]
@@ -236,7 +250,7 @@ def arguments_of(command: str, shelf: Shelf, turn: int) -> list[str]:
 
 
 def wait_for_last_step(process: subprocess.Popen[str]) -> None:
-    """Until the model is trained and will be written: most of a training never touches the store."""
+    """Until the model is trained and will be written."""
     assert process.stderr is not None
     for line in process.stderr:
         if '"final_model_trained"' in line:
