@@ -32,6 +32,7 @@ from svc.errors import (
     MagicMismatch,
     PayloadInvalid,
     PayloadTooLarge,
+    RehearsalFailed,
     SignatureMismatch,
     UnknownKid,
     UnsupportedFormat,
@@ -442,8 +443,9 @@ def broken(**parts: Any) -> Model:
     ids=["scorer", "not finite", "other size", "no history", "other history", "ids", "features"],
 )
 def test_signed_models_that_make_no_sense(recipe: LoadedRecipe, model: Model) -> None:
-    """What a signature covers may still be no model: a payload error like any other, and never a retry."""
-    assert isinstance(refusal(recipe, signed(codec.encode(model))), PayloadInvalid | FeatureStateMismatch)
+    """What a signature covers may still be no model: refused like any other damage, and never a retry."""
+    expected = PayloadInvalid | FeatureStateMismatch | RehearsalFailed
+    assert isinstance(refusal(recipe, signed(codec.encode(model))), expected)
 
 
 def test_a_store_that_fails_is_a_read_error(recipe: LoadedRecipe, tmp_path: Path) -> None:

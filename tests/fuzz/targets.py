@@ -110,6 +110,11 @@ class Whole:
     """A request that came in one piece, as its connection would give it to the application."""
 
     client = "127.0.0.1"
+    late_s = 0.0
+
+    @property
+    def arrived_s(self) -> float:
+        return trio.current_time()
 
     def __init__(self, head: Head, parts: list[bytes]) -> None:
         self.method, self.target, self.headers = head.method, head.target, head.headers

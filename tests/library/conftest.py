@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -9,8 +10,9 @@ import structlog
 
 
 @pytest.fixture(autouse=True)
-def no_logging_set_up() -> Iterator[None]:
-    """As in a fresh interpreter, before and after."""
+def no_logging_set_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a fresh interpreter, before and after: a command leaves its handler at the root logger."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
     structlog.reset_defaults()
     yield
     structlog.reset_defaults()
