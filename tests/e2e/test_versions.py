@@ -194,30 +194,31 @@ def test_back_held_through_trainings_and_forward(place: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("place", STORES, indirect=True)
-def test_a_killed_command_leaves_everything_whole(place: Any, command: str, tmp_path: Path) -> None:  # noqa: F811
+def test_killed_commands_leave_everything_whole(place: Any, tmp_path: Path) -> None:  # noqa: F811
     """The pointer names a version that is there and verifies, and each line of the log is signed and in its place.
 
-    SVC_TEST_KILLS in the environment is the number of kills in all twelve cases together.
+    SVC_TEST_KILLS in the environment is the number of kills in all four stores together.
     """
     shelf = make_shelf(tmp_path, place.uri("books.svc"), keep=5)
     for _ in range(3):
         shelf.train()
-    usual_s = {turn % 2: undisturbed_s(shelf, command, turn) for turn in range(2)}
-    moments, moved = random.Random(f"{command} {shelf.uri[:5]}"), 0
-    for turn in range(1, 1 + max(1, KILLS // (len(STORES) * len(COMMANDS)))):
-        before = place.content("books.svc")
-        process = started(shelf, command, turn)
-        time.sleep(moments.uniform(0.0, usual_s[turn % 2]))
-        process.kill()
-        process.communicate()
-        pointer = place.content("books.svc")
-        assert re.fullmatch(rb"books\.[0-9a-f]{8}\.svc\n", pointer)
-        read_verified(shelf.uri, KEYS, Settings(http_timeout_s=20))
-        assert shelf.versions.log().problems == ()
-        moved += pointer != before
-    print(f"{command} at {shelf.uri}: {turn} kills, the pointer had moved after {moved}")  # noqa: T201
+    n_turns = max(1, KILLS // (len(STORES) * len(COMMANDS)))
+    for command in COMMANDS:
+        usual_s = {turn % 2: undisturbed_s(shelf, command, turn) for turn in range(1, 1 + min(2, n_turns))}
+        moments, moved = random.Random(f"{command} {shelf.uri[:5]}"), 0
+        for turn in range(1, 1 + n_turns):
+            before = place.content("books.svc")
+            process = started(shelf, command, turn)
+            time.sleep(moments.uniform(0.0, usual_s[turn % 2]))
+            process.kill()
+            process.communicate()
+            pointer = place.content("books.svc")
+            assert re.fullmatch(rb"books\.[0-9a-f]{8}\.svc\n", pointer)
+            read_verified(shelf.uri, KEYS, Settings(http_timeout_s=20))
+            assert shelf.versions.log().problems == ()
+            moved += pointer != before
+        print(f"{command} at {shelf.uri}: {n_turns} kills, the pointer had moved after {moved}")  # noqa: T201
     live = shelf.versions.live()
     assert live is not None
     shelf.run("promote", live)
