@@ -158,10 +158,6 @@ class Metrics:
         }
         return cls(families, lambda: prometheus.generate_latest(registry))
 
-    @property
-    def enabled(self) -> bool:
-        return self._render is not None
-
     def of(self, metric: Metric, **labels: str) -> Instrument:
         """The instrument of `metric` with these label values."""
         if not self._families:

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,14 @@ def test_a_wing_of_serving_imports_only_what_lies_below_it(wing: str) -> None:
     for path in (SVC / "serving" / wing).rglob("*.py"):
         names = [name.split(".") for name in imported(path) if name.startswith("svc.serving.")]
         assert {parts[2] for parts in names} <= SERVING[wing] | {wing}, path
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports that only a type checker reads are counted too: whoever reads a module needs only those below it."""
+    names = {path: ".".join(path.relative_to(SVC.parent).with_suffix("").parts) for path in SVC.rglob("*.py")}
+    modules = {name.removesuffix(".__init__"): path for path, name in names.items()}
+    below = {name: {*imported(path)} & (modules.keys() - {name}) for name, path in modules.items()}
+    TopologicalSorter(below).prepare()  # raises CycleError, which names the modules
 
 
 def test_the_base_imports_no_room() -> None:

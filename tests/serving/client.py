@@ -184,7 +184,7 @@ async def serving(
     policies: KeyPolicies | None = None,
 ) -> AsyncIterator[tuple[Client, ServerState]]:
     """The application with the recipes `movies` (features, metadata), `plain` (neither), `broken` and a `stub`."""
-    settings = settings or Settings()
+    settings = replace(settings or Settings(), metrics_enabled=metrics is not None)
     auth = Authenticator(dict(keys or {}), trio.CapacityLimiter(1), log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry(), settings, metrics or Metrics.disabled(), auth, policies=policies)
     rich, poor = model(), model(features=False)

@@ -9,7 +9,7 @@ from svc import events, logs
 
 if TYPE_CHECKING:
     from svc.serving.api.authentication import Authenticator
-    from svc.serving.api.endpoints import Route
+    from svc.serving.api.endpoint import Route
     from svc.settings import Settings
 
 _SUCCESS = range(200, 300)

@@ -13,7 +13,8 @@ from svc import logs
 from svc.errors import ApiError, NotFound
 from svc.serving.api import hints
 from svc.serving.api.access_log import AccessLog
-from svc.serving.api.endpoints import PARAMETER, PROBES, VERBS, Route, Router, served_by
+from svc.serving.api.endpoint import PARAMETER, Route
+from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
 from svc.serving.api.failures import failure
 from svc.serving.api.probes import DOCUMENTS
 from svc.serving.api.request import Checks, MayAsk, Request, new_request_id
@@ -41,7 +42,7 @@ class Application:
         self._state = state
         self._checks = Checks(state)
         self._verbs = Verbs(state)
-        self._router = Router(served_by(state))
+        self._router = Router(served_with(state.settings))
         self._quart: Any = build_routes(state)
         self._access = AccessLog(state.settings, state.auth)
 
@@ -74,7 +75,7 @@ class Application:
                 response = await self._answer(request)
             finally:
                 logs.unbind("trace_id")
-            span.answered(request, response)
+            span.answered(request.request_id, request.route, response)
         return response if response is None or trace is None else _with_header(response, span.trace.header())
 
     async def _answer(self, request: Request) -> Response | None:
@@ -126,7 +127,7 @@ class Application:
             return Response(status, to_json(document))
         if not endpoint.public:
             await request.authenticate(endpoint, route.name)
-        if not endpoint.is_served(self._state):
+        if not endpoint.is_served(self._state.settings):
             raise NotFound
         path = endpoint.path.replace(PARAMETER, route.name)
         return await self._from_quart(request.method, path, target.query, request.may_ask)

@@ -7,17 +7,15 @@ public, so a new endpoint cannot be open by omission.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterable
 
 from pydantic import BaseModel
 
 from svc import errors
-from svc.errors import ApiError
 from svc.recipe.schema import NAME_PATTERN
 from svc.serving.api import responses
 from svc.serving.api.console.files import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
+from svc.serving.api.endpoint import PARAMETER, Endpoint, Errors, Route
 from svc.serving.api.requests import (
     ItemSearch,
     PopularQuery,
@@ -27,21 +25,8 @@ from svc.serving.api.requests import (
     RelatedRequest,
     SomebodyQuery,
 )
-from svc.serving.api.state import ServerState
+from svc.settings import Settings
 
-Errors = tuple[type[ApiError], ...]
-PARAMETER = "{name}"
-BATCH_PREFIX = "batch-"
-
-ANY: Errors = (
-    errors.MalformedRequest,
-    errors.AmbiguousLength,
-    errors.HostNotAllowed,
-    errors.TargetTooLong,
-    errors.HeadersTooLarge,
-    errors.InternalError,
-)
-KEYED: Errors = (errors.MissingApiKey, errors.InvalidApiKey, errors.KeyNotAllowed, errors.RateLimited)
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
 FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable)
@@ -50,70 +35,20 @@ USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURE
 SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)
 
 
-def _always(_state: ServerState) -> bool:
-    return True
+def _with_metrics(settings: Settings) -> bool:
+    return settings.metrics_enabled
 
 
-def _with_metrics(state: ServerState) -> bool:
-    return state.metrics.enabled
+def _with_reference(settings: Settings) -> bool:
+    return not settings.is_closed
 
 
-def _with_reference(state: ServerState) -> bool:
-    return not state.settings.is_closed
+def _with_console(settings: Settings) -> bool:
+    return settings.has_console
 
 
-def _with_console(state: ServerState) -> bool:
-    return state.settings.has_console
-
-
-def _with_pages(state: ServerState) -> bool:
-    return _with_console(state) or _with_reference(state)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """One row of the table. `{name}` in `path` stands for the name of a recipe.
-
-    `public` endpoints never ask for a key. `any_host` ones answer whatever host the request names, so they must say
-    nothing of a recipe. `response` is None for what the OpenAPI document leaves out. `errors` are those beside the ones
-    that every endpoint has; `unavailable` says when the answer is the response with status 503. `under_verb` is
-    the verb that a key must be allowed for what is no verb itself; what `tells_of_all` recipes at once is refused to a
-    key that may ask for some only.
-    """
-
-    name: str
-    path: str
-    public: bool
-    method: Literal["GET", "POST"] = "GET"
-    any_host: bool = False
-    summary: str = ""
-    request: type[BaseModel] | None = None
-    query: type[BaseModel] | None = None
-    response: type[BaseModel] | None = None
-    errors: Errors = ()
-    unavailable: str = ""
-    content_type: str = "application/json"
-    is_served: Callable[[ServerState], bool] = _always
-    under_verb: str = ""
-    tells_of_all: bool = False
-
-    @property
-    def is_batch(self) -> bool:
-        return self.verb.startswith(BATCH_PREFIX)
-
-    @property
-    def policy_verb(self) -> str:
-        """The verb that a key must be allowed, or nothing; a verb covers its batch form."""
-        return self.verb.removeprefix(BATCH_PREFIX) or self.under_verb
-
-    @property
-    def verb(self) -> str:
-        """The recommendation verb that the path ends with, or nothing."""
-        return self.path.partition(PARAMETER + ":")[2]
-
-    @property
-    def all_errors(self) -> Errors:
-        return (*(() if self.public else KEYED), *self.errors, *ANY)
+def _with_pages(settings: Settings) -> bool:
+    return _with_console(settings) or _with_reference(settings)
 
 
 def _verb(verb: str, request: type[BaseModel], response: type[BaseModel], failures: Errors) -> Endpoint:
@@ -129,7 +64,7 @@ def _verb(verb: str, request: type[BaseModel], response: type[BaseModel], failur
     )
 
 
-def _page(path: str, is_served: Callable[[ServerState], bool]) -> Endpoint:
+def _page(path: str, is_served: Callable[[Settings], bool]) -> Endpoint:
     """A file of the pages for people: public, because it holds no data; the data come over the API, with a key."""
     return Endpoint(name=f"page {path}", path=path, public=True, is_served=is_served)
 
@@ -256,41 +191,6 @@ PAGES = (
 ENDPOINTS = (*PROBES, *RESOURCES, *VERBS, *PAGES)
 
 
-class Route(NamedTuple):
-    """What a path leads to: its endpoints by method, and the name of the recipe in it, if any."""
-
-    endpoints: Mapping[str, Endpoint]
-    name: str
-    verb: str
-    any_host: bool
-
-    @classmethod
-    def of(cls, endpoints: Mapping[str, Endpoint]) -> Route:
-        """The route to these rows, which share one path."""
-        rows = list(endpoints.values())
-        return cls(endpoints, "", rows[0].verb, all(row.any_host for row in rows))
-
-    @property
-    def path(self) -> str:
-        """The path as the table writes it, the same for every recipe."""
-        return next(iter(self.endpoints.values())).path
-
-    def label(self, method: str) -> str:
-        """The name for logs: the verb, or the name of the endpoint; for a wrong method that of the path's first row."""
-        endpoint = self.endpoints.get("GET" if method == "HEAD" else method, next(iter(self.endpoints.values())))
-        return endpoint.verb or endpoint.name
-
-    def endpoint(self, method: str) -> Endpoint:
-        """The row that answers `method`, in capitals (RFC 9110, 9.1). Raises MethodNotAllowed."""
-        found = self.endpoints.get("GET" if method == "HEAD" else method)
-        if found is None:
-            allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]
-            raise errors.MethodNotAllowed(
-                errors.MethodNotAllowed.template.format(methods=", ".join(allowed)), fields={"allow": allowed}
-            )
-        return found
-
-
 class Router:
     """Finds the row of a path that was decoded once. Slashes, dot segments, case and escapes are taken literally."""
 
@@ -313,9 +213,9 @@ class Router:
         return None if PARAMETER in path else self._by_path.get(path)
 
 
-def served_by(state: ServerState) -> list[Endpoint]:
-    """The rows of this server.
+def served_with(settings: Settings) -> list[Endpoint]:
+    """The rows of a server with these settings.
 
     A row that needs a key stays even if it is switched off, so that clients without a key cannot find out.
     """
-    return [row for row in ENDPOINTS if not row.public or row.is_served(state)]
+    return [row for row in ENDPOINTS if not row.public or row.is_served(settings)]

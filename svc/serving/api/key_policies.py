@@ -21,7 +21,7 @@ from svc.metrics import KEY_REFUSALS, Metrics
 from svc.names import KEY_ID
 from svc.recipe.problems import field_path, nearest, shown
 from svc.recipe.yaml_reader import parse_yaml
-from svc.serving.api.endpoints import Endpoint
+from svc.serving.api.endpoint import Endpoint
 from svc.serving.api.fields import MAX_BATCH
 
 MAX_PATTERNS = 1_000

@@ -14,7 +14,7 @@ from svc.metrics import AUTH_FAILURES
 from svc.serving.api.authentication import key_in
 from svc.serving.api.bodies import Bodies, Body
 from svc.serving.api.cors import PREFLIGHT_HEADERS, Origins
-from svc.serving.api.endpoints import Endpoint, Route
+from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.hosts import HostRules, parse_host
 from svc.serving.api.key_policies import Permit
 from svc.serving.api.state import ServerState

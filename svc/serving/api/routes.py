@@ -13,7 +13,8 @@ from quart_trio import QuartTrio
 from svc import events, logs
 from svc.errors import NoCandidates, RecipeNotFound, RecipeUnavailable, SvcError
 from svc.serving.api.console.pages import Handler, page_handlers
-from svc.serving.api.endpoints import ENDPOINTS, PARAMETER, PROBES, VERBS
+from svc.serving.api.endpoint import PARAMETER
+from svc.serving.api.endpoints import ENDPOINTS, PROBES, VERBS
 from svc.serving.api.fields import MAX_FOUND
 from svc.serving.api.openapi import document
 from svc.serving.api.parsing import parse_query
@@ -128,7 +129,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         return Response(await _in_thread(state.metrics.render, limiter=rendered), content_type=METRICS_TYPE)
 
     async def openapi() -> Response:
-        return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.metrics.enabled))
+        return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
 
     return {
         "/v1/health/details": details,

@@ -33,7 +33,7 @@ from svc.serving.api.tracing import Trace
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
-    from svc.serving.api.request import Request
+    from svc.serving.api.endpoint import Route
     from svc.serving.transport.messages import Response
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
@@ -94,15 +94,15 @@ class RequestSpan:
         made = span.get_span_context()
         self.trace = Trace(b"%032x" % made.trace_id, b"%016x" % made.span_id, b"%02x" % made.trace_flags)
 
-    def answered(self, request: Request, response: Response | None) -> None:
+    def answered(self, request_id: str, route: Route | None, response: Response | None) -> None:
         """Note what was asked and answered. Like the access log, nothing of a path, query or body."""
         span = self._span
-        span.set_attribute("svc.request_id", request.request_id)
-        if request.route is not None:
-            span.update_name(f"{self._method} {request.route.path}")
-            span.set_attribute("http.route", request.route.path)
-            if request.route.name:
-                span.set_attribute("svc.recipe", request.route.name)
+        span.set_attribute("svc.request_id", request_id)
+        if route is not None:
+            span.update_name(f"{self._method} {route.path}")
+            span.set_attribute("http.route", route.path)
+            if route.name:
+                span.set_attribute("svc.recipe", route.name)
         if response is None:
             span.set_attribute("error.type", "client_gone")
             return

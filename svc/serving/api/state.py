@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from svc import __version__
 from svc.metrics import Metrics
 from svc.serving.api.authentication import Authenticator
+from svc.serving.api.key_policies import KeyPolicies
+from svc.serving.api.policy_file import PolicyFile
 from svc.serving.api.refusals import Refusals
 from svc.serving.models.registry import Registry
+from svc.serving.models.versions import ReadVersions
 from svc.settings import Settings
 
 if TYPE_CHECKING:
-    from svc.serving.api.key_policies import KeyPolicies
-    from svc.serving.api.policy_file import PolicyFile
-    from svc.serving.api.spans import Spans
-    from svc.serving.models.versions import ReadVersions
+    from svc.serving.api.spans import Spans  # needs an extra
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from svc.errors import (
 from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
 from svc.model.query import Prepared, Ranking
 from svc.serving.api.bodies import Body
-from svc.serving.api.endpoints import Route
+from svc.serving.api.endpoint import Route
 from svc.serving.api.failures import log_failure
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.overload import Patience, overloaded

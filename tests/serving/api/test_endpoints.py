@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 
 import pytest
 
-from svc.errors import MethodNotAllowed
-from svc.metrics import Metrics
-from svc.serving.api.endpoints import ENDPOINTS, PAGES, PROBES, VERBS, Endpoint, Router, served_by
+from svc.serving.api.endpoint import Endpoint
+from svc.serving.api.endpoints import ENDPOINTS, PAGES, PROBES, VERBS, Router, served_with
 from svc.serving.api.probes import DOCUMENTS
 from svc.serving.api.routes import build_routes
 from svc.settings import Settings
 from tests.serving.client import serving
 
 PUBLIC = {"health", "live", "ready", "openapi"}
-
-
-def test_a_row_says_whether_it_is_public() -> None:
-    """Nobody can add an endpoint without a word on it."""
-    field = next(field for field in dataclasses.fields(Endpoint) if field.name == "public")
-    assert field.default is field.default_factory is dataclasses.MISSING
-    with pytest.raises(TypeError, match="public"):
-        Endpoint(name="new", path="/v1/new")  # type: ignore[call-arg]
 
 
 def test_only_these_are_public() -> None:
@@ -69,29 +59,12 @@ def test_what_cannot_name_a_recipe_leads_nowhere(name: str) -> None:
             assert Router(ENDPOINTS).find(row.path.replace("{name}", name)) is None
 
 
-def test_methods_are_case_sensitive() -> None:
-    """HEAD goes where GET goes; every other method, in whatever letters, is told which there are."""
-    router = Router(ENDPOINTS)
-    health, verb = router.find("/v1/health"), router.find("/v1/recipes/a:recommend")
-    assert health is not None
-    assert verb is not None
-    assert health.endpoint("HEAD") is health.endpoint("GET")
-    for method in ("get", "Get", "POST", "OPTIONS", ""):
-        with pytest.raises(MethodNotAllowed) as caught:
-            health.endpoint(method)
-        assert caught.value.fields["allow"] == ["GET", "HEAD"]
-    with pytest.raises(MethodNotAllowed) as caught:
-        verb.endpoint("HEAD")
-    assert caught.value.fields["allow"] == ["POST"]
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("environment", ["", "production"])
-async def test_a_guarded_row_that_is_off_still_asks_for_a_key(environment: str) -> None:
+def test_a_guarded_row_that_is_off_still_asks_for_a_key(environment: str) -> None:
     """Only those with a key learn what is switched off."""
-    async with serving(Settings(env=environment)) as (_, state):
-        rows = served_by(state)
-        assert {row for row in ENDPOINTS if not row.public} <= set(rows)
-        assert all(row.is_served(state) for row in rows if row.public)
-    async with serving(metrics=Metrics.create()) as (_, state):
-        assert all(row.is_served(state) for row in served_by(state))
+    settings = Settings(env=environment)
+    rows = served_with(settings)
+    assert {row for row in ENDPOINTS if not row.public} <= set(rows)
+    assert all(row.is_served(settings) for row in rows if row.public)
+    settings = Settings(metrics_enabled=True)
+    assert all(row.is_served(settings) for row in served_with(settings))

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from svc.errors import ConfigError, RateLimited
 from svc.metrics import Metrics
 from svc.serving.api.api_keys import hash_api_key, parse_api_keys
-from svc.serving.api.endpoints import ENDPOINTS, Endpoint
+from svc.serving.api.endpoint import Endpoint
+from svc.serving.api.endpoints import ENDPOINTS
 from svc.serving.api.key_policies import KeyPolicies, KeyPolicy, elements_in, parse_policies
 from svc.settings import Settings
 from tests.serving.client import Answer, Client, serving

@@ -59,7 +59,7 @@ def _server(state: ServerState) -> dict[str, bool]:
     """The facts that the console needs before its first API call."""
     return {
         "keys": state.auth.required,
-        "metrics": state.metrics.enabled,
+        "metrics": state.settings.metrics_enabled,
         "reference": not state.settings.is_closed,
     }
 
