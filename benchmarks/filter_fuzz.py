@@ -20,25 +20,18 @@ import numpy as np
 
 from benchmarks.common import origin
 from benchmarks.filters import N_ITEMS, N_USERS, ials, served
-from tests.e2e.server import Server, make_home, put, write_recipe
-from tests.filter_trees import KINDS, condition, fuzzed, widest
+from tests.e2e.server import Server
+from tests.filter_items import filterable_home
+from tests.filter_trees import condition, fuzzed, widest
 
 BOUND_MS = 5.0
 
 
 def home(folder: Path) -> Path:
     rng, numbers = random.Random(1), np.random.default_rng(1)
-    found = make_home(folder, "m", served(ials(numbers), numbers).model)
     genres = ("|".join({f"g{rng.randint(0, 30)}" for _ in range(3)}) for _ in range(N_ITEMS))
-    rows = (f"i{n},{genre},{rng.randint(1950, 2026)},c{rng.randint(0, 90)}" for n, genre in enumerate(genres))
-    put(folder / "items.csv", "\n".join(["item,genres,year,country", *rows, ""]))
-    metadata = {
-        "source": {"type": "csv", "path": str(folder / "items.csv")},
-        "id_column": "item",
-        "filter_fields": [{"name": name, "kind": kind} for name, kind in KINDS.items()],
-    }
-    write_recipe(found, "m", folder / "m.svc", item_metadata=metadata)
-    return found
+    rows = (f"i{n},{genre},c{rng.randint(0, 90)},{rng.randint(1950, 2026)}" for n, genre in enumerate(genres))
+    return filterable_home(folder, "m", served(ials(numbers), numbers).model, rows)
 
 
 def spent_s(server: Server) -> float:

@@ -1,4 +1,4 @@
-"""A steady load from threads over keep-alive connections, with every answer judged."""
+"""Clients in threads that ask a server until told to stop, and a load of them with every answer judged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 Judge = Callable[[int, dict[str, Any]], str | None]
@@ -33,8 +33,33 @@ class Tally:
     refused: int = 0
 
 
-class Load:
-    """As a context manager: clients ask again and again until the block ends.
+class Clients:
+    """As a context manager: so many threads run `ask` until the block ends.
+
+    A subclass says what one client does; it stops when `over` is set.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.over = threading.Event()
+        self._threads = [threading.Thread(target=self.ask, args=(number,)) for number in range(count)]
+
+    def ask(self, number: int) -> None:
+        """All that the client of this number does."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class Load(Clients):
+    """Clients that send the same requests again and again.
 
     `judge` gets status and body, and says what is wrong with them. A connection that cannot be opened counts as
     refused, not as failed: nobody accepted it. Each client rests for `pause_s` between two requests.
@@ -55,31 +80,20 @@ class Load:
         self._judge = judge
         self._headers = {"content-type": "application/json", **(headers or {})}
         self._pause_s = pause_s
-        self._over = threading.Event()
         self._lock = threading.Lock()
-        self._threads = [threading.Thread(target=self._run, args=(number,)) for number in range(clients)]
         self.tally = Tally()
+        super().__init__(clients)
 
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self, number: int) -> None:
+    def ask(self, number: int) -> None:
         path, body = self._requests[number % len(self._requests)]
-        while not self._over.is_set() and (connection := self._connect()) is not None:
+        while not self.over.is_set() and (connection := self._connect()) is not None:
             with closing(connection):
-                self._ask(connection, path, body)
+                self._converse(connection, path, body)
 
-    def _ask(self, connection: http.client.HTTPConnection, path: str, body: str) -> None:
+    def _converse(self, connection: http.client.HTTPConnection, path: str, body: str) -> None:
         """Ask over one connection until the block ends, the server closes it, or something is wrong."""
         wrong = None
-        while not self._over.is_set() and wrong is None and connection.sock is not None:
+        while not self.over.is_set() and wrong is None and connection.sock is not None:
             began = time.perf_counter()
             try:
                 connection.request("POST", path, body, self._headers)
@@ -91,7 +105,7 @@ class Load:
                 self.tally.answered += wrong is None
                 self.tally.failures += [wrong] if wrong else []
                 self.tally.seconds += [] if wrong else [time.perf_counter() - began]
-            self._over.wait(self._pause_s)
+            self.over.wait(self._pause_s)
 
     def _connect(self) -> http.client.HTTPConnection | None:
         """None when the server does not accept any more: the client's work is then over."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from bisect import bisect
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.e2e.load import Clients
 from tests.e2e.server import Server, make_home, put, until, write_recipe
 from tests.serving.artifacts import factor_model
 
@@ -74,27 +74,17 @@ class Answer:
     """Whether every item satisfies the filters of the recipe and of the request."""
 
 
-class Load:
+class Viewers(Clients):
     """Clients who ask without pause and keep what the checks need of each answer."""
 
     def __init__(self, url: str) -> None:
         self.answers: list[Answer] = []
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(url, number)) for number in range(3)]
+        self._url = url
+        super().__init__(3)
 
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self, url: str, number: int) -> None:
-        with httpx.Client(base_url=url, timeout=30) as client:
-            while not self._stop.is_set():
+    def ask(self, number: int) -> None:
+        with httpx.Client(base_url=self._url, timeout=30) as client:
+            while not self.over.is_set():
                 began = time.time()
                 body = {"user_id": f"u{number}", "limit": PAGE, "filter": {"genres": {"any": ["Comedy"]}}}
                 answer = client.post("/v1/recipes/films:recommend", json=body)
@@ -123,21 +113,21 @@ def test_a_long_list_in_s3_changes_under_load(
     path = f"{bucket}/available.csv"
     filesystem.pipe_file(path, window(0))
     written = [time.time()]
-    with Server(home(tmp_path, path, LISTED + REFRESHES * STEP)) as server, Load(server.url) as load:
+    with Server(home(tmp_path, path, LISTED + REFRESHES * STEP)) as server, Viewers(server.url) as viewers:
         server.wait_for("availability_loaded", n_ids=LISTED)
         for number in range(1, REFRESHES + 1):
             written.append(time.time())
             filesystem.pipe_file(path, window(number))
             server.wait_for("availability_loaded", times=number + 1)
-        last = len(load.answers)
-        until(lambda: len(load.answers) > last + 100, server.log)
+        last = len(viewers.answers)
+        until(lambda: len(viewers.answers) > last + 100, server.log)
         filesystem.pipe_file(path, b"")
         server.wait_for("availability_load_failed")
         assert server.recipe("films")["availability"]["stale"] is False
         in_force = [
             datetime.fromisoformat(record["timestamp"]).timestamp() for record in server.said("availability_loaded")
         ]
-    answers = load.answers
+    answers = viewers.answers
     assert len(in_force) == len(written) == REFRESHES + 1
     assert {answer.status for answer in answers} == {200}
     assert all(answer.items == PAGE and answer.fits for answer in answers)

@@ -11,7 +11,6 @@ import json
 import os
 import random
 import shutil
-import threading
 import time
 from bisect import bisect
 from collections import defaultdict
@@ -24,6 +23,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import SIGNING_KEYS, Shop, make_shop
+from tests.e2e.load import Clients
 from tests.e2e.server import Server, put, until
 
 pytestmark = pytest.mark.integration
@@ -134,31 +134,20 @@ def with_list(shop: Shop, uri: str) -> Path:
     return home
 
 
-class Visitors:
+class Visitors(Clients):
     """Users, visitors with a history and strangers, who ask for films under `FILTER` without pause."""
 
     def __init__(self, url: str, films: Films) -> None:
         self.answers: list[tuple[float, float, dict[str, Any], httpx.Response]] = []
         self._url = url
         self._films = films
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(number,)) for number in range(3)]
+        super().__init__(3)
 
-    def __enter__(self) -> Visitors:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self, number: int) -> None:
+    def ask(self, number: int) -> None:
         rng = random.Random(number)
         users = list(self._films.rated)
         with httpx.Client(base_url=self._url, timeout=30) as client:
-            while not self._stop.is_set():
+            while not self.over.is_set():
                 user = rng.choice(users)
                 who = ({"user_id": user}, {"history": self._films.rated[user][:5]}, {"user_id": "a stranger"})[number]
                 body = {**who, "limit": PAGE, "filter": FILTER}

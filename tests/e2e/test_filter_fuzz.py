@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.server import Server, make_home, put, write_recipe
-from tests.filter_trees import KINDS, fuzzed, widest
+from tests.e2e.server import Server
+from tests.filter_items import filterable_home
+from tests.filter_trees import fuzzed, widest
 from tests.serving.artifacts import factor_model
 
 pytestmark = pytest.mark.integration
@@ -21,16 +22,8 @@ GENRES = ("Comedy", "Drama|Comedy", "War|g7", "", "d e|é")
 
 
 def home(folder: Path) -> Path:
-    found = make_home(folder, "films", factor_model(100, N_ITEMS, 16))
-    rows = [f"i{n},{GENRES[n % 5]},{1950 + n % 70 if n % 11 else ''},c{n % 90}" for n in range(N_ITEMS)]
-    put(folder / "films.csv", "\n".join(["film,genres,year,country", *rows, ""]))
-    metadata = {
-        "source": {"type": "csv", "path": str(folder / "films.csv")},
-        "id_column": "film",
-        "filter_fields": [{"name": name, "kind": kind} for name, kind in KINDS.items()],
-    }
-    write_recipe(found, "films", folder / "films.svc", item_metadata=metadata)
-    return found
+    rows = (f"i{n},{GENRES[n % 5]},c{n % 90},{1950 + n % 70 if n % 11 else ''}" for n in range(N_ITEMS))
+    return filterable_home(folder, "films", factor_model(100, N_ITEMS, 16), rows)
 
 
 @pytest.mark.timeout(600)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.load import Clients
 from tests.e2e.server import Server, make_home, until
 from tests.serving.artifacts import factor_model
 
@@ -18,38 +17,27 @@ CLIENTS, BATCH = 24, 256
 LIMIT_S = 0.2
 
 
-class Crowd:
+class Crowd(Clients):
     """Clients of batches that ask without pause, whatever comes back."""
 
     def __init__(self, server: Server) -> None:
         self._address = server.url.removeprefix("http://")
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(CLIENTS)]
         self.statuses: list[int] = []
         self.codes: set[str] = set()
         self.retry_after: set[str | None] = set()
+        super().__init__(CLIENTS)
 
-    def __enter__(self) -> Crowd:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self) -> None:
+    def ask(self, number: int) -> None:
         connection = http.client.HTTPConnection(self._address, timeout=60)
         body = json.dumps({"requests": [{"user_id": f"u{user}", "limit": 200} for user in range(BATCH)]})
-        while not self._over.is_set():
+        while not self.over.is_set():
             connection.request("POST", "/v1/recipes/a:batch-recommend", body)
             answer = connection.getresponse()
             content = answer.read()
             if answer.status == 503:
                 self.codes.add(json.loads(content)["code"])
                 self.retry_after.add(answer.getheader("Retry-After"))
-                time.sleep(0.02)
+                self.over.wait(0.02)
             self.statuses.append(answer.status)
         connection.close()
 

@@ -1,0 +1,23 @@
+"""A recipe whose items have the fields that the random filters of `filter_trees` ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from svc.model.model import Model
+from tests.e2e.server import make_home, put, write_recipe
+from tests.filter_trees import KINDS
+
+
+def filterable_home(folder: Path, name: str, model: Model, rows: Iterable[str]) -> Path:
+    """A folder with the recipe `name`. A row is that of one item in a CSV file: its id, then a value of each field."""
+    found = make_home(folder, name, model)
+    put(folder / "items.csv", "\n".join([",".join(["item", *KINDS]), *rows, ""]))
+    metadata = {
+        "source": {"type": "csv", "path": str(folder / "items.csv")},
+        "id_column": "item",
+        "filter_fields": [{"name": field, "kind": kind} for field, kind in KINDS.items()],
+    }
+    write_recipe(found, name, folder / f"{name}.svc", item_metadata=metadata)
+    return found
