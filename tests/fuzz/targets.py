@@ -31,8 +31,10 @@ from svc.serving.api.authentication import Authenticator
 from svc.serving.api.state import ServerState
 from svc.serving.models.registry import Registry
 from svc.serving.transport.http1 import Head, RequestReader, encode_head
+from svc.serving.transport.messages import Response
 from svc.settings import Settings
 from tests.serving.bodies import expected, found, several
+from tests.serving.sent import Sent
 
 CAP = 1 << 20
 MOST_S = 5.0
@@ -106,33 +108,20 @@ def body(data: bytes) -> None:
             assert found(several(document, 3 * little), step=13) == expected(several(document, 3 * little))
 
 
-class Whole:
-    """A request that came in one piece, as its connection would give it to the application."""
-
-    client = "127.0.0.1"
-    late_s = 0.0
-
-    @property
-    def arrived_s(self) -> float:
-        return trio.current_time()
-
-    def __init__(self, head: Head, parts: list[bytes]) -> None:
-        self.method, self.target, self.headers = head.method, head.target, head.headers
-        self.whole_body = b"".join(parts)
-
-    async def receive(self) -> bytes:
-        return b""
-
-    async def until_gone(self) -> None:
-        await trio.sleep_forever()
-
-
 @cache
 def application() -> Application:
     """It serves no recipe, asks for no key and answers any host, so that requests come as far as they can."""
     settings = Settings(allowed_hosts=("*",), allowed_origins=("*",))
     auth = Authenticator({}, trio.CapacityLimiter(1))
     return Application(ServerState(Registry(), settings, Metrics.disabled(), auth))
+
+
+async def answered(head: Head, body: bytes) -> Response:
+    """The answer to a request that came in one piece."""
+    sent = Sent(head.method, head.target, head.headers, whole_body=body, arrived_s=trio.current_time())
+    response = await application()(sent)
+    assert response is not None
+    return response
 
 
 def request(data: bytes) -> None:
@@ -146,8 +135,7 @@ def request(data: bytes) -> None:
                 parts.append(part)
             if not reader.body_ended:
                 break
-            response = trio.run(application(), Whole(head, parts))
-            assert response is not None
+            response = trio.run(answered, head, b"".join(parts))
             assert response.status < 500, response
             assert encode_head(response, closing=False).count(b"\r\n\r\n") == 1
     assert not [record for record in records if record["log_level"] in ("error", "critical")]

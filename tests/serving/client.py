@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -30,8 +29,9 @@ from svc.serving.models.lanes import Lane
 from svc.serving.models.metadata import MetadataTable
 from svc.serving.models.registry import Entry, Faults, Registry, Served
 from svc.serving.models.threads import ScoringThreads
-from svc.serving.transport.messages import Headers, Response
+from svc.serving.transport.messages import Response
 from svc.settings import Settings
+from tests.serving.sent import Sent
 
 N_USERS, N_ITEMS, COMPONENTS = 20, 60, 6
 RECOMMEND = "/v1/recipes/movies:recommend"
@@ -99,38 +99,6 @@ def answer_of(response: Response) -> Answer:
     return Answer(response.status, {**kind, **{k.decode(): v.decode() for k, v in response.headers}}, response.body)
 
 
-class Sent:
-    """A request in memory, as a connection would give it to the application."""
-
-    def __init__(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        parts: Iterable[bytes] = (),
-        client: str = "127.0.0.1",
-        *,
-        pause_s: float = 0.0,
-        leaves_s: float = math.inf,
-    ) -> None:
-        self.method = method
-        self.target = target.encode()
-        self.headers: Headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-        self.client = client
-        self.whole_body = None
-        self.arrived_s, self.late_s = trio.current_time(), 0.0
-        self._parts = iter(parts)
-        self._pause_s = pause_s
-        self._leaves_s = leaves_s
-
-    async def receive(self) -> bytes:
-        await trio.sleep(self._pause_s)
-        return next(self._parts, b"")
-
-    async def until_gone(self) -> None:
-        await trio.sleep(self._leaves_s)
-
-
 class Client:
     """Calls an application as a connection would."""
 
@@ -150,8 +118,10 @@ class Client:
     ) -> Answer:
         parts = [body] if isinstance(body, bytes) else list(body)
         given = {**self.headers, **({"content-length": str(len(body))} if body and isinstance(body, bytes) else {})}
-        target = f"{path}?{query}" if query else path
-        response = await self.app(Sent(method, target, {**given, **(headers or {})}, parts, client))
+        target = (f"{path}?{query}" if query else path).encode()
+        encoded = [(name.lower().encode(), value.encode()) for name, value in {**given, **(headers or {})}.items()]
+        sent = Sent(method, target, encoded, parts, client, arrived_s=trio.current_time())
+        response = await self.app(sent)
         assert response is not None
         return answer_of(response)
 

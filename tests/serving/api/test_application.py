@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 from svc.metrics import Metrics
 from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.settings import Settings
-from tests.serving.client import BATCH, RECOMMEND, Sent, answer_of, serving
+from tests.serving.client import BATCH, RECOMMEND, answer_of, serving
+from tests.serving.sent import Sent
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +30,7 @@ async def test_a_body_too_large_is_refused_by_length_and_by_count() -> None:
 async def test_a_body_that_trickles_is_cut_off() -> None:
     """408 when the body is not whole after the client timeout, and the connection ends."""
     async with serving(Settings(client_timeout_s=5)) as (client, _):
-        dripping = Sent("POST", RECOMMEND, {"host": "localhost"}, itertools.repeat(b" "), pause_s=1)
+        dripping = Sent("POST", RECOMMEND.encode(), [(b"host", b"localhost")], itertools.repeat(b" "), pause_s=1)
         started = trio.current_time()
         response = await client.app(dripping)
         assert 5 <= trio.current_time() - started < 10

@@ -17,7 +17,8 @@ from svc.serving.api.overload import Patience, timeout_s
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
-from tests.serving.client import Client, Sent, answer_of, serving
+from tests.serving.client import Client, answer_of, serving
+from tests.serving.sent import Sent
 
 pytestmark = pytest.mark.anyio
 CALL_S, EACH_S = 0.002, 0.004
@@ -215,21 +216,18 @@ def test_a_timeout_that_is_none_is_refused_by_name(value: bytes) -> None:
 async def test_a_late_request_is_refused_before_anything_is_done_for_it() -> None:
     """503 with Retry-After and the request's id, counted by its own status; other paths are answered all the same."""
     async with serving(Settings()) as (client, _):
-        asked = {"host": "localhost", "x-request-id": "r1"}
-        late = Sent("POST", "/v1/recipes/movies:recommend", asked, [b"no JSON"])
-        late.late_s = 2.5
+        asked = [(b"host", b"localhost"), (b"x-request-id", b"r1")]
+        late = Sent("POST", b"/v1/recipes/movies:recommend", asked, [b"no JSON"], late_s=2.5)
         response = await client.app(late)
         assert response is not None
         answer = answer_of(response)
         assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "OVERLOADED", "3")
         assert answer.json["request_id"] == answer.headers["x-request-id"] == "r1"
-        assert (await _late(client, "GET", "/v1/health/live")) == 200
-        assert (await _late(client, "GET", "/v1/recipes")) == 200
+        assert (await _late(client, "GET", b"/v1/health/live")) == 200
+        assert (await _late(client, "GET", b"/v1/recipes")) == 200
 
 
-async def _late(client: Client, method: str, path: str) -> int:
-    sent = Sent(method, path, {"host": "localhost"})
-    sent.late_s = 2.5
-    response = await client.app(sent)
+async def _late(client: Client, method: str, path: bytes) -> int:
+    response = await client.app(Sent(method, path, [(b"host", b"localhost")], late_s=2.5))
     assert response is not None
     return response.status

@@ -7,7 +7,8 @@ import trio
 
 from svc.serving.api import authentication
 from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
-from tests.serving.client import RECOMMEND, Sent, serving
+from tests.serving.client import RECOMMEND, serving
+from tests.serving.sent import Sent
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +28,8 @@ async def test_a_client_that_leaves_is_not_kept_until_its_refusal(monkeypatch: p
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 0.01)
     monkeypatch.setattr(authentication, "REFUSAL_BURST_S", 0.0)
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
-        leaving = Sent("POST", RECOMMEND, {"host": "localhost", "x-api-key": new_api_key()}, leaves_s=1)
+        headers = [(b"host", b"localhost"), (b"x-api-key", new_api_key().encode())]
+        leaving = Sent("POST", RECOMMEND.encode(), headers, leaves_s=1)
         started = trio.current_time()
         assert await client.app(leaving) is None
         assert trio.current_time() - started < 5

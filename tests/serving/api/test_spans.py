@@ -22,7 +22,8 @@ from svc.serving.api import spans
 from svc.serving.api.application import Application
 from svc.serving.api.spans import LastWords, Spans, ToldExporter
 from tests.serving.api.test_tracing import GIVEN, SPAN, TRACE
-from tests.serving.client import Client, Sent, serving
+from tests.serving.client import Client, serving
+from tests.serving.sent import Sent
 
 MOVIES = "/v1/recipes/movies:recommend"
 
@@ -152,14 +153,8 @@ async def test_a_client_that_leaves_ends_its_span() -> None:
     """The span says so, and has no status."""
     async with serving() as (plain, _):
         client, collected = traced(plain)
-
-        class Left(Sent):
-            async def receive(self) -> bytes:
-                from svc.serving.transport.messages import ClientGone
-
-                raise ClientGone
-
-        sent = Left("POST", MOVIES, {"host": "localhost:8080", "content-length": "20"})
+        headers = [(b"host", b"localhost:8080"), (b"content-length", b"20")]
+        sent = Sent("POST", MOVIES.encode(), headers, breaks_off=True)
         assert await client.app(sent) is None
     (span,) = collected.take()
     assert (span.attributes or {})["error.type"] == "client_gone"
