@@ -1,0 +1,81 @@
+"""A plain request walks through the rooms of the server in one direction, and comes back only a few times."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+
+import pytest
+import trio
+
+from tests.serving.client import RECOMMEND, serving
+from tests.serving.sockets import listening
+
+pytestmark = pytest.mark.anyio
+ROOMS = ("svc.serving.transport", "svc.serving.api", "svc.serving.models", "svc.model")
+"""In the order of a request; what all of them use, such as logs and metrics, is no room."""
+MOST_RETURNS = 6
+QUESTIONS = {
+    "Application.is_leaving",
+    "Registry.get",
+    "Served.require_fresh",
+    "Lane.expected_wait_s",
+    "Lane.is_free_of_singles",
+    "Policy.arranges",
+    "Served.allowed",
+    "joined",
+    "Ranking.from_place",
+}
+"""Calls that ask how the server is, or cut a page: they carry neither the request nor what has been made of it."""
+BODY = b'{"user_id": "u3", "limit": 10}'
+REQUEST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (RECOMMEND.encode(), len(BODY), BODY)
+
+
+def room_of(frame: FrameType) -> int | None:
+    """The number of the room whose code runs there."""
+    module = frame.f_globals.get("__name__", "")
+    return next((number for number, room in enumerate(ROOMS) if module.startswith(room + ".")), None)
+
+
+class Crossings:
+    """Calls from one room into another, in their order: caller, called room, and function. For `sys.setprofile`."""
+
+    def __init__(self) -> None:
+        self.found: list[tuple[int, int, str]] = []
+        self._seen: list[FrameType] = []
+
+    def __call__(self, frame: FrameType, event: str, _argument: object) -> None:
+        room = room_of(frame)
+        # A coroutine is called anew each time that it goes on after a wait, with the frame that it had before.
+        if event != "call" or room is None or frame in self._seen:
+            return
+        self._seen.append(frame)
+        caller = frame.f_back
+        while caller is not None and room_of(caller) is None:
+            caller = caller.f_back
+        came_from = None if caller is None else room_of(caller)
+        if came_from is not None and came_from != room:
+            self.found.append((came_from, room, frame.f_code.co_qualname))
+
+
+async def test_a_request_returns_from_few_rooms() -> None:
+    """From the first byte read to the last byte sent, on a connection that is open; see docs/explanation/code.md."""
+    crossings = Crossings()
+    async with (
+        serving() as (client, _),
+        listening(client.app) as port,
+        await trio.open_tcp_stream("127.0.0.1", port) as stream,
+    ):
+        for profile in (None, crossings):
+            sys.setprofile(profile)
+            try:
+                await stream.send_all(REQUEST)
+                answer = await stream.receive_some()
+            finally:
+                sys.setprofile(None)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+    assert all(came_from < room for came_from, room, _ in crossings.found), crossings.found
+    steps = [name for _, _, name in crossings.found if name not in QUESTIONS]
+    assert steps[0] == "Application.__call__"
+    assert "Lane.rank" in steps
+    assert len(steps) <= MOST_RETURNS, steps
