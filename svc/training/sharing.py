@@ -14,8 +14,8 @@ N_BINS = 10
 def shared_values(fitted: FittedSide, known: NDArray[np.int64]) -> sparse.csr_matrix:
     """(ids, values) float64, 1 where an id has a value: a token, or a bin of a number.
 
-    Bins are tenths of the ids `known`, fewer where a number repeats. A missing number stands for the mean, as it does
-    for the model. The constant place is no value.
+    Bins are tenths of the ids `known` by rank; equal numbers share the bin of their mean rank. A missing number stands
+    for the mean, as it does for the model. The constant place is no value.
     """
     blocks, start = [], 0
     for column in fitted.encoder.encoders:
@@ -31,7 +31,9 @@ def shared_values(fitted: FittedSide, known: NDArray[np.int64]) -> sparse.csr_ma
 
 def _bins(column: sparse.csr_matrix, known: NDArray[np.int64]) -> sparse.csr_matrix:
     values = column.toarray().ravel()
-    edges = np.unique(np.quantile(values[known], np.linspace(0.0, 1.0, N_BINS + 1)[1:-1], method="lower"))
-    places = np.searchsorted(edges, values, side="right")
+    ordered = np.sort(values[known])
+    # Ranks, not quantiles as edges of bins: a number that most ids have would share its bin with all above it.
+    twice_rank = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
+    places = np.minimum(twice_rank * N_BINS // (2 * len(ordered)), N_BINS - 1)
     rows = np.arange(len(values))
-    return sparse.csr_matrix((np.ones(len(values)), (rows, places)), shape=(len(values), len(edges) + 1))
+    return sparse.csr_matrix((np.ones(len(values)), (rows, places)), shape=(len(values), N_BINS))

@@ -97,6 +97,14 @@ def test_a_feature_that_tells_popularity_shows_skill(make_recipe: Make, tmp_path
     assert low < cold["model"]["ndcg"] - cold["popularity"]["ndcg"] < high
 
 
+def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make, tmp_path: Path) -> None:
+    """Nine items in ten have the same number; the popular ones have others."""
+    numbers = [str(1 + item) if item < 12 else "0" for item in range(120)]
+    task = _task(make_recipe, tmp_path, {"stars": numbers}, "numerical")
+    cold = evaluate_cold_start(task, _trial(1.0), search_s=1.0, refit_s=0.01)["item"]
+    assert cold["intervals"]["popularity"][0] > cold["intervals"]["random"][1]
+
+
 def test_a_side_that_would_take_too_long_is_skipped(make_recipe: Make, tmp_path: Path) -> None:
     """Ten trainings of ten seconds are too much after a search of one second."""
     task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
@@ -115,4 +123,4 @@ def test_shared_values_are_tokens_and_bins_without_the_constant() -> None:
     assert on.shape == (100, 2 + 10)
     assert on[:, :2].tolist() == labels.toarray().tolist()
     assert on[:, 2:].sum(axis=1).tolist() == [1.0] * 100
-    assert on[:, 2:].sum(axis=0).tolist() == [9.0, *[10.0] * 8, 11.0]
+    assert on[:, 2:].sum(axis=0).tolist() == [10.0] * 10

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from scipy import sparse
 
 from svc.model.features import NumberColumn, SideEncoder, TokenColumn
@@ -35,16 +36,32 @@ def test_numbers_share_a_tenth_of_the_known_ids() -> None:
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     assert values.sum(axis=1).tolist() == [1.0] * 100
     assert values.shape[1] == N_BINS
-    assert set(values.sum(axis=0).tolist()) <= {9.0, 10.0, 11.0}
+    assert values.sum(axis=0).tolist() == [10.0] * N_BINS
     assert (np.diff(values.argmax(axis=1)) >= 0).all()
 
 
-def test_a_number_that_repeats_makes_fewer_bins() -> None:
-    """Equal numbers are never in two bins."""
+def test_equal_numbers_share_a_bin() -> None:
+    """However often one repeats."""
     values = shared_values(fitted(AGE, rows=[[0.0]] * 50 + [[1.0]] * 50), np.arange(100)).toarray()
     assert len(np.unique(values[:50], axis=0)) == len(np.unique(values[50:], axis=0)) == 1
     assert not np.array_equal(values[0], values[-1])
-    assert values.shape[1] < N_BINS
+
+
+@pytest.mark.parametrize("usual", [0.0, 5.0, 10.0], ids=["lowest", "in the middle", "highest"])
+def test_a_number_that_most_share_has_a_bin_of_its_own(usual: float) -> None:
+    """The few that differ are told apart from the many, on whichever side they stand."""
+    rows = [[float(n)] for n in range(11) if n != usual] + [[usual]] * 90
+    values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
+    many, few = values[-1], values[:10]
+    assert (values[10:] == many).all()
+    assert not (few == many).all(axis=1).any()
+
+
+def test_an_id_that_is_not_known_falls_into_a_bin_of_those_that_are() -> None:
+    """Also beyond the lowest and the highest of them."""
+    rows = [[float(n)] for n in range(100)] + [[-7.0], [1000.0], [55.5]]
+    values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
+    assert values[100:].argmax(axis=1).tolist() == [0, N_BINS - 1, 5]
 
 
 def test_without_columns_nothing_is_shared() -> None:
