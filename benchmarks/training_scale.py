@@ -71,7 +71,7 @@ def recipe(folder: Path, rows: int, sample_users: int | None) -> Path:
         "output": {"path": str(folder / "scale.svc")},
     }
     if rows >= FULL_ROWS:
-        found["training"]["search_space"] = {"IALS": {"n_components": [64]}}
+        found["training"]["search_space"] = {"IALS": {"n_components": [64, 64]}}
     if sample_users is not None:
         found["training"]["sample_users"] = sample_users
     path = folder / "scale.yaml"
