@@ -37,6 +37,7 @@ from typing import NamedTuple
 from benchmarks.common import SHAPES, Shape, ids, interactions, origin
 from svc.artifact import layout
 from svc.model.codec import encode
+from svc.model.model import Model
 from svc.model.skew import running_irspack_version
 from svc.training.export import export
 
@@ -103,10 +104,15 @@ def prepare(shape: Shape, folder: Path) -> None:
     with (folder / "irspack.pickle").open("wb") as file:
         pickle.dump((recommender, users, items), file)
     model = export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=matrix, features=None)
+    write_served(model, "IALSRecommender", folder)
+
+
+def write_served(model: Model, best_class: str, folder: Path) -> None:
+    """Write the model as the artifact of the recipe `m` in `folder`, which a server can be pointed at."""
     header = {
         "irspack_version": running_irspack_version(),
-        "best_class": "IALSRecommender",
-        "algorithms": ["IALSRecommender"],
+        "best_class": best_class,
+        "algorithms": [best_class],
         "metric": "ndcg",
         "cutoff": 20,
     }
@@ -116,7 +122,7 @@ def prepare(shape: Shape, folder: Path) -> None:
         "name": "m",
         "source": {"type": "csv", "path": "none.csv"},
         "schema": {"user_column": "u", "item_column": "i"},
-        "training": {"algorithms": ["IALSRecommender"]},
+        "training": {"algorithms": [best_class]},
         "output": {"path": "../m.svc", "versioning": "always_overwrite"},
     }
     (folder / "recipes").mkdir()
