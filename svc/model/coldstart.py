@@ -193,10 +193,8 @@ class LeastSquares(Stored):
             return b / diagonal
         scaled = z / diagonal
         inner = np.matmul(scaled, transposed)
-        if confidence is None:
-            inner += np.eye(seeds) / self.confidence
-        else:
-            inner += np.eye(seeds) / confidence[:, np.newaxis]
+        diagonals = inner.reshape(len(inner), -1)[:, :: seeds + 1]
+        diagonals += 1.0 / (self.confidence if confidence is None else confidence)
         projected = np.matmul(scaled, b[..., np.newaxis])
         weights = projected / inner if seeds == 1 else np.linalg.solve(inner, projected)
         return np.asarray(b / diagonal - np.matmul(weights.swapaxes(1, 2), scaled)[:, 0], dtype=np.float64)

@@ -1,4 +1,4 @@
-"""Sets of item columns, one bit per item: the items that a filter, a list of available items or a request allows."""
+"""Sets of items, at most one bit an item: what a filter, a list of available items or a request allows."""
 
 from __future__ import annotations
 
@@ -7,68 +7,115 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+_BIT = np.uint8(0x80) >> np.arange(8, dtype=np.uint8)
+"""The bit of each column within its byte."""
 COLUMNS_SHARE = 32
-"""Sets of at most one item in this many also keep their columns, which then take no more memory than the bits."""
+"""Sets of at most one item in this many are held as columns, which then take no more memory than the bits."""
 
 
 class ItemSet:
-    """An immutable set of the columns 0..n-1, as packed bits. Reading is thread-safe."""
+    """An immutable set of the columns 0..n-1: packed bits, or the columns of a small one. Reading is thread-safe."""
 
-    __slots__ = ("_columns", "bits", "count", "n_items")
+    __slots__ = ("_bits", "_columns", "count", "n_items")
 
-    def __init__(self, bits: NDArray[np.uint8], n_items: int, columns: NDArray[np.int32] | None = None) -> None:
-        self.bits = bits
+    def __init__(
+        self,
+        n_items: int,
+        count: int,
+        *,
+        bits: NDArray[np.uint8] | None = None,
+        columns: NDArray[np.int32] | None = None,
+    ) -> None:
         self.n_items = n_items
-        self.count = int(np.bitwise_count(bits).sum()) if columns is None else len(columns)
+        self.count = count
+        self._bits = bits
         self._columns = columns
 
     @classmethod
     def of_flags(cls, flags: NDArray[np.bool_]) -> Self:
         """From one truth value an item, (n,)."""
-        return cls(np.packbits(flags), len(flags))
+        count = int(np.count_nonzero(flags))
+        if count * COLUMNS_SHARE <= len(flags):
+            return cls(len(flags), count, columns=flags.nonzero()[0].astype(np.int32))
+        return cls(len(flags), count, bits=np.packbits(flags))
 
     @classmethod
     def of_columns(cls, columns: NDArray[Any], n_items: int) -> Self:
         """From columns in any order, repeated or not."""
+        if len(columns) * COLUMNS_SHARE <= n_items:
+            own = distinct(columns).astype(np.int32, copy=False)
+            return cls(n_items, len(own), columns=own)
         flags = np.zeros(n_items, dtype=np.bool_)
         flags[columns] = True
-        if len(columns) * COLUMNS_SHARE > n_items:
-            return cls.of_flags(flags)
-        return cls(np.packbits(flags), n_items, flags.nonzero()[0].astype(np.int32))
+        return cls.of_flags(flags)
+
+    @classmethod
+    def _of_bits(cls, bits: NDArray[np.uint8], n_items: int) -> Self:
+        count = int(np.bitwise_count(bits).sum())
+        if count * COLUMNS_SHARE <= n_items:
+            return cls.of_flags(_unpacked(bits, n_items))
+        return cls(n_items, count, bits=bits)
 
     def __and__(self, other: ItemSet) -> ItemSet:
-        return ItemSet(self.bits & other.bits, self.n_items)
+        for one, another in ((self, other), (other, self)):
+            if one._columns is not None:
+                columns = one._columns[another.contains(one._columns)]
+                return ItemSet(self.n_items, len(columns), columns=columns)
+        return ItemSet._of_bits(self.bits & other.bits, self.n_items)
 
     def __or__(self, other: ItemSet) -> ItemSet:
-        return ItemSet(self.bits | other.bits, self.n_items)
+        return ItemSet._of_bits(self.bits | other.bits, self.n_items)
 
     def __invert__(self) -> ItemSet:
-        bits = ~self.bits
-        if self.n_items % 8:
-            bits[-1] &= 0xFF00 >> (self.n_items % 8) & 0xFF  # the unused bits after the last item stay 0
-        return ItemSet(bits, self.n_items)
+        return ItemSet.of_flags(~self.flags())
+
+    @property
+    def bits(self) -> NDArray[np.uint8]:
+        """One bit an item, eight in a byte, the first item in the highest. Not to be written to."""
+        return np.packbits(self.flags()) if self._bits is None else self._bits
 
     @property
     def nbytes(self) -> int:
-        return int(self.bits.nbytes) + (0 if self._columns is None else int(self._columns.nbytes))
+        return sum(part.nbytes for part in (self._bits, self._columns) if part is not None)
 
     def flags(self) -> NDArray[np.bool_]:
-        """One truth value an item, (n,)."""
-        return np.unpackbits(self.bits, count=self.n_items).view(np.bool_)
+        """One truth value an item, (n,), in an array of its own."""
+        if self._bits is not None:
+            return _unpacked(self._bits, self.n_items)
+        flags = np.zeros(self.n_items, dtype=np.bool_)
+        flags[self._columns] = True
+        return flags
 
     def contains(self, columns: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Whether each of some columns is in the set, without unpacking it."""
-        inside: NDArray[np.bool_] = (self.bits[columns >> 3] & (0x80 >> (columns & 7)).astype(np.uint8)) != 0
-        return inside
+        """Whether each of some columns is in the set; bits are not unpacked for it."""
+        if self._bits is None:
+            return self.flags().take(columns)
+        bits: NDArray[np.uint8] = self._bits.take(columns >> 3) & _BIT.take(columns & 7)
+        return bits.astype(np.bool_)
 
     def columns(self) -> NDArray[np.int32]:
         """The columns, rising. Not to be written to."""
+        return self.flags().nonzero()[0].astype(np.int32) if self._columns is None else self._columns
+
+    def columns_without(self, excluded: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The columns, rising, less the `excluded`."""
         if self._columns is not None:
-            return self._columns
-        columns = np.flatnonzero(self.flags()).astype(np.int32)
-        if self.count * COLUMNS_SHARE <= self.n_items:
-            self._columns = columns
-        return columns
+            return without(self._columns, excluded, self.n_items)
+        flags = self.flags()
+        flags[excluded] = False
+        return flags.nonzero()[0].astype(np.int32)
+
+
+def _unpacked(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
+    return np.unpackbits(bits, count=n_items).view(np.bool_)
+
+
+def distinct(columns: NDArray[Any]) -> NDArray[Any]:
+    """The different ones of some columns, rising."""
+    rising = np.sort(columns)
+    is_first = np.ones(len(rising), dtype=np.bool_)
+    np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
+    return rising[is_first]
 
 
 def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:

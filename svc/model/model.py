@@ -15,7 +15,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet, joined
+from svc.model.item_sets import ItemSet, distinct, joined
 from svc.model.presentation import arranged, explained, pool_of
 from svc.model.query import (
     NO_ITEMS,
@@ -308,9 +308,15 @@ class Model(Stored):
         if not history:
             return NOTHING_GIVEN
         found = self._items.indices([one.item_id for one in history])
-        weights = np.array([one.weight for one in history], dtype=np.float64)
-        unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(found < 0).tolist())
-        return Given(*_added_up(found[found >= 0], weights[found >= 0]), tuple(unknown))
+        weights = None
+        if any(one.weight != 1.0 for one in history):
+            weights = np.array([one.weight for one in history], dtype=np.float64)
+        is_known = found >= 0
+        if is_known.all():
+            return Given(*_added_up(found, weights), ())
+        unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(~is_known).tolist())
+        weights = None if weights is None else weights[is_known]
+        return Given(*_added_up(found[is_known], weights), tuple(unknown))
 
     def _of_user(self, query: Query, user: int) -> tuple[Query, Profile]:
         """The query for a row of the training matrix, with the seeds of `query` joined to its history."""
@@ -318,9 +324,12 @@ class Model(Stored):
         if profile == "user" and not (query.explain and self.scorer.explains_by_profile):
             return query._replace(user=user), profile
         known, values = self.history.items(user), self.history.values(user)
-        own = np.ones(len(known)) if values is None else values.astype(np.float64)
-        more = np.ones(len(query.seeds)) if query.seed_weights is None else query.seed_weights
-        seeds, weights = _added_up(np.concatenate([known, query.seeds]), np.concatenate([own, more]))
+        weights = None
+        if values is not None or query.seed_weights is not None:
+            own = np.ones(len(known)) if values is None else values.astype(np.float64)
+            more = np.ones(len(query.seeds)) if query.seed_weights is None else query.seed_weights
+            weights = np.concatenate([own, more])
+        seeds, weights = _added_up(np.concatenate([known, query.seeds]), weights)
         return query._replace(seeds=seeds, seed_weights=weights, known=True), profile
 
     def _without_hidden(self, query: Query, user: int) -> Query:
@@ -337,7 +346,7 @@ class Model(Stored):
         """Distinct columns of the known items, rising."""
         if not items:
             return NO_ITEMS
-        columns = np.unique(self._items.indices(items))
+        columns = distinct(self._items.indices(items))
         return columns[columns >= 0]
 
     def _encoder(self, side: Side) -> SideEncoder | None:
@@ -365,16 +374,21 @@ class Model(Stored):
 
 
 def _added_up(
-    columns: NDArray[np.int32], weights: NDArray[np.float64]
+    columns: NDArray[np.int32], weights: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
     """Distinct columns, rising, with their weights added up; None for weights that are all 1."""
+    if weights is None:
+        rising = distinct(columns)
+        if len(rising) == len(columns):
+            return rising, None
+        weights = np.ones(len(columns))
     order = columns.argsort(kind="stable")
     rising = columns[order]
     is_first = np.ones(len(rising), dtype=np.bool_)
     np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
-    distinct = rising[is_first].astype(np.int32, copy=False)
-    total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(distinct)).astype(np.float64, copy=False)
-    return distinct, None if (total == 1.0).all() else total
+    found = rising[is_first].astype(np.int32, copy=False)
+    total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(found)).astype(np.float64, copy=False)
+    return found, None if (total == 1.0).all() else total
 
 
 def payload_parts(model: Model) -> dict[str, int]:

@@ -118,13 +118,13 @@ def test_any_filter_keeps_the_items_that_brute_force_keeps(table: list[dict[str,
 
 
 def test_the_cache_is_bounded_and_drops_what_was_not_asked_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One bit an item for each filter that is kept."""
+    """At most one bit an item for each filter that is kept."""
     monkeypatch.setattr(filter_fields, "CACHE_BYTES", 0)
     monkeypatch.setattr(filter_fields, "LEAST_CACHED", 3)
     fields = compiled([{"genres": "a", "country": "b", "year": year} for year in range(20)])
     some = [parse_filter({"year": {"lt": year}}, KINDS) for year in range(4)]
     for tree in some[:3]:
-        assert fields.items(tree).nbytes == 3
+        assert fields.items(tree).nbytes <= 3
     assert fields.cached(some[0]) is not None
     fields.items(some[3])
     assert [fields.cached(tree) is not None for tree in some] == [True, False, True, True]

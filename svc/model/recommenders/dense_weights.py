@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from svc.model.explain import Contributions
 from svc.model.history import History
-from svc.model.item_sets import mask, without
+from svc.model.item_sets import mask
 from svc.model.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
 from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, row_sums
@@ -85,7 +85,7 @@ class DenseWeightsScorer(Stored):
             values = np.ones(len(rows))
         excluded = excluded_columns(query, history)
         if query.allowed is not None and is_few(query.allowed):
-            items: NDArray[Any] = without(query.allowed.columns(), excluded, self.n_items)
+            items: NDArray[Any] = query.allowed.columns_without(excluded)
         else:
             items = self._candidates(rows, values, query, excluded)
         scores = self._exact(rows, values, items)

@@ -76,7 +76,7 @@ class FactorIndex(Stored):
 
     def vectors(self, columns: NDArray[np.int32]) -> NDArray[np.float64]:
         """Item vectors of the columns, (s, K)."""
-        return self.factors[self._layout.positions[columns]].astype(np.float64)
+        return self.factors.take(self._layout.positions[columns], axis=0).astype(np.float64)
 
     def search(
         self,
@@ -119,7 +119,7 @@ class FactorIndex(Stored):
         if not length and not vector.any():
             return self._first_columns(wanted)
         if wanted.allowed is not None and is_few(wanted.allowed):
-            columns = without(wanted.allowed.columns(), wanted.excluded, self.n_items)
+            columns = wanted.allowed.columns_without(wanted.excluded)
             return scan_few(self._layout, vector, length, wanted.limit, columns, cosine=cosine)
         return scan_one(self._layout, vector, length, wanted, cosine=cosine)
 
@@ -127,9 +127,9 @@ class FactorIndex(Stored):
         """The ranking of a zero vector, for which all items score 0."""
         if wanted.allowed is None:
             columns = np.arange(min(self.n_items, wanted.limit + len(wanted.excluded)), dtype=np.int32)
+            columns = without(columns, wanted.excluded, self.n_items)[: wanted.limit]
         else:
-            columns = wanted.allowed.columns()
-        columns = without(columns, wanted.excluded, self.n_items)[: wanted.limit]
+            columns = wanted.allowed.columns_without(wanted.excluded)[: wanted.limit]
         return Ranking(columns, np.zeros(len(columns)))
 
     def _inverse_norms(self) -> NDArray[np.float32]:

@@ -28,12 +28,15 @@ from numpy.typing import NDArray
 
 from svc.model.item_sets import ItemSet, mask
 from svc.model.query import Ranking
+from svc.model.recommenders.base import SPARE_TIMES
 from svc.model.topk import group_count
 
 NORM_STEP = 256
 """Norms are kept for every such position."""
 FIRST_BLOCK = 4096
 GROWTH = 2
+MOST_FIRST_BLOCKS = 2
+"""Where not all items are allowed the first block is larger, so many times at most, to have as many candidates."""
 FIRST_BLOCK_PER_ITEM = 128
 """The first block has this many positions for each item wanted, if that is more: fewer blocks for long answers."""
 GEMM_FROM = 8
@@ -124,7 +127,7 @@ def scan_one(layout: Layout, vector: NDArray[np.float64], length: float, wanted:
     limit = wanted.limit
     slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
     excluded = layout.positions[wanted.excluded]
-    lone = _Lone(layout, vector.astype(np.float32), limit, excluded, slack, cosine, wanted.allowed)
+    lone = _Lone(layout, vector.astype(np.float32), wanted, excluded, slack, cosine)
     positions, bound = lone.search(length)
     if _floor(bound, slack) <= 0:
         positions = np.concatenate([positions, zero_items(layout, limit, excluded, wanted.allowed)])
@@ -132,52 +135,75 @@ def scan_one(layout: Layout, vector: NDArray[np.float64], length: float, wanted:
 
 
 class _Lone(NamedTuple):
-    """The scan of one vector. A small index takes some ten microseconds, so every array operation counts here."""
+    """The scan of one vector. A small index takes some ten microseconds, so every array operation counts here.
+
+    `excluded` are positions. `flags` of the methods say of each column whether it may come back, (n,).
+    """
 
     layout: Layout
     approximate: Scores
-    limit: int
+    wanted: Wanted
     excluded: NDArray[np.int32]
     slack: float
     cosine: bool
-    allowed: ItemSet | None
 
     def search(self, length: float) -> tuple[Positions, float]:
         """Candidates of the whole index, and the bound. `length` is the norm of the vector."""
-        end = self.layout.nonzero
-        size = stop = min(end, first_block(self.limit))
-        positions, values, bound = self._first(stop)
+        limit, allowed, end = self.wanted.limit, self.wanted.allowed, self.layout.nonzero
+        flags = None if allowed is None else self._flags()
+        blocks = 1 if allowed is None else min(round(allowed.n_items / allowed.count), MOST_FIRST_BLOCKS)
+        size = stop = min(end, blocks * first_block(limit))
+        positions, values, bound = self._first(stop, flags)
         if stop == end:
             return positions, bound
         while True:
-            bound = max(bound, _kth(values, self.limit))
+            bound = max(bound, _kth(values, limit))
             if not self.cosine and bound > self.slack:
                 end = min(end, self.layout.end_of_norms((bound - self.slack) / length * (1 - 1e-9)))
             if stop >= end:
                 return positions[values >= _floor(bound, self.slack)], bound
             start, stop = stop, min(stop + size, end)
-            more, scores = self._further(start, stop, bound)
+            if flags is None:
+                flags = self._flags()
+            more, scores = self._further(start, stop, bound, flags)
             positions, values = np.concatenate([positions, more]), np.concatenate([values, scores])
             size *= GROWTH
 
-    def _first(self, stop: int) -> tuple[Positions, Scores, float]:
+    def _flags(self) -> NDArray[np.bool_]:
+        allowed = self.wanted.allowed
+        flags = np.ones(len(self.layout.columns), dtype=np.bool_) if allowed is None else allowed.flags()
+        flags[self.wanted.excluded] = False
+        return flags
+
+    def _first(self, stop: int, flags: NDArray[np.bool_] | None) -> tuple[Positions, Scores, float]:
         """Candidates among the first positions, their scores, and the bound that they reach."""
         scores, excluded = self.layout.scores_of_one(self.approximate, 0, stop, cosine=self.cosine), self.excluded
         scores[excluded if stop == len(self.layout.columns) else excluded[excluded < stop]] = -np.inf
-        if self.allowed is not None:
-            mask(scores, self.allowed.flags().take(self.layout.columns[:stop]))
-        bound = _bound_of_groups(scores, self.limit)
+        if flags is not None:
+            found = self._first_allowed(scores, flags)
+            if found is not None:
+                return found
+            mask(scores, flags.take(self.layout.columns[:stop]))
+        bound = _bound_of_groups(scores, self.wanted.limit)
         kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
         return kept, scores[kept], bound
 
-    def _further(self, start: int, stop: int, bound: float) -> tuple[Positions, Scores]:
+    def _first_allowed(self, scores: Scores, flags: NDArray[np.bool_]) -> tuple[Positions, Scores, float] | None:
+        """As `_first`, of the scores so high that enough of them should be allowed; None: not enough are."""
+        assert self.wanted.allowed is not None
+        asked = SPARE_TIMES * self.wanted.limit * len(flags) // self.wanted.allowed.count
+        lowest = _floor(_bound_of_groups(scores, asked), self.slack)
+        kept = (scores >= lowest).nonzero()[0]
+        kept = kept[flags.take(self.layout.columns.take(kept))]
+        values = scores[kept]
+        bound = _kth(values, self.wanted.limit)
+        return (kept, values, bound) if _floor(bound, self.slack) >= lowest else None
+
+    def _further(self, start: int, stop: int, bound: float, flags: NDArray[np.bool_]) -> tuple[Positions, Scores]:
         """Candidates among later positions: few reach the bound, and only these are looked at more closely."""
         scores = self.layout.scores_of_one(self.approximate, start, stop, cosine=self.cosine)
-        excluded = self.excluded[(self.excluded >= start) & (self.excluded < stop)]
-        scores[excluded - start] = -np.inf
         kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
-        if self.allowed is not None:
-            kept = kept[self.allowed.contains(self.layout.columns[kept + start])]
+        kept = kept[flags.take(self.layout.columns[start:stop].take(kept))]
         return kept + start, scores[kept]
 
 
@@ -191,12 +217,12 @@ def scan_few(
     kept, values = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
     bound, start, size = -math.inf, 0, max(FIRST_GATHERED, GATHERED_PER_ITEM * limit)
     while start < len(places):
-        if not cosine and bound - slack > layout.longest(int(places[start])) * length:
-            break
         part = places[start : start + size]
         kept = np.concatenate([kept, part])
         values = np.concatenate([values, layout.scores_at(approximate, part, cosine=cosine)])
         bound, start, size = max(bound, _kth(values, limit)), start + size, 2 * size
+        if not cosine and bound > slack:
+            places = places[: places.searchsorted(layout.end_of_norms((bound - slack) / length * (1 - 1e-9)))]
     return _ranked(layout, vector, limit, kept[values >= _floor(bound, slack)], cosine=cosine)
 
 

@@ -78,7 +78,7 @@ def _shown(part: int | str) -> int | str:
 def _keys(parsed: BaseModel | Rejected) -> int:
     """The least number of keys of a valid body without repeated keys. Each key is followed by one colon.
 
-    Keys within filters and histories are not counted, so bodies that have them are always checked exactly.
+    Keys within histories, boosts and other lists are not counted, so bodies that have them are always checked exactly.
     """
     if isinstance(parsed, Rejected):
         return 0
@@ -91,7 +91,16 @@ def _keys(parsed: BaseModel | Rejected) -> int:
         features: Mapping[str, Any] | None = getattr(parsed, name)
         if features:
             count += len(features) + sum(len(value) for value in features.values() if isinstance(value, dict))
+    if "filter" in given:
+        count += _keys_within(vars(parsed)["filter"])
     return count
+
+
+def _keys_within(value: object) -> int:
+    """The keys of all objects in a JSON value."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(_keys_within, value.values()))
+    return sum(map(_keys_within, value)) if isinstance(value, list) else 0
 
 
 def _refuse_repeated_keys(body: bytes) -> None:

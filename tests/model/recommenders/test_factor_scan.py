@@ -36,3 +36,17 @@ def test_an_allowed_part_is_ranked_as_by_a_full_sort(allowed: int) -> None:
     assert ranking.items.tolist() == exact(factors, vector[0], 25, outside)
     (excluding,) = index.search(vector, [25], [outside.astype(np.int32)])
     assert same_bits(ranking, excluding)
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_an_allowed_part_without_the_best_is_ranked_as_by_a_full_sort(cosine: bool) -> None:
+    """None of the items that a scan looks at first may come back, with exclusions beside."""
+    rng = np.random.default_rng(8)
+    factors = rng.normal(size=(20_000, 12)).astype(np.float32)
+    index, vector = built(factors, cosine=cosine), rng.normal(size=(1, 12))
+    (everything,) = index.search(vector, [20_000], [NONE], cosine=cosine)
+    allowed, excluded = everything.items[7000:], everything.items[7000:7030]
+    some = ItemSet.of_columns(allowed, 20_000)
+    (ranking,) = index.search(vector, [25], [excluded], [some], cosine=cosine)
+    assert ranking.items.tolist() == allowed[30:55].tolist()
+    assert ranking.scores.tobytes() == everything.scores[7030:7055].tobytes()
