@@ -3,8 +3,8 @@
     python -m benchmarks swap            # 30,000 users × 41,000 items, 128 components, 5 swaps
     python -m benchmarks swap --full     # 20 swaps, and the load time of a 650 MB artifact
 
-Sixteen clients ask for recommendations without pause, first while nothing changes, then while the model is swapped
-again and again. Then: `load` is the time from reading to publishing, `floor` a bare read of the file into memory
+Sixteen connections of wrk ask for recommendations without pause, first while nothing changes, then while the model is
+swapped each second. Then: `load` is the time from reading to publishing, `floor` a bare read of the file into memory
 plus one sha256 of it.
 """
 
@@ -13,32 +13,25 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import subprocess
 import tempfile
 import time
 from pathlib import Path
 
 from benchmarks.common import origin
-from tests.e2e.load import Load, only_200
+from benchmarks.http import Load, load, measured, script, wrk
 from tests.e2e.server import Server, write_recipe
 from tests.serving.artifacts import factor_model, write_artifact
 
 CLIENTS = 16
-STEADY_S = 10.0
+STEADY_S, EACH_S = 10, 1
+"""Seconds without a swap, and for each swap; the watch interval is one too."""
+N_USERS = 30_000
 ENV = {"SVC_MAX_PAYLOAD_BYTES": "2GiB"}
 
 
-def percentile(seconds: list[float], share: float) -> float:
-    """Milliseconds."""
-    return sorted(seconds)[min(len(seconds) - 1, int(len(seconds) * share))] * 1000
-
-
 def report(what: str, load: Load) -> None:
-    taken = load.tally.seconds
-    print(
-        f"{what:14} {load.tally.answered:7} answered, {len(load.tally.failures)} failed, "
-        f"p50 {percentile(taken, 0.5):6.1f} ms, p99 {percentile(taken, 0.99):6.1f} ms",
-        flush=True,
-    )
+    print(f"{what:14} {load.requests:7} answered, {load.failed} failed, p99 {load.p99_ms:6.1f} ms", flush=True)
 
 
 def prepare(folder: Path, n_users: int, n_items: int) -> Path:
@@ -60,18 +53,21 @@ def put(folder: Path, number: int) -> None:
 def under_load(swaps: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        requests = [("/v1/recipes/a:recommend", {"user_id": f"u{number}"}) for number in range(CLIENTS)]
-        with Server(prepare(folder, 30_000, 41_000), env=ENV) as server:
-            with Load(server.url, requests, clients=CLIENTS, judge=only_200) as steady:
-                time.sleep(STEADY_S)
-            report("steady", steady)
-            with Load(server.url, requests, clients=CLIENTS, judge=only_200) as swapping:
-                waits = []
+        recipes, lua = prepare(folder, N_USERS, 41_000), script(folder, N_USERS)
+        with Server(recipes, env=ENV) as server:
+            url = f"{server.url}/v1/recipes/a:recommend"
+            load(url, CLIENTS, 1, lua)
+            report("steady", load(url, CLIENTS, STEADY_S, lua))
+            waits = []
+            command = wrk(url, CLIENTS, swaps * EACH_S, lua)
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
                 for number in range(1, swaps + 1):
                     began = time.perf_counter()
                     put(folder, number)
                     server.wait_for("artifact_loaded", times=number + 1)
                     waits.append(time.perf_counter() - began)
+                    time.sleep(max(EACH_S - waits[-1], 0))
+                swapping = measured(asking.communicate()[0])
             report(f"{swaps} swaps", swapping)
             loads = [record["seconds"] for record in server.said("artifact_loaded")[1:]]
             print(
