@@ -12,6 +12,7 @@ import trio.testing
 
 from svc import logs
 from svc.events import Event
+from svc.serving.models import threads
 
 # Examples have no deadline: the first one may import a library, and machines are busy.
 hypothesis.settings.register_profile("svc", deadline=None)
@@ -35,6 +36,15 @@ def declared_fields(monkeypatch: pytest.MonkeyPatch) -> None:
         emit(event, **fields)
 
     monkeypatch.setattr(logs, "emit", checked)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_priority() -> None:
+    """The main thread keeps its priority, also where a test runs in it what the server leaves to worker threads.
+
+    A process without privileges cannot raise it again, so all later tests, and what they start, would be slower.
+    """
+    threads._thread.nice = True
 
 
 @pytest.fixture

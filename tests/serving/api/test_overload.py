@@ -28,6 +28,12 @@ DEAR = 100
 """A limit above which no query is scored on the event loop."""
 
 
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """The clock jumps at once: no socket or real thread is waited for, and the loads have thousands of moments."""
+    return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
+
+
 class Threads:
     """A scoring thread that takes virtual time."""
 
