@@ -150,8 +150,8 @@ class FilterFields:
         self._cache: OrderedDict[bytes, ItemSet] = OrderedDict()
         self._lock = Lock()
 
-    def cached(self, tree: Tree) -> ItemSet | None:
-        """The item set of a tree that was asked for before, unless it has been dropped since."""
+    def cached(self, tree: object) -> ItemSet | None:
+        """The item set of a tree that was asked for before, canonical or not, unless it has been dropped since."""
         key = _key(tree)
         with self._lock:
             found = self._cache.get(key)
@@ -164,15 +164,30 @@ class FilterFields:
         found = self.cached(tree)
         if found is None:
             found = self._compiled(tree)
-            with self._lock:
-                self._cache[_key(tree)] = found
-                while len(self._cache) > self._most:
-                    self._cache.popitem(last=False)
+            self._keep(tree, found)
+        return found
+
+    def items_as_asked(self, tree: object, canonical: Callable[[object], Tree]) -> ItemSet:
+        """The items that satisfy a tree as a client wrote it, of which `canonical` makes one that `items` takes.
+
+        A tree that was asked for before is not looked at again.
+        """
+        found = self.cached(tree)
+        if found is None:
+            found = self.items(canonical(tree))
+            self._keep(tree, found)
         return found
 
     def described(self) -> list[dict[str, Any]]:
         """Name, kind and first values of each field that requests may name."""
         return [{"name": name, "kind": kind, **self.fields[name].described()} for name, kind in self.kinds.items()]
+
+    def _keep(self, tree: object, items: ItemSet) -> None:
+        key = _key(tree)
+        with self._lock:
+            self._cache[key] = items
+            while len(self._cache) > self._most:
+                self._cache.popitem(last=False)
 
     def _compiled(self, tree: Tree) -> ItemSet:
         match tree:
@@ -187,8 +202,11 @@ class FilterFields:
         raise ValueError("not a canonical filter tree")
 
 
-def _key(tree: Tree) -> bytes:
-    """The cache key. A short digest, so that a cache of long filters stays small."""
+def _key(tree: object) -> bytes:
+    """The cache key: a short digest, so that a cache of long filters stays small.
+
+    A tree of a client is a JSON object and a canonical one a list, so one is never taken for the other.
+    """
     return blake2b(to_json(tree), digest_size=16).digest()
 
 

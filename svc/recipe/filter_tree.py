@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 MAX_CONDITIONS: Final = 32
@@ -131,6 +131,13 @@ def _labels(values: object, place: Place) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not 0 < len(values) <= MAX_VALUES:
         words = f"give a list of 1 to {MAX_VALUES} strings; this is {_kind_of(values)}"
         raise FilterProblem(place, words, "filter_list")
+    if set(map(type, values)) != {str} or max(map(len, values)) > MAX_TEXT_CHARACTERS:
+        _refuse_labels(values, place)
+    return tuple(sorted(set(values)))
+
+
+def _refuse_labels(values: Iterable[object], place: Place) -> None:
+    """Name the first value that is no label."""
     for index, value in enumerate(values):
         if not isinstance(value, str):
             words = f"values of a text field are strings; this is {_kind_of(value)}"
@@ -138,7 +145,6 @@ def _labels(values: object, place: Place) -> tuple[str, ...]:
         if len(value) > MAX_TEXT_CHARACTERS:
             words = f"a value has at most {MAX_TEXT_CHARACTERS} characters"
             raise FilterProblem((*place, index), words, "filter_value")
-    return tuple(sorted(set(values)))
 
 
 _READERS: Final[Mapping[str, Callable[[object, Place], Any]]] = {

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from svc.errors import MetadataError
 from svc.model import filter_fields
 from svc.model.filter_fields import FilterFields, LabelField, NumberField
-from svc.recipe.filter_tree import parse_filter
+from svc.recipe.filter_tree import FilterProblem, parse_filter
 
 KINDS = {"genres": "multi_label", "country": "categorical", "year": "numerical"}
 LABELS = ["a", "b", "c", "d e", "é"]
@@ -128,6 +128,26 @@ def test_the_cache_is_bounded_and_drops_what_was_not_asked_for_longest(monkeypat
     assert fields.cached(some[0]) is not None
     fields.items(some[3])
     assert [fields.cached(tree) is not None for tree in some] == [True, False, True, True]
+
+
+def test_a_tree_that_was_asked_for_before_is_not_parsed_again() -> None:
+    """Each spelling is kept beside the canonical form; one that is refused is not."""
+    fields = compiled([{"genres": "a", "country": "b", "year": year} for year in range(20)])
+    parsed: list[object] = []
+
+    def canonical(tree: object) -> Any:
+        parsed.append(tree)
+        return parse_filter(tree, KINDS)
+
+    spellings = [{"year": {"lt": 5, "gt": 1}}, {"year": {"gt": 1, "lt": 5}}]
+    first, second = (fields.items_as_asked(tree, canonical) for tree in spellings)
+    assert first is second is fields.items_as_asked(spellings[0], canonical)
+    assert first.columns().tolist() == [2, 3, 4]
+    assert parsed == spellings
+    for _ in range(2):
+        with pytest.raises(FilterProblem):
+            fields.items_as_asked({"yaer": {"gt": 1}}, canonical)
+    assert len(parsed) == 4
 
 
 def test_a_cell_of_another_kind_is_named() -> None:

@@ -97,10 +97,12 @@ def _keys(parsed: BaseModel | Rejected) -> int:
 
 
 def _keys_within(value: object) -> int:
-    """The keys of all objects in a JSON value."""
+    """The keys of the objects in a JSON value; lists that begin with a text, as those of labels do, are left out."""
     if isinstance(value, dict):
         return len(value) + sum(map(_keys_within, value.values()))
-    return sum(map(_keys_within, value)) if isinstance(value, list) else 0
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        return sum(map(_keys_within, value))
+    return 0
 
 
 def _refuse_repeated_keys(body: bytes) -> None:

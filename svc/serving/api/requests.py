@@ -51,6 +51,7 @@ from svc.serving.api.parsing import Rejected, failed
 from svc.serving.api.rules import rules_of
 
 if TYPE_CHECKING:
+    from svc.model.item_sets import ItemSet
     from svc.serving.models.registry import Served
 
 
@@ -116,18 +117,29 @@ class Request(BaseModel):
         list[PinAsked] | None, Field(max_length=MAX_PINS, description="Items at fixed places of the ranking.")
     ] = None
 
-    def tree(self, served: Served) -> Filter | None:
-        """The canonical filter. Raises ValidationFailed with the path to the error."""
+    def has_new_filter(self, served: Served) -> bool:
+        """Whether the request's own filter has to be compiled, which takes longer than all else in a query."""
+        return self.filter is not None and served.filters is not None and served.filters.cached(self.filter) is None
+
+    def own_items(self, served: Served) -> ItemSet | None:
+        """The items that satisfy the request's own filter; None: all. Raises ValidationFailed."""
         if self.filter is None:
             return None
-        return filter_at(self.filter, served.filter_kinds, "filter")
+
+        def canonical(tree: object) -> Filter:
+            return filter_at(tree, served.filter_kinds, "filter")
+
+        if served.filters is None:
+            canonical(self.filter)
+            return None
+        return served.filters.items_as_asked(self.filter, canonical)
 
     def restriction(self, served: Served) -> Restriction:
         """What the answer may hold. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far")
         rules, pins = rules_of(self, served)
-        allowed = served.allowed(self.tree(served))
+        allowed = served.allowed(self.own_items(served))
         return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
 
 

@@ -147,9 +147,8 @@ class Verbs:
 
     async def _prepared(self, request: AnyRequest, served: Served) -> Prepared:
         """Prepares on the event loop, unless a filter is new and has to be compiled first."""
-        tree = request.tree(served)
-        if tree is not None and served.filters is not None and served.filters.cached(tree) is None:
-            await trio.to_thread.run_sync(served.filters.items, tree, limiter=self._work, abandon_on_cancel=True)
+        if request.has_new_filter(served):
+            return await trio.to_thread.run_sync(request.prepare, served, limiter=self._work, abandon_on_cancel=True)
         return request.prepare(served)
 
     def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:

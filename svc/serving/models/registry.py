@@ -20,7 +20,6 @@ from svc.serving.models.policy import DEFAULT_POLICY, Policy
 if TYPE_CHECKING:
     from svc.model.filter_fields import FilterFields
     from svc.model.model import Model
-    from svc.recipe.filter_tree import Filter
     from svc.recipe.serving_schema import Availability
     from svc.serving.models.availability import ItemList
     from svc.serving.models.fragments import ItemFragments
@@ -54,13 +53,9 @@ class Served:
         if self.available is not None:
             self.available.require_fresh(trio.current_time())
 
-    def allowed(self, tree: Filter | None = None) -> ItemSet | None:
-        """The items that may be shown; None: all.
-
-        `tree` is the request's own filter; it has been parsed over `filters`.
-        """
+    def allowed(self, own: ItemSet | None = None) -> ItemSet | None:
+        """The items that may be shown; None: all. `own` are those that satisfy the request's own filter."""
         listed = None if self.available is None else self.available.items
-        own = None if tree is None or self.filters is None else self.filters.items(tree)
         return joined(self.always, listed, own)
 
     @property
