@@ -29,6 +29,7 @@ INLINE_EACH_S = 10e-6
 INLINE_MOST_S = 1e-3
 """The longest time for which a batch may block the event loop."""
 INLINE_LIMIT = 32
+INLINE_SEEDS = 64
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Callers woken in one turn of the event loop. They encode and send in the next turn, and a health probe waits for all
 of them; the smaller number holds while further requests are queued."""
@@ -256,7 +257,7 @@ class Lane:
         size = len(queries)
         limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
         cheap = self._costs_s[size.bit_length()] < limit_s
-        return cheap and all(query.user >= 0 and query.limit <= INLINE_LIMIT for query in queries)
+        return cheap and all(map(_is_plain, queries))
 
     def _score_alone(self, queries: Sequence[Query]) -> list[Ranking]:
         started = time.thread_time()
@@ -291,6 +292,13 @@ class Lane:
         size = count.bit_length()
         known_s = self._costs_s[size]
         self._costs_s[size] = seconds if known_s == math.inf else known_s * (_STEP if seconds > known_s else 1 / _STEP)
+
+
+def _is_plain(query: Query) -> bool:
+    """True for a short answer to a known user, or to a history that is not much dearer."""
+    if query.user < 0 and (not 0 < len(query.seeds) <= INLINE_SEEDS or query.seed_features):
+        return False
+    return query.limit <= INLINE_LIMIT
 
 
 def _fail_waiting(tickets: list[_Ticket]) -> None:

@@ -13,7 +13,14 @@ import trio.testing
 
 from svc.errors import RecipeUnavailable
 from svc.model.query import Query, Ranking
-from svc.serving.models.lanes import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT, BULK_SLICE, MAX_BATCH, Lane
+from svc.serving.models.lanes import (
+    ANSWERED_A_TURN,
+    ANSWERED_WHILE_OTHERS_WAIT,
+    BULK_SLICE,
+    INLINE_SEEDS,
+    MAX_BATCH,
+    Lane,
+)
 from svc.serving.models.threads import ScoringThreads
 
 pytestmark = pytest.mark.anyio
@@ -228,12 +235,13 @@ async def test_lone_cheap_queries_need_no_thread() -> None:
         nursery.start_soon(lane.run)
         for _ in range(100):
             await lane.rank([ask(1)])
+        await lane.rank([Query(limit=1, seeds=np.arange(INLINE_SEEDS, dtype=np.int32))])
+        await lane.rank([Query(limit=1, seeds=np.arange(INLINE_SEEDS + 1, dtype=np.int32))])
         await lane.rank([Query(limit=1000, user=1)])
         await lane.rank([ask(1), ask(2)])
         lane.close()
     assert threads[0]
-    assert not threads[99]
-    assert threads[-2:] == [True, True]
+    assert threads[99:] == [False, False, True, True, True]
 
 
 async def test_a_lost_answer_is_an_error_not_a_shift() -> None:
