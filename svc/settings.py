@@ -174,7 +174,7 @@ class Settings:
     )
     max_queue_s: float = _var(
         "SVC_MAX_QUEUE_SECONDS",
-        0.0,  # no limit: after a pause the expected wait is too long for some requests that would not wait
+        2.0,
         _number,
         "Seconds that a request may wait for its turn; one that would wait longer is refused with 503. 0: no limit.",
         low=0,

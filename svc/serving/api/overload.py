@@ -14,6 +14,8 @@ from svc.serving.transport.shared import WAIT_SHARE
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 BATCH_SHARE = 0.4
 """Of what a batch may wait, so that batches are refused before single requests are."""
+SHORT_SHARE = 0.25
+"""Of what a request may wait: behind a shorter wait it is not refused by the server's limit, late as it may be."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 
@@ -46,13 +48,15 @@ class Patience:
         """Raise Overloaded when another `wait_s` would be too long. Whoever need not wait is never refused here.
 
         What `is_next` is answered by the next call: only its own limit refuses it, so that batches, which make calls
-        long, never shut single requests out.
+        long, never shut single requests out. What has little left to wait is too late for its own limit only: the
+        machine may have paused, and where nobody waits for long there is nothing that a refusal would mend.
         """
-        may_s = self._own_s if is_next else min(self._own_s, self._most_s)
-        if not wait_s or may_s == math.inf:
+        if not wait_s:
             return
-        waited_s = trio.current_time() - self._arrived_s
-        if waited_s + wait_s > may_s * (BATCH_SHARE if is_batch else WAIT_SHARE):
+        share = BATCH_SHARE if is_batch else WAIT_SHARE
+        is_short = is_next or wait_s <= SHORT_SHARE * share * self._most_s
+        may_s = self._own_s if is_short else min(self._own_s, self._most_s)
+        if trio.current_time() - self._arrived_s + wait_s > may_s * share:
             raise overloaded(wait_s)
 
 

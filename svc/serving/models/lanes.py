@@ -17,6 +17,7 @@ import trio
 from svc.errors import RecipeUnavailable
 from svc.model.query import Query, Ranking
 from svc.serving.models.threads import ScoringThreads
+from svc.serving.pace import Pace
 
 MAX_BATCH = 256
 INLINE_S = 400e-6
@@ -92,7 +93,7 @@ class Lane:
         self._closing = False
         self._busy = False
         self._taken, self._taken_at = 0, 0.0
-        self._recent_s = self._recent = self._each_s = 0.0
+        self._pace = Pace()
         self._bulk_waiting = 0
         self._costs_s = [math.inf] * (MAX_BATCH.bit_length() + 1)
 
@@ -135,7 +136,7 @@ class Lane:
         return not self._singles
 
     def expected_wait_s(self, batch: int = 0) -> float:
-        """Seconds before what would be queued now is answered: 0 while nothing waits, or nothing was measured.
+        """Seconds before what would be queued now is answered: 0 while nothing waits, or too little was measured.
 
         `batch` is the number of queries of a batch, which goes behind single requests and makes room for later ones;
         the time that it would take alone is no wait. The call that answers is taken to be as large as the one that
@@ -144,14 +145,15 @@ class Lane:
         singles, bulk = len(self._singles), self._bulk_waiting
         if not (self._taken or singles or bulk):
             return 0.0
-        running_s = max(self._taken * self._each_s - (trio.current_time() - self._taken_at), 0.0)
+        each_s = self._pace.each_s
+        running_s = max(self._taken * each_s - (trio.current_time() - self._taken_at), 0.0)
         room = MAX_BATCH - BULK_SLICE
         if batch:
             crowd = min(singles / room, 1.0) * (MAX_BATCH / BULK_SLICE - 1)
             ahead = singles + bulk + crowd * (bulk + batch)
         else:
             ahead = singles + min(bulk, (singles // room + 1) * BULK_SLICE)
-        return running_s + (ahead + self._taken) * self._each_s
+        return running_s + (ahead + self._taken) * each_s
 
     def close(self) -> None:
         """Let `run()` return once the queue is empty."""
@@ -201,24 +203,22 @@ class Lane:
 
     def _slice(self, singles: int) -> int:
         """Queries of batches that have room beside so many single requests: a quarter of the call at least."""
-        if not self._each_s:
+        each_s = self._pace.each_s
+        if not each_s:
             return BULK_SLICE
-        return min(
-            BULK_SLICE, max(int(BULK_CALL_S / self._each_s), singles * BULK_SLICE // (MAX_BATCH - BULK_SLICE), 1)
-        )
+        return min(BULK_SLICE, max(int(BULK_CALL_S / each_s), singles * BULK_SLICE // (MAX_BATCH - BULK_SLICE), 1))
 
     async def _score_timed(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
         """Score, and learn how long a query takes from one call to the next, with all that goes on beside it."""
         count = sum(len(part) for _, part in parts)
         self._taken, self._taken_at = count, trio.current_time()
+        leaves_some = bool(self._singles or self._bulk)
         try:
             await self._score(parts)
         finally:
             self._taken = 0
-        kept = 0.5 ** (count / MAX_BATCH)  # what full calls say replaces what was known of single queries at once
-        self._recent_s = kept * self._recent_s + trio.current_time() - self._taken_at
-        self._recent = kept * self._recent + count
-        self._each_s = self._recent_s / self._recent
+        if leaves_some:  # a query of a smaller call takes longer, and nobody waits behind such a call
+            self._pace.learn(trio.current_time() - self._taken_at, count)
 
     async def _score(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
         tickets, questions = [ticket for ticket, _ in parts], [part for _, part in parts]

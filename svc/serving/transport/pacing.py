@@ -12,14 +12,14 @@ from enum import IntEnum
 
 import trio
 
+from svc.serving.pace import Pace
+
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
 SHORT_TURN_S = 1e-3
 REFUSED_A_TURN = 4
 """Requests that are only refused. With more of them in each turn others are answered more slowly: what is let in goes
 before what is refused."""
-PACE_STEP = 0.1
-"""How far the expected time of an entry moves with each turn."""
 PROBES_A_TURN = 2
 """Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
 
@@ -45,7 +45,8 @@ class Turnstile(trio.abc.Instrument):
         self._somebody = trio.Event()
         self._share = MOST_A_TURN
         self._entered = self._probes = self._refused = 0
-        self._turn_began = self._each_s = 0.0
+        self._turn_began = 0.0
+        self._pace = Pace()
         self._let_in_at, self._let_in_count = 0.0, 0
 
     @property
@@ -60,7 +61,7 @@ class Turnstile(trio.abc.Instrument):
         ahead = len(self._queues[Rank.KNOWN])
         if rank is not Rank.KNOWN:
             ahead += len(self._queues[Rank.NEWCOMER]) + len(self._queues[Rank.GOING_ON])
-        return ahead * self._each_s
+        return ahead * self._pace.each_s
 
     async def enter(self, rank: Rank) -> None:
         """Return at once while few have entered in this turn and nobody waits, else in a later turn."""
@@ -119,10 +120,9 @@ class Turnstile(trio.abc.Instrument):
 
     def _learn_pace(self) -> None:
         """How long an entry takes, from one letting in to the next: in between they parse, are answered and sent."""
-        now = time.perf_counter()
+        now = trio.current_time()
         if self._let_in_count:
-            each_s = (now - self._let_in_at) / self._let_in_count
-            self._each_s += (PACE_STEP if self._each_s else 1.0) * (each_s - self._each_s)
+            self._pace.learn(now - self._let_in_at, self._let_in_count)
         self._let_in_at, self._let_in_count = now, 0
 
     def before_io_wait(self, _timeout: float, /) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -35,10 +36,15 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 
 class Threads:
-    """A scoring thread that takes virtual time."""
+    """A scoring thread that takes virtual time; its next call takes `pause_s` more."""
+
+    def __init__(self, call_s: float, each_s: float) -> None:
+        self._call_s, self._each_s = call_s, each_s
+        self.pause_s = 0.0
 
     async def run(self, function: Callable[..., Any], *arguments: Any, usual_s: float, abandon_on_cancel: bool) -> Any:
-        await trio.sleep(CALL_S + EACH_S * sum(map(len, arguments[1])))
+        pause_s, self.pause_s = self.pause_s, 0.0
+        await trio.sleep(self._call_s + self._each_s * sum(map(len, arguments[1])) + pause_s)
         return function(*arguments)
 
 
@@ -52,8 +58,9 @@ class Echo:
 class Clients:
     """Asks a lane as the verbs do: first whether it may wait, then for the ranking."""
 
-    def __init__(self, limit_s: float = LIMIT_S) -> None:
-        self.lane = Lane(Echo(), cast(ScoringThreads, Threads()))
+    def __init__(self, limit_s: float = LIMIT_S, call_s: float = CALL_S, each_s: float = EACH_S) -> None:
+        self.threads = Threads(call_s, each_s)
+        self.lane = Lane(Echo(), cast(ScoringThreads, self.threads))
         self.limit_s = limit_s
         self.answered: dict[str, list[float]] = defaultdict(list)
         self.refused: dict[str, list[float]] = defaultdict(list)
@@ -100,7 +107,7 @@ class Clients:
                     await trio.sleep(0.05)
 
     async def during(self, *loads: Callable[[], Any]) -> None:
-        """Run the loads at once, with a lane that has measured one call."""
+        """Run the loads at once, with a lane that has measured the calls of one batch."""
         async with trio.open_nursery() as lanes:
             await lanes.start(self.lane.run)
             await self.ask("first", MAX_BATCH)
@@ -176,6 +183,35 @@ async def test_batches_are_refused_before_single_requests() -> None:
     batches = len(clients.answered["batch"]) / (len(clients.answered["batch"]) + len(clients.refused["batch"]))
     assert batches < singles / 2
     assert p99(clients.answered["single"]) < LIMIT_S
+
+
+@pytest.mark.parametrize("kind", ["call", "machine"])
+@pytest.mark.parametrize("seed", range(8))
+async def test_one_slow_call_or_one_pause_of_the_machine_refuses_nobody(kind: str, seed: int) -> None:
+    """Whenever it comes and up to 10 seconds long, in a server that a few clients use for singles and batches."""
+    pick = random.Random(seed)
+    clients = Clients(limit_s=2, call_s=0.02, each_s=1e-4)
+    pause_s = pick.choice((0.5, 3.0, 10.0))
+
+    async def pause() -> None:
+        await trio.sleep(pick.uniform(0, 1))
+        if kind == "call":
+            clients.threads.pause_s = pause_s
+        else:
+            clock = trio.lowlevel.current_clock()
+            assert isinstance(clock, trio.testing.MockClock)
+            clock.jump(pause_s)
+
+    async def lightly_used() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(pause)
+            nursery.start_soon(clients.closed_loop, "batch", 4, 2 + pause_s, 64)
+            nursery.start_soon(clients.closed_loop, "single", 4, 2 + pause_s)
+            nursery.start_soon(clients.open_loop, "single", 50, 2 + pause_s)
+
+    await clients.during(lightly_used)
+    assert not any(clients.refused.values())
+    assert max(clients.answered["single"] + clients.answered["batch"]) >= pause_s
 
 
 async def test_an_accepted_batch_is_not_starved_by_single_requests() -> None:

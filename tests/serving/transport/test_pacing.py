@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from itertools import permutations
 
@@ -138,26 +139,51 @@ async def test_what_is_only_refused_enters_beside_the_others() -> None:
     assert all(ranks.count(Rank.REFUSED) for ranks in while_both[1:])
 
 
+class Crowd:
+    """Enters with work in virtual time for each, and notes the waits that are expected as each has its turn."""
+
+    def __init__(self) -> None:
+        self.turnstile = Turnstile()
+        self.waits: list[tuple[float, float]] = []
+
+    async def enter(self, rank: Rank, work_s: float) -> None:
+        await self.turnstile.enter(rank)
+        self.waits.append((self.turnstile.expected_wait_s(Rank.KNOWN), self.turnstile.expected_wait_s(Rank.NEWCOMER)))
+        assert self.turnstile.expected_wait_s(Rank.PROBE) == 0
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        clock.jump(work_s)
+
+    async def during(self, *loads: list[tuple[Rank, float]]) -> None:
+        """Those of one load come in one moment, and the next load when all have had their turn."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.turnstile.run)
+            await trio.testing.wait_all_tasks_blocked()
+            for load in loads:
+                async with trio.open_nursery() as clients:
+                    for rank, work_s in load:
+                        clients.start_soon(self.enter, rank, work_s)
+            nursery.cancel_scope.cancel()
+
+
 async def test_the_wait_that_is_expected_grows_with_the_queue() -> None:
     """Nobody ahead, or a probe: none. It is known after a few turns, from how long they took."""
-    turnstile, work_s = Turnstile(), 1e-3
-    waits: list[tuple[float, float]] = []
-
-    async def enter(rank: Rank) -> None:
-        await turnstile.enter(rank)
-        waits.append((turnstile.expected_wait_s(Rank.KNOWN), turnstile.expected_wait_s(Rank.NEWCOMER)))
-        assert turnstile.expected_wait_s(Rank.PROBE) == 0
-        ends = time.perf_counter() + work_s
-        while time.perf_counter() < ends:
-            pass
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(turnstile.run)
-        await trio.testing.wait_all_tasks_blocked()
-        async with trio.open_nursery() as clients:
-            for rank in [Rank.KNOWN] * MANY + [Rank.NEWCOMER] * MANY:
-                clients.start_soon(enter, rank)
-        nursery.cancel_scope.cancel()
-    known, newcomer = waits[MANY // 2]
+    crowd, work_s = Crowd(), 3e-3
+    await crowd.during([(rank, work_s) for rank in [Rank.KNOWN] * MANY + [Rank.NEWCOMER] * MANY])
+    known, newcomer = crowd.waits[MANY // 2]
     assert newcomer > known > work_s * MANY / 20
-    assert waits[-1] == (0, 0)
+    assert crowd.waits[-1] == (0, 0)
+
+
+@pytest.mark.parametrize("paused_s", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("seed", range(5))
+async def test_one_pause_of_the_machine_is_not_taken_for_the_pace(paused_s: float, seed: int) -> None:
+    """Whenever it comes, nobody is told of a wait longer than twice that of a machine without it."""
+    work_s, pick = 3e-3, random.Random(seed)
+    load = [(Rank.KNOWN, work_s)] * MANY
+    usual, paused = Crowd(), Crowd()
+    await usual.during(load, load)
+    loads = [*load, *load]
+    loads[pick.randrange(len(loads))] = (Rank.KNOWN, paused_s)
+    await paused.during(loads[:MANY], loads[MANY:])
+    assert max(paused.waits)[0] < 2 * max(usual.waits)[0]
