@@ -37,3 +37,20 @@ def test_of_edlae_the_largest_weights_of_each_source_item_are_kept() -> None:
     found = kept.toarray()
     assert (np.sort(np.abs(found), axis=1)[:, -7] == np.sort(np.abs(whole), axis=1)[:, -7]).all()
     assert (found[found != 0] == whole[found != 0]).all()
+
+
+@pytest.mark.parametrize("n_items", [60, 700])
+def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
+    matrix = sparse.csr_matrix((np.random.default_rng(1).random((900, n_items)) < 0.1).astype(np.float32))
+    expected = np.linalg.inv((matrix.T @ matrix).toarray().astype(np.float64) + 5.0 * np.eye(n_items))
+    expected /= -expected.diagonal()
+    np.fill_diagonal(expected, 0.0)
+    found = UnlockedDenseSLIMRecommender(matrix, reg=5.0).learn().W
+    of_irspack = DenseSLIMRecommender(matrix, reg=5.0).learn().W
+    assert np.abs(found - expected).max() <= 2 * np.abs(of_irspack - expected).max()
+
+
+def test_rounding_that_leaves_no_positive_definite_matrix_fails_no_training() -> None:
+    """Fewer users than items, values that single precision rounds, and a regularization that it cannot see."""
+    matrix = sparse.csr_matrix(np.random.default_rng(1).random((20, 60)).astype(np.float32))
+    assert np.isfinite(UnlockedDenseSLIMRecommender(matrix, reg=1e-9).learn().W).all()
