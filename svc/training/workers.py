@@ -240,6 +240,11 @@ _own_objective: list[Objective] = []
 
 def _prepare(place: Place, parent: int) -> None:
     """Runs once in each worker."""
+    from joblib.externals.loky import process_executor
+
+    # Where psutil is installed, the pool replaces a worker that has grown, whose memory includes all that is mapped:
+    # with a warning, and by a process that nobody here knows or could end.
+    process_executor._USE_PSUTIL = False
     _die_with(parent)
     _own_objective.append(attach(place))
 

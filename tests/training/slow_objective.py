@@ -14,7 +14,10 @@ from svc.training.fit import Fitted
 
 
 class SlowObjective:
-    """Sums its numbers; `seconds` of sleep before it, `exit` to crash, `error` to fail, `warn` to warn."""
+    """Sums its numbers; `seconds` of sleep before it, `exit` to crash, `error` to fail, `warn` to warn.
+
+    It keeps `grow` bytes of memory.
+    """
 
     def __init__(self, numbers: Any) -> None:
         self.numbers = np.asarray(numbers, dtype=np.float64)
@@ -30,6 +33,7 @@ class SlowObjective:
         check: Callable[[], None],
         report: Callable[[int, float], None],
     ) -> Fitted:
+        self.kept = b"x" * params.get("grow", 0)
         time.sleep(params.get("seconds", 0.0))
         if "exit" in params:
             os._exit(params["exit"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_trials_in_worker_processes(bench: Bench, log: list[dict]) -> None:
     again = bench.run(4)
     assert again.fitted is not None
     assert again.fitted.metrics["pid"] != first.fitted.metrics["pid"]
+
+
+def test_a_worker_that_grows_stays(bench: Bench, log: list[dict]) -> None:
+    """Where psutil is installed, the pool looks at sizes. A search must know the process that it may have to end."""
+    assert find_spec("psutil")
+    found = [bench.run(number, seconds=1.1, grow=number << 29) for number in range(3)]
+    assert len({outcome.fitted.metrics["pid"] for outcome in found if outcome.fitted}) == 1
+    assert not log
 
 
 def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
