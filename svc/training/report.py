@@ -1,6 +1,7 @@
-"""One HTML page, without any network, that tells a run in a minute: of `svc train --report` and of `svc report`.
+"""The HTML report of a training: one self-contained page, written by `svc train --report` and by `svc report`.
 
-Everything comes from the artifact, its header and the histories in it, so that the page can be made again.
+Everything on it is read from the artifact, from its header and the interactions in it, so the page can be made again
+without training.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from svc.training.trials import TrialRecord
 
 
 def check_report(path: Path) -> None:
-    """Raise ConfigError if a report could not be written: missing extra, missing or closed folder."""
+    """Raise ConfigError if a report could not be written: no extra, no folder, or a folder that is read-only."""
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(f"a report needs matplotlib: {install_command('report')}")
     folder = path.absolute().parent
@@ -36,7 +37,7 @@ def check_report(path: Path) -> None:
 
 
 class Counts(NamedTuple):
-    """Interactions of each item, (items,), and of each user, (users,)."""
+    """The number of interactions of each item, shape (items,), and of each user, shape (users,)."""
 
     items: NDArray[np.int64]
     users: NDArray[np.int64]
@@ -49,13 +50,14 @@ class Counts(NamedTuple):
 def write_report(
     path: Path, header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page for an artifact's `header`, beside that of an `earlier` run of the recipe if there is one."""
+    """Write the page for an artifact's `header`. With the header of an `earlier` run it compares the two."""
     page = render(header, counts, earlier)
+    # Written under another name first: whoever has the page open reads the old one or the new one, never a part.
     handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             out.write(page)
-        Path(temporary).chmod(0o644)
+        Path(temporary).chmod(0o644)  # mkstemp gives the owner alone permission to read
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
@@ -180,7 +182,7 @@ def _lead(header: Mapping[str, Any], metric: str) -> str:
 
 
 def _cutoffs(header: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> str:
-    """The winner at other cutoffs, and that of the earlier run."""
+    """The metrics of the winner at other cutoffs, beside those of the earlier run's winner."""
     found = header["evaluation"].get("cutoffs")
     if not found:
         return ""
@@ -198,7 +200,7 @@ def _cutoffs(header: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> st
 
 
 def _breakdown(header: Mapping[str, Any]) -> str:
-    """The winner by activity of users and popularity of items, each metric with its interval; then its variety."""
+    """The winner's metrics for groups of users and of items, each with its interval; then its coverage and novelty."""
     found = header["evaluation"].get("breakdown")
     if not found:
         return ""
@@ -209,11 +211,11 @@ def _breakdown(header: Mapping[str, Any]) -> str:
     rows = [[part, *(cells.get(name, "") for name in PER_USER)] for part, cells in parts.items()]
     everybody = parts[_PARTS["all", "all"]]
     about = f"<p>Coverage {everybody.get('coverage', '?')}, novelty {everybody.get('novelty', '?')} bits.</p>"
-    return _card("For whom, and with which items", _table(["", *PER_USER], rows) + about, "wide")
+    return _card("By activity of users and popularity of items", _table(["", *PER_USER], rows) + about, "wide")
 
 
 def _variety(header: Mapping[str, Any]) -> str:
-    """What diversity would cost the winner, and what it would give."""
+    """How accuracy falls and variety grows with `diversity`, for the winner."""
     from svc.training.report_plots import diversity_plot
 
     found = header["evaluation"].get("diversity")
@@ -230,7 +232,7 @@ def _variety(header: Mapping[str, Any]) -> str:
 
 
 def _beside(header: Mapping[str, Any], earlier: Mapping[str, Any] | None, metric: str) -> str:
-    """This run and an earlier one of the recipe, line by line."""
+    """A table of this run and an earlier one of the same recipe."""
     if earlier is None:
         return ""
     lines: list[tuple[str, Callable[[Mapping[str, Any]], object]]] = [
@@ -246,7 +248,7 @@ def _beside(header: Mapping[str, Any], earlier: Mapping[str, Any] | None, metric
     ]
     rows = [(label, value(header), value(earlier)) for label, value in lines]
     note = "" if header["recipe_hash"] == earlier["recipe_hash"] else "<p>The recipe has changed in between.</p>"
-    other = f"<p>Scores of two runs are about different data: {html.escape(metric)} compares them roughly.</p>"
+    other = f"<p>The two runs were scored on different data, so {html.escape(metric)} compares them only roughly.</p>"
     return _card("Beside the earlier run", _table(("", "this run", "earlier run"), rows) + note + other)
 
 
@@ -261,7 +263,7 @@ def _best(header: Mapping[str, Any]) -> list[TrialRecord]:
 
 
 def _course(header: Mapping[str, Any]) -> list[TrialRecord]:
-    """The complete trials of the search; none of artifacts that are older than these fields."""
+    """The completed trials of the search; empty for artifacts whose headers were written before they held trials."""
     found = header["tuning"].get("trials")
     if not found:
         return []
@@ -272,7 +274,7 @@ def _course(header: Mapping[str, Any]) -> list[TrialRecord]:
 
 
 def _promotion(header: Mapping[str, Any], metric: str) -> str:
-    """Whether it may go live, and the comparisons that say so."""
+    """The promotion decision and the comparisons that it rests on."""
     told = decision_told(header)
     if not told:
         return ""
@@ -289,13 +291,13 @@ def _promotion(header: Mapping[str, Any], metric: str) -> str:
 
 
 def _parts(header: Mapping[str, Any]) -> str:
-    """Which part answers what, where more than one is in the artifact."""
+    """Which requests each part of the model answers; nothing where there is only one part."""
     rows = (
         (part["answers"], part["class"], part["score"], part["bytes"], _params(part["params"]))
         for part in header.get("parts", ())
     )
     head = ("answers", "part", "score", "bytes", "parameters")
-    return _card("What answers what", _table(head, rows), "wide") if header.get("parts") else ""
+    return _card("Parts of the model", _table(head, rows), "wide") if header.get("parts") else ""
 
 
 def _against_baseline(best: list[TrialRecord]) -> str:
@@ -363,7 +365,7 @@ def _cold_start(header: Mapping[str, Any]) -> str:
             measured, interval = found[order], _span(intervals[order]) if order in intervals else ""
             rows.append((side, order, found["n_held"], measured["recall"], measured["ndcg"], interval))
     head = ("side", "order", "ids", "recall", "ndcg", f"interval of {header['metric']}")
-    return _card("Never seen, from features alone", _table(head, rows) if rows else "")
+    return _card("Cold start: items and users that training never saw", _table(head, rows) if rows else "")
 
 
 def _warnings(header: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""The pictures of the report, as inline SVG drawn by matplotlib (extra `report`)."""
+"""The plots of the report, as inline SVG drawn by matplotlib (extra `report`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#
 _SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
 _INK = "#3d4650"
 _MOST_CHANGE = 10.0
-"""Changes beyond tenfold end at the edge of their picture."""
+"""Larger relative changes are drawn at this value: on their scale no other interval could be seen."""
 
 
 def _figure(height: float) -> tuple[Any, Any]:
@@ -40,6 +40,7 @@ def _svg(figure: Any, label: str) -> str:
     import matplotlib as mpl
 
     out = io.StringIO()
+    # Text stays text, which readers can select and search; a fixed salt and no date give the same bytes every time.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = out.getvalue()
@@ -51,7 +52,7 @@ def _svg(figure: Any, label: str) -> str:
 
 
 def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
-    """Score of each trial by number, a colour an algorithm, and the best so far as a line."""
+    """The score of each trial by its number, with one colour per algorithm and a line for the best score so far."""
     figure, axes = _figure(3.0)
     complete = [trial for trial in trials if trial.score is not None]
     names = list(dict.fromkeys(trial.algorithm for trial in complete))
@@ -109,7 +110,7 @@ def algorithms_plot(
 
 
 def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str) -> str:
-    """The relative change from each opponent with its interval, zero as a line, and dashed the bound to be reached."""
+    """The relative change from each opponent with its interval; a line at zero, a dashed one at the required bound."""
     figure, axes = _figure(1.0 + 0.42 * len(against))
     shown = list(reversed(against))
     for place, one in enumerate(shown):
@@ -128,7 +129,7 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
 
 
 def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Accuracy with its interval against two kinds of variety, side by side; each point is named by its diversity."""
+    """Accuracy with its interval against two measures of variety; each point is labelled with its `diversity`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 3.0), layout="constrained")
@@ -149,7 +150,7 @@ def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
 
 
 def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> str:
-    """Interactions of each item and each user, by falling count, on logarithmic axes."""
+    """Interactions of items and of users, sorted by descending count, on logarithmic axes."""
     figure, axes = _figure(2.6)
     for counts, name, colour in ((item_counts, "items", _COLOURS[0]), (user_counts, "users", _COLOURS[1])):
         falling = np.sort(counts)[::-1]

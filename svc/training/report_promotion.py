@@ -1,4 +1,4 @@
-"""The decision about going live, as a card of the report: each comparison with its interval, and the guardrails."""
+"""The promotion decision in the report: a sentence, each comparison with its interval, and the guardrails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPPONENTS = {"incumbent": "the live model", "TopPop": "popularity"}
 
 
 def decision_told(header: Mapping[str, Any]) -> str:
-    """The decision in a sentence, and what became of it; "" where the recipe asks for none."""
+    """The decision in a sentence and the rule behind it, as HTML; "" for a recipe without `promotion`."""
     found = header.get("promotion")
     if not found:
         return ""
@@ -25,8 +25,8 @@ def decision_told(header: Mapping[str, Any]) -> str:
     bound, share = f"{found['min_relative_change']:+.1%}", f"{found['confidence']:.0%}"
     lines = [
         f"The new model {verdict}.",
-        f"Relative change of {found['metric']}, by the same held-out users; the lower end of each {share} interval must"
-        f" reach {bound}.",
+        f"Relative change of {found['metric']}, measured on the same held-out users; the lower end of each {share}"
+        f" interval must reach {bound}.",
     ]
     if not found["against"]:
         lines.append("There was nothing to compare with.")
@@ -35,7 +35,7 @@ def decision_told(header: Mapping[str, Any]) -> str:
 
 
 def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
-    """One row a comparison: against whom, both scores, change, interval, users, how the other was scored."""
+    """One row per comparison: the opponent, both scores, change, interval, users, how the opponent was scored."""
     for one in header["promotion"]["against"]:
         yield (
             _OPPONENTS.get(one["name"], one["name"]),
@@ -49,12 +49,12 @@ def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
 
 
 def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
-    """One row a guarded figure: both values, change, how far it may fall, and whether it passes."""
+    """One row per guardrail: both values, change, the largest fall that is allowed, and whether it passes."""
     for name, one in header["promotion"]["guardrails"].items():
         passed = "passes" if one["passed"] else "refuses the model"
         yield name, one["candidate"], one["other"], percent(one["change"]), percent(one["min_relative_change"]), passed
 
 
 def percent(change: float) -> str:
-    """A relative change; beyond a thousandfold only that."""
+    """A relative change; figures beyond a thousandfold say nothing but that."""
     return f"{change:+.1%}" if abs(change) < 1000 else "more than a thousandfold"

@@ -6,7 +6,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) {
   :root { --ink: #e7ebee; --soft: #a3aeb8; --line: #2f3740; --accent: #7db4ea; --page: #11161a; --card: #1a2127;
     --warn: #f0b36a; }
-  svg { filter: invert(0.9) hue-rotate(180deg); } /* drawn in dark ink on nothing */
+  svg { filter: invert(0.9) hue-rotate(180deg); } /* plots have dark lines on a transparent ground */
 }
 * { box-sizing: border-box; }
 body { margin: 0; font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--page); }

@@ -1,4 +1,4 @@
-"""What the words of the report mean, and whether the model uses the features of the recipe."""
+"""Texts of the report: what each metric means, and whether the model uses the features of the recipe."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 _METRICS = {
-    "ndcg": "how high the held-out items stand in the list: 1 when all are at its top, less for each place below",
-    "map": "how much of the list is right down to each held-out item, on average",
+    "ndcg": "how high the held-out items rank in the list: 1 when they are at its top, less with each place below",
+    "map": "the precision of the list down to the place of each held-out item, averaged over these items",
     "recall": "the share of a user's held-out items that the list holds",
     "hit": "the share of users whose list holds at least one held-out item",
-    "precision": "the share of the list that was held out",
-    "catalog_coverage": "the share of all items that stand in somebody's list",
+    "precision": "the share of the list that are held-out items",
+    "catalog_coverage": "the share of all items that are in at least one user's list",
     "entropy": "how evenly items are recommended: higher is more even",
-    "gini_index": "how unevenly items are recommended: 0 is even, 1 is one item for everybody",
+    "gini_index": "how unevenly items are recommended: 0 when all equally often, near 1 when all get the same few",
 }
 
 
@@ -26,8 +26,8 @@ def metrics_explained(header: Mapping[str, Any]) -> str:
     rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(meaning)}</dd>" for name, meaning in known)
     return (
         f"<p>For each user some items were held out; a model that did not see them recommends {cutoff} items, and the"
-        f" two are compared. The search looked at {html.escape(searched)} alone. Higher is better, but for the gini"
-        f" index.</p><dl>{rows}</dl>"
+        f" two are compared. The search optimized {html.escape(searched)} alone. Higher is better, except for the"
+        f" gini index.</p><dl>{rows}</dl>"
     )
 
 

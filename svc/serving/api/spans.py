@@ -41,7 +41,7 @@ _HEX = 16
 
 
 def create() -> Spans:
-    """Spans that a thread of their own exports by OTLP over HTTP. Raises `ConfigError` for variables of no use."""
+    """Spans that a background thread exports by OTLP over HTTP. Raises `ConfigError` for invalid `OTEL_*` variables."""
     names = {"service.name": "svc", "service.version": __version__}
     resource = Resource.create(names).merge(OTELResourceDetector().detect())
     try:
@@ -51,7 +51,7 @@ def create() -> Spans:
         provider.add_span_processor(BatchSpanProcessor(exporter))
     except ValueError as error:
         raise ConfigError(f"SVC_OTEL_ENABLED=1: OpenTelemetry refuses one of its OTEL_ variables: {error}") from None
-    library = logging.getLogger("opentelemetry")  # only now: what it says of its variables belongs in the log
+    library = logging.getLogger("opentelemetry")  # only now: warnings about its variables belong in the log
     library.handlers, library.propagate = [words], False
     return Spans(provider)
 
@@ -65,8 +65,11 @@ class Spans:
 
     @contextmanager
     def request(self, method: str, trace: Trace | None) -> Iterator[RequestSpan]:
-        """The span of one request, part of `trace` or the first of a trace of its own. Ends with the block."""
-        known = method if method in _METHODS else "_OTHER"
+        """The span of one request, a child of the caller's span in `trace` or the root of a new trace.
+
+        It ends with the block.
+        """
+        known = method if method in _METHODS else "_OTHER"  # as OpenTelemetry wants it: clients may invent methods
         span = self._tracer.start_span(
             known, _context(trace), SpanKind.SERVER, attributes={"http.request.method": known}
         )
@@ -74,14 +77,14 @@ class Spans:
             yield RequestSpan(span, known)
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """A span within the one of the request that this task answers."""
+        """A child span of the request that this task answers."""
         step: AbstractContextManager[object] = self._tracer.start_as_current_span(
             name, record_exception=False, set_status_on_exception=False
         )
         return step
 
     def close(self) -> None:
-        """Export what is left; blocks until the collector has taken or refused it."""
+        """Export the remaining spans; blocks until the collector has accepted or refused them."""
         self._provider.shutdown()
 
 
@@ -95,7 +98,7 @@ class RequestSpan:
         self.trace = Trace(b"%032x" % made.trace_id, b"%016x" % made.span_id, b"%02x" % made.trace_flags)
 
     def answered(self, request_id: str, route: Route | None, response: Response | None) -> None:
-        """Note what was asked and answered. Like the access log, nothing of a path, query or body."""
+        """Record the route and the status. Like the access log, this keeps nothing of the path, query or body."""
         span = self._span
         span.set_attribute("svc.request_id", request_id)
         if route is not None:
@@ -116,7 +119,7 @@ class RequestSpan:
 
 
 def _context(trace: Trace | None) -> Context:
-    """The caller's span as the parent; without one, nothing, whatever else this task may have made."""
+    """The caller's span as the parent. Without one an empty context: a span that this task made is never the parent."""
     if trace is None:
         return Context()
     caller = SpanContext(int(trace.trace_id, _HEX), int(trace.span_id, _HEX), True, TraceFlags(int(trace.flags, _HEX)))
@@ -124,9 +127,10 @@ def _context(trace: Trace | None) -> Context:
 
 
 class ToldExporter:
-    """A span exporter that hands batches to `exporter`, and logs when that begins to fail and when it works again.
+    """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
 
-    The SDK's own log lines, several for each batch, go to `words` only: the last two give the reason in the event.
+    The SDK's own log lines, several for each failed batch, go to `words` only; the last two become the reason in the
+    event.
     """
 
     def __init__(self, exporter: Any, words: LastWords) -> None:
@@ -148,12 +152,12 @@ class ToldExporter:
         return result
 
     def shutdown(self) -> None:
-        """Stop trying."""
+        """Close the exporter, which also ends its retries."""
         self._exporter.shutdown()
 
 
 class LastWords(logging.Handler):
-    """Keeps what the exporter said last: why it tried again, and why it gave up."""
+    """Keeps the last two messages of the exporter: why it tried again, and why it gave up."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
