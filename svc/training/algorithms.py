@@ -135,12 +135,13 @@ _TABLE = (
         "RP3betaRecommender",
         guesses=(
             {"top_k": 500, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "SOURCE"},
-            {"top_k": 200, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "TARGET"},
+            {"top_k": 100, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "TARGET"},
+            {"top_k": 100, "alpha": 0.5, "beta": 0.0, "normalize_weight": True, "strongest_of": "SOURCE"},
         ),
         ranges={
             "top_k": IntDistribution(10, 1000, log=True),
             "alpha": FloatDistribution(0.2, 2.0),
-            "beta": FloatDistribution(1e-3, 0.8, log=True),
+            "beta": FloatDistribution(0.0, 0.8),
             "strongest_of": CategoricalDistribution(("SOURCE", "TARGET")),
         },
         threads="n_threads",
@@ -240,7 +241,7 @@ def _guesses(algorithm: Algorithm, space: Mapping[str, BaseDistribution], n_item
     found = []
     for guess in algorithm.guesses or ({},):
         values = {key: value(n_items) if callable(value) else value for key, value in guess.items()}
-        found.append({key: _nearest(values.get(key), distribution) for key, distribution in space.items()})
+        found.append({key: nearest(values.get(key), distribution) for key, distribution in space.items()})
     return tuple(found)
 
 
@@ -275,7 +276,7 @@ def _capped(distribution: BaseDistribution, high: int) -> BaseDistribution:
     return IntDistribution(min(distribution.low, top), top, log=distribution.log)
 
 
-def _nearest(value: Any, distribution: BaseDistribution) -> Any:
+def nearest(value: Any, distribution: BaseDistribution) -> Any:
     """`value` clamped to the distribution; without one the middle of its range, on its scale, or the first choice."""
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else distribution.choices[0]

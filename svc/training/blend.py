@@ -54,7 +54,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
         trained = [refit_winner(task.builder, trial, train, objective.features) for trial in chosen]
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
-    sample = objective.judge.quick.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
+    sample = objective.judge.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
     weights = _Search(sample, [scorer_of(part) for part in trained], task).best()
     kept = [place for place, weight in enumerate(weights) if weight]
     found = {chosen[place].algorithm: weights[place] / _STEPS for place in kept}

@@ -16,14 +16,16 @@ from scipy import sparse
 
 from svc.training.algorithms import Epochs
 from svc.training.evaluate import Evaluation, Judged, scorer_of
+from svc.training.look import LOOK
 
-EARLY_STOPPING_USERS = 20_000
-"""Epochs are compared on at most so many validation users; the score of a trial always comes from all of them."""
+QUICK_USERS = 2_000
+"""First looks and epochs are judged on at most so many validation users, as judging costs more than an epoch; the score
+of a trial always comes from all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """How trials are scored: `full` on all validation users, `quick` between epochs."""
+    """How trials are scored: `full` on all validation users, `quick` at first and between epochs."""
 
     full: Evaluation
     quick: Evaluation
@@ -31,7 +33,7 @@ class Judge:
 
     @classmethod
     def of(cls, evaluation: Evaluation, metric: str, seed: int) -> Judge:
-        return cls(evaluation, evaluation.sample(EARLY_STOPPING_USERS, seed), metric)
+        return cls(evaluation, evaluation.sample(QUICK_USERS, seed), metric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,17 @@ def fit(
 ) -> Fitted:
     """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
 
-    Whatever these two raise ends the training.
+    Without epochs the one report is a first look, where there are more validation users than that takes. Whatever
+    these two raise ends the training.
     """
     check()
     if epochs is None:
         recommender.learn()
         check()
-        judged = judge.full.judge(scorer_of(recommender), seen)
+        scorer = scorer_of(recommender)
+        if judge.full is not judge.quick:
+            report(LOOK, judge.quick.metrics(scorer, seen)[judge.metric])
+        judged = judge.full.judge(scorer, seen)
         return Fitted(judged.metrics, None, judged.by_user(judge.metric))
     best, best_epoch = _fit_epochs(recommender, epochs, judge, seen=seen, check=check, report=report)
     if judge.full is not judge.quick:

@@ -15,7 +15,6 @@ from svc.training.blended import BlendedRecommender
 from svc.training.decay import HALF_LIFE, decayed
 from svc.training.features import SideName
 from svc.training.fit import Fitted, Judge, fit, refit
-from svc.training.look import STEP, Look, is_worthwhile
 from svc.training.run_in_thread import run_in_thread
 from svc.training.trial_task import TrialPruned
 from svc.training.trials import TrialRecord
@@ -63,7 +62,7 @@ class Builder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialObjective:
-    """Trains on `train` and judges by `judge`, after a first `look`. `features` have rows in the order of `train`.
+    """Trains on `train` and judges by `judge`. `features` have rows in the order of `train`.
 
     `times` has the entries of `train` where older ones may count less, and `hidden` the items that users are not to
     be shown.
@@ -73,7 +72,6 @@ class TrialObjective:
     train: sparse.csr_matrix
     judge: Judge
     features: Matrices
-    look: Look | None = None
     times: sparse.csr_matrix | None = None
     hidden: sparse.csr_matrix | None = None
 
@@ -97,8 +95,6 @@ class TrialObjective:
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:
         try:
-            if self.look is not None and params and is_worthwhile(algorithm):
-                report(STEP, self._look(self.look, algorithm, params, check))
             recommender = self.builder.build(algorithm, self.decayed(params), params, self.features)
             return fit(
                 recommender,
@@ -110,19 +106,6 @@ class TrialObjective:
             )
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error
-
-    def _look(self, look: Look, algorithm: str, params: Params, check: Callable[[], None]) -> float:
-        matrix = look.train if self.times is None else self.decayed(params)[look.rows]
-        recommender = self.builder.build(algorithm, matrix, params, look.features)
-        fitted = fit(
-            recommender,
-            look.epochs(algorithm),
-            look.judge,
-            seen=look.train if self.hidden is None else self.seen[look.rows],
-            check=check,
-            report=lambda _epoch, _score: check(),
-        )
-        return fitted.metrics[self.metric]
 
 
 def refit_winner(builder: Builder, winner: TrialRecord, matrix: sparse.csr_matrix, features: Matrices) -> Any:

@@ -24,7 +24,6 @@ from svc.training.decay import HALF_LIFE, decayed, with_half_life
 from svc.training.evaluate import Evaluation
 from svc.training.features import SideName
 from svc.training.fit import Judge
-from svc.training.look import make_look
 from svc.training.objective import Builder, Threads, TrialObjective, how_many_fit
 from svc.training.parallel import Parallelism
 from svc.training.progress import Progress
@@ -138,7 +137,6 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: 
         found.train,
         judge,
         features,
-        make_look(found.train, judge, features, seed=training.split.seed),
         times=found.times,
         hidden=found.hidden,
     )

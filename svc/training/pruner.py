@@ -12,12 +12,12 @@ from collections.abc import Iterable, Sequence
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.budget import ALGORITHM
-from svc.training.look import STEP as LOOK
+from svc.training.look import LOOK
 
 Curve = dict[int, float]
 """Scores between epochs: epoch to score."""
 
-_N_STARTUP = 5
+_N_STARTUP = 3
 _N_WARMUP = 3
 
 

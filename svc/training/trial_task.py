@@ -65,7 +65,7 @@ def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) 
     def report(epoch: int, score: float) -> None:
         check()
         curve[epoch] = score
-        if epoch == look.STEP and not look.is_passed(score, task.looks):
+        if epoch == look.LOOK and not look.is_passed(score, task.looks):
             raise TrialPruned("its first look was below its algorithm's median")
         if is_outclassed(curve, task.rivals):
             raise TrialPruned("clearly below its algorithm's median")

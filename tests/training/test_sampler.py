@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from svc.training.algorithms import Space
@@ -96,3 +96,30 @@ def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
             study.add_trial(create_trial(value=score, user_attrs={ALGORITHM: name}))
     names = [sampler.slot(study, study.ask().number)[0] for _ in range(8)]
     assert set(names) == {"RP3betaRecommender"}
+
+
+def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best() -> None:
+    """Whatever is known of others; the third may be anywhere."""
+    space = Space(
+        {
+            "top_k": IntDistribution(1, 1000, log=True),
+            "beta": FloatDistribution(0, 1),
+            "of": CategoricalDistribution("ab"),
+        },
+        guesses=({"top_k": 50, "beta": 0.1, "of": "a"}, {"top_k": 70, "beta": 0.5, "of": "b"}),
+    )
+    name = "RP3betaRecommender"
+    sampler = AlgorithmSampler(TrialPlan({name: 99}), {name: space}, seed=1)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    changed = []
+    for number in range(62):
+        trial = study.ask()
+        for parameter, distribution in sampler.space(name).items():
+            trial._suggest(parameter, distribution)
+        trial.set_user_attr(ALGORITHM, name)
+        best = study.best_trial.params if number else {}
+        changed.append(sum(best.get(parameter) != value for parameter, value in trial.params.items()))
+        study.tell(trial, 0.9 if number == 1 else 0.1)
+    steps = [count for place, count in enumerate(changed[2:]) if place % 3 < 2]
+    assert set(steps) == {1}
+    assert max(changed[4::3]) == 3
