@@ -17,7 +17,9 @@ nox.options.sessions = ["tests"]
 nox.options.reuse_existing_virtualenvs = True
 
 GROUPS = nox.project.load_toml("pyproject.toml")
-PYTEST = ("python", "-m", "pytest", "--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal")
+PYTEST = ("python", "-m", "pytest", "--dist=worksteal")
+CACHED = {"PYTHONDONTWRITEBYTECODE": None}
+"""Lets pytest keep its compiled test modules; else each worker of each session compiles all of them before it starts."""
 
 
 def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> None:
@@ -31,7 +33,8 @@ def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> Non
 def tests(session: nox.Session) -> None:
     """The fast tests: no server, no network."""
     _install(session, "test")
-    session.run(*PYTEST, "-m", "not integration", *session.posargs)
+    workers = ("--numprocesses=auto", "--maxprocesses=4")
+    session.run(*PYTEST, *workers, "-m", "not integration", *session.posargs, env=CACHED)
     logging.getLogger("nox").setLevel(logging.WARNING)  # pytest's closing line is the last one
 
 
@@ -39,8 +42,9 @@ def tests(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Against real servers: databases at SVC_TEST_POSTGRES_URL and SVC_TEST_MYSQL_URL, object stores, a browser."""
     _install(session, "test", "integration", extras="metrics,postgres,mysql,s3,gcs,azure,bigquery,report")
-    environment = {"SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session)}
-    session.run(*PYTEST, "-m", "integration", *session.posargs, env=environment)
+    environment = {**CACHED, "SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session)}
+    workers = "--numprocesses=4"  # also on two cores: most of these tests wait for a store, a poll or a timeout
+    session.run(*PYTEST, workers, "-m", "integration", *session.posargs, env=environment)
 
 
 def _azurite(session: nox.Session) -> str | None:
