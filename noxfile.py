@@ -19,7 +19,7 @@ nox.options.reuse_existing_virtualenvs = True
 GROUPS = nox.project.load_toml("pyproject.toml")
 PYTEST = ("python", "-m", "pytest", "--dist=worksteal")
 CACHED = {"PYTHONDONTWRITEBYTECODE": None}
-"""Lets pytest keep its compiled test modules; else each worker of each session compiles all of them before it starts."""
+"""Lets pytest keep its compiled test modules; else each worker of each session compiles them all anew."""
 
 
 def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> None:
