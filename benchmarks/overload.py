@@ -11,7 +11,9 @@ column is the rate of 64 waiting clients in the second after the load. At last f
 without pause beside 16 with single requests.
 
 The generator is one process on the same machine: on two cores it takes its share from the server, more of it the more
-it sends.
+it sends. `generator` says how much of a core it used. `CPU of alone` does not depend on what else the machine does: the
+processor time of the server for an answer at its capacity, as a share of its time for an answer under the load with
+all that was refused meanwhile. A server that has a core to itself answers that share of its capacity.
 """
 
 from __future__ import annotations
@@ -33,16 +35,17 @@ from typing import NamedTuple
 
 from benchmarks.common import SHAPES, Shape, origin
 from benchmarks.hostile import address_of, p99
-from benchmarks.http import BATCH, ENV, free_port, prepare, running
+from benchmarks.http import BATCH, ENV, Running, free_port, prepare, running
 from benchmarks.probing import Address, connect, probing
 
 TIMES = 3
 CLIENTS = 64
 MOST_CONNECTIONS = 6_000
 BATCH_CLIENTS, SINGLE_CLIENTS = 4, 16
+WARM_S = 1.0
 COLUMNS = (
     *("load", "limit", "answered/s", "of capacity", "in time/s", "p99 ms", "refused/s", "median ms", "p99 ms"),
-    *("health p99 ms", "a second after"),
+    *("health p99 ms", "a second after", "CPU of alone", "generator"),
 )
 
 
@@ -87,7 +90,7 @@ class Client:
 
 
 class Load:
-    """Sends `requests` to a server and notes what comes back. The first second is not counted."""
+    """Sends `requests` to a server and notes what comes back. The first second counts in `answers` only."""
 
     def __init__(self, address: Address, requests: list[bytes], connections: int) -> None:
         self._requests = requests
@@ -98,13 +101,14 @@ class Load:
         self._random = random.Random(1)
         self.answered: list[float] = []
         self.refused: list[float] = []
+        self.answers = 0
 
     def close(self) -> None:
         self._epoll.close()
         for client in self._clients.values():
             client.socket.close()
 
-    def closed(self, seconds: float, *, warm_s: float = 1.0, rest_s: float = 1.0) -> Seen:
+    def closed(self, seconds: float, *, warm_s: float = WARM_S, rest_s: float = 1.0) -> Seen:
         """Each client asks again once it is answered, or `rest_s` after it was refused."""
         began = time.perf_counter()
         ends, counted_from = began + warm_s + seconds, began + warm_s
@@ -123,7 +127,7 @@ class Load:
                     self._send(number, again)
         return Seen(self.answered, self.refused, seconds, 0)
 
-    def open(self, rate: float, seconds: float, *, warm_s: float = 1.0) -> Seen:
+    def open(self, rate: float, seconds: float, *, warm_s: float = WARM_S) -> Seen:
         """A request each 1 / `rate` seconds over any client that waits for nothing."""
         began = time.perf_counter()
         ends, counted_from = began + warm_s + seconds, began + warm_s
@@ -148,6 +152,7 @@ class Load:
             if not status:
                 continue
             now = time.perf_counter()
+            self.answers += status == 200
             if now >= counted_from:
                 assert status in (200, 403, 429, 503), status
                 (self.answered if status == 200 else self.refused).append(now - client.due)
@@ -173,12 +178,19 @@ def loaded(address: Address, asked: list[bytes], connections: int) -> Load:
     return Load(address, asked, min(connections, MOST_CONNECTIONS))
 
 
-def capacity(address: Address, asked: list[bytes], seconds: float, warm_s: float = 1.0) -> float:
-    load = loaded(address, asked, CLIENTS)
-    try:
-        return load.closed(seconds, warm_s=warm_s).rate
-    finally:
-        load.close()
+def capacity(server: Running, asked: list[bytes], seconds: float, warm_s: float = WARM_S) -> Capacity:
+    load = loaded(address_of(server.url), asked, CLIENTS)
+    cpu_s = server.cpu_s()
+    rate = load.closed(seconds, warm_s=warm_s).rate
+    load.close()
+    return Capacity(rate, (server.cpu_s() - cpu_s) / max(load.answers, 1))
+
+
+class Capacity(NamedTuple):
+    """Answers a second, and processor seconds of the server for each."""
+
+    rate: float
+    each_cpu_s: float
 
 
 class Question(NamedTuple):
@@ -186,26 +198,27 @@ class Question(NamedTuple):
 
     asked: list[bytes]
     most_s: float
-    alone: float
+    capacity: Capacity
     seconds: float
 
 
-def row(kind: str, address: Address, limit: float, question: Question) -> None:
-    """Load the server at `address`, whose limit is `limit`, and print what became of it."""
-    asked, most, alone, seconds = question
+def row(kind: str, server: Running, limit: float, question: Question) -> None:
+    """Load a server whose limit is `limit`, and print what became of it."""
+    asked, most, (alone, alone_cpu_s), seconds = question
+    address = address_of(server.url)
     load = loaded(address, asked, round(TIMES * alone * most) + CLIENTS)
     with probing(address) as health:
-        if kind == "open":
-            seen = load.open(TIMES * alone, seconds)
-        else:
-            seen = load.closed(seconds)
+        cpu_s, own_s = server.cpu_s(), time.process_time()
+        seen = load.open(TIMES * alone, seconds) if kind == "open" else load.closed(seconds)
+        cpu_s, own_s = server.cpu_s() - cpu_s, time.process_time() - own_s
     load.close()
-    after = capacity(address, asked, 1.0, warm_s=0.0)
+    after = capacity(server, asked, 1.0, warm_s=0.0).rate
     figures = (
         *(f"{kind} loop", f"{limit:g} s" if limit else "none", f"{seen.rate:,.0f}", f"{seen.rate / alone:.0%}"),
         *(f"{seen.in_time(most):,.0f}", f"{p99(seen.answered):,.0f}", f"{len(seen.refused) / seen.seconds:,.0f}"),
         f"{sorted(seen.refused)[len(seen.refused) // 2] * 1e3:.1f}" if seen.refused else "",
         *(f"{p99(seen.refused):.1f}" if seen.refused else "", f"{p99(health):.1f}", f"{after / alone:.0%}"),
+        *(f"{alone_cpu_s * load.answers / cpu_s:.0%}", f"{own_s / (seen.seconds + WARM_S):.0%}"),
     )
     print(f"| {' | '.join(figures)} |", flush=True)
 
@@ -251,23 +264,26 @@ def measure(shape: Shape, limit: float, seconds: float, folder: Path) -> None:
         prepare(shape, folder)
     asked = requests(shape)
     with ExitStack() as stack:
-        addresses = {most: served(stack, folder, most) for most in (limit, 0.0)}
-        for address in addresses.values():
-            capacity(address, asked, 1.0)
-        alone = capacity(addresses[0.0], asked, seconds)
-        print(f"\n({shape.name}) {shape.n_items:,} items: capacity {alone:,.0f} answers/s\n")
+        servers = {most: served(stack, folder, most) for most in (limit, 0.0)}
+        for server in servers.values():
+            capacity(server, asked, 1.0)
+        alone = capacity(servers[0.0], asked, seconds)
+        print(
+            f"\n({shape.name}) {shape.n_items:,} items: capacity {alone.rate:,.0f} answers/s,"
+            f" {alone.each_cpu_s * 1e6:,.0f} µs of the server's processor time for each\n"
+        )
         print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
         for kind in ("open", "closed"):
-            for most, address in addresses.items():
-                row(kind, address, most, Question(asked, limit, alone, seconds))
-        beside_batches(addresses[limit], shape, seconds)
+            for most, server in servers.items():
+                row(kind, server, most, Question(asked, limit, alone, seconds))
+        beside_batches(address_of(servers[limit].url), shape, seconds)
 
 
-def served(stack: ExitStack, folder: Path, limit: float) -> Address:
+def served(stack: ExitStack, folder: Path, limit: float) -> Running:
     port = free_port()
     command = [sys.executable, "-m", "svc", "serve", "--recipes", str(folder / "recipes"), "--port", str(port)]
     ENV["SVC_MAX_QUEUE_SECONDS"] = str(limit)
-    return address_of(stack.enter_context(running(command, port, "/v1/health")).url)
+    return stack.enter_context(running(command, port, "/v1/health"))
 
 
 def main() -> None:
