@@ -63,8 +63,8 @@ def test_worse_than_its_rivals_is_pruned_on_the_way() -> None:
     outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(rivals=rivals), lambda: None)
     assert outcome.state == "pruned"
     assert len(outcome.curve) < 5
-    looked = run_trial(Objective({look.STEP: 0.1, 1: 0.9}), task(looks=(0.4, 0.5, 0.6, 0.7, 0.8)), lambda: None)
-    assert (looked.state, looked.curve) == ("pruned", {look.STEP: 0.1})
+    looked = run_trial(Objective({look.LOOK: 0.1, 1: 0.9}), task(looks=(0.4, 0.5, 0.6, 0.7, 0.8)), lambda: None)
+    assert (looked.state, looked.curve) == ("pruned", {look.LOOK: 0.1})
 
 
 def test_time_that_is_over_ends_it_at_the_next_report() -> None:
