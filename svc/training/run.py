@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from svc.training.storage import StorageLocation, preflight
 from svc.training.trials import SearchResult
 
 if TYPE_CHECKING:
+    from svc.recipe.promotion_schema import Promotion
     from svc.training.certainty import Certainty
     from svc.training.final import FinalModel
 
@@ -236,6 +237,8 @@ class _Run:
         self.progress.phase("measuring the winner")
         certainty = measure_certainty(task, result)
         variety = self._variety(task, result, certainty)
+        # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
+        certainty = replace(certainty, trained=None, winner=certainty.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = self._final_model(task, result)
         matrix, model = final.matrix, final.model
@@ -271,14 +274,19 @@ class _Run:
         self._done(head, published, result, exit_code)
         return TrainResult(exit_code, published.artifact, None if promotion is None else promotion["decision"])
 
-    def _decide(self, task: prepare.Task, certainty: Certainty, keys: signing.SigningKeys) -> dict[str, Any] | None:
+    @property
+    def _rules(self) -> Promotion | None:
+        """What the new model has to show beside the live one; None: nothing."""
         rules = self.loaded.recipe.promotion
-        if rules is None or rules.mode == "off":
+        return None if rules is None or rules.mode == "off" else rules
+
+    def _decide(self, task: prepare.Task, certainty: Certainty, keys: signing.SigningKeys) -> dict[str, Any] | None:
+        if self._rules is None:
             return None
         from svc.training.compare import decide
 
         self.progress.phase("comparing with the live model")
-        return decide(task, rules, certainty.winner, keys, self.settings)
+        return decide(task, self._rules, certainty.winner, keys, self.settings)
 
     def _variety(self, task: prepare.Task, result: SearchResult, certainty: Certainty) -> Mapping[str, Any] | None:
         """What diversity costs the winner, for the report; None where none is written or the recipe leaves it out."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from svc.model.query import Query
 from svc.model.rehearsal import rehearse
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training import certainty, final
 from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, TrainResult, train
 
@@ -78,6 +81,30 @@ def test_the_artifact_says_what_was_trained_and_answers(make_recipe: Make) -> No
     assert (model.n_users, model.n_items) == (80, 40)
     ranking = model.rank([Query(limit=40, user=0)])[0]
     assert len(ranking.items) <= 40 - 12
+
+
+def test_the_measured_model_is_gone_when_the_final_one_is_trained(
+    make_recipe: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two models at once would be the most memory that a training over large data takes."""
+    measured: list[weakref.ref[Any]] = []
+    gone: list[bool] = []
+    measure, train_last = certainty.measure_certainty, final.train_final
+
+    def watched(*arguments: Any) -> Any:
+        found = measure(*arguments)
+        measured.append(weakref.ref(found.trained))
+        return found
+
+    def last_of_all(*arguments: Any) -> Any:
+        gc.collect()
+        gone.append(measured[0]() is None)
+        return train_last(*arguments)
+
+    monkeypatch.setattr(certainty, "measure_certainty", watched)
+    monkeypatch.setattr(final, "train_final", last_of_all)
+    assert run(make_recipe()).exit_code == 0
+    assert gone == [True]
 
 
 def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
