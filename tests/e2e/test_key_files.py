@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,6 +15,14 @@ from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, popularity_model, 
 
 pytestmark = pytest.mark.integration
 OLD, NEW = "o" * 43, "n" * 43
+
+
+@pytest.fixture(autouse=True)
+def heard_hangups() -> Iterator[None]:
+    """A server that is started under nohup does not hear SIGHUP, and these tests may be run so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
 
 
 def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
