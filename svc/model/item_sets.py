@@ -113,9 +113,14 @@ def _unpacked(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
 def distinct(columns: NDArray[Any]) -> NDArray[Any]:
     """The different ones of some columns, rising."""
     rising = np.sort(columns)
+    return rising[firsts(rising)]
+
+
+def firsts(rising: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whether each of some rising columns is the first of its equals."""
     is_first = np.ones(len(rising), dtype=np.bool_)
     np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
-    return rising[is_first]
+    return is_first
 
 
 def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:

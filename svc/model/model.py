@@ -15,7 +15,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet, distinct, joined
+from svc.model.item_sets import ItemSet, distinct, firsts, joined
 from svc.model.presentation import arranged, explained, pool_of
 from svc.model.query import (
     NO_ITEMS,
@@ -384,8 +384,7 @@ def _added_up(
         weights = np.ones(len(columns))
     order = columns.argsort(kind="stable")
     rising = columns[order]
-    is_first = np.ones(len(rising), dtype=np.bool_)
-    np.not_equal(rising[1:], rising[:-1], out=is_first[1:])
+    is_first = firsts(rising)
     found = rising[is_first].astype(np.int32, copy=False)
     total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(found)).astype(np.float64, copy=False)
     return found, None if (total == 1.0).all() else total

@@ -7,7 +7,7 @@ comes from a small study in memory that holds just those, with a generator seede
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -143,29 +143,36 @@ class AlgorithmSampler(BaseSampler):
         complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
         if not complete:
             return self._suggest(known, space, number, share)
-        best, tried = max(complete, key=lambda trial: trial.value or 0.0), [trial.params for trial in known]
-        suggestion: dict[str, Any] = {}
-        for attempt in range(_ATTEMPTS):
-            suggestion = _near(best.params, space, np.random.default_rng([self._seed, number, attempt]))
-            if suggestion not in tried:
-                break
-        return suggestion
+        best = max(complete, key=lambda trial: trial.value or 0.0)
+        return _untried(
+            known,
+            lambda attempt: _near(best.params, space, np.random.default_rng([self._seed, number, attempt])),
+        )
 
     def _suggest(
         self, known: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
-        """A suggestion that no known trial has tried, or after some attempts one that has."""
-        tried = [trial.params for trial in known]
-        suggestion: dict[str, Any] = {}
-        for attempt in range(_ATTEMPTS):
+        """What TPE suggests after the known trials, and none of them has tried."""
+
+        def suggest(attempt: int) -> dict[str, Any]:
             seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
             sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(3, share // 3)), constant_liar=True)
             local = optuna.create_study(direction="maximize", sampler=sampler)
             local.add_trials([_copy(trial) for trial in known if trial.state is not TrialState.FAIL])
-            suggestion = local.ask(fixed_distributions=space).params
-            if suggestion not in tried:
-                break
-        return suggestion
+            return local.ask(fixed_distributions=space).params
+
+        return _untried(known, suggest)
+
+
+def _untried(known: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """The first suggestion that no known trial has tried, or after some attempts one that has."""
+    tried = [trial.params for trial in known]
+    suggestion: dict[str, Any] = {}
+    for attempt in range(_ATTEMPTS):
+        suggestion = suggest(attempt)
+        if suggestion not in tried:
+            break
+    return suggestion
 
 
 def _near(params: Mapping[str, Any], space: Mapping[str, BaseDistribution], rng: np.random.Generator) -> dict[str, Any]:

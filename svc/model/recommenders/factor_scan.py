@@ -85,6 +85,10 @@ class Layout:
         """A position from which on no norm reaches `norm`; it may be beyond the first such."""
         return bisect_right(self.norms, -norm, key=float.__neg__) * NORM_STEP
 
+    def end_of_reach(self, score: float, length: float) -> int:
+        """A position from which on no item reaches `score`, above 0, with a vector of norm `length`."""
+        return self.end_of_norms(score / length * (1 - 1e-9))
+
     def scores(self, vectors: Scores, start: int, stop: int, *, cosine: bool) -> Scores:
         """Approximate scores of the positions start..stop, (b, stop − start)."""
         factors = self.factors[start:stop]
@@ -159,7 +163,7 @@ class _Lone(NamedTuple):
         while True:
             bound = max(bound, _kth(values, limit))
             if not self.cosine and bound > self.slack:
-                end = min(end, self.layout.end_of_norms((bound - self.slack) / length * (1 - 1e-9)))
+                end = min(end, self.layout.end_of_reach(bound - self.slack, length))
             if stop >= end:
                 return positions[values >= _floor(bound, self.slack)], bound
             start, stop = stop, min(stop + size, end)
@@ -222,7 +226,7 @@ def scan_few(
         values = np.concatenate([values, layout.scores_at(approximate, part, cosine=cosine)])
         bound, start, size = max(bound, _kth(values, limit)), start + size, 2 * size
         if not cosine and bound > slack:
-            places = places[: places.searchsorted(layout.end_of_norms((bound - slack) / length * (1 - 1e-9)))]
+            places = places[: places.searchsorted(layout.end_of_reach(bound - slack, length))]
     return _ranked(layout, vector, limit, kept[values >= _floor(bound, slack)], cosine=cosine)
 
 
