@@ -3,8 +3,9 @@
     python -m benchmarks.training_quality ratings.csv --user user_id --item item_id --time ts [--scheme time_user]
     python -m benchmarks.training_quality train.csv --test test.csv [--algorithms IALS RP3beta Blend]
 
-Both sides see the same split and the same number of trials for each algorithm. Prints when svc's search reached each
-of its best scores, one line an algorithm, and the totals in seconds. `--no-tune` leaves irspack out.
+Both sides see the same split. Beside irspack every tuned algorithm has the same number of trials, which it keeps though
+it may be clearly behind. Prints when svc's search reached each of its best scores, one line an algorithm, and the totals
+in seconds. `--no-tune` leaves irspack out, and the trials go where svc wants them.
 
 With `--test` it follows the protocol of a public split: the search sees nothing but a holdout of the first file, its
 winner is trained on the whole of that file, and recall@20 and ndcg@20 are means over all users of the second file.
@@ -87,11 +88,17 @@ def recipe(folder: Path, options: argparse.Namespace) -> Any:
             "seed": SEED,
             "split": {"scheme": options.scheme, "heldout_ratio": options.heldout_ratio, "seed": SEED},
             **({"parallelism": options.workers} if options.workers else {}),
+            **({} if options.no_tune or options.test else {"per_algorithm_trials": equal_shares(options)}),
         },
         "output": {"path": "quality.svc"},
     }
     (folder / "quality.yaml").write_text(json.dumps(text), encoding="utf-8")
     return load_recipe(folder / "quality.yaml", {}, settings=Settings())
+
+
+def equal_shares(options: argparse.Namespace) -> dict[str, int]:
+    tuned = [name for name in options.algorithms if not name.startswith(("Blend", "TopPop"))]
+    return {name: max(1, options.trials // len(tuned)) for name in tuned}
 
 
 def run_svc(folder: Path, options: argparse.Namespace) -> tuple[prepare.Task, SearchResult, Watch]:
