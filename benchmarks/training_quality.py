@@ -3,9 +3,9 @@
     python -m benchmarks.training_quality ratings.csv --user user_id --item item_id --time ts [--scheme time_user]
     python -m benchmarks.training_quality train.csv --test test.csv [--algorithms IALS RP3beta Blend]
 
-Both sides see the same split. Beside irspack every tuned algorithm has the same number of trials, which it keeps though
-it may be clearly behind. Prints when svc's search reached each of its best scores, one line an algorithm, and the totals
-in seconds. `--no-tune` leaves irspack out, and the trials go where svc wants them.
+Both sides see the same split. Beside irspack every tuned algorithm has the same number of trials, and keeps them though
+it may be clearly behind. Prints when svc's search reached each of its best scores, one line an algorithm, and totals in
+seconds. `--no-tune` leaves irspack out, and the trials go where svc wants them.
 
 With `--test` it follows the protocol of a public split: the search sees nothing but a holdout of the first file, its
 winner is trained on the whole of that file, and recall@20 and ndcg@20 are means over all users of the second file.

@@ -21,7 +21,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.recipe.algorithms import BLEND, BLENDED
 from svc.training.blended import FACTORS, BlendedRecommender, standardized
 from svc.training.decay import HALF_LIFE
-from svc.training.evaluate import Evaluation, Scorer, Scores, scorer_of
+from svc.training.evaluate import Evaluation, Rows, Scorer, Scores, scorer_of
 from svc.training.objective import refit_winner
 from svc.training.prepare import Task
 from svc.training.trials import SearchResult, TrialRecord, by_score
@@ -62,7 +62,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     number = 1 + max(trial.number for trial in result.trials)
     record = TrialRecord(number, BLEND, {"weights": found, **shared}, "complete", None, {}, None, 0.0, parts)
     blend = BlendedRecommender([trained[place] for place in kept], record)
-    judged = objective.judge.full.judge(blend.get_score_block, objective.seen)
+    judged = objective.judge.full.judge(blend.get_score, objective.seen)
     seconds = round(time.monotonic() - began, 3)
     record = replace(record, score=judged.metrics[objective.metric], metrics=judged.metrics, seconds=seconds)
     logs.emit(events.BLEND_SEARCHED, weights=found, score=record.score, seconds=record.seconds)
@@ -112,11 +112,10 @@ class _Search:
 
     def __init__(self, sample: Evaluation, scorers: Sequence[Scorer], task: Task) -> None:
         self._sample = sample
-        self._judged = sample.judged + sample.offset
         self._scorers = scorers
         self._seen = task.objective.seen
         self._metric = task.objective.metric
-        self._blocks: dict[tuple[int, int], _Block] = {}
+        self._blocks: dict[int, _Block] = {}
         self._scores: dict[Weights, float] = {}
 
     def best(self) -> Weights:
@@ -135,21 +134,22 @@ class _Search:
         if weights not in self._scores:
             shares = np.array(weights, dtype=np.float32) / _STEPS
 
-            def scorer(begin: int, end: int) -> Scores:
-                block = self._block(begin, end)
-                scores = np.full((end - begin, self._seen.shape[1]), -np.inf, dtype=np.float32)
+            def scorer(rows: Rows) -> Scores:
+                block = self._block(rows)
+                scores = np.full((len(rows), self._seen.shape[1]), -np.inf, dtype=np.float32)
                 scores[block.rows, block.columns] = shares @ block.values
                 return scores
 
             self._scores[weights] = self._sample.metrics(scorer, self._seen)[self._metric]
         return self._scores[weights]
 
-    def _block(self, begin: int, end: int) -> _Block:
-        if (begin, end) not in self._blocks:
-            judged = self._judged[(self._judged >= begin) & (self._judged < end)] - begin
-            parts = [scores[judged] for scores in standardized(self._scorers, begin, end)]
+    def _block(self, users: Rows) -> _Block:
+        """Of these users, who come together again for all weights."""
+        first = int(users[0])
+        if first not in self._blocks:
+            parts = standardized(self._scorers, users)
             wanted = np.zeros(parts[0].shape, dtype=np.bool_)
-            seen = self._seen[begin:end][judged]
+            seen = self._seen[users]
             for scores in parts:
                 ranked = scores.copy()
                 ranked[seen.nonzero()] = -np.inf
@@ -158,8 +158,8 @@ class _Search:
                 np.put_along_axis(wanted, best, values=True, axis=1)
             rows, columns = wanted.nonzero()
             values = np.array([scores[rows, columns] for scores in parts])
-            self._blocks[begin, end] = _Block(judged[rows], columns, values)
-        return self._blocks[begin, end]
+            self._blocks[first] = _Block(rows, columns, values)
+        return self._blocks[first]
 
 
 def simplex(n_parts: int, step: int) -> Iterator[Weights]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from svc.training.evaluate import Scorer, Scores, scorer_of
+from svc.training.evaluate import Rows, Scorer, Scores, scorer_of
 from svc.training.trials import TrialRecord
 
 FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
@@ -30,16 +30,16 @@ class BlendedRecommender:
         """The interactions that it was trained on."""
         return self.trained[0].X_train_all
 
-    def get_score_block(self, begin: int, end: int) -> Scores:
-        """Scores of these users, (end − begin, items)."""
-        return weighted(standardized(self._scorers, begin, end), self.weights)
+    def get_score(self, rows: Rows) -> Scores:
+        """Scores of these users, (rows, items)."""
+        return weighted(standardized(self._scorers, rows), self.weights)
 
 
-def standardized(scorers: Sequence[Scorer], begin: int, end: int) -> list[Scores]:
+def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
     """Each part's float32 scores of these users, divided by their deviation over all items; 0 where that is 0."""
     found = []
     for scorer in scorers:
-        scores = np.asarray(scorer(begin, end), dtype=np.float32)
+        scores = np.asarray(scorer(rows), dtype=np.float32)
         deviations = scores.std(axis=1, dtype=np.float64)[:, np.newaxis]
         scale = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
         found.append(scores * scale.astype(np.float32))

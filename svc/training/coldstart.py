@@ -154,7 +154,7 @@ def _student(values: NDArray[np.float64]) -> list[float]:
 
 
 def _constant(order: NDArray[np.float64]) -> Scorer:
-    return lambda begin, end: np.tile(order, (end - begin, 1))
+    return lambda rows: np.tile(order, (len(rows), 1))
 
 
 def _scorer(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer:
@@ -162,9 +162,9 @@ def _scorer(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer
     placed = place(trained, side, features).astype(np.float32)
     if side == "user":
         items = trained.get_item_embedding()
-        return lambda begin, end: placed[begin:end] @ items.T
+        return lambda rows: placed[rows] @ items.T
     users = trained.get_user_embedding()
-    return lambda begin, end: users[begin:end] @ placed.T
+    return lambda rows: users[rows] @ placed.T
 
 
 def place(trained: Any, side: SideName, features: sparse.csr_matrix) -> NDArray[np.float64]:

@@ -25,9 +25,10 @@ METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy",
 _BLOCK_BYTES = 32 << 20
 _SCORE_DIGITS = 12
 
+Rows = NDArray[np.int64]
 Scores = NDArray[Any]
-Scorer = Callable[[int, int], Scores]
-"""(begin, end) to the scores of these rows of the training matrix, (end − begin, items), free to overwrite."""
+Scorer = Callable[[Rows], Scores]
+"""(r,) ascending rows of the training matrix to their scores, (r, items), free to overwrite."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,13 +138,12 @@ class Evaluation:
 
     def _ranked(self, scorer: Scorer, seen: sparse.csr_matrix, size: int) -> Iterator[tuple[Scores, list[list[int]]]]:
         """Judged users by blocks: their scores of all items, and their `size` best items."""
-        judged = self.judged
-        for begin, end in _runs(judged, self._rows_per_block()):
-            rows = judged[(judged >= begin) & (judged < end)] - begin
-            scores = scorer(self.offset + begin, self.offset + end)
-            _mask(scores, seen[self.offset + begin : self.offset + end])
-            scores = scores[rows] if len(rows) < len(scores) else scores
-            yield scores, _best(scores, size, self._ties, begin + rows)
+        judged, step = self.judged, self._rows_per_block()
+        for begin in range(0, len(judged), step):
+            rows = judged[begin : begin + step]
+            scores = scorer(self.offset + rows)
+            _mask(scores, seen[self.offset + rows])
+            yield scores, _best(scores, size, self._ties, rows)
 
     def _rows_per_block(self) -> int:
         return int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.heldout.shape[1], 1)))))
@@ -154,13 +154,13 @@ def scorer_of(recommender: Any) -> Scorer:
     trainer = getattr(recommender, "trainer", None)
     if hasattr(trainer, "core_trainer"):
         users, items = recommender.get_user_embedding(), recommender.get_item_embedding()
-        return lambda begin, end: users[begin:end] @ items.T
+        return lambda rows: users[rows] @ items.T
     weights = getattr(recommender, "_W", None)
     if weights is not None:
         return _history_scorer(recommender.X_train_all, weights)
     if hasattr(recommender, "score_"):
-        return lambda begin, end: np.repeat(recommender.score, end - begin, axis=0)
-    scorer: Scorer = recommender.get_score_block
+        return lambda rows: np.repeat(recommender.score, len(rows), axis=0)
+    scorer: Scorer = recommender.get_score
     return scorer
 
 
@@ -168,21 +168,10 @@ def _history_scorer(history: sparse.csr_matrix, weights: Any) -> Scorer:
     """Item weights in row order, whatever order training left them in: a history then reads whole rows."""
     if not sparse.issparse(weights):
         dense = np.ascontiguousarray(weights)
-        rows = history.astype(dense.dtype)
-        return lambda begin, end: np.asarray(rows[begin:end] @ dense)
+        histories = history.astype(dense.dtype)
+        return lambda rows: np.asarray(histories[rows] @ dense)
     by_row = weights.tocsr()
-    return lambda begin, end: (history[begin:end] @ by_row).toarray()
-
-
-def _runs(rows: NDArray[np.intp], size: int) -> list[tuple[int, int]]:
-    """Ranges of at most `size` rows that together hold all of `rows`."""
-    starts: list[tuple[int, int]] = []
-    at = 0
-    while at < len(rows):
-        begin = int(rows[at])
-        at = int(np.searchsorted(rows, begin + size))
-        starts.append((begin, int(rows[at - 1]) + 1))
-    return starts
+    return lambda rows: (history[rows] @ by_row).toarray()
 
 
 def _mask(scores: Scores, seen: sparse.csr_matrix) -> None:

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from svc.model.model import Model
 from svc.model.query import Query, Ranking
-from svc.training.evaluate import Scores
+from svc.training.evaluate import Rows, Scores
 from svc.training.split import Split
 
 _AT_ONCE = 256
@@ -70,17 +70,17 @@ class LiveScores:
         self._column_of = _inverse(places.columns, model.n_items)
         self._gone = np.flatnonzero(self._column_of < 0).astype(np.int32)
 
-    def __call__(self, begin: int, end: int) -> Scores:
-        scores = np.full((end - begin, len(self._places.columns)), -np.inf)
-        rows = begin + np.flatnonzero(self._places.rows[begin:end] >= 0)
-        parts = [rows[start : start + _AT_ONCE] for start in range(0, len(rows), _AT_ONCE)]
+    def __call__(self, rows: Rows) -> Scores:
+        scores = np.full((len(rows), len(self._places.columns)), -np.inf)
+        known = np.flatnonzero(self._places.rows[rows] >= 0)
+        parts = [known[start : start + _AT_ONCE] for start in range(0, len(known), _AT_ONCE)]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for part, rankings in zip(parts, pool.map(self._rank, parts), strict=True):
-                for row, ranking in zip(part.tolist(), rankings, strict=True):
-                    scores[row - begin, self._column_of[ranking.items]] = ranking.scores
+            for part, rankings in zip(parts, pool.map(self._rank, [rows[part] for part in parts]), strict=True):
+                for place, ranking in zip(part.tolist(), rankings, strict=True):
+                    scores[place, self._column_of[ranking.items]] = ranking.scores
         return scores
 
-    def _rank(self, rows: NDArray[np.int64]) -> list[Ranking]:
+    def _rank(self, rows: Rows) -> list[Ranking]:
         queries = [self._query(row, 2 * self._cutoff) for row in rows.tolist()]
         rankings = self._model.rank(queries)
         for place, (query, ranking) in enumerate(zip(queries, rankings, strict=True)):

@@ -10,7 +10,7 @@ from svc.training.blended import standardized, weighted
 def test_scores_of_each_user_have_deviation_1_over_all_items() -> None:
     """A user for whom a part gives every item the same score gets nothing of it."""
     table = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
-    first, second = standardized([lambda a, b: table[a:b], lambda a, b: 100 * table[a:b]], 0, 2)
+    first, second = standardized([lambda rows: table[rows], lambda rows: 100 * table[rows]], np.arange(2))
     np.testing.assert_allclose(first.std(axis=1), [1.0, 0.0], rtol=1e-6)
     np.testing.assert_allclose(first, second, rtol=1e-6)
     assert first.dtype == np.float32

@@ -61,7 +61,7 @@ def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_the_users_order
     scores = rng.integers(0, levels, (12, n_items)) / 4.0
     seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))
     truth = sparse.csr_matrix(np.ones((12, n_items), dtype=np.float32))
-    found = Evaluation(truth, offset=0, cutoff=cutoff, seed=3).rankings(lambda b, e: scores[b:e].copy(), seen)
+    found = Evaluation(truth, offset=0, cutoff=cutoff, seed=3).rankings(lambda rows: scores[rows], seen)
     ties = TieOrder(12, n_items, 3)
     for user in range(12):
         items = np.setdiff1d(np.arange(n_items), seen[user].indices)
@@ -112,7 +112,7 @@ def test_disjoint_users_score_about_what_chance_gives() -> None:
     seen = sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=truth.shape) - truth
     seen.eliminate_zeros()
     judge = Evaluation(truth, offset=0, cutoff=20, seed=7)
-    found = judge.judge(lambda begin, end: np.zeros((end - begin, len(columns))), seen.tocsr()).by_user("hit")
+    found = judge.judge(lambda rows: np.zeros((len(rows), len(columns))), seen.tocsr()).by_user("hit")
     low, high = interval(found, seed=1)
     assert low <= 20 / (len(columns) - each + 1) <= high
 
@@ -120,7 +120,7 @@ def test_disjoint_users_score_about_what_chance_gives() -> None:
 def test_seen_items_never_count() -> None:
     """A held-out item that is also in training can not be recommended."""
     truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
-    found = Evaluation(truth, offset=0, cutoff=4).metrics(lambda begin, end: np.ones((end - begin, 4)), truth)
+    found = Evaluation(truth, offset=0, cutoff=4).metrics(lambda rows: np.ones((len(rows), 4)), truth)
     assert found["hit"] == 0.0
 
 
@@ -131,3 +131,17 @@ def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
     assert np.count_nonzero(np.diff(one.heldout.indptr)) == 7
     assert (one.heldout != two.heldout).nnz == 0
     assert evaluation.sample(1000, 1) is evaluation
+
+
+@pytest.mark.parametrize("n_users", [1, 7, 1000])
+def test_nobody_is_scored_but_those_who_are_judged(n_users: int) -> None:
+    """Each of them once, wherever in the matrix they are: scoring is what an epoch's judgement costs."""
+    judge = Evaluation(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
+    scored: list[int] = []
+
+    def scorer(rows: np.ndarray) -> np.ndarray:
+        scored.extend(rows.tolist())
+        return np.zeros((len(rows), HELD.shape[1]))
+
+    judge.metrics(scorer, TRAIN)
+    assert scored == (20 + judge.judged).tolist()

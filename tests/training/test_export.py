@@ -258,7 +258,7 @@ def test_a_blend_is_served_as_the_search_has_scored_it(counts: bool) -> None:
     matrix = interactions(counts=counts)
     recommender = blended(matrix)
     model = exported(BLEND, recommender, matrix)
-    expected = recommender.get_score_block(0, N_USERS).astype(np.float64)
+    expected = recommender.get_score(np.arange(N_USERS)).astype(np.float64)
     expected[matrix.nonzero()] = -np.inf
     rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
     found = np.array([scores_by_column(ranking) for ranking in rankings])

@@ -25,14 +25,14 @@ def test_its_rankings_are_those_of_all_its_scores(name: str, cutoff: int) -> Non
     known = places.history(model)
     judge = Evaluation(truth, offset=0, cutoff=cutoff, seed=1)
 
-    def everything(begin: int, end: int) -> np.ndarray:
-        scores = np.full((end - begin, len(columns)), -np.inf)
-        for row in range(begin, end):
+    def everything(wanted: np.ndarray) -> np.ndarray:
+        scores = np.full((len(wanted), len(columns)), -np.inf)
+        for place, row in enumerate(wanted.tolist()):
             if rows[row] >= 0:
                 ranking = model.rank([Query(N_ITEMS, user=int(rows[row]), include_seen=True)])[0]
                 own = np.full(N_ITEMS, -np.inf)
                 own[ranking.items] = ranking.scores
-                scores[row - begin] = np.where(columns >= 0, own[columns], -np.inf)
+                scores[place] = np.where(columns >= 0, own[columns], -np.inf)
         return scores
 
     found = judge.rankings(LiveScores(model, places, seen + known, cutoff), seen + known)

@@ -47,14 +47,14 @@ def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArr
     places = Places.of(model, task.split, task.data.trained.user_ids, task.data.trained.item_ids)
     judge = heldout(task)
 
-    def scorer(begin: int, end: int) -> NDArray[np.float64]:
-        scores = np.full((end - begin, len(places.columns)), -np.inf)
-        for row in range(begin, end):
+    def scorer(rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        scores = np.full((len(rows), len(places.columns)), -np.inf)
+        for place, row in enumerate(rows.tolist()):
             user = int(places.rows[row])
             ranking = model.rank([Query(model.n_items, user=user, include_seen=not leaves_out_history)])[0]
             by_column = np.full(model.n_items, -np.inf)
             by_column[ranking.items] = ranking.scores
-            scores[row - begin] = by_column[places.columns]
+            scores[place] = by_column[places.columns]
         return scores
 
     return judge.judge(scorer, task.objective.seen).by_user(task.objective.metric)

@@ -50,7 +50,7 @@ def parts(seed: int = 0) -> tuple[Winner, Evaluation, sparse.csr_matrix, Model]:
     )
     model.ready()
     exact = users.astype(np.float64) @ items.T.astype(np.float64)
-    winner = Winner(lambda begin, end: exact[begin:end].copy(), scorer)
+    winner = Winner(lambda rows: exact[rows], scorer)
     return winner, Evaluation(heldout, offset=0, cutoff=CUTOFF), seen, model
 
 
@@ -100,9 +100,7 @@ def test_a_model_without_similarities_gains_nothing() -> None:
     """Popularity: the same lists for every value."""
     winner, evaluation, seen, _ = parts()
     scores = np.arange(N_ITEMS, dtype=np.float64)
-    popular = replace(
-        winner, scorer=lambda begin, end: np.tile(scores, (end - begin, 1)), served=PopularityScorer(scores)
-    )
+    popular = replace(winner, scorer=lambda rows: np.tile(scores, (len(rows), 1)), served=PopularityScorer(scores))
     rows = measure_variety(popular, evaluation, seen, seed=1)["values"]
     assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
 
