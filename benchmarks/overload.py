@@ -136,7 +136,8 @@ class Load:
             while due <= now and free:
                 self._send(free.popleft(), now)
                 due += 1 / rate
-            free.extend(number for number, _ in self._arrived(max(min(due - now, 0.01), 0.0), counted_from))
+            pause = max(min(due - now, 0.01), 0.0) if free else 0.01
+            free.extend(number for number, _ in self._arrived(pause, counted_from))
         return Seen(self.answered, self.refused, seconds, max(0, int((ends - due) * rate)))
 
     def _send(self, number: int, due: float) -> None:

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import math
 import secrets
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
+
+import trio
 
 from svc import events, logs
 from svc.errors import InvalidApiKey, MissingApiKey
 from svc.serving.api.api_keys import digest, is_well_formed
-
-if TYPE_CHECKING:
-    import trio
+from svc.serving.api.slowing import Slowing
 
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024
 HASHING_THREADS = 1
-REFUSALS_PER_S = 50.0
-REFUSAL_BURST_S = 1.0
+REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
 LONGEST_WAIT_S = 20.0
 
 Value = TypeVar("Value")
@@ -83,7 +81,7 @@ class Authenticator:
         self._secret = secrets.token_bytes(32)
         self._accepted: Recent[str] = Recent(ACCEPTED_KEYS)
         self._seen: Recent[bool] = Recent(FIRST_SEEN_CLIENTS)
-        self._next_refusal = -math.inf
+        self._refusals = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
 
     @property
     def required(self) -> bool:
@@ -122,24 +120,14 @@ class Authenticator:
                 if keys is self._keys:  # otherwise the keys were replaced meanwhile, and an old one must not be cached
                     self._accepted.put(self._fingerprint(value), kid)
                 return kid
-        await self._pace_refusals()
+        if wait_s := self._refusals.next_wait_s():
+            await trio.sleep(wait_s)
         logs.emit(events.AUTH_INVALID_KEY, client=client, reason="missing" if value is None else "wrong")
         if value is None:
             raise MissingApiKey
         raise InvalidApiKey
 
-    async def _pace_refusals(self) -> None:
-        import trio
-
-        now = trio.current_time()
-        turn = max(self._next_refusal, now - REFUSAL_BURST_S) + 1 / REFUSALS_PER_S
-        self._next_refusal = min(turn, now + LONGEST_WAIT_S)  # so that a flood is forgotten soon after it ends
-        if self._next_refusal > now:
-            await trio.sleep(self._next_refusal - now)
-
     async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
-        import trio
-
         digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._limiter, abandon_on_cancel=True)
         found = None
         for kid, entry in keys.items():  # all of them, so that the time taken does not reveal which one matched

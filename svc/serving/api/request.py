@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from functools import partial
+from typing import NoReturn, TypeVar
 
 import trio
 
@@ -123,7 +124,23 @@ class Request:
                 self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
                 raise
         if policies is not None and kid is not None:
-            self.permit = policies.admit(kid, endpoint, recipe)
+            try:
+                self.permit = policies.admit(kid, endpoint, recipe)
+            except ApiError as refusal:
+                await self._slowed(refusal, policies.next_wait_s(kid))
+
+    async def charge(self, permit: Permit, count: int) -> None:
+        """Count a batch of so many requests. Raises RateLimited, and ClientGone as `authenticate` does."""
+        try:
+            permit.charge(count)
+        except ApiError as refusal:
+            await self._slowed(refusal, permit.next_wait_s())
+
+    async def _slowed(self, refusal: ApiError, wait_s: float) -> NoReturn:
+        """Raise the refusal when its turn has come."""
+        if wait_s:
+            await self._unless_gone(partial(trio.sleep, wait_s))
+        raise refusal
 
     async def body(self) -> Body:
         """The body, taken for JSON whatever Content-Type says: many clients forget to set it.

@@ -19,7 +19,7 @@ from svc.errors import (
 from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
 from svc.model.query import Prepared, Ranking
 from svc.serving.api.bodies import Body
-from svc.serving.api.endpoint import Route
+from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.failures import log_failure
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.overload import Patience, overloaded
@@ -69,7 +69,6 @@ class Verbs:
         """The response, counted in the request metrics. Raises the error that is to be answered."""
         started = time.perf_counter()
         status = "error"
-        self._present += 1
         try:
             response = await self._answer(request, route)
             status = "ok"
@@ -77,7 +76,6 @@ class Verbs:
             status = error.metric_status
             raise
         finally:
-            self._present -= 1
             metrics = self._state.metrics
             recipe = route.name if self._state.registry.get(route.name) else UNKNOWN_RECIPE
             metrics.of(REQUESTS, recipe=recipe, status=status).inc()
@@ -89,6 +87,13 @@ class Verbs:
         if request.late_s:
             raise overloaded(request.late_s)
         await request.authenticate(endpoint, route.name)
+        self._present += 1
+        try:
+            return await self._admitted(request, route, endpoint)
+        finally:
+            self._present -= 1
+
+    async def _admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
         served = self._served(route.name)
         patience = Patience(request.headers, request.arrived_s, self._most_s)
         lane, is_batch = served.lane, endpoint.is_batch
@@ -97,7 +102,7 @@ class Verbs:
         )
         body = await request.body()
         if request.permit is not None and route.verb in BATCH:
-            request.permit.charge(elements_in(body))
+            await request.charge(request.permit, elements_in(body))
         header = AnswerHeader(request.request_id, route.name, served.model_version)
         if route.verb in SINGLE:
             answer = await self._single(route.verb, body, served, header)

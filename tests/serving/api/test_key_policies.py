@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
@@ -17,12 +18,14 @@ from hypothesis import strategies as st
 
 from svc.errors import ConfigError, RateLimited
 from svc.metrics import Metrics
+from svc.serving.api import key_policies
 from svc.serving.api.api_keys import hash_api_key, parse_api_keys
 from svc.serving.api.endpoint import Endpoint
 from svc.serving.api.endpoints import ENDPOINTS
 from svc.serving.api.key_policies import KeyPolicies, KeyPolicy, elements_in, parse_policies
 from svc.settings import Settings
 from tests.serving.client import Answer, Client, serving
+from tests.serving.sent import Sent
 
 KEY, FREE = "k" * 43, "f" * 43
 HEADERS, FREE_HEADERS = {"X-API-Key": KEY}, {"X-API-Key": FREE}
@@ -322,3 +325,54 @@ async def test_a_wrong_key_learns_nothing_of_policies() -> None:
         assert (await client.get("/v1/recipes/movies", headers={"X-API-Key": "x" * 43})).status == 401
         assert (await client.get("/v1/recipes/nothing", headers=HEADERS)).status == 403
         assert (await client.get("/v1/health")).status == 503
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("text", "verb", "body", "status"),
+    [
+        ("shop: {recipes: []}", "recommend", {"user_id": "u1"}, 403),
+        ("shop: {rate: 1/h, burst: 1}", "batch-recommend", {"requests": MANY}, 429),
+    ],
+)
+async def test_a_flood_of_refusals_is_slowed_down_and_nobody_else_is(
+    text: str, verb: str, body: object, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once, then one each twentieth of a second; other keys are answered meanwhile, and all are counted."""
+    monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 20.0)
+    monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 2.0)
+    waits: list[float] = []
+    async with bounded(text)() as (client, state):
+        path = f"/v1/recipes/movies:{verb}"
+        await client.post(path, body, headers=FREE_HEADERS)
+        await client.post(path, body, headers=HEADERS)
+        await trio.sleep(0.1)
+
+        async def ask() -> None:
+            began = trio.current_time()
+            assert (await client.post(path, body, headers=HEADERS)).status == status
+            waits.append(trio.current_time() - began)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(12):
+                nursery.start_soon(ask)
+            await trio.sleep(0.05)
+            assert (await client.post(path, body, headers=FREE_HEADERS)).status == 200
+            assert len(waits) < 12
+        text = state.metrics.render().decode()
+    assert 0.4 < max(waits) < 5
+    counted = re.search(r'svc_key_refusals_total{code="[A-Z_]+",kid="shop"} ([0-9.]+)', text)
+    assert counted is not None
+    assert float(counted[1]) >= 12
+
+
+@pytest.mark.anyio
+async def test_a_refusal_that_nobody_waits_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that floods and leaves costs no memory."""
+    monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 0.01)
+    monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 0.0)
+    async with bounded("shop: {recipes: []}")() as (client, _):
+        headers = [(b"host", b"localhost"), (b"x-api-key", KEY.encode())]
+        leaving = Sent("POST", b"/v1/recipes/movies:recommend", headers, leaves_s=0.2)
+        with trio.fail_after(5):
+            assert await client.app(leaving) is None

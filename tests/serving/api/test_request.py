@@ -26,7 +26,7 @@ async def test_request_ids_are_taken_when_well_formed() -> None:
 async def test_a_client_that_leaves_is_not_kept_until_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood whose clients do not wait costs no memory: a refusal that nobody waits for is not waited for."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 0.01)
-    monkeypatch.setattr(authentication, "REFUSAL_BURST_S", 0.0)
+    monkeypatch.setattr(authentication, "REFUSALS_AT_ONCE", 0.0)
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
         headers = [(b"host", b"localhost"), (b"x-api-key", new_api_key().encode())]
         leaving = Sent("POST", RECOMMEND.encode(), headers, leaves_s=1)
