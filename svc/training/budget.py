@@ -7,6 +7,7 @@ same moment need no further coordination; the one that came too late gives its t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +26,11 @@ _FAIR_TRIALS = 3
 _CLEARLY = 0.85
 """An algorithm is clearly behind when its best score is below this fraction of the overall best, after this many
 complete trials or a third of its share, whichever is more.
+"""
+_CLOSE = 0.95
+_A_GAIN = 1.01
+"""Below this fraction of the overall best, an algorithm is behind when it has stalled, too: as many trials in a row as
+it has parameters, and one more, have not raised its best score by this factor.
 """
 
 
@@ -55,21 +61,24 @@ class TrialPlan:
         """How many of `trials` train algorithm `name`."""
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
-    def behind(self, trials: Sequence[FrozenTrial], names: Sequence[str]) -> frozenset[str]:
-        """Those of `names` whose best score is clearly below the best of all, after a fair part of their trials.
+    def behind(self, trials: Sequence[FrozenTrial], n_parameters: Mapping[str, int]) -> frozenset[str]:
+        """Those algorithms whose best score is clearly below the best of all, or somewhat below it and stalled.
 
-        Those with a number of their own keep their trials.
+        Both only after a fair part of their trials. Those with a number of their own keep their trials.
         """
-        best: dict[str, float] = {}
-        complete: dict[str, int] = {}
-        for trial in trials:
-            if trial.state is TrialState.COMPLETE and trial.value is not None:
-                name = str(trial.user_attrs.get(ALGORITHM))
-                best[name] = max(best.get(name, 0.0), trial.value)
-                complete[name] = complete.get(name, 0) + 1
-        enough = {name for name in names if complete.get(name, 0) >= max(_FAIR_TRIALS, self.shares.get(name, 0) // 3)}
-        bar = _CLEARLY * max((best[name] for name in enough), default=0.0)
-        return frozenset(name for name in enough if best[name] < bar and name not in self.kept)
+        courses = {name: _course(trials, name) for name in n_parameters}
+        enough = {
+            name: max(course)
+            for name, course in courses.items()
+            if sum(score >= 0.0 for score in course) >= max(_FAIR_TRIALS, self.shares.get(name, 0) // 3)
+        }
+        top = max(enough.values(), default=0.0)
+        return frozenset(
+            name
+            for name, best in enough.items()
+            if name not in self.kept
+            and best < (_CLOSE if _has_stalled(courses[name], n_parameters[name] + 1) else _CLEARLY) * top
+        )
 
     def neediest(self, trials: Iterable[FrozenTrial]) -> str:
         """The algorithm with the most of its share left. It gets the trials that replace lost ones."""
@@ -79,6 +88,23 @@ class TrialPlan:
             if name in used and uses_budget(trial):
                 used[name] += 1
         return max(self.shares, key=lambda name: self.shares[name] - used[name])
+
+
+def _course(trials: Iterable[FrozenTrial], name: str) -> list[float]:
+    """The scores of the finished trials of algorithm `name` by number; −inf for those that were pruned."""
+    finished = [
+        trial
+        for trial in trials
+        if trial.user_attrs.get(ALGORITHM) == name and trial.state in (TrialState.COMPLETE, TrialState.PRUNED)
+    ]
+    finished.sort(key=lambda trial: trial.number)
+    return [trial.value or 0.0 if trial.state is TrialState.COMPLETE else -math.inf for trial in finished]
+
+
+def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
+    """Whether the last `n_trials` have not raised the best score of those before."""
+    before = course[:-n_trials]
+    return bool(before) and max(course) < _A_GAIN * max(before)
 
 
 def plan_trials(

@@ -77,9 +77,36 @@ def test_an_algorithm_that_is_clearly_behind_is_named_after_a_fair_part_of_its_t
         trials = [
             create_trial(value=score, user_attrs={budget.ALGORITHM: name}) for name in scores for score in scores[name]
         ]
-        return plan.behind(trials, list(scores))
+        return plan.behind(trials, dict.fromkeys(scores, 99))
 
     assert behind() == frozenset()
     scores["B"].append(0.1)
     assert behind() == {"B"}
-    assert plan.behind([], list(scores)) == frozenset()
+    assert plan.behind([], dict.fromkeys(scores, 99)) == frozenset()
+
+
+@pytest.mark.parametrize("n_parameters", [1, 2, 4])
+def test_an_algorithm_below_the_best_is_behind_once_its_trials_bring_nothing(n_parameters: int) -> None:
+    """One trial for each of its parameters and one more; pruned ones count. A gain or a close score keeps it."""
+    plan = plan_trials(("A", "B"), 12, own={})
+
+    def is_behind(first: float, *later: float | None) -> bool:
+        scored = [("A", 0.5)] * 4 + [("B", score) for score in [*[first] * 3, *later]]
+        trials = [
+            create_trial(
+                state=TrialState.PRUNED if score is None else TrialState.COMPLETE,
+                value=score,
+                user_attrs={budget.ALGORITHM: name},
+            )
+            for name, score in scored
+        ]
+        for number, one in enumerate(trials):
+            one.number = number
+        return "B" in plan.behind(trials[::-1], {"A": n_parameters, "B": n_parameters})
+
+    stalled = [None, 0.1, 0.43, None, 0.431][: n_parameters + 1]
+    assert not is_behind(0.43, 0.45, *stalled[1:])
+    assert is_behind(0.43, 0.45, *stalled)
+    assert not is_behind(0.43, *stalled[:-1], 0.44)
+    assert not is_behind(0.48, *stalled)
+    assert is_behind(0.0)

@@ -92,8 +92,8 @@ def test_an_algorithm_without_other_choices_inherits_no_trials() -> None:
     sampler = AlgorithmSampler(plan, spaces, seed=1)
     study = optuna.create_study(direction="maximize", sampler=sampler)
     for score, name in ((0.9, "TopPopRecommender"), (0.1, "CosineKNNRecommender"), (0.8, "RP3betaRecommender")):
-        for _ in range(3):
-            study.add_trial(create_trial(value=score, user_attrs={ALGORITHM: name}))
+        for gain in (0.0, 0.01, 0.02):
+            study.add_trial(create_trial(value=score + gain, user_attrs={ALGORITHM: name}))
     names = [sampler.slot(study, study.ask().number)[0] for _ in range(8)]
     assert set(names) == {"RP3betaRecommender"}
 
