@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.common import origin
+from benchmarks.common import origin, processor_s
 from benchmarks.filters import N_ITEMS, N_USERS, ials, served
 from tests.e2e.server import Server
 from tests.filter_items import filterable_home
@@ -34,21 +34,15 @@ def home(folder: Path) -> Path:
     return filterable_home(folder, "m", served(ials(numbers), numbers).model, rows)
 
 
-def spent_s(server: Server) -> float:
-    """Processor time of all threads so far."""
-    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
-
-
 def measure(server: Server, make: Callable[[random.Random], Any], count: int, found: Counter[int]) -> list[float]:
     """Milliseconds of each request, ascending."""
     rng, spent = random.Random(count), []
     for number in range(count):
         body = {"user_id": f"u{number % N_USERS}", "filter": make(rng)}
         content = json.dumps({name: value for name, value in body.items() if value is not None}).encode()
-        before = spent_s(server)
+        before = processor_s(server.process.pid)
         answer = server.client.post("/v1/recipes/m:recommend", content=content)
-        spent.append((spent_s(server) - before) * 1e3)
+        spent.append((processor_s(server.process.pid) - before) * 1e3)
         found[answer.status_code] += 1
     return sorted(spent)
 

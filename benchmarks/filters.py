@@ -1,23 +1,29 @@
 """What do filters, histories, the fallback, reasons and rules add to a request? Without HTTP, one thread.
 
     python -m benchmarks.filters            # 41,000 items; half a minute
+    python -m benchmarks.filters --http     # what a server spends on the same requests, in all its threads
 
 Each row is a whole request: its body is validated, the query prepared, ranked and encoded. Times are microseconds of
-the processor, medians of interleaved rounds; the ratio is to the same request without the field, in the same rounds.
+the processor, medians of rounds; the ratio is to the same requests without the field, in the same rounds. Within a
+round each user asks for every row, in an order drawn for that user, so that all of them find the caches of the
+processor as mixed requests leave them.
 Vectors are random with norms as uneven as those of trained models.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from benchmarks.common import ids, origin
+from benchmarks.common import ids, origin, processor_s
 from svc.model.coldstart import LeastSquares
 from svc.model.filter_fields import FilterFields, NumberField
 from svc.model.history import History
@@ -32,9 +38,13 @@ from svc.serving.api.parsing import parse
 from svc.serving.api.requests import RecommendRequest
 from svc.serving.models.fragments import AnswerHeader, ItemFragments, encode_answer
 from svc.serving.models.registry import Served
+from tests.e2e.server import Server
+from tests.filter_items import filterable_home
 
 N_USERS, N_ITEMS, COMPONENTS, SEEN = 2_000, 41_000, 128, 50
 ROUNDS, REQUESTS_A_ROUND = 9, 40
+Spend = Callable[[bytes], float]
+"""Answers a request body and returns the seconds of the processor that it took."""
 ORIGIN = AnswerHeader("r", "movies", "sha256:0")
 
 
@@ -68,7 +78,7 @@ def served(scorer: Scorer, rng: np.random.Generator) -> Served:
     )
     model.ready()
     shares = NumberField(rng.permutation(N_ITEMS) / N_ITEMS)
-    fields = FilterFields({"share": shares}, N_ITEMS)
+    fields = FilterFields({"year": shares}, N_ITEMS)
     fragments = ItemFragments.build(model.item_ids, None)
     return Served("movies", model, fragments, {}, "sha256:0", "k", cast(Any, None), 0.0, filters=fields)
 
@@ -84,12 +94,13 @@ def kinds(rng: np.random.Generator) -> dict[str, Callable[[int], dict[str, Any]]
     own = ids("i", N_ITEMS)
     return {
         "no filter": lambda _: {},
-        "filter keeps 50%": lambda _: {"filter": {"share": {"lt": 0.5}}},
-        "filter keeps 5%": lambda _: {"filter": {"share": {"lt": 0.05}}},
-        "filter keeps 0.1%": lambda _: {"filter": {"share": {"lt": 0.001}}},
-        "new filter, 50%": lambda number: {"filter": {"share": {"lt": 0.5 + number * 1e-9}}},
+        "filter keeps 50%": lambda _: {"filter": {"year": {"lt": 0.5}}},
+        "filter keeps 5%": lambda _: {"filter": {"year": {"lt": 0.05}}},
+        "filter keeps 0.1%": lambda _: {"filter": {"year": {"lt": 0.001}}},
+        "new filter, 50%": lambda number: {"filter": {"year": {"lt": 0.5 + number * 1e-9}}},
         "include_items, 200": lambda _: {"include_items": [own[i] for i in rng.integers(0, N_ITEMS, 200)]},
         "offset 100": lambda _: {"offset": 100},
+        "history of 10": lambda _: {"user_id": None, "history": [own[i] for i in rng.integers(0, N_ITEMS, 10)]},
         "history of 10 joined": lambda _: {"history": [own[i] for i in rng.integers(0, N_ITEMS, 10)]},
         "explain 3": lambda _: {"explain": 3},
         "diversity 0.3": lambda _: {"diversity": 0.3},
@@ -98,21 +109,45 @@ def kinds(rng: np.random.Generator) -> dict[str, Callable[[int], dict[str, Any]]
     }
 
 
-def measure(name: str, scorer: Callable[[np.random.Generator], Scorer]) -> None:
+def in_process(served: Served) -> Iterator[Spend]:
+    def spend(body: bytes) -> float:
+        began = time.thread_time()
+        answer(served, body)
+        return time.thread_time() - began
+
+    yield spend
+
+
+def over_http(served: Served) -> Iterator[Spend]:
+    shares = served.filters.fields["year"] if served.filters else None
+    assert isinstance(shares, NumberField)
+    rows = (f"i{item},,,{share}" for item, share in enumerate(shares.numbers.tolist()))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Server(filterable_home(Path(folder), "m", served.model, rows)) as http,
+    ):
+
+        def spend(body: bytes) -> float:
+            before = processor_s(http.process.pid)
+            http.client.post("/v1/recipes/m:recommend", content=body).raise_for_status()
+            return processor_s(http.process.pid) - before
+
+        yield spend
+
+
+def measure(name: str, spend: Spend) -> None:
     rng = np.random.default_rng(1)
-    model = served(scorer(rng), rng)
+    rows = kinds(rng)
     times: dict[str, list[float]] = {}
     number = 0
     for _ in range(ROUNDS):
-        for kind, more in kinds(rng).items():
-            spent = 0.0
-            for user in rng.integers(0, N_USERS, REQUESTS_A_ROUND):
+        spent = dict.fromkeys(rows, 0.0)
+        for user in rng.integers(0, N_USERS, REQUESTS_A_ROUND):
+            for kind in rng.permutation(list(rows)):
                 number += 1
-                body = json.dumps({"user_id": f"u{user}", **more(number)}).encode()
-                began = time.thread_time()
-                answer(model, body)
-                spent += time.thread_time() - began
-            times.setdefault(kind, []).append(spent / REQUESTS_A_ROUND * 1e6)
+                spent[kind] += spend(json.dumps({"user_id": f"u{user}", **rows[kind](number)}).encode())
+        for kind, total in spent.items():
+            times.setdefault(kind, []).append(total / REQUESTS_A_ROUND * 1e6)
     print(f"\n{name}, {N_ITEMS:,} items\n\n| request | µs | ratio |\n|---|---|---|")
     for kind, found in times.items():
         ratio = statistics.median(a / b for a, b in zip(found, times["no filter"], strict=True))
@@ -120,10 +155,15 @@ def measure(name: str, scorer: Callable[[np.random.Generator], Scorer]) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--http", action="store_true")
+    way = over_http if parser.parse_args().http else in_process
     limit_blas_threads(1)
     print("\n".join(origin()))
-    measure(f"iALS, {COMPONENTS} components", ials)
-    measure("neighbours, 100 each", neighbours)
+    for name, scorer in ((f"iALS, {COMPONENTS} components", ials), ("neighbours, 100 each", neighbours)):
+        rng = np.random.default_rng(1)
+        for spend in way(served(scorer(rng), rng)):
+            measure(name, spend)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Finds many ids of one table at once: a digest that numpy computes for all of them leads to the rows.
+"""Finds many ids of one table at once: in a dict of all of them, or, where that would take too much memory, by a digest
+that numpy computes for all that are asked for.
 
 | symbol | meaning |
 |---|---|
@@ -9,12 +10,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.ids import IdTable
 
+AT_HAND = 1 << 16
+"""Tables of up to so many ids are held as a dict, which takes some 120 bytes an id: 8 MB at most."""
 _FEW = 12
 """Below this number of ids, looking them up one at a time is faster."""
 _AT_ONCE = 1 << 16
@@ -27,14 +31,20 @@ Lengths = NDArray[np.int64]
 
 
 class IdFinder:
-    """Rows of the ids of `table`. Derived, 12 bytes an id; reading is thread-safe.
+    """Rows of the ids of `table`. Derived, 12 bytes an id where it is no dict; reading is thread-safe.
 
     A client can choose ids that share a digest, so every match is compared byte by byte; an id whose match fails is
     looked up by itself.
     """
 
+    _at_hand: dict[str, int] | None = None
+
     def __init__(self, table: IdTable) -> None:
         self._table = table
+        if len(table) <= AT_HAND:
+            # not by dict(zip(...)), which would keep the interpreter to itself for milliseconds
+            self._at_hand = {text: row for row, text in enumerate(table.all())}
+            return
         digests = np.empty(len(table), dtype=np.uint64)
         for start in range(0, len(table), _AT_ONCE):
             ends = table.offsets[start : start + _AT_ONCE + 1].astype(np.int64)
@@ -44,6 +54,8 @@ class IdFinder:
 
     def indices(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """The rows of `ids`, (len(ids),) int32, with -1 for each unknown one."""
+        if self._at_hand is not None:
+            return np.fromiter(map(self._at_hand.get, ids, repeat(-1)), np.int32, len(ids))
         table = self._table
         text = "".join(ids)
         if len(ids) < _FEW or not table.blob.size or not text.isascii():

@@ -113,7 +113,29 @@ def _unpacked(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
 def distinct(columns: NDArray[Any]) -> NDArray[Any]:
     """The different ones of some columns, rising."""
     rising = np.sort(columns)
-    return rising[firsts(rising)]
+    return rising[firsts(rising)] if has_repeats(rising) else rising
+
+
+def has_repeats(rising: NDArray[Any]) -> bool:
+    """Whether some rising columns are not all different."""
+    return bool(np.count_nonzero(rising[1:] == rising[:-1]))
+
+
+def added_up(
+    columns: NDArray[np.int32], weights: NDArray[np.float64] | None
+) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
+    """Distinct columns, rising, with their weights added up; None for weights that are all 1."""
+    if weights is None:
+        rising = np.sort(columns)
+        if not has_repeats(rising):
+            return rising, None
+        weights = np.ones(len(columns))
+    order = columns.argsort(kind="stable")
+    rising = columns[order]
+    is_first = firsts(rising)
+    found = rising[is_first].astype(np.int32, copy=False)
+    total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(found)).astype(np.float64, copy=False)
+    return found, None if (total == 1.0).all() else total
 
 
 def firsts(rising: NDArray[Any]) -> NDArray[np.bool_]:

@@ -15,7 +15,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet, distinct, firsts, joined
+from svc.model.item_sets import ItemSet, added_up, distinct, joined
 from svc.model.presentation import arranged, explained, pool_of
 from svc.model.query import (
     NO_ITEMS,
@@ -271,8 +271,11 @@ class Model(Stored):
         allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
         if restriction.include_items is not None:
             columns = self._items.indices(restriction.include_items)
-            ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, np.flatnonzero(columns < 0).tolist()))
-            allowed = joined(allowed, ItemSet.of_columns(columns[columns >= 0], self.n_items))
+            unknown = np.flatnonzero(columns < 0)
+            if len(unknown):
+                ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, unknown.tolist()))
+                columns = columns[columns >= 0]
+            allowed = joined(allowed, ItemSet.of_columns(columns, self.n_items))
         exclude = self._columns(exclude_items)
         query = Query(
             limit=limit + restriction.offset,
@@ -311,12 +314,12 @@ class Model(Stored):
         weights = None
         if any(one.weight != 1.0 for one in history):
             weights = np.array([one.weight for one in history], dtype=np.float64)
-        is_known = found >= 0
-        if is_known.all():
-            return Given(*_added_up(found, weights), ())
-        unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(~is_known).tolist())
-        weights = None if weights is None else weights[is_known]
-        return Given(*_added_up(found[is_known], weights), tuple(unknown))
+        unknown: dict[str, None] = {}
+        if found.min() < 0:
+            is_known = found >= 0
+            unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(~is_known).tolist())
+            found, weights = found[is_known], None if weights is None else weights[is_known]
+        return Given(*added_up(found, weights), tuple(unknown))
 
     def _of_user(self, query: Query, user: int) -> tuple[Query, Profile]:
         """The query for a row of the training matrix, with the seeds of `query` joined to its history."""
@@ -329,7 +332,7 @@ class Model(Stored):
             own = np.ones(len(known)) if values is None else values.astype(np.float64)
             more = np.ones(len(query.seeds)) if query.seed_weights is None else query.seed_weights
             weights = np.concatenate([own, more])
-        seeds, weights = _added_up(np.concatenate([known, query.seeds]), weights)
+        seeds, weights = added_up(np.concatenate([known, query.seeds]), weights)
         return query._replace(seeds=seeds, seed_weights=weights, known=True), profile
 
     def _without_hidden(self, query: Query, user: int) -> Query:
@@ -371,23 +374,6 @@ class Model(Stored):
             raise FeatureStateMismatch(
                 f"feature state check failed: the {side} encoder has {encoder.dim} places, the scorer {places}"
             )
-
-
-def _added_up(
-    columns: NDArray[np.int32], weights: NDArray[np.float64] | None
-) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """Distinct columns, rising, with their weights added up; None for weights that are all 1."""
-    if weights is None:
-        rising = distinct(columns)
-        if len(rising) == len(columns):
-            return rising, None
-        weights = np.ones(len(columns))
-    order = columns.argsort(kind="stable")
-    rising = columns[order]
-    is_first = firsts(rising)
-    found = rising[is_first].astype(np.int32, copy=False)
-    total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(found)).astype(np.float64, copy=False)
-    return found, None if (total == 1.0).all() else total
 
 
 def payload_parts(model: Model) -> dict[str, int]:

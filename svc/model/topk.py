@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+SORT_BELOW = 256
+"""Up to this many entries are sorted as a whole; looking for a bound first would take longer."""
 PARTITION_BELOW = 2048
 """Up to this many entries are partitioned directly; group maxima would not save anything."""
 
@@ -43,6 +45,9 @@ def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
 
     Entries of minus infinity never come back, so fewer than `limit` may. No entry may be NaN.
     """
+    if len(scores) <= SORT_BELOW:
+        order = (-scores).argsort(kind="stable")[:limit]
+        return order[scores[order] > -np.inf]
     kept = reaching(scores, limit)
     values = scores[kept]
     if len(kept) > 4 * limit:

@@ -11,6 +11,14 @@ from svc.model import id_finder
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
 
+
+@pytest.fixture(autouse=True, params=["dict", "digests"])
+def kind_of_table(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test is run with a dict of all ids, and as for tables that are too large for one."""
+    if request.param == "digests":
+        monkeypatch.setattr(id_finder, "AT_HAND", -1)
+
+
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | st.text("ab", max_size=3)
 
 

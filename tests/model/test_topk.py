@@ -13,7 +13,7 @@ def sorted_best(scores: np.ndarray, limit: int) -> list[int]:
     return [int(i) for i in order if scores[i] > -np.inf][:limit]
 
 
-@pytest.mark.parametrize("n", [1, 5, 2048, 2049, 5000, 41_003])
+@pytest.mark.parametrize("n", [1, 5, 256, 257, 2048, 2049, 5000, 41_003])
 @pytest.mark.parametrize("limit", [1, 10, 100, 1000])
 def test_the_best_are_those_of_a_full_sort(n: int, limit: int) -> None:
     """For random scores, coarse scores with many ties, all equal ones, and with most entries excluded."""

@@ -218,15 +218,17 @@ def scan_few(
     slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
     approximate = vector.astype(np.float32)
     places = np.sort(layout.positions[columns]).astype(np.intp)
-    kept, values = np.empty(0, dtype=np.intp), np.empty(0, dtype=np.float32)
-    bound, start, size = -math.inf, 0, max(FIRST_GATHERED, GATHERED_PER_ITEM * limit)
+    size = max(FIRST_GATHERED, GATHERED_PER_ITEM * limit)
+    kept = places[:size]
+    values = layout.scores_at(approximate, kept, cosine=cosine)
+    bound, start = _kth(values, limit), size
     while start < len(places):
+        if not cosine and bound > slack:
+            places = places[: places.searchsorted(layout.end_of_reach(bound - slack, length))]
         part = places[start : start + size]
         kept = np.concatenate([kept, part])
         values = np.concatenate([values, layout.scores_at(approximate, part, cosine=cosine)])
         bound, start, size = max(bound, _kth(values, limit)), start + size, 2 * size
-        if not cosine and bound > slack:
-            places = places[: places.searchsorted(layout.end_of_reach(bound - slack, length))]
     return _ranked(layout, vector, limit, kept[values >= _floor(bound, slack)], cosine=cosine)
 
 

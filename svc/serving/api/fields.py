@@ -105,6 +105,8 @@ def whole(value: object) -> object:
 
 def _interaction(value: object) -> Interaction:
     if isinstance(value, str):
+        if 0 < len(value) <= MAX_ID_CHARACTERS and value.isascii():
+            return Interaction(value)  # the adapter says the same, and takes ten times as long
         return Interaction(_id.validate_python(value))
     if isinstance(value, dict) and "item_id" in value and value.keys() <= {"item_id", "weight"}:
         return Interaction(_id.validate_python(value["item_id"]), _weight.validate_python(value.get("weight", 1.0)))
