@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -38,10 +38,12 @@ it has parameters, and one more, have not raised its best score by this factor.
 class TrialPlan:
     """How many trials each algorithm gets, in the order of the recipe. Every share is at least one.
 
-    Those in `kept` have a number of their own, which they keep though they may be clearly behind.
+    `n_parameters` are how many each has to tune, 1 where nothing is said. Those in `kept` have a number of trials of
+    their own, which they keep though they may be clearly behind.
     """
 
     shares: Mapping[str, int]
+    n_parameters: Mapping[str, int] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
 
     @property
@@ -49,24 +51,32 @@ class TrialPlan:
         return sum(self.shares.values())
 
     def slot(self, number: int) -> tuple[str, int] | None:
-        """(algorithm, place among its trials) of trial `number`; None beyond the plan. Algorithms take turns."""
-        turns = [(place, name) for name, share in self.shares.items() for place in range(share)]
+        """(algorithm, place among its trials) of trial `number`; None beyond the plan.
+
+        Algorithms take turns: first one trial each, then as many as they have parameters, of which a trial changes one.
+        """
+        turns = [
+            (place / self._n_tuned(name), name, place) for name, share in self.shares.items() for place in range(share)
+        ]
         turns.sort(key=lambda turn: turn[0])
         if number >= len(turns):
             return None
-        place, name = turns[number]
+        _, name, place = turns[number]
         return name, place
+
+    def _n_tuned(self, name: str) -> int:
+        return max(1, self.n_parameters.get(name, 1))
 
     def n_taken(self, trials: Iterable[FrozenTrial], name: str) -> int:
         """How many of `trials` train algorithm `name`."""
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
-    def behind(self, trials: Sequence[FrozenTrial], n_parameters: Mapping[str, int]) -> frozenset[str]:
-        """Those algorithms whose best score is clearly below the best of all, or somewhat below it and stalled.
+    def behind(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
+        """Those of `names` whose best score is clearly below the best of all, or somewhat below it and stalled.
 
         Both only after a fair part of their trials. Those with a number of their own keep their trials.
         """
-        courses = {name: _course(trials, name) for name in n_parameters}
+        courses = {name: _course(trials, name) for name in names}
         enough = {
             name: max(course)
             for name, course in courses.items()
@@ -77,7 +87,7 @@ class TrialPlan:
             name
             for name, best in enough.items()
             if name not in self.kept
-            and best < (_CLOSE if _has_stalled(courses[name], n_parameters[name] + 1) else _CLEARLY) * top
+            and best < (_CLOSE if _has_stalled(courses[name], self._n_tuned(name) + 1) else _CLEARLY) * top
         )
 
     def neediest(self, trials: Iterable[FrozenTrial]) -> str:
@@ -108,14 +118,15 @@ def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
 
 
 def plan_trials(
-    algorithms: Sequence[str], n_trials: int, *, own: Mapping[str, int], fixed: Iterable[str] = ()
+    algorithms: Sequence[str], n_trials: int, *, own: Mapping[str, int], n_parameters: Mapping[str, int]
 ) -> TrialPlan:
     """Divide `n_trials` evenly among `algorithms`.
 
-    `own` gives single algorithms their number, 0 dropping them; the others divide what is left. Those in `fixed`
-    have nothing to tune: one training each, and what they leave goes to the others. A remainder goes to the first.
-    Where there are more algorithms than trials, the last ones get none.
+    `own` gives single algorithms their number, 0 dropping them; the others divide what is left. Those of no parameters
+    to tune have one training each, and what they leave goes to the others. A remainder goes to the first. Where there
+    are more algorithms than trials, the last ones get none.
     """
+    fixed = {name for name in algorithms if n_parameters.get(name) == 0}
     shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
     rest = [name for name in algorithms if name not in own]
     left = max(0, n_trials - sum(shares.values()))
@@ -125,7 +136,8 @@ def plan_trials(
     tuned = [name for name in rest if name not in fixed]
     for place, name in enumerate(tuned):
         shares[name] = left // len(tuned) + (place < left % len(tuned))
-    return TrialPlan({name: shares[name] for name in algorithms if shares.get(name, 0) > 0}, frozenset(own))
+    kept = {name: shares[name] for name in algorithms if shares.get(name, 0) > 0}
+    return TrialPlan(kept, n_parameters, frozenset(own))
 
 
 def uses_budget(trial: FrozenTrial) -> bool:

@@ -162,9 +162,10 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
         else:
             names.append(name)
     spaces = {name: _space(name, loaded, data) for name in names}
-    fixed = [name for name, space in spaces.items() if not space]
     own = {name: len(space.guesses) for name, space in spaces.items() if set(space) == {HALF_LIFE}}
-    plan = plan_trials(names, training.n_trials, own={**own, **(training.per_algorithm_trials or {})}, fixed=fixed)
+    n_parameters = {name: len(space) for name, space in spaces.items()}
+    own |= training.per_algorithm_trials or {}
+    plan = plan_trials(names, training.n_trials, own=own, n_parameters=n_parameters)
     for name in names:
         if name not in plan.shares and (training.per_algorithm_trials or {}).get(name) != 0:
             logs.emit(

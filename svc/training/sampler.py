@@ -70,7 +70,7 @@ class AlgorithmSampler(BaseSampler):
         if planned is None:
             return self._plan.neediest(others), number
         name, place = planned
-        behind = self._plan.behind(others, {name: len(space) for name, space in self._spaces.items() if space})
+        behind = self._plan.behind(others, [name for name, space in self._spaces.items() if space])
         if name not in behind:
             return planned
         used = {other: self._plan.n_taken(others, other) for other, space in self._spaces.items() if space}

@@ -77,7 +77,7 @@ def make(
     workers: int = 1,
 ) -> Search:
     storage = storage or open_storage(locate("", Path()))
-    shares = TrialPlan(plan)
+    shares = TrialPlan(plan, {name: len(SPACES[name]) for name in plan})
     sampler = AlgorithmSampler(shares, SPACES, seed)
     study = optuna.create_study(
         study_name="svc_small_r",
