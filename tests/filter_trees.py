@@ -61,4 +61,4 @@ def fuzzed(rng: random.Random) -> Any:
 
 def widest(rng: random.Random) -> dict[str, Any]:
     """As much as one filter may ask for: 32 conditions of 1,000 values each."""
-    return {"all": [{"country": {"any": [f"c{rng.randrange(10**9)}" for _ in range(1000)]}} for _ in range(32)]}
+    return {"any": [{"country": {"any": [f"c{rng.randrange(10**9)}" for _ in range(1000)]}} for _ in range(32)]}

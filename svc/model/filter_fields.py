@@ -146,6 +146,7 @@ class FilterFields:
     def __init__(self, fields: Mapping[str, Field], n_items: int, hidden: Sequence[str] = ()) -> None:
         self.fields = fields
         self.kinds = {name: field.kind for name, field in fields.items() if name not in hidden}
+        self._n_items = n_items
         self._most = max(LEAST_CACHED, CACHE_BYTES // max(1, n_items // 8))
         self._cache: OrderedDict[bytes, ItemSet] = OrderedDict()
         self._lock = Lock()
@@ -192,14 +193,23 @@ class FilterFields:
     def _compiled(self, tree: Tree) -> ItemSet:
         match tree:
             case ("all", parts):
-                return reduce(operator.and_, map(self._compiled, parts))
+                return self._joined(operator.and_, parts, enough=0)
             case ("any", parts):
-                return reduce(operator.or_, map(self._compiled, parts))
+                return self._joined(operator.or_, parts, enough=self._n_items)
             case ("not", part):
                 return ~self._compiled(part)
             case ("field", name, operators):
                 return reduce(operator.and_, (self.fields[name].matching(*condition) for condition in operators))
         raise ValueError("not a canonical filter tree")
+
+    def _joined(self, join: Callable[[ItemSet, ItemSet], ItemSet], parts: Sequence[Tree], enough: int) -> ItemSet:
+        """The parts joined, as far as that may still change how many items there are."""
+        found = self._compiled(parts[0])
+        for part in parts[1:]:
+            if found.count == enough:
+                break
+            found = join(found, self._compiled(part))
+        return found
 
 
 def _key(tree: object) -> bytes:

@@ -150,6 +150,16 @@ def test_a_tree_that_was_asked_for_before_is_not_parsed_again() -> None:
     assert len(parsed) == 4
 
 
+def test_what_cannot_change_the_result_is_not_compiled() -> None:
+    """What follows an empty part of an `all`, or a part of an `any` that keeps everything."""
+    fields = compiled([{"genres": "a", "country": "b", "year": year} for year in range(20)])
+    del fields.fields["year"]  # compiling a condition on it would fail
+    for key, country, count in (("all", "nowhere", 0), ("any", "b", 20)):
+        tree = parse_filter({key: [{"country": {"any": [country]}}, {"year": {"gt": 1}}]}, KINDS)
+        assert tree[1][0][1] == "country"
+        assert fields.items(tree).count == count
+
+
 def test_a_cell_of_another_kind_is_named() -> None:
     """The field, what was found, and the ways out."""
     with pytest.raises(MetadataError, match="'year' is numerical, and a cell holds a str"):

@@ -42,9 +42,11 @@ def test_other_features_are_refused(value: object) -> None:
 
 def test_an_interaction_is_an_id_or_an_object() -> None:
     """The weight is 1 unless it is given, and never zero, negative or endless."""
-    assert HISTORY.validate_python("b3") == Interaction("b3", 1.0)
+    for text in ("b3", "é", "b" * 256, "é" * 256):
+        assert HISTORY.validate_python(text) == Interaction(text, 1.0)
     assert HISTORY.validate_python({"item_id": "b3", "weight": 2.5}) == Interaction("b3", 2.5)
-    for wrong in (3, "", {"item": "b3"}, {"item_id": "b3", "weight": 0.0}, {"item_id": "b3", "since": 1}, ["b3"]):
+    odd = ("", "b" * 257, "é" * 257, "\ud800")
+    for wrong in (*odd, 3, {"item": "b3"}, {"item_id": "b3", "weight": 0.0}, {"item_id": "b3", "since": 1}, ["b3"]):
         with pytest.raises(ValidationError):
             HISTORY.validate_python(wrong)
 
