@@ -24,8 +24,8 @@ _ATTEMPTS = 16
 _EVERY = 3
 """Of so many trials after the guesses one is suggested by TPE. A handful of trials teaches it little, so the others
 vary the best one."""
-_STEP = 0.1
-"""The standard deviation of a step from the best trial, as a part of the range, on its scale."""
+_STEPS = (0.05, 0.2)
+"""The least and the longest step from the best trial, as parts of the range, on its scale."""
 
 
 def parameter_name(algorithm: str, parameter: str) -> str:
@@ -146,7 +146,7 @@ class AlgorithmSampler(BaseSampler):
         best = max(complete, key=lambda trial: trial.value or 0.0)
         return _untried(
             known,
-            lambda attempt: _near(best.params, space, np.random.default_rng([self._seed, number, attempt])),
+            lambda attempt: _near(best.params, known, space, np.random.default_rng([self._seed, number, attempt])),
         )
 
     def _suggest(
@@ -175,24 +175,39 @@ def _untried(known: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, An
     return suggestion
 
 
-def _near(params: Mapping[str, Any], space: Mapping[str, BaseDistribution], rng: np.random.Generator) -> dict[str, Any]:
-    """`params` with one of them changed: a number moves by about a tenth of its range, a choice is drawn anew."""
+def _near(
+    params: Mapping[str, Any],
+    known: Sequence[FrozenTrial],
+    space: Mapping[str, BaseDistribution],
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """`params` with one of them changed: a number moves by about a tenth of its range, a choice is drawn anew.
+
+    Of the `known` trials that change nothing else some are close by: a number moves to the side with fewer of these.
+    """
     changed = list(space)[int(rng.integers(len(space)))]
     # A study that another recipe has begun may hold values outside of this space.
     found = {name: nearest(params.get(name), distribution) for name, distribution in space.items()}
-    return {**found, changed: _moved(found[changed], space[changed], rng)}
+    others = [trial.params for trial in known if changed in trial.params]
+    tried = [other[changed] for other in others if {**other, changed: found[changed]} == found]
+    return {**found, changed: _moved(found[changed], space[changed], tried, rng)}
 
 
-def _moved(value: Any, distribution: BaseDistribution, rng: np.random.Generator) -> Any:
+def _moved(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng: np.random.Generator) -> Any:
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[int(rng.integers(len(distribution.choices)))]
     assert isinstance(distribution, IntDistribution | FloatDistribution), "irspack tunes numbers and choices"
-    low, high, at = (
-        math.log(number) if distribution.log else number for number in (distribution.low, distribution.high, value)
+    low, high, at, *others = (
+        math.log(number) if distribution.log else number
+        for number in (distribution.low, distribution.high, value, *tried)
     )
-    moved = rng.normal(at, _STEP * (high - low))
+    least, most = (part * (high - low) for part in _STEPS)
+    steps = [other - at for other in others if abs(other - at) <= most]
+    lean = int(at <= low) - int(at >= high) or sum(step < 0 for step in steps) - sum(step > 0 for step in steps)
+    side = np.sign(lean) or rng.choice((-1, 1))
+    moved = at + side * rng.uniform(least, most)
     moved = math.exp(min(moved, high)) if distribution.log else moved
-    return nearest(round(moved) if isinstance(distribution, IntDistribution) else moved, distribution)
+    return nearest(round(moved) if isinstance(distribution, IntDistribution) else float(moved), distribution)
 
 
 def _n_combinations(space: Space) -> float:

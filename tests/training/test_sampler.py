@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 
 import optuna
+import pytest
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
@@ -123,3 +125,20 @@ def test_after_the_guesses_two_of_three_trials_change_one_parameter_of_the_best(
     steps = [count for place, count in enumerate(changed[2:]) if place % 3 < 2]
     assert set(steps) == {1}
     assert max(changed[4::3]) == 3
+
+
+@pytest.mark.parametrize("peak", [0.02, 1.0, 8.0, 40.0, 900.0])
+def test_one_parameter_is_soon_near_its_best(peak: float) -> None:
+    """Each step goes to the side that is less known: six trials find what is far from the guess."""
+    name, space = "DenseSLIMRecommender", Space({"reg": FloatDistribution(0.01, 1000, log=True)}, ({"reg": 3.0},))
+    distances = []
+    for seed in range(25):
+        sampler = AlgorithmSampler(TrialPlan({name: 6}), {name: space}, seed)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        for _ in range(6):
+            trial = study.ask()
+            trial.set_user_attr(ALGORITHM, name)
+            reg = trial.suggest_float(f"{name}.reg", 0.01, 1000, log=True)
+            study.tell(trial, 5.0 - abs(math.log(reg / peak)))
+        distances.append(abs(math.log(study.best_params[f"{name}.reg"] / peak)) / math.log(1000 / 0.01))
+    assert sum(distances) / len(distances) < 0.04
