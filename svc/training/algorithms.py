@@ -8,7 +8,7 @@ size of the data sets.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -90,9 +90,14 @@ def _of_items(n_items: int) -> float:
     return _UNOBSERVED_WEIGHT / n_items
 
 
-def _lighter(n_items: int) -> float:
-    """Less regularization than in the guess before where there is a large catalogue to learn from, else more."""
-    return 0.003 if n_items >= _LARGE_CATALOGUE else 0.03
+def _by_catalogue(large: Any, other: Any) -> Callable[[int], Any]:
+    """One value where there is a large catalogue to learn from, another elsewhere; either may depend on its size."""
+
+    def choose(n_items: int) -> Any:
+        value = large if n_items >= _LARGE_CATALOGUE else other
+        return value(n_items) if callable(value) else value
+
+    return choose
 
 
 _TABLE = (
@@ -102,7 +107,14 @@ _TABLE = (
             # Regularized so strongly to the mean user that it is no worse than popularity, and better where tastes show
             {"n_components": 64, "alpha0": 0.015, "reg": 0.1, "mean_prior": True},
             {"n_components": 64, "alpha0": _of_items, "reg": 0.012, "mean_prior": False},
-            {"n_components": 128, "alpha0": _of_items, "reg": _lighter, "mean_prior": False},
+            # A large catalogue bears more dimensions and less regularization; a small one, where users know little of
+            # it, less weight on what was not chosen.
+            {
+                "n_components": _by_catalogue(128, 64),
+                "alpha0": _by_catalogue(_of_items, lambda n_items: _of_items(n_items) / 3),
+                "reg": _by_catalogue(0.003, 0.012),
+                "mean_prior": _by_catalogue(large=False, other=True),
+            },
         ),
         ranges={
             "n_components": IntDistribution(4, 1024, log=True),
@@ -136,7 +148,7 @@ _TABLE = (
         guesses=(
             {"top_k": 500, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "SOURCE"},
             {"top_k": 100, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "TARGET"},
-            {"top_k": 100, "alpha": 0.5, "beta": 0.0, "normalize_weight": True, "strongest_of": "SOURCE"},
+            {"top_k": 100, "alpha": 0.5, "beta": 0.0, "normalize_weight": False, "strongest_of": "SOURCE"},
         ),
         ranges={
             "top_k": IntDistribution(10, 1000, log=True),
