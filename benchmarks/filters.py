@@ -2,12 +2,14 @@
 
     python -m benchmarks.filters            # 41,000 items; half a minute
     python -m benchmarks.filters --http     # what a server spends on the same requests, in all its threads
+    python -m benchmarks.filters --trained  # with models that are trained, as those of `scoring`; --http goes with it
 
 Each row is a whole request: its body is validated, the query prepared, ranked and encoded. Times are microseconds of
 the processor, medians of rounds; the ratio is to the same requests without the field, in the same rounds. Within a
 round each user asks for every row, in an order drawn for that user, so that all of them find the caches of the
 processor as mixed requests leave them.
-Vectors are random with norms as uneven as those of trained models.
+Vectors are random, with norms as uneven as those of trained models, unless models are trained. Items of a history are
+drawn as often as users chose them.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from irspack.recommenders import CosineKNNRecommender
 
-from benchmarks.common import ids, origin, processor_s
+from benchmarks.common import SHAPES, ids, interactions, origin, processor_s
+from benchmarks.scoring import exported, train
 from svc.model.coldstart import LeastSquares
 from svc.model.filter_fields import FilterFields, NumberField
 from svc.model.history import History
@@ -76,11 +80,32 @@ def served(scorer: Scorer, rng: np.random.Generator) -> Served:
         scorer=scorer,
         features=None,
     )
+    return filterable(model, rng)
+
+
+def filterable(model: Model, rng: np.random.Generator) -> Served:
+    """The model with a number of its own for each item."""
     model.ready()
-    shares = NumberField(rng.permutation(N_ITEMS) / N_ITEMS)
-    fields = FilterFields({"year": shares}, N_ITEMS)
+    fields = FilterFields({"year": NumberField(rng.permutation(N_ITEMS) / N_ITEMS)}, N_ITEMS)
     fragments = ItemFragments.build(model.item_ids, None)
     return Served("movies", model, fragments, {}, "sha256:0", "k", cast(Any, None), 0.0, filters=fields)
+
+
+def random_models() -> Iterator[tuple[str, Served]]:
+    for name, scorer in ((f"iALS, {COMPONENTS} components", ials), ("neighbours, 100 each", neighbours)):
+        rng = np.random.default_rng(1)
+        yield name, served(scorer(rng), rng)
+
+
+def trained_models() -> Iterator[tuple[str, Served]]:
+    matrix = interactions(SHAPES["b"])
+    recommender = train(SHAPES["b"], matrix)
+    yield "trained iALS", filterable(exported("IALSRecommender", recommender, matrix), np.random.default_rng(1))
+    recommender = CosineKNNRecommender(matrix, top_k=100, n_threads=1).learn()
+    yield (
+        "trained neighbours",
+        filterable(exported("CosineKNNRecommender", recommender, matrix), np.random.default_rng(1)),
+    )
 
 
 def answer(served: Served, body: bytes) -> bytes:
@@ -89,9 +114,16 @@ def answer(served: Served, body: bytes) -> bytes:
     return encode_answer(ORIGIN, ranking.from_place(prepared.offset), served.fragments, prepared)
 
 
-def kinds(rng: np.random.Generator) -> dict[str, Callable[[int], dict[str, Any]]]:
-    """The fields beside a user, by name of the row; each is given a number that no other request has."""
+def kinds(rng: np.random.Generator, chosen: np.ndarray) -> dict[str, Callable[[int], dict[str, Any]]]:
+    """The fields beside a user, by name of the row; each is given a number that no other request has.
+
+    `chosen` are the columns of all interactions.
+    """
     own = ids("i", N_ITEMS)
+
+    def history() -> list[str]:
+        return [own[i] for i in dict.fromkeys(rng.choice(chosen, 100).tolist())][:10]
+
     return {
         "no filter": lambda _: {},
         "filter keeps 50%": lambda _: {"filter": {"year": {"lt": 0.5}}},
@@ -100,8 +132,8 @@ def kinds(rng: np.random.Generator) -> dict[str, Callable[[int], dict[str, Any]]
         "new filter, 50%": lambda number: {"filter": {"year": {"lt": 0.5 + number * 1e-9}}},
         "include_items, 200": lambda _: {"include_items": [own[i] for i in rng.integers(0, N_ITEMS, 200)]},
         "offset 100": lambda _: {"offset": 100},
-        "history of 10": lambda _: {"user_id": None, "history": [own[i] for i in rng.integers(0, N_ITEMS, 10)]},
-        "history of 10 joined": lambda _: {"history": [own[i] for i in rng.integers(0, N_ITEMS, 10)]},
+        "history of 10": lambda _: {"user_id": None, "history": history()},
+        "history of 10 joined": lambda _: {"history": history()},
         "explain 3": lambda _: {"explain": 3},
         "diversity 0.3": lambda _: {"diversity": 0.3},
         "pin": lambda _: {"pins": [{"item_id": "i7", "position": 0}]},
@@ -135,9 +167,9 @@ def over_http(served: Served) -> Iterator[Spend]:
         yield spend
 
 
-def measure(name: str, spend: Spend) -> None:
+def measure(name: str, spend: Spend, chosen: np.ndarray) -> None:
     rng = np.random.default_rng(1)
-    rows = kinds(rng)
+    rows = kinds(rng, chosen)
     times: dict[str, list[float]] = {}
     number = 0
     for _ in range(ROUNDS):
@@ -157,13 +189,13 @@ def measure(name: str, spend: Spend) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--http", action="store_true")
-    way = over_http if parser.parse_args().http else in_process
-    limit_blas_threads(1)
+    parser.add_argument("--trained", action="store_true")
+    options = parser.parse_args()
     print("\n".join(origin()))
-    for name, scorer in ((f"iALS, {COMPONENTS} components", ials), ("neighbours, 100 each", neighbours)):
-        rng = np.random.default_rng(1)
-        for spend in way(served(scorer(rng), rng)):
-            measure(name, spend)
+    for name, model in trained_models() if options.trained else random_models():
+        limit_blas_threads(1)
+        for spend in over_http(model) if options.http else in_process(model):
+            measure(name, spend, model.model.history.columns)
 
 
 if __name__ == "__main__":
