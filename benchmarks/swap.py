@@ -2,6 +2,7 @@
 
     python -m benchmarks swap            # 30,000 users × 41,000 items, 128 components, 5 swaps
     python -m benchmarks swap --full     # 20 swaps, and the load time of a 650 MB artifact
+    python -m benchmarks swap --slope 1000   # does anything grow over so many swaps? One a second, 5,000 items
 
 Sixteen connections of wrk ask for recommendations without pause, first while nothing changes, then while the model is
 swapped each second. Then: `load` is the time from reading to publishing, `floor` a bare read of the file into memory
@@ -50,6 +51,42 @@ def put(folder: Path, number: int) -> None:
     (folder / "next").rename(folder / "a.svc")
 
 
+def swapped(server: Server, folder: Path, numbers: range) -> list[float]:
+    """Swap once a second; the seconds that each new model took to be served."""
+    waits = []
+    for number in numbers:
+        began = time.perf_counter()
+        put(folder, number)
+        server.wait_for("artifact_loaded", times=number + 1)
+        waits.append(time.perf_counter() - began)
+        time.sleep(max(EACH_S - waits[-1], 0))
+    return waits
+
+
+def resident_mb(pid: int) -> float:
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def over_many(swaps: int) -> None:
+    """The load and the memory in each tenth of so many swaps."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        recipes, lua = prepare(folder, 2_000, 5_000), script(folder, 2_000)
+        with Server(recipes, env=ENV) as server:
+            url = f"{server.url}/v1/recipes/a:recommend"
+            load(url, CLIENTS, 1, lua)
+            print("| swaps | answered | failed | requests/s | p99 ms | resident MB |\n|---|---|---|---|---|---|")
+            for tenth in range(10):
+                numbers = range(tenth * swaps // 10 + 1, (tenth + 1) * swaps // 10 + 1)
+                command = wrk(url, CLIENTS, len(numbers) * EACH_S, lua)
+                with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
+                    swapped(server, folder, numbers)
+                    seen = measured(asking.communicate()[0])
+                figures = f"{seen.requests:,} | {seen.failed} | {seen.rate:,.0f} | {seen.p99_ms:.1f}"
+                print(f"| {numbers[-1]} | {figures} | {resident_mb(server.process.pid):.1f} |", flush=True)
+
+
 def under_load(swaps: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -58,15 +95,9 @@ def under_load(swaps: int) -> None:
             url = f"{server.url}/v1/recipes/a:recommend"
             load(url, CLIENTS, 1, lua)
             report("steady", load(url, CLIENTS, STEADY_S, lua))
-            waits = []
             command = wrk(url, CLIENTS, swaps * EACH_S, lua)
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as asking:
-                for number in range(1, swaps + 1):
-                    began = time.perf_counter()
-                    put(folder, number)
-                    server.wait_for("artifact_loaded", times=number + 1)
-                    waits.append(time.perf_counter() - began)
-                    time.sleep(max(EACH_S - waits[-1], 0))
+                waits = swapped(server, folder, range(1, swaps + 1))
                 swapping = measured(asking.communicate()[0])
             report(f"{swaps} swaps", swapping)
             loads = [record["seconds"] for record in server.said("artifact_loaded")[1:]]
@@ -97,8 +128,15 @@ def loading(n_users: int, n_items: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="20 swaps, and a 650 MB artifact")
-    full = parser.parse_args().full
+    parser.add_argument(
+        "--slope", type=int, metavar="SWAPS", help="so many swaps of a small model instead, at least 10"
+    )
+    options = parser.parse_args()
+    full = options.full
     print("\n".join(origin()))
+    if options.slope:
+        over_many(options.slope)
+        return
     under_load(20 if full else 5)
     loading(50_000, 50_000)
     if full:
