@@ -48,6 +48,24 @@ def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(
     assert r"best_class: \x1b]0;owned\x07\u202eNNK" in lines
 
 
+def test_inspect_says_which_part_answers_what_and_what_it_costs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line each, by the place of the part."""
+    parts = [
+        {"class": "CosineKNNRecommender", "answers": "known users", "bytes": 2_000},
+        {"class": "IALSRecommender", "answers": "features and seeds", "bytes": 3_000},
+    ]
+    write_artifact(tmp_path / "a.svc", popularity_model(), head=header(parts=parts))
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for place, part in enumerate(parts):
+        assert [line for line in lines if line.startswith(f"parts.{place}.")] == [
+            f"parts.{place}.{name}: {value}" for name, value in part.items()
+        ]
+
+
 def test_inspect_prints_the_provenance_of_what_it_has_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

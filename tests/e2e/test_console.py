@@ -34,6 +34,10 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 KEY = "A" * 43
 EVIL = '<img src="x" onerror="window.hacked = true"> & </script>'
 REFUSED = "Failed to load resource: the server responded with a status of"
+PARTS = [
+    {"class": "CosineKNNRecommender", "answers": "known users", "bytes": 2_000_000},
+    {"class": "IALSRecommender", "answers": "features and seeds", "bytes": 3_400_000},
+]
 SIZES = {"narrow": {"width": 360, "height": 740}, "wide": {"width": 1440, "height": 900}}
 
 
@@ -47,7 +51,7 @@ def write_home(folder: Path) -> Path:
     }
     features = {"version": 1, "active": True, "user": side, "item": side}
     write_artifact(folder / "movies.svc", model(), head=header(features=features, **about))
-    write_artifact(folder / "plain.svc", model(features=False), head=header(**about))
+    write_artifact(folder / "plain.svc", model(features=False), head=header(**about, parts=PARTS))
     with (folder / "items.csv").open("w", newline="", encoding="utf-8") as file:
         rows = [[f"i{item}", f"Story number {item}", 1960 + item] for item in range(N_ITEMS - 1)]
         csv.writer(file).writerows([["item_id", "title", "year"], *rows, [f"i{N_ITEMS - 1}", EVIL, 1960]])
@@ -174,6 +178,9 @@ def test_recipes_show_their_state(tab: Tab) -> None:
     movies = page.get_by_role("listitem").filter(has=tab.heading("movies"))
     for text in ("serving", "IALS", "0.1234", "ndcg@20", "20 × 60", "ago"):
         playwright.expect(movies).to_contain_text(text)
+    plain = page.get_by_role("listitem").filter(has=tab.heading("plain"))
+    for text in ("Answers known users", "CosineKNN, 2.0 MB", "Answers features and seeds", "IALS, 3.4 MB"):
+        playwright.expect(plain).to_contain_text(text)
     stub = page.get_by_role("listitem").filter(has=tab.heading("stub"))
     playwright.expect(stub).to_contain_text("no model")
     playwright.expect(stub).to_contain_text("There is no model yet: artifact not found: /")
