@@ -144,9 +144,7 @@ def test_only_a_weighted_evaluation_looks_at_weights() -> None:
     unseen = sparse.csr_matrix((1, 3))
     scores = np.array([[0.0, 1.0, 0.5]])
     recall = [
-        Evaluation(truth, offset=0, cutoff=1, weighted=weighted).metrics(lambda b, e: scores[b:e].copy(), unseen)[
-            "recall"
-        ]
+        Evaluation(truth, offset=0, cutoff=1, weighted=weighted).metrics(lambda rows: scores[rows], unseen)["recall"]
         for weighted in (False, True)
     ]
     assert recall == [0.5, 0.1]
