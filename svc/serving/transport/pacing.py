@@ -17,7 +17,7 @@ from svc.serving.pace import Pace
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
 SHORT_TURN_S = 1e-3
-REFUSED_A_TURN = 4
+REFUSED_A_TURN = 2
 """Requests that are only refused. With more of them in each turn others are answered more slowly: what is let in goes
 before what is refused."""
 PROBES_A_TURN = 2
@@ -35,6 +35,9 @@ class Rank(IntEnum):
     """A connection that sends on and on without waiting for its answer: dripping bodies, pipelined requests."""
     REFUSED = 4
     """A request that is refused because its turn would come too late: it costs little, and goes beside the others."""
+
+
+_ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)
 
 
 class Turnstile(trio.abc.Instrument):
@@ -115,7 +118,8 @@ class Turnstile(trio.abc.Instrument):
                 self._let_in_count += count
         if not any(self._queues.values()):
             self._somebody = trio.Event()
-            self._let_in_count = 0
+        if not any(self._queues[rank] for rank in _ANSWERED):
+            self._let_in_count = 0  # more could have gone in, so their time says nothing of the pace
 
     def _learn_pace(self) -> None:
         """How long an entry takes, from one letting in to the next: in between they parse, are answered and sent."""

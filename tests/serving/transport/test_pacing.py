@@ -139,6 +139,28 @@ async def test_what_is_only_refused_enters_beside_the_others() -> None:
     assert all(ranks.count(Rank.REFUSED) for ranks in while_both[1:])
 
 
+def test_a_turn_that_leaves_nobody_to_answer_says_nothing_of_the_pace() -> None:
+    """Else a server that is busy refusing takes itself for slow, and refuses still more."""
+    clock = trio.testing.MockClock()
+
+    async def run() -> float:
+        turnstile = Turnstile()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turnstile.run)
+            for _ in range(100 * REFUSED_A_TURN):
+                nursery.start_soon(turnstile.enter, Rank.REFUSED)
+            for _ in range(10):
+                nursery.start_soon(turnstile.enter, Rank.KNOWN)
+                for _ in range(4):
+                    await trio.lowlevel.checkpoint()
+                    clock.jump(1.0)
+            assert turnstile._queues[Rank.REFUSED]
+            nursery.cancel_scope.cancel()
+        return turnstile.expected_wait_s(Rank.KNOWN) + turnstile._pace.each_s
+
+    assert trio.run(run, clock=clock) == 0.0
+
+
 class Crowd:
     """Enters with work in virtual time for each, and notes the waits that are expected as each has its turn."""
 
