@@ -13,15 +13,15 @@ from tests.e2e.server import Server, make_home, until
 from tests.serving.artifacts import factor_model
 
 pytestmark = pytest.mark.integration
-CLIENTS, BATCH = 24, 256
+CLIENTS = 24
 LIMIT_S = 0.2
 
 
 class Crowd(Clients):
-    """Clients of batches that ask without pause, whatever comes back, for `limit` items each."""
+    """Clients of batches that ask without pause, whatever comes back: for `size` users, `limit` items each."""
 
-    def __init__(self, server: Server, limit: int) -> None:
-        self._limit = limit
+    def __init__(self, server: Server, size: int, limit: int) -> None:
+        self._requests = [{"user_id": f"u{user}", "limit": limit} for user in range(size)]
         self._address = server.url.removeprefix("http://")
         self.statuses: list[int] = []
         self.codes: set[str] = set()
@@ -30,7 +30,7 @@ class Crowd(Clients):
 
     def ask(self, number: int) -> None:
         connection = http.client.HTTPConnection(self._address, timeout=60)
-        body = json.dumps({"requests": [{"user_id": f"u{user}", "limit": self._limit} for user in range(BATCH)]})
+        body = json.dumps({"requests": self._requests})
         while not self.over.is_set():
             connection.request("POST", "/v1/recipes/a:batch-recommend", body)
             answer = connection.getresponse()
@@ -49,7 +49,7 @@ def test_a_crowd_is_refused_in_part_and_single_requests_are_answered(tmp_path: P
     env = {"SVC_MAX_QUEUE_SECONDS": str(LIMIT_S), "SVC_LOG_LEVEL": "info", "SVC_ACCESS_LOG": "errors"}
     with Server(home, env=env) as server:
         assert server.recommend("a").status_code == 200
-        with Crowd(server, limit=200) as crowd:
+        with Crowd(server, size=256, limit=200) as crowd:
             until(lambda: {200, 503} <= set(crowd.statuses[-500:]), lambda: str(crowd.statuses))
             assert [server.health()[0] for _ in range(20)] == [200] * 20
             singles = [server.recommend("a", f"u{user}").status_code for user in range(20)]
@@ -65,9 +65,12 @@ def test_a_crowd_is_refused_in_part_and_single_requests_are_answered(tmp_path: P
 
 
 def test_without_the_limit_everybody_waits(tmp_path: Path) -> None:
-    """SVC_MAX_QUEUE_SECONDS=0: nothing is refused."""
+    """SVC_MAX_QUEUE_SECONDS=0: nothing is refused.
+
+    All batches advance together, in threads of low priority: large ones took over a minute beside other tests.
+    """
     home = make_home(tmp_path, "a", factor_model(1_000, 30_000, 64))
     with Server(home, env={"SVC_MAX_QUEUE_SECONDS": "0"}) as server:
-        with Crowd(server, limit=20) as crowd:
+        with Crowd(server, size=32, limit=20) as crowd:
             until(lambda: len(crowd.statuses) > 2 * CLIENTS, lambda: f"{len(crowd.statuses)} answers")
         assert set(crowd.statuses) == {200}
