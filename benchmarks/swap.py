@@ -63,11 +63,6 @@ def swapped(server: Server, folder: Path, numbers: range) -> list[float]:
     return waits
 
 
-def resident_mb(pid: int) -> float:
-    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
-
-
 def over_many(swaps: int) -> None:
     """The load and the memory in each tenth of so many swaps."""
     with tempfile.TemporaryDirectory() as temporary:
@@ -84,7 +79,7 @@ def over_many(swaps: int) -> None:
                     swapped(server, folder, numbers)
                     seen = measured(asking.communicate()[0])
                 figures = f"{seen.requests:,} | {seen.failed} | {seen.rate:,.0f} | {seen.p99_ms:.1f}"
-                print(f"| {numbers[-1]} | {figures} | {resident_mb(server.process.pid):.1f} |", flush=True)
+                print(f"| {numbers[-1]} | {figures} | {server.resident_bytes() / 1e6:.1f} |", flush=True)
 
 
 def under_load(swaps: int) -> None:

@@ -113,12 +113,7 @@ def _unpacked(bits: NDArray[np.uint8], n_items: int) -> NDArray[np.bool_]:
 def distinct(columns: NDArray[Any]) -> NDArray[Any]:
     """The different ones of some columns, rising."""
     rising = np.sort(columns)
-    return rising[firsts(rising)] if has_repeats(rising) else rising
-
-
-def has_repeats(rising: NDArray[Any]) -> bool:
-    """Whether some rising columns are not all different."""
-    return bool(np.count_nonzero(rising[1:] == rising[:-1]))
+    return rising[firsts(rising)]
 
 
 def added_up(
@@ -126,8 +121,8 @@ def added_up(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
     """Distinct columns, rising, with their weights added up; None for weights that are all 1."""
     if weights is None:
-        rising = np.sort(columns)
-        if not has_repeats(rising):
+        rising = distinct(columns)
+        if len(rising) == len(columns):
             return rising, None
         weights = np.ones(len(columns))
     order = columns.argsort(kind="stable")

@@ -203,10 +203,6 @@ class Permit:
             retry_after = max(1, math.ceil(wait_s - _ROUNDING))
             raise self._policies.counted(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
 
-    def next_wait_s(self) -> float:
-        """Seconds after which a refusal of this request is to be answered."""
-        return self._policies.next_wait_s(self._kid)
-
     def charge(self, count: int) -> None:
         """Count `count` requests. Raises RateLimited, and then counts none of them."""
         self.require(count)
@@ -261,8 +257,9 @@ class KeyPolicies:
             bucket = self._buckets[kid] = Bucket(policy.rate, trio.current_time())
         return bucket
 
-    def next_wait_s(self, kid: str) -> float:
-        """Seconds after which the next refusal of this key is to be answered."""
+    def next_wait_s(self, refusal: ApiError) -> float:
+        """Seconds after which a refusal by these policies is to be answered."""
+        kid = refusal.fields["kid"]
         slowing = self._slowing.get(kid)
         if slowing is None:
             slowing = self._slowing[kid] = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)

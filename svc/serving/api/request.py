@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -17,7 +17,7 @@ from svc.serving.api.bodies import Bodies, Body
 from svc.serving.api.cors import PREFLIGHT_HEADERS, Origins
 from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.hosts import HostRules, parse_host
-from svc.serving.api.key_policies import Permit
+from svc.serving.api.key_policies import KeyPolicies, Permit
 from svc.serving.api.state import ServerState
 from svc.serving.api.targets import Target, parse_target
 from svc.serving.transport.messages import ClientGone, Headers, Incoming, Response
@@ -124,23 +124,21 @@ class Request:
                 self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
                 raise
         if policies is not None and kid is not None:
-            try:
-                self.permit = policies.admit(kid, endpoint, recipe)
-            except ApiError as refusal:
-                await self._slowed(refusal, policies.next_wait_s(kid))
+            self.permit = await self._slowly(policies, partial(policies.admit, kid, endpoint, recipe))
 
-    async def charge(self, permit: Permit, count: int) -> None:
+    async def charge(self, count: int) -> None:
         """Count a batch of so many requests. Raises RateLimited, and ClientGone as `authenticate` does."""
-        try:
-            permit.charge(count)
-        except ApiError as refusal:
-            await self._slowed(refusal, permit.next_wait_s())
+        if self.permit is not None and self._checks.policies is not None:
+            await self._slowly(self._checks.policies, partial(self.permit.charge, count))
 
-    async def _slowed(self, refusal: ApiError, wait_s: float) -> NoReturn:
-        """Raise the refusal when its turn has come."""
-        if wait_s:
-            await self._unless_gone(partial(trio.sleep, wait_s))
-        raise refusal
+    async def _slowly(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
+        """What the policies decide. A refusal is raised when its turn has come."""
+        try:
+            return decide()
+        except ApiError as refusal:
+            if wait_s := policies.next_wait_s(refusal):
+                await self._unless_gone(partial(trio.sleep, wait_s))
+            raise
 
     async def body(self) -> Body:
         """The body, taken for JSON whatever Content-Type says: many clients forget to set it.

@@ -102,7 +102,7 @@ class Verbs:
         )
         body = await request.body()
         if request.permit is not None and route.verb in BATCH:
-            await request.charge(request.permit, elements_in(body))
+            await request.charge(elements_in(body))
         header = AnswerHeader(request.request_id, route.name, served.model_version)
         if route.verb in SINGLE:
             answer = await self._single(route.verb, body, served, header)

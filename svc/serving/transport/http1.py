@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -39,7 +39,6 @@ _bare_newline = re.compile(rb"(?<!\r)\n")
 _chunk = re.compile(rb'([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
 _length = re.compile(rb"[0-9]{1,19}")
-_FRAMING = frozenset((b"host", b"connection", b"content-length", b"transfer-encoding", b"expect"))
 _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[ \t]{0,8}([0-9]{1,9})[ \t]{0,8}\r\n")
 
 
@@ -197,23 +196,19 @@ def parse_head(raw: bytes) -> Head:
     method, target, is_1_1 = line[1].decode(), line[2], line[3] == b"1"
     named: dict[bytes, list[bytes]] = {}
     for name, value in headers:
-        if name in _FRAMING:
-            named.setdefault(name, []).append(value.strip())
+        named.setdefault(name, []).append(value.strip())
     hosts = len(named.get(b"host", ()))
     if hosts > 1 or (is_1_1 and not hosts):
         raise MalformedRequest("a request must have one Host header")
+    closes = any(option.strip().lower() == b"close" for option in b",".join(named.get(b"connection", ())).split(b","))
     return Head(
         method,
         target,
         headers,
         _body_length(named),
-        keeps_alive=is_1_1 and method != "CONNECT" and not _closes(named.get(b"connection", ())),
+        keeps_alive=is_1_1 and not closes and method != "CONNECT",
         expects_continue=is_1_1 and named.get(b"expect", [b""])[-1].lower() == b"100-continue",
     )
-
-
-def _closes(options: Sequence[bytes]) -> bool:
-    return any(option.strip().lower() == b"close" for option in b",".join(options).split(b",")) if options else False
 
 
 def _parsed(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
