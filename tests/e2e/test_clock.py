@@ -90,7 +90,7 @@ def test_a_training_whose_clock_is_set(shop: Shop, tmp_path: Path) -> None:
     with clock.jumping(every_s=0.1):
         ended = shop.train(**clock.environment)
     assert ended.code == 0, ended.err
-    assert len(years(ended.records)) == 3
+    assert len(years(ended.records)) > 1, "the clock was not set while anything was logged"
     took = [value for record in ended.records for name, value in record.items() if name.endswith("seconds")]
     assert took, ended.err
     assert all(0 <= seconds <= 600 for seconds in took), took
