@@ -2,10 +2,12 @@
 
     python -m benchmarks http [--profile quick|full] [--shapes a,b] [--no-fastapi] [--batch]
 
-Four servers run at once and are loaded in turn, round by round, by wrk in a process of its own: `svc serve` with one
-trained model, a bare ASGI application on hypercorn's trio worker (the floor, which answered svc's requests until 2.1),
+The servers run at once and are loaded in turn, round by round, by wrk in a process of its own: `svc serve` with one
+trained model, which ranks for every answer (svc, with SVC_CACHED_ANSWERS=0) or keeps answers as it does by default
+(cached), a bare ASGI application on hypercorn's trio worker (the floor, which answered svc's requests until 2.1),
 FastAPI that returns ten items without ranking any (trivial), and FastAPI with irspack. Every request asks for ten items
-of a random known user. Ratios are medians of the ratios within a round, so a busy neighbour falls out
+of a random known user. Shape (a) has fewer users than answers are kept, so after a moment the cached server ranks none;
+at (b) it knows one in seven, at (c) one in twenty-four. Ratios are medians of the ratios within a round, so a busy neighbour falls out
 of them; absolute rates hold for the machine named. The 99th percentile is that of the median round. `CPU µs` is what
 the server's process used for a request, in user and system mode on all its threads.
 
@@ -39,6 +41,7 @@ from svc.artifact import layout
 from svc.model.codec import encode
 from svc.model.model import Model
 from svc.model.skew import running_irspack_version
+from svc.settings import Settings
 from svc.training.export import export
 
 KEY = "11" * 32
@@ -47,6 +50,7 @@ ENV = {
     "SVC_LOG_LEVEL": "warning",
     "SVC_MAX_PAYLOAD_BYTES": "2GiB",
     "OPENBLAS_NUM_THREADS": "1",
+    "SVC_CACHED_ANSWERS": "0",
 }
 CONNECTIONS = (1, 16, 64)
 ROUNDS = {"quick": (3, 2), "full": (7, 4)}
@@ -55,6 +59,7 @@ TARGETS = {
     "a": {"floor": (1.8, 3.0, 3.0), "trivial": (None, None, 1.0), "fastapi": (None, None, 5)},
     "b": {"floor": (1.5, 2.2, 2.5), "fastapi": (None, None, 8)},
 }
+OURS = ("svc", "cached")
 RECOMMEND = "/v1/recipes/m:recommend"
 BATCH_RECOMMEND = "/v1/recipes/m:batch-recommend"
 START_S = 120.0
@@ -136,9 +141,9 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int, ready: str) -> Iterator[Running]:
+def running(command: list[str], port: int, ready: str, **env: str) -> Iterator[Running]:
     """A server process that answers at the path `ready`."""
-    process = subprocess.Popen(command, env={**os.environ, **ENV}, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, env={**os.environ, **ENV, **env}, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + START_S
@@ -220,7 +225,10 @@ def measure(shape: Shape, rounds: int, seconds: int, *, with_fastapi: bool) -> N
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         prepare(shape, folder)
-        servers = {"svc": running_svc(stack, folder).asked(RECOMMEND)}
+        servers = {
+            "svc": running_svc(stack, folder).asked(RECOMMEND),
+            "cached": running_svc(stack, folder, SVC_CACHED_ANSWERS=str(Settings().cached_answers)).asked(RECOMMEND),
+        }
         size = answer_size(servers["svc"].url)
         servers["floor"] = stack.enter_context(floor(size))
         for kind in ("trivial", "fastapi") if with_fastapi else ():
@@ -229,8 +237,8 @@ def measure(shape: Shape, rounds: int, seconds: int, *, with_fastapi: bool) -> N
             servers[kind] = stack.enter_context(running(command, port, "/openapi.json")).asked("/recommend")
         lua = script(folder, shape.n_users)
         print(f"\n({shape.name}) {shape.n_items:,} items, {shape.n_users:,} users, answers of {size} bytes\n")
-        print("| connections | server | requests/s | CPU µs | p99 ms | svc's ratio to it | target |")
-        print("|---|---|---|---|---|---|---|")
+        print("| connections | server | requests/s | CPU µs | p99 ms | svc's ratio to it | of cached | target |")
+        print("|---|---|---|---|---|---|---|---|")
         for place, connections in enumerate(CONNECTIONS):
             found: dict[str, list[tuple[Load, float]]] = {server: [] for server in servers}
             for number in range(-1, rounds):
@@ -248,21 +256,24 @@ def costed(server: Running, connections: int, seconds: int, lua: Path) -> tuple[
     return taken, (server.cpu_s() - before) / taken.requests
 
 
-def running_svc(stack: contextlib.ExitStack, folder: Path) -> Running:
+def running_svc(stack: contextlib.ExitStack, folder: Path, **env: str) -> Running:
     port = free_port()
     command = [sys.executable, "-m", "svc", "serve", "--recipes", str(folder / "recipes"), "--port", str(port)]
-    return stack.enter_context(running(command, port, "/v1/health"))
+    return stack.enter_context(running(command, port, "/v1/health", **env))
 
 
 def _print_rows(shape: Shape, place: int, found: dict[str, list[tuple[Load, float]]]) -> None:
     for server, loads in found.items():
         if failed := sum(taken.failed for taken, _ in loads):
             print(f"{failed} answers of {server} were errors")
-        ratio = median(ours.rate / theirs.rate for (ours, _), (theirs, _) in zip(found["svc"], loads, strict=True))
+        ratios = [
+            median(ours.rate / theirs.rate for (ours, _), (theirs, _) in zip(found[one], loads, strict=True))
+            for one in OURS
+        ]
         target = TARGETS.get(shape.name, {}).get(server, (None,) * 3)[place]
         rate, p99 = median(taken.rate for taken, _ in loads), median(taken.p99_ms for taken, _ in loads)
         cpu = median(cost for _, cost in loads) * 1e6
-        shown = "" if server == "svc" else f"{ratio:.2f}"
+        shown = " | ".join("" if server in OURS else f"{ratio:.2f}" for ratio in ratios)
         figures = f"{rate:,.0f} | {cpu:,.0f} | {p99:.1f} | {shown} | {target or ''}"
         print(f"| {CONNECTIONS[place]} | {server} | {figures} |", flush=True)
 

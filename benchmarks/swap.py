@@ -28,7 +28,7 @@ CLIENTS = 16
 STEADY_S, EACH_S = 10, 1
 """Seconds without a swap, and for each swap; the watch interval is one too."""
 N_USERS = 30_000
-ENV = {"SVC_MAX_PAYLOAD_BYTES": "2GiB"}
+ENV = {"SVC_MAX_PAYLOAD_BYTES": "2GiB", "SVC_CACHED_ANSWERS": "0"}
 
 
 def report(what: str, load: Load) -> None:

@@ -180,6 +180,14 @@ class Settings:
         low=0,
         high=3600,
     )
+    cached_answers: int = _var(
+        "SVC_CACHED_ANSWERS",
+        4096,
+        _integer,
+        "Answers that are kept for the same question to the same model, at most 4 KiB each. 0: none.",
+        low=0,
+        high=1_000_000,
+    )
     keep_alive_s: float = _var(
         "SVC_KEEP_ALIVE_SECONDS",
         75.0,

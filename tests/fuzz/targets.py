@@ -30,8 +30,8 @@ from svc.serving.api.application import Application
 from svc.serving.api.authentication import Authenticator
 from svc.serving.api.state import ServerState
 from svc.serving.models.registry import Registry
-from svc.serving.transport.http1 import Head, RequestReader, encode_head
-from svc.serving.transport.messages import Response
+from svc.serving.transport.http1 import RequestReader, encode_head
+from svc.serving.transport.messages import Head, Response
 from svc.settings import Settings
 from tests.serving.bodies import expected, found, several
 from tests.serving.sent import Sent

@@ -29,6 +29,7 @@ from svc.serving.models.lanes import Lane
 from svc.serving.models.metadata import MetadataTable
 from svc.serving.models.registry import Entry, Faults, Registry, Served
 from svc.serving.models.threads import ScoringThreads
+from svc.serving.transport.http1 import WHOLE_BYTES
 from svc.serving.transport.messages import Response
 from svc.settings import Settings
 from tests.serving.sent import Sent
@@ -120,7 +121,8 @@ class Client:
         given = {**self.headers, **({"content-length": str(len(body))} if body and isinstance(body, bytes) else {})}
         target = (f"{path}?{query}" if query else path).encode()
         encoded = [(name.lower().encode(), value.encode()) for name, value in {**given, **(headers or {})}.items()]
-        sent = Sent(method, target, encoded, parts, client, arrived_s=trio.current_time())
+        whole = body if isinstance(body, bytes) and len(body) <= WHOLE_BYTES else None
+        sent = Sent(method, target, encoded, parts, client, whole, arrived_s=trio.current_time())
         response = await self.app(sent)
         assert response is not None
         return answer_of(response)
@@ -131,6 +133,18 @@ class Client:
     async def post(self, path: str, body: object, **more: Any) -> Answer:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         return await self.call("POST", path, raw, **more)
+
+
+class Counting:
+    """A model that notes how many queries it ranks."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.ranked = 0
+
+    def rank(self, queries: Sequence[Query]) -> list[Ranking]:
+        self.ranked += len(queries)
+        return self._model.rank(queries)
 
 
 class Broken:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from svc.serving.transport.messages import ClientGone, Headers
+from svc.serving.transport.messages import ClientGone, Head, Headers
 
 
 @dataclass
@@ -38,6 +38,7 @@ class Sent:
     """Parts that have been received."""
 
     def __post_init__(self) -> None:
+        self.head = Head(self.method, self.target, self.headers)
         self._rest = iter(self.parts)
 
     async def receive(self) -> bytes:

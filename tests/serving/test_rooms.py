@@ -8,6 +8,7 @@ from types import FrameType
 import pytest
 import trio
 
+from svc.settings import Settings
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.sockets import listening
 
@@ -22,6 +23,7 @@ QUESTIONS = {
     "Lane.expected_wait_s",
     "Lane.is_free_of_singles",
     "Policy.arranges",
+    "Policy.timed",
     "Served.allowed",
     "joined",
     "Ranking.from_place",
@@ -62,7 +64,7 @@ async def test_a_request_returns_from_few_rooms() -> None:
     """From the first byte read to the last byte sent, on a connection that is open; see docs/explanation/code.md."""
     crossings = Crossings()
     async with (
-        serving() as (client, _),
+        serving(Settings(cached_answers=0)) as (client, _),
         listening(client.app) as port,
         await trio.open_tcp_stream("127.0.0.1", port) as stream,
     ):

@@ -21,7 +21,7 @@ from svc.serving.api.request import Checks, MayAsk, Request, new_request_id
 from svc.serving.api.routes import FAILURE, MAY_ASK, build_routes
 from svc.serving.api.state import ServerState
 from svc.serving.api.targets import Target
-from svc.serving.api.tracing import Trace, parse_trace
+from svc.serving.api.tracing import Trace
 from svc.serving.api.verbs import Verbs
 from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Response
 
@@ -55,8 +55,8 @@ class Application:
         """The answer with the headers that every answer has; None when the client is gone. Raises nothing."""
         request = Request(incoming, self._checks)
         logs.bind(request_id=request.request_id)
-        trace = parse_trace(request.headers.get(b"traceparent"))
-        if self._state.spans is not None and incoming.target not in _PROBE_TARGETS:
+        trace = request.trace
+        if self._state.spans is not None and incoming.head.target not in _PROBE_TARGETS:
             return await self._spanned(self._state.spans, request, trace)
         if trace is None:
             return await self._answer(request)
@@ -109,9 +109,7 @@ class Application:
 
     async def _respond(self, request: Request) -> Response:
         """The answer of the row that the path leads to; a row that is not public needs a key first."""
-        target = request.target()
-        route = request.route = self._router.find(target.path)
-        preflight = request.admit(target, route)
+        target, route, _, preflight = request.admit(self._router)
         if preflight is not None:
             return preflight
         if route is None:

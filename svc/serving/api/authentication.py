@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict
 from collections.abc import Collection, Mapping
-from typing import Generic, TypeVar
 
 import trio
 
@@ -19,6 +17,7 @@ from svc import events, logs
 from svc.errors import InvalidApiKey, MissingApiKey
 from svc.serving.api.api_keys import digest, is_well_formed
 from svc.serving.api.slowing import Slowing
+from svc.serving.recent import Recent
 
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024
@@ -26,37 +25,12 @@ HASHING_THREADS = 1
 REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
 LONGEST_WAIT_S = 20.0
 
-Value = TypeVar("Value")
-
 
 def _digest_nicely(plaintext: bytes) -> bytes:
     from svc.serving.models.threads import be_nice
 
     be_nice()
     return digest(plaintext)
-
-
-class Recent(Generic[Value]):
-    """A mapping of bounded size that drops the least recently used entry."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: OrderedDict[bytes | str, Value] = OrderedDict()
-
-    def get(self, key: bytes | str) -> Value | None:
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def put(self, key: bytes | str, value: Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
@@ -79,8 +53,8 @@ class Authenticator:
         self._limiter = limiter
         self._log_each_bypass = log_each_bypass
         self._secret = secrets.token_bytes(32)
-        self._accepted: Recent[str] = Recent(ACCEPTED_KEYS)
-        self._seen: Recent[bool] = Recent(FIRST_SEEN_CLIENTS)
+        self._accepted: Recent[bytes, str] = Recent(ACCEPTED_KEYS)
+        self._seen: Recent[str, bool] = Recent(FIRST_SEEN_CLIENTS)
         self._refusals = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
 
     @property

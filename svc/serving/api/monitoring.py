@@ -48,9 +48,9 @@ class Monitoring:
 
     async def __call__(self, incoming: Incoming) -> Response:
         """The metrics or the document of a probe, chosen by path alone; host and headers are ignored."""
-        if incoming.method not in ("GET", "HEAD"):
+        if incoming.head.method not in ("GET", "HEAD"):
             return _text(400, "only GET is answered here")
-        path = incoming.target.partition(b"?")[0].decode("latin-1")
+        path = incoming.head.target.partition(b"?")[0].decode("latin-1")
         if path in ("/v1/metrics", "/metrics"):
             render = self._state.metrics.render
             text = await trio.to_thread.run_sync(render, limiter=self._renderer, abandon_on_cancel=True)

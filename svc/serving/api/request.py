@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -16,11 +16,13 @@ from svc.serving.api.authentication import key_in
 from svc.serving.api.bodies import Bodies, Body
 from svc.serving.api.cors import PREFLIGHT_HEADERS, Origins
 from svc.serving.api.endpoint import Endpoint, Route
+from svc.serving.api.endpoints import Router
 from svc.serving.api.hosts import HostRules, parse_host
 from svc.serving.api.key_policies import KeyPolicies, Permit
 from svc.serving.api.state import ServerState
 from svc.serving.api.targets import Target, parse_target
-from svc.serving.transport.messages import ClientGone, Headers, Incoming, Response
+from svc.serving.api.tracing import Trace, parse_trace
+from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
 
 T = TypeVar("T")
 MayAsk = Callable[[str], bool]
@@ -48,18 +50,49 @@ class Checks:
         self.bodies = Bodies(state.settings)
 
 
+class Admitted(NamedTuple):
+    """Where a head leads that passed every check which needs nothing but the head."""
+
+    target: Target
+    route: Route | None
+    origin_headers: Headers
+    preflight: Response | None
+
+
+class Asked:
+    """What a head says but for its credential, made once for all requests that share it."""
+
+    __slots__ = ("admitted", "headers", "key", "request_id", "trace")
+
+    def __init__(self, head: Head) -> None:
+        self.headers = dict(head.headers)
+        given = self.headers.get(b"x-request-id", b"")
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else ""
+        self.key = key_in(self.headers)
+        self.trace = parse_trace(self.headers.get(b"traceparent"))
+        self.admitted: Admitted | None = None
+
+    @classmethod
+    def of(cls, head: Head) -> Asked:
+        known: Asked | None = head.notes.get("asked")
+        if known is None:
+            known = head.notes["asked"] = cls(head)
+        return known
+
+
 class Request:
     """A request that has come, with its headers by name in lower case."""
 
-    __slots__ = ("_checks", "_incoming", "headers", "method", "origin_headers", "permit", "request_id", "route")
+    __slots__ = ("_asked", "_checks", "_incoming", "key", "method", "origin_headers", "permit", "request_id", "route")
 
     def __init__(self, incoming: Incoming, checks: Checks) -> None:
+        head = incoming.head
+        self._asked = asked = Asked.of(head)
+        self.key = asked.key if head.credential is None else key_in(dict([head.credential]))
         self._incoming = incoming
         self._checks = checks
-        self.method = incoming.method
-        self.headers = dict(incoming.headers)
-        given = self.headers.get(b"x-request-id", b"")
-        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else new_request_id()
+        self.method = head.method
+        self.request_id = asked.request_id or new_request_id()
         self.origin_headers: Headers = ()
         self.route: Route | None = None
         self.permit: Permit | None = None
@@ -85,17 +118,26 @@ class Request:
         return _anything if self.permit is None else self.permit.policy.may_ask
 
     @property
-    def key(self) -> bytes | None:
-        """The API key that it brings."""
-        return key_in(self.headers)
+    def headers(self) -> Mapping[bytes, bytes]:
+        return self._asked.headers
 
-    def target(self) -> Target:
-        """The path and query, decoded once from what the client sent. Raises MalformedRequest."""
-        return parse_target(self._incoming.target, self.method)
+    @property
+    def trace(self) -> Trace | None:
+        """The trace that it belongs to."""
+        return self._asked.trace
 
-    def admit(self, target: Target, route: Route | None) -> Response | None:
-        """Check the host, and answer a preflight. Raises the ApiError that refuses the request."""
+    def admit(self, router: Router) -> Admitted:
+        """Where it leads; a preflight has its answer already. Raises the ApiError that refuses the request."""
+        admitted = self._asked.admitted
+        if admitted is None:
+            admitted = self._asked.admitted = self._admit(router)
+        self.route, self.origin_headers = admitted.route, admitted.origin_headers
+        return admitted
+
+    def _admit(self, router: Router) -> Admitted:
         headers = self.headers
+        target = parse_target(self._incoming.head.target, self.method)
+        self.route = route = router.find(target.path)
         if b"transfer-encoding" in headers and b"content-length" in headers:
             # A proxy in front may have used the other one, and would see different requests in the following bytes.
             raise AmbiguousLength
@@ -104,9 +146,9 @@ class Request:
             self._checks.hosts.check(host)
         if b"origin" in headers:
             self.origin_headers = self._checks.origins.headers(headers[b"origin"])
-            if self.origin_headers and self.method == "OPTIONS" and b"access-control-request-method" in headers:
-                return Response(204, headers=PREFLIGHT_HEADERS)
-        return None
+        asks_first = self.method == "OPTIONS" and b"access-control-request-method" in headers
+        preflight = Response(204, headers=PREFLIGHT_HEADERS) if self.origin_headers and asks_first else None
+        return Admitted(target, route, self.origin_headers, preflight)
 
     async def authenticate(self, endpoint: Endpoint, recipe: str) -> None:
         """Check the key, and what its policy says of this row and recipe.
@@ -139,6 +181,11 @@ class Request:
             if wait_s := policies.next_wait_s(refusal):
                 await self._unless_gone(partial(trio.sleep, wait_s))
             raise
+
+    @property
+    def whole_body(self) -> bytes | None:
+        """The body, if all of it came with the head."""
+        return self._incoming.whole_body
 
     async def body(self) -> Body:
         """The body, taken for JSON whatever Content-Type says: many clients forget to set it.

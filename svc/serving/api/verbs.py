@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
 
 import trio
 
@@ -35,13 +36,16 @@ from svc.serving.api.requests import (
     elements,
 )
 from svc.serving.api.state import ServerState
-from svc.serving.models.fragments import AnswerHeader, encode_answer, encode_batch
+from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
 from svc.serving.models.registry import Served
+from svc.serving.recent import Recent
 from svc.serving.transport.messages import Response
 
 INLINE_BODY_BYTES = 4096
 INLINE_ITEMS = 100
 WORK_THREADS = 2
+CACHED_BYTES = 4096
+"""Longer questions and answers are not kept."""
 
 SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest]] = {
     "recommend": RecommendRequest,
@@ -55,6 +59,13 @@ BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
 Result = tuple[Ranking, Prepared] | ApiError
 
 
+class Found(NamedTuple):
+    """What the model answers to a question: the same bytes each time that it is asked."""
+
+    encoded: bytes
+    is_popular: bool
+
+
 class Verbs:
     """Answers the verbs. There is one instance per server; apart from it, requests share only the lanes."""
 
@@ -62,6 +73,7 @@ class Verbs:
         self._state = state
         self._work = trio.CapacityLimiter(WORK_THREADS)
         self._present = 0
+        self._known: Recent[tuple[int, str, bytes], Found] = Recent(state.settings.cached_answers)
         self._most_s = state.settings.max_queue_s
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
@@ -95,19 +107,15 @@ class Verbs:
 
     async def _admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
         served = self._served(route.name)
-        patience = Patience(request.headers, request.arrived_s, self._most_s)
-        lane, is_batch = served.lane, endpoint.is_batch
-        patience.require(
-            lane.expected_wait_s(int(is_batch)), is_batch=is_batch, is_next=lane.is_free_of_singles and not is_batch
-        )
-        body = await request.body()
-        if request.permit is not None and route.verb in BATCH:
-            await request.charge(elements_in(body))
         header = AnswerHeader(request.request_id, route.name, served.model_version)
-        if route.verb in SINGLE:
-            answer = await self._single(route.verb, body, served, header)
+        patience = Patience(request.headers, request.arrived_s, self._most_s)
+        if endpoint.is_batch:
+            answer = await self._batch(request, route.verb, served, header, patience)
         else:
-            answer = await self._batch(route.verb, body, served, header, patience)
+            found = await self._single(request, route.verb, served, patience)
+            if found.is_popular:
+                self._count_fallbacks(route.name, route.verb, 1)
+            answer = header.before(found.encoded)
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
     def _served(self, name: str) -> Served:
@@ -121,13 +129,20 @@ class Verbs:
         entry.served.require_fresh()
         return entry.served
 
-    async def _single(
-        self,
-        verb: str,
-        body: Body,
-        served: Served,
-        header: AnswerHeader,
-    ) -> bytes:
+    async def _single(self, request: Request, verb: str, served: Served, patience: Patience) -> Found:
+        """What is found for one question; what was asked before is neither ranked again nor ever refused."""
+        question = (served.number, verb, request.whole_body or b"")
+        found = self._known.get(question)
+        if found is None:
+            lane = served.lane
+            patience.require(lane.expected_wait_s(), is_batch=False, is_next=lane.is_free_of_singles)
+            found = await self._find(verb, await request.body(), served)
+            is_short = max(len(question[-1]), len(found.encoded)) <= CACHED_BYTES
+            if request.whole_body and is_short and not served.policy.timed:  # a rule may begin or end at any moment
+                self._known.put(question, found)
+        return found
+
+    async def _find(self, verb: str, body: Body, served: Served) -> Found:
         schema = SINGLE[verb]
         if isinstance(body, bytes) and len(body) <= INLINE_BODY_BYTES:
             prepared = await self._prepared(parse(schema, body), served)
@@ -139,16 +154,13 @@ class Verbs:
             ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
         if not len(ranking.items):
             raise NoCandidates
-        if ranking.popular:
-            self._count_fallbacks(header.recipe, verb, 1)
         page = ranking.from_place(prepared.offset)
         if len(page.items) <= INLINE_ITEMS:
-            return encode_answer(header, page, served.fragments, prepared)
-        return await trio.to_thread.run_sync(
-            lambda: encode_answer(header, page, served.fragments, prepared),
-            limiter=self._work,
-            abandon_on_cancel=True,
+            return Found(encode_found(page, served.fragments, prepared), ranking.popular)
+        encoded = await trio.to_thread.run_sync(
+            encode_found, page, served.fragments, prepared, limiter=self._work, abandon_on_cancel=True
         )
+        return Found(encoded, ranking.popular)
 
     async def _prepared(self, request: AnyRequest, served: Served) -> Prepared:
         """Prepares on the event loop, unless a filter is new and has to be compiled first."""
@@ -159,7 +171,13 @@ class Verbs:
     def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:
         self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
 
-    async def _batch(self, verb: str, body: Body, served: Served, header: AnswerHeader, patience: Patience) -> bytes:
+    async def _batch(
+        self, request: Request, verb: str, served: Served, header: AnswerHeader, patience: Patience
+    ) -> bytes:
+        patience.require(served.lane.expected_wait_s(1), is_batch=True)
+        body = await request.body()
+        if request.permit is not None:
+            await request.charge(elements_in(body))
         batch, prepared = await trio.to_thread.run_sync(
             _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
         )

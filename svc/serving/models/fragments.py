@@ -160,6 +160,10 @@ class AnswerHeader(NamedTuple):
             self.model_version.encode(),
         )
 
+    def before(self, found: bytes) -> bytes:
+        """The body of the answer that consists of these fields and what `encode_found` gave."""
+        return b"%b%b}" % (self.encoded(), found)
+
 
 def encode_answer(
     header: AnswerHeader,
@@ -170,7 +174,7 @@ def encode_answer(
     with_metadata: bool = True,
 ) -> bytes:
     """The body of one answer: header fields, items, and the facts about them."""
-    return b"".join((header.encoded(), _items(ranking, fragments, about, with_metadata=with_metadata), b"}"))
+    return header.before(encode_found(ranking, fragments, about, with_metadata=with_metadata))
 
 
 def encode_batch(
@@ -187,12 +191,13 @@ def encode_batch(
             elements.append(to_json(_failed(index, result)))
         else:
             ranking, about = result
-            items = _items(ranking, fragments, about, with_metadata=with_metadata)
+            items = encode_found(ranking, fragments, about, with_metadata=with_metadata)
             elements.append(b'{"index":%d,"status":"ok",%b}' % (index, items))
     return b"".join((header.encoded(), b'"results":[', b",".join(elements), b"]}"))
 
 
-def _items(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool) -> bytes:
+def encode_found(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool = True) -> bytes:
+    """The items of one answer and the facts about them, as fields of an object."""
     items = b'"items":' + fragments.items(ranking, with_metadata=with_metadata)
     if about.ignored_features:
         items += b',"ignored_features":' + to_json(list(about.ignored_features))

@@ -6,6 +6,7 @@ reader on any thread sees the state before or after a change, never half of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -26,13 +27,15 @@ if TYPE_CHECKING:
     from svc.serving.models.lanes import Lane
 
 SHOWN_ERROR_CHARACTERS = 200
+_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Served:
     """A published model with everything that an answer needs. A request keeps the one that it began with.
 
-    `model_version` is `sha256:<hex of the artifact file>`; `loaded_at` is Unix time in seconds.
+    `model_version` is `sha256:<hex of the artifact file>`; `loaded_at` is Unix time in seconds. `number` is another one
+    whenever anything here changes, so what depends on all of it can be kept by its number.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Served:
     policy: Policy = DEFAULT_POLICY
     available: Available | None = None
     always: ItemSet | None = None
+    number: int = field(init=False, default_factory=_numbers.__next__)
 
     def require_fresh(self) -> None:
         """Raise AvailabilityStale when the recipe shows only items of a list that cannot be trusted now."""

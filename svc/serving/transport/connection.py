@@ -11,8 +11,8 @@ import trio
 from svc import events, logs
 from svc.errors import ApiError
 from svc.serving.transport import http2
-from svc.serving.transport.http1 import CONTINUE, Head, RequestReader, encode_head
-from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Headers, Response
+from svc.serving.transport.http1 import CONTINUE, RequestReader, encode_head
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import DOOR_SHARE, Shared
 
@@ -27,7 +27,7 @@ class Connection:
     def __init__(self, connected: socket.socket, shared: Shared) -> None:
         self._socket = connected
         self._shared = shared
-        self._reader = RequestReader()
+        self._reader = RequestReader(shared.heads.parse)
         self._rank = Rank.NEWCOMER
         self.arrived_s = self.late_s = 0.0
         self.client = ""
@@ -168,14 +168,11 @@ class Exchange:
     """One request of a connection, as the application sees it (`messages.Incoming`)."""
 
     __slots__ = (
-        *("_connection", "_continues", "_rank", "_reader", "arrived_s", "client", "headers", "late_s", "method"),
-        *("target", "whole_body"),
+        *("_connection", "_continues", "_rank", "_reader", "arrived_s", "client", "head", "late_s", "whole_body"),
     )
 
     def __init__(self, head: Head, connection: Connection, reader: RequestReader) -> None:
-        self.method = head.method
-        self.target = head.target
-        self.headers: Headers = head.headers
+        self.head = head
         self.client = connection.client
         self.arrived_s = connection.arrived_s
         self.late_s = connection.late_s

@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple
 
 import httptools
 
 from svc.errors import AmbiguousLength, HeadersTooLarge, MalformedRequest, TargetTooLong
-from svc.serving.transport.messages import Response
+from svc.serving.transport.messages import Head, Response
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
@@ -29,6 +29,8 @@ WHOLE_BYTES = 64 * 1024
 """The longest body that is given with its head."""
 CHUNKS_AT_ONCE = 256
 """Chunks of one byte cost much more than their bytes, so a part of a body is made of at most so many."""
+KEPT_HEADS, KEPT_BYTES = 256, 1024
+"""How many heads are kept, each at most so long."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -38,25 +40,40 @@ _token = re.compile(_TOKEN)
 _bare_newline = re.compile(rb"(?<!\r)\n")
 _chunk = re.compile(rb'([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
+_credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*([\t -~\x80-\xff]*)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
 _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[ \t]{0,8}([0-9]{1,9})[ \t]{0,8}\r\n")
 
 
-class Head(NamedTuple):
-    """The first part of a request. `length` is that of its body, None when it comes in chunks."""
+class Heads:
+    """Parses the heads of one server's requests. Clients send the same bytes again and again: those are kept.
 
-    method: str
-    target: bytes
-    headers: list[tuple[bytes, bytes]]
-    length: int | None
-    keeps_alive: bool
-    expects_continue: bool
+    A key is never kept: its line is cut out, and what is left is shared.
+    """
+
+    def __init__(self) -> None:
+        self._kept = lru_cache(maxsize=KEPT_HEADS)(parse_head)
+
+    def parse(self, raw: bytes) -> Head:
+        """As `parse_head`; the one credential of a short head is apart from its headers. Raises an ApiError."""
+        if len(raw) > KEPT_BYTES:
+            return parse_head(raw)
+        first = _credential.search(raw)
+        if first is None:
+            return self._kept(raw)
+        if _credential.search(raw, first.end()):
+            return parse_head(raw)
+        shared = self._kept(raw[: first.start()] + raw[first.end() :])
+        if len(shared.headers) == MAX_HEADERS:
+            raise HeadersTooLarge
+        return replace(shared, credential=(first[1].lower(), first[2]))
 
 
 class RequestReader:
     """The requests of one connection, one after the other: a head, then the parts of its body to their end."""
 
-    def __init__(self) -> None:
+    def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
+        self._parse = parse or parse_head
         self._data, self._at = b"", 0
         self._searched, self._is_new = 0, True
         self._parts: Iterator[bytes | None] = iter(())
@@ -91,7 +108,7 @@ class RequestReader:
             self._searched = max(self.waiting - 3, 0)
             return None
         self._searched, self._is_new = 0, False
-        head = parse_head(self._take(end + 4))
+        head = self._parse(self._take(end + 4))
         self._parts = self._in_chunks() if head.length is None else self._of_length(head.length)
         self._length = head.length
         self.body_ended = head.length == 0

@@ -21,7 +21,7 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import LifespanState
 
 from svc.errors import MalformedRequest
-from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Headers, Response
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import Shared
 
@@ -129,7 +129,7 @@ class _Requests:
 
     async def _response(self, exchange: _Exchange) -> Response | None:
         application = self._shared.application
-        if len({value for name, value in exchange.headers if name == b"host"}) > 1:
+        if len({value for name, value in exchange.head.headers if name == b"host"}) > 1:
             return application.refused(MalformedRequest("the request names two hosts"))
         return await application(exchange)
 
@@ -154,9 +154,8 @@ class _Exchange:
     late_s = 0.0
 
     def __init__(self, scope: Any, receive: Receive) -> None:
-        self.method: str = scope["method"]
-        self.target: bytes = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-        self.headers: Headers = scope["headers"]
+        target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        self.head = Head(scope["method"], target, scope["headers"])
         self.client = str(scope["client"][0]) if scope["client"] else ""
         self.arrived_s = trio.current_time()
         self._receive = receive

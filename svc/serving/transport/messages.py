@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
 
 from svc.errors import ApiError
 
@@ -26,12 +27,31 @@ class Response(NamedTuple):
     content_type: bytes = JSON
 
 
-class Incoming(Protocol):
-    """One request of HTTP/1.1 or HTTP/2 as its connection gives it to the application. Header names are lower case."""
+@dataclass(slots=True)
+class Head:
+    """The first part of a request. What it holds may be shared by requests with equal heads, so only `notes` change."""
 
     method: str
     target: bytes
     headers: Headers
+    """Names in lower case."""
+
+    length: int | None = 0
+    """Of the body; None when it comes in chunks."""
+
+    keeps_alive: bool = True
+    expects_continue: bool = False
+    credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
+    """The header with the client's key, if it is not among `headers`: what is shared holds no secret."""
+
+    notes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What the application has found out from the rest, for the next request that shares it."""
+
+
+class Incoming(Protocol):
+    """One request of HTTP/1.1 or HTTP/2 as its connection gives it to the application."""
+
+    head: Head
     client: str
     """Address of the client, or of the balancer in front; empty when it has left."""
 

@@ -8,6 +8,7 @@ from itertools import takewhile
 
 import trio
 
+from svc.serving.transport.http1 import Heads
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import Turnstile
 
@@ -41,6 +42,7 @@ class Shared:
     limits: Limits
     turns: Turnstile
     ending: bool = False
+    heads: Heads = field(default_factory=Heads)
     idle: dict[socket.socket, float] = field(default_factory=dict)
     """Connections that wait for a request, and since when, the longest first.
 

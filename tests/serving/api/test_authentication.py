@@ -12,7 +12,7 @@ import trio
 from svc.errors import InvalidApiKey, MissingApiKey
 from svc.serving.api import api_keys, authentication
 from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.api.authentication import Authenticator, Recent, key_in
+from svc.serving.api.authentication import Authenticator, key_in
 
 
 @pytest.fixture
@@ -150,13 +150,3 @@ async def test_a_flood_of_refusals_is_slowed_down() -> None:
             nursery.start_soon(attempt)
     assert sum(wait < 0.05 for wait in waits) >= authentication.REFUSALS_PER_S
     assert authentication.LONGEST_WAIT_S - 0.1 < max(waits) <= authentication.LONGEST_WAIT_S + 0.5
-
-
-def test_memory_of_recent_values_is_bounded() -> None:
-    """The longest unused goes first."""
-    recent: Recent[int] = Recent(2)
-    recent.put("a", 1)
-    recent.put("b", 2)
-    assert recent.get("a") == 1
-    recent.put("c", 3)
-    assert (recent.get("a"), recent.get("b"), recent.get("c"), len(recent)) == (1, None, 3, 2)

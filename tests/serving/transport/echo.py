@@ -26,8 +26,8 @@ class Echo:
         self.asked: list[bytes] = []
 
     async def __call__(self, incoming: Incoming) -> Response | None:
-        self.asked.append(incoming.target)
-        match incoming.target:
+        self.asked.append(incoming.head.target)
+        match incoming.head.target:
             case b"/large":
                 return Response(200, LARGE)
             case b"/medium":

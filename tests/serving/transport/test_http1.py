@@ -14,8 +14,8 @@ import h11
 import pytest
 
 from svc.errors import AmbiguousLength, ApiError, HeadersTooLarge, MalformedRequest, TargetTooLong
-from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS, Head, RequestReader, encode_head
-from svc.serving.transport.messages import Response
+from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS, Heads, RequestReader, encode_head, parse_head
+from svc.serving.transport.messages import Head, Response
 
 MESSAGES = int(os.environ.get("SVC_TEST_MESSAGES", "3000"))
 POST = b"POST /v1/x HTTP/1.1\r\nHost: a\r\n"
@@ -33,13 +33,19 @@ class Taken(NamedTuple):
 
 
 def compared(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """By name, those of one name in their order."""
     found = [(bytes(name), bytes(value).strip(b" \t")) for name, value in headers]
-    return [(name, value.lower() if name == b"transfer-encoding" else value) for name, value in found]
+    found = [(name, value.lower() if name == b"transfer-encoding" else value) for name, value in found]
+    return sorted(found, key=lambda header: header[0])
+
+
+HEADS = Heads()
+"""As in a server, heads that came before are not parsed again."""
 
 
 def by_ours(message: bytes, step: int = 0) -> Iterator[Taken | None]:
     """The requests in a message, and None for what is refused or not whole."""
-    reader = RequestReader()
+    reader = RequestReader(HEADS.parse)
     parts = [message[at : at + step] for at in range(0, len(message), step)] if step else [message]
     coming = iter(parts)
 
@@ -60,7 +66,8 @@ def by_ours(message: bytes, step: int = 0) -> Iterator[Taken | None]:
                     yield None
                     return
                 body += part or b""
-            yield Taken(head.method, head.target, compared(head.headers), body, head.keeps_alive)
+            headers = [*head.headers, *([head.credential] if head.credential else [])]
+            yield Taken(head.method, head.target, compared(headers), body, head.keeps_alive)
             if not head.keeps_alive:
                 return
     except ApiError:
@@ -404,3 +411,50 @@ def test_an_answer_says_its_length_and_whether_the_connection_ends() -> None:
     assert b"connection" not in encode_head(response, closing=False)
     with pytest.raises(MalformedRequest):
         head(b"GET / HTTP/1.1\r\nHost: a\r\nX: \x01\r\n\r\n")
+
+
+@pytest.mark.parametrize("name", [b"X-API-Key", b"authorization", b"AUTHORIZATION"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_heads_that_differ_in_their_key_share_all_but_the_key(name: bytes, place: int) -> None:
+    """Who sends the same head again is known without parsing it, and no key is kept."""
+    heads = Heads()
+    for key in (b"one", b"two ", b"", b"\xff"):
+        lines = [b"Host: a", b"Accept: */*"]
+        lines.insert(place, name + b": " + key)
+        raw = b"\r\n".join([b"GET / HTTP/1.1", *lines, b"", b""])
+        found, parsed = heads.parse(raw), parse_head(raw)
+        assert found.credential == (name.lower(), key)
+        assert sorted([*found.headers, found.credential]) == sorted(parsed.headers)
+        found.notes["asked"] = found.notes.get("asked", 0) + 1
+    assert heads.parse(raw).notes == {"asked": 4}
+    assert heads._kept.cache_info().misses == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"X-API-Key: a\r\nX-API-Key: b\r\n",
+        b"X-API-Key: a\r\nAuthorization: Bearer b\r\n",
+    ],
+)
+def test_of_several_keys_none_is_apart(lines: bytes) -> None:
+    head = Heads().parse(b"GET / HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n")
+    assert head.credential is None
+    assert len(head.headers) == 3
+
+
+@pytest.mark.parametrize(
+    "line", [b"X-API-Key : a\r\n", b"X-API-Key: a\r\n b\r\n", b"X-API-Key: a\0b\r\n", b"X-API-Key: a\rb\r\n"]
+)
+def test_a_line_with_a_key_is_as_strict_as_any(line: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        Heads().parse(b"GET / HTTP/1.1\r\nHost: a\r\n" + line + b"\r\n")
+
+
+def test_a_key_counts_among_the_headers() -> None:
+    def with_others(count: int) -> bytes:
+        return b"GET / HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\n" + b"a:\r\n" * count + b"\r\n"
+
+    assert len(Heads().parse(with_others(MAX_HEADERS - 2)).headers) == MAX_HEADERS - 1
+    with pytest.raises(HeadersTooLarge):
+        Heads().parse(with_others(MAX_HEADERS - 1))
