@@ -7,9 +7,9 @@ trained model, which ranks for every answer (svc, with SVC_CACHED_ANSWERS=0) or 
 (cached), a bare ASGI application on hypercorn's trio worker (the floor, which answered svc's requests until 2.1),
 FastAPI that returns ten items without ranking any (trivial), and FastAPI with irspack. Every request asks for ten items
 of a random known user. Shape (a) has fewer users than answers are kept, so after a moment the cached server ranks none;
-at (b) it knows one in seven, at (c) one in twenty-four. Ratios are medians of the ratios within a round, so a busy neighbour falls out
-of them; absolute rates hold for the machine named. The 99th percentile is that of the median round. `CPU µs` is what
-the server's process used for a request, in user and system mode on all its threads.
+at (b) it knows one in seven, at (c) one in twenty-four. Ratios are medians of the ratios within a round, so a busy
+neighbour falls out of them; absolute rates hold for the machine named. The 99th percentile is that of the median round.
+`CPU µs` is what the server's process used for a request, in user and system mode on all its threads.
 
 `--batch` asks svc alone: users a second one by one and in batches of 256, beside what numpy's matrix product, its
 `argpartition` and the encoding of the answer take for as many users in this process; then the latency of others

@@ -68,12 +68,12 @@ class Seen(NamedTuple):
 class Client:
     """One connection and when its request was due; 0 while it waits for nothing."""
 
-    __slots__ = ("due", "received", "socket")
+    __slots__ = ("due", "received", "retry_s", "socket")
 
     def __init__(self, address: Address) -> None:
         self.socket = connect(address)
         self.socket.setblocking(False)
-        self.due = 0.0
+        self.due = self.retry_s = 0.0
         self.received = b""
 
     def answer(self) -> int:
@@ -83,10 +83,15 @@ class Client:
         except BlockingIOError:
             return 0
         head, found, body = self.received.partition(b"\r\n\r\n")
-        if not found or len(body) < int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+        if not found or len(body) < _number(head, b"content-length: "):
             return 0
+        self.retry_s = _number(head, b"retry-after: ")
         self.received = b""
         return int(head[9:12])
+
+
+def _number(head: bytes, name: bytes) -> int:
+    return int(head.lower().partition(name)[2].partition(b"\r\n")[0] or 0)
 
 
 class Load:
@@ -108,8 +113,8 @@ class Load:
         for client in self._clients.values():
             client.socket.close()
 
-    def closed(self, seconds: float, *, warm_s: float = WARM_S, rest_s: float = 1.0) -> Seen:
-        """Each client asks again once it is answered, or `rest_s` after it was refused."""
+    def closed(self, seconds: float, *, warm_s: float = WARM_S) -> Seen:
+        """Each client asks again once it is answered, or, after it was refused, when Retry-After says."""
         began = time.perf_counter()
         ends, counted_from = began + warm_s + seconds, began + warm_s
         resting = [(began + self._random.random() * min(0.2, warm_s), number) for number in self._clients]
@@ -120,7 +125,7 @@ class Load:
                 self._send(number, now)
             pause = min(resting[0][0] - now, 0.05) if resting else 0.05
             for number, status in self._arrived(pause, counted_from):
-                again = time.perf_counter() + (rest_s if status == 503 else 0)
+                again = time.perf_counter() + self._clients[number].retry_s
                 if status == 503:
                     heapq.heappush(resting, (again, number))
                 else:

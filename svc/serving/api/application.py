@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from svc import logs
 from svc.errors import ApiError, NotFound
 from svc.serving.api import hints
 from svc.serving.api.access_log import AccessLog
-from svc.serving.api.endpoint import PARAMETER, Route
+from svc.serving.api.endpoint import BATCH_PREFIX, PARAMETER, Route
 from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
 from svc.serving.api.failures import failure
 from svc.serving.api.probes import DOCUMENTS
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from svc.serving.api.spans import Spans
 
 _PROBE_TARGETS = frozenset(row.path.encode() for row in PROBES)
+_VERB = re.compile(f"{VERBS[0].method} {VERBS[0].path.partition(PARAMETER)[0]}([^:]+):({BATCH_PREFIX})?".encode())
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
@@ -36,7 +38,6 @@ class Application:
     """Finds the row of a request and passes it on to a probe, a verb, or quart."""
 
     urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
-    refusable = tuple({f"{row.method} {row.path.partition(PARAMETER)[0]}".encode() for row in VERBS})
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
@@ -50,6 +51,16 @@ class Application:
     def is_leaving(self) -> bool:
         """True from the beginning of the drain: the next request of a client would not be answered here."""
         return self._state.draining
+
+    @property
+    def is_crowded(self) -> bool:
+        """True for a moment after the queue of a model was too long for a request."""
+        return self._verbs.is_crowded
+
+    def queue_s(self, line: bytes) -> float | None:
+        """The expected wait in the queue of the model that is asked; None for what is no verb."""
+        asked = _VERB.match(line)
+        return None if asked is None else self._verbs.queue_s(asked[1].decode("latin-1"), is_batch=bool(asked[2]))
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         """The answer with the headers that every answer has; None when the client is gone. Raises nothing."""

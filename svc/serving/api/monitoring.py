@@ -38,7 +38,7 @@ class Monitoring:
     """Answers the requests of the monitoring port."""
 
     urgent: tuple[bytes, ...] = ()
-    refusable: tuple[bytes, ...] = ()
+    is_crowded = False
     is_leaving = True
     """One request a connection: scrapes are rare, and connections that idle between them would only take up files."""
 
@@ -59,6 +59,9 @@ class Monitoring:
             document, status = _PROBES[path](self._state)
             return Response(status, to_json(document))
         return _text(404, "/metrics and the probes are served here")
+
+    def queue_s(self, _line: bytes) -> None:
+        """Nothing is refused here."""
 
     def refused(self, error: ApiError) -> Response:
         """The answer to input that is not a valid HTTP request."""

@@ -35,11 +35,15 @@ def timeout_s(headers: Mapping[bytes, bytes]) -> float:
 
 
 class Patience:
-    """How long one request may wait, from when it came. `most_s` is the server's own limit; 0: none."""
+    """How long one request may wait, from when it came. `most_s` is the server's own limit; 0: none.
 
-    __slots__ = ("_arrived_s", "_most_s", "_own_s")
+    With `late_s` it was found before it was parsed that it would wait for so long, which is too long.
+    """
 
-    def __init__(self, headers: Mapping[bytes, bytes], arrived_s: float, most_s: float) -> None:
+    __slots__ = ("_arrived_s", "_late_s", "_most_s", "_own_s")
+
+    def __init__(self, headers: Mapping[bytes, bytes], arrived_s: float, most_s: float, *, late_s: float = 0.0) -> None:
+        self._late_s = late_s
         self._own_s = timeout_s(headers)
         self._most_s = most_s or math.inf
         self._arrived_s = arrived_s
@@ -51,6 +55,8 @@ class Patience:
         long, never shut single requests out. What has little left to wait is too late for its own limit only: the
         machine may have paused, and where nobody waits for long there is nothing that a refusal would mend.
         """
+        if self._late_s:
+            raise overloaded(self._late_s + trio.current_time() - self._arrived_s)
         if not wait_s:
             return
         share = BATCH_SHARE if is_batch else WAIT_SHARE
@@ -61,5 +67,8 @@ class Patience:
 
 
 def overloaded(wait_s: float) -> Overloaded:
-    """The refusal of a request that would wait so long: by then others have been answered."""
+    """The refusal of a request that would wait so long: by then others have been answered.
+
+    The time that a late refusal took counts too: the more there is to refuse, the later all come again.
+    """
     return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +15,7 @@ from svc.errors import (
     ApiError,
     InternalError,
     NoCandidates,
+    Overloaded,
     RecipeNotFound,
     RecipeUnavailable,
 )
@@ -23,7 +25,7 @@ from svc.serving.api.bodies import Body
 from svc.serving.api.endpoint import Endpoint, Route
 from svc.serving.api.failures import log_failure
 from svc.serving.api.key_policies import elements_in
-from svc.serving.api.overload import Patience, overloaded
+from svc.serving.api.overload import BATCH_SHARE, Patience
 from svc.serving.api.parsing import Rejected, parse
 from svc.serving.api.request import Request
 from svc.serving.api.requests import (
@@ -40,10 +42,13 @@ from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_foun
 from svc.serving.models.registry import Served
 from svc.serving.recent import Recent
 from svc.serving.transport.messages import Response
+from svc.serving.transport.shared import WAIT_SHARE
 
 INLINE_BODY_BYTES = 4096
 INLINE_ITEMS = 100
 WORK_THREADS = 2
+CROWDED_S = 1.0
+"""After a refusal; meanwhile what would wait too long is refused before it is parsed."""
 CACHED_BYTES = 4096
 """Longer questions and answers are not kept."""
 
@@ -73,9 +78,22 @@ class Verbs:
         self._state = state
         self._work = trio.CapacityLimiter(WORK_THREADS)
         self._present = 0
+        self._crowded_until = -math.inf
         self._known: Recent[tuple[int, str, bytes], Found] = Recent(state.settings.cached_answers)
         self._most_s = state.settings.max_queue_s
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
+
+    @property
+    def is_crowded(self) -> bool:
+        """True for a moment after a request was refused because of a queue."""
+        return trio.current_time() < self._crowded_until
+
+    def queue_s(self, recipe: str, *, is_batch: bool) -> float:
+        """The expected wait in the queue of a recipe, as a request counts it that may wait as long as a single one."""
+        entry = self._state.registry.get(recipe)
+        if entry is None or entry.served is None or (entry.served.lane.is_free_of_singles and not is_batch):
+            return 0.0
+        return entry.served.lane.expected_wait_s(int(is_batch)) * (WAIT_SHARE / BATCH_SHARE if is_batch else 1.0)
 
     async def answer(self, request: Request, route: Route) -> Response:
         """The response, counted in the request metrics. Raises the error that is to be answered."""
@@ -86,6 +104,8 @@ class Verbs:
             status = "ok"
         except ApiError as error:
             status = error.metric_status
+            if isinstance(error, Overloaded):
+                self._crowded_until = trio.current_time() + CROWDED_S
             raise
         finally:
             metrics = self._state.metrics
@@ -96,8 +116,6 @@ class Verbs:
 
     async def _answer(self, request: Request, route: Route) -> Response:
         endpoint = route.endpoint(request.method)
-        if request.late_s:
-            raise overloaded(request.late_s)
         await request.authenticate(endpoint, route.name)
         self._present += 1
         try:
@@ -108,7 +126,7 @@ class Verbs:
     async def _admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
         served = self._served(route.name)
         header = AnswerHeader(request.request_id, route.name, served.model_version)
-        patience = Patience(request.headers, request.arrived_s, self._most_s)
+        patience = Patience(request.headers, request.arrived_s, self._most_s, late_s=request.late_s)
         if endpoint.is_batch:
             answer = await self._batch(request, route.verb, served, header, patience)
         else:

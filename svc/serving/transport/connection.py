@@ -14,7 +14,7 @@ from svc.serving.transport import http2
 from svc.serving.transport.http1 import CONTINUE, RequestReader, encode_head
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
-from svc.serving.transport.shared import DOOR_SHARE, Shared
+from svc.serving.transport.shared import DOOR_SHARE, WAIT_SHARE, Shared
 
 READ_BYTES = 1 << 16
 LINGER_S = 2.0
@@ -86,11 +86,15 @@ class Connection:
 
     def _lateness(self, rank: Rank) -> float:
         """The expected wait of a request that can be refused and may not wait so long, else 0."""
-        wait_s = self._shared.turns.expected_wait_s(rank)
-        if not wait_s or not self._reader.starts_with(self._shared.application.refusable):
+        application, wait_s = self._shared.application, self._shared.turns.expected_wait_s(rank)
+        if not (wait_s or application.is_crowded):
+            return 0.0
+        queue_s = application.queue_s(self._reader.first_line())
+        if queue_s is None:
             return 0.0
         may_s = min(self._shared.limits.queue_s or math.inf, self._reader.timeout_s())
-        return wait_s if wait_s > DOOR_SHARE * may_s else 0.0
+        is_late = wait_s > DOOR_SHARE * may_s or wait_s + queue_s > WAIT_SHARE * may_s
+        return wait_s + queue_s if is_late else 0.0
 
     def _last_head(self) -> Head | None:
         """The server ends: what has come already is still answered."""

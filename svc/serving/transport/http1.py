@@ -91,6 +91,10 @@ class RequestReader:
     def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
         return self._data.startswith(beginnings, self._at)
 
+    def first_line(self) -> bytes:
+        """The first line of the next request, or the beginning of a long one."""
+        return self._data[self._at : self._at + MAX_LINE_BYTES].partition(b"\r\n")[0]
+
     def timeout_s(self) -> float:
         """What the next head says in X-Request-Timeout-Ms, in seconds, before it is parsed; infinite without it."""
         found = _timeout.search(self._data, 0, self._data.find(b"\r\n\r\n") + 2)

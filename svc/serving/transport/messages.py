@@ -59,8 +59,8 @@ class Incoming(Protocol):
     """When it came, in trio's time."""
 
     late_s: float
-    """Above 0: its turn would come after so many seconds, more than it may wait, so it comes out of turn to be refused.
-    Only requests that begin with one of `Application.refusable` are treated so."""
+    """Above 0: it would wait for so many seconds, more than it may, so it comes out of turn to be refused.
+    Only requests for which `Application.queue_s` gives a time are treated so."""
 
     whole_body: bytes | None
     """The body, when all of it came with the head: most do, and need neither a deadline nor a wait."""
@@ -78,12 +78,16 @@ class Application(Protocol):
     urgent: tuple[bytes, ...]
     """Beginnings of requests that go before all others."""
 
-    refusable: tuple[bytes, ...]
-    """Beginnings of requests that can be refused when their turn would come too late."""
-
     @property
     def is_leaving(self) -> bool:
         """True when clients are to be told that their connection ends with this answer."""
+
+    @property
+    def is_crowded(self) -> bool:
+        """True while requests may wait for long after they were parsed, so that it is worth asking `queue_s`."""
+
+    def queue_s(self, line: bytes) -> float | None:
+        """Seconds that a request with this first line would wait once it is parsed; None: it is never refused."""
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         """The answer, or None when the client does not wait for it. Raises nothing."""

@@ -17,9 +17,9 @@ from svc.serving.pace import Pace
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
 SHORT_TURN_S = 1e-3
-REFUSED_A_TURN = 2
-"""Requests that are only refused. With more of them in each turn others are answered more slowly: what is let in goes
-before what is refused."""
+REFUSED_AT_ONCE, REFUSED_EVERY_S = 8, 5e-3
+"""Requests that are only refused. What is let in goes before what is refused, so these take a small part of the time;
+and together, because a refusal behind others of its kind costs half of one between answers."""
 PROBES_A_TURN = 2
 """Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
 
@@ -34,7 +34,7 @@ class Rank(IntEnum):
     GOING_ON = 3
     """A connection that sends on and on without waiting for its answer: dripping bodies, pipelined requests."""
     REFUSED = 4
-    """A request that is refused because its turn would come too late: it costs little, and goes beside the others."""
+    """A request that is refused because its turn would come too late. Some go now and then, beside the others."""
 
 
 _ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)
@@ -45,9 +45,9 @@ class Turnstile(trio.abc.Instrument):
 
     def __init__(self) -> None:
         self._queues: dict[Rank, deque[trio.lowlevel.Task]] = {rank: deque() for rank in Rank}
-        self._somebody = trio.Event()
+        self._somebody, self._somebody_refused = trio.Event(), trio.Event()
         self._share = MOST_A_TURN
-        self._entered = self._probes = self._refused = 0
+        self._entered = self._probes = 0
         self._turn_began = 0.0
         self._pace = Pace()
         self._let_in_at, self._let_in_count = 0.0, 0
@@ -70,22 +70,15 @@ class Turnstile(trio.abc.Instrument):
         """Return at once while few have entered in this turn and nobody waits, else in a later turn."""
         if rank is Rank.PROBE and self._probes < PROBES_A_TURN:
             self._probes += 1
-        elif rank is Rank.REFUSED and self._refused < REFUSED_A_TURN and not self._queues[rank]:
-            self._refused += 1
-        elif (
-            rank is not Rank.REFUSED
-            and self._entered < self._share
-            and not self._somebody.is_set()
-            and rank is not Rank.PROBE
-        ):
+        elif rank in _ANSWERED and self._entered < self._share and not self._somebody.is_set():
             self._entered += 1
         else:
-            await self._wait(self._queues[rank])
+            await self._wait(self._queues[rank], self._somebody_refused if rank is Rank.REFUSED else self._somebody)
 
-    async def _wait(self, queue: deque[trio.lowlevel.Task]) -> None:
+    async def _wait(self, queue: deque[trio.lowlevel.Task], somebody: trio.Event) -> None:
         task = trio.lowlevel.current_task()
         queue.append(task)
-        self._somebody.set()
+        somebody.set()
 
         def abort(_: object) -> trio.lowlevel.Abort:
             queue.remove(task)
@@ -97,29 +90,37 @@ class Turnstile(trio.abc.Instrument):
         """Let those in who wait, a few in each turn, until cancelled."""
         trio.lowlevel.add_instrument(self)
         try:
-            while True:
-                await self._somebody.wait()
-                self._let_in()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._refuse)
+                while True:
+                    await self._somebody.wait()
+                    self._let_in()
         finally:
             trio.lowlevel.remove_instrument(self)
 
     def _let_in(self) -> None:
         self._learn_pace()
-        waiting = [(rank, queue) for rank, queue in self._queues.items() if queue]
-        for place, (rank, queue) in enumerate(waiting):
-            if rank is Rank.PROBE:
-                self._probes += _wake(queue, PROBES_A_TURN)
-            elif rank is Rank.REFUSED:
-                self._refused += _wake(queue, REFUSED_A_TURN)
-            else:
-                behind = len(waiting) - place - 1 - (waiting[-1][0] is Rank.REFUSED)
-                count = _wake(queue, max(self._share - self._entered - behind, 1))
-                self._entered += count
-                self._let_in_count += count
-        if not any(self._queues.values()):
-            self._somebody = trio.Event()
-        if not any(self._queues[rank] for rank in _ANSWERED):
+        self._probes += _wake(self._queues[Rank.PROBE], PROBES_A_TURN)
+        waiting = [queue for queue in map(self._queues.__getitem__, _ANSWERED) if queue]
+        for place, queue in enumerate(waiting):
+            behind = len(waiting) - place - 1
+            count = _wake(queue, max(self._share - self._entered - behind, 1))
+            self._entered += count
+            self._let_in_count += count
+        if not any(waiting):
             self._let_in_count = 0  # more could have gone in, so their time says nothing of the pace
+            if not self._queues[Rank.PROBE]:
+                self._somebody = trio.Event()
+
+    async def _refuse(self) -> None:
+        """Let some of those go now and then who are only refused."""
+        queue = self._queues[Rank.REFUSED]
+        while True:
+            await self._somebody_refused.wait()
+            _wake(queue, REFUSED_AT_ONCE)
+            if not queue:
+                self._somebody_refused = trio.Event()
+            await trio.sleep(REFUSED_EVERY_S)
 
     def _learn_pace(self) -> None:
         """How long an entry takes, from one letting in to the next: in between they parse, are answered and sent."""
@@ -135,7 +136,7 @@ class Turnstile(trio.abc.Instrument):
             self._share = max(self._share // 2, FEWEST_A_TURN)
         elif self._entered >= self._share:
             self._share = min(self._share + 1, MOST_A_TURN)
-        self._entered = self._probes = self._refused = 0
+        self._entered = self._probes = 0
 
     def after_io_wait(self, _timeout: float, /) -> None:
         """A turn of the event loop begins. Called by trio."""

@@ -14,11 +14,12 @@ import trio.testing
 
 from svc.errors import Overloaded, ValidationFailed
 from svc.model.query import Query, Ranking
+from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.overload import Patience, timeout_s
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
-from tests.serving.client import Client, answer_of, serving
+from tests.serving.client import RECOMMEND, Client, answer_of, serving
 from tests.serving.sent import Sent
 
 pytestmark = pytest.mark.anyio
@@ -273,3 +274,64 @@ async def _late(client: Client, method: str, path: bytes) -> int:
     response = await client.app(Sent(method, path, [(b"host", b"localhost")], late_s=2.5))
     assert response is not None
     return response.status
+
+
+async def test_a_late_refusal_comes_later_again_the_longer_it_took() -> None:
+    """Retry-After is the expected wait, and the time that this request has waited for its refusal."""
+    async with serving(Settings()) as (client, _):
+        for waited_s, retry_after in ((0.0, "3"), (10.0, "13")):
+            arrived_s = trio.current_time() - waited_s
+            late = Sent("POST", RECOMMEND.encode(), [(b"host", b"localhost")], late_s=2.5, arrived_s=arrived_s)
+            response = await client.app(late)
+            assert response is not None
+            assert answer_of(response).headers["retry-after"] == retry_after
+
+
+async def test_a_late_request_without_a_key_is_told_nothing_of_recipes() -> None:
+    """401 before 503, as always: how long a queue is says that there is one."""
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
+        for recipe in (b"movies", b"nothing"):
+            target = b"/v1/recipes/%b:recommend" % recipe
+            response = await client.app(Sent("POST", target, [(b"host", b"localhost")], late_s=2.5))
+            assert response is not None
+            assert response.status == 401
+
+
+async def test_what_is_known_is_answered_though_it_is_late() -> None:
+    body = b'{"user_id":"u3"}'
+    async with serving() as (client, _):
+        asked = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
+        for late_s, status in ((0.0, 200), (2.5, 200)):
+            response = await client.app(
+                Sent("POST", RECOMMEND.encode(), asked, whole_body=body, late_s=late_s, arrived_s=trio.current_time())
+            )
+            assert response is not None
+            assert response.status == status
+
+
+async def test_the_queue_of_a_model_is_told_by_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing for what is no verb; no wait where there is no model; double for batches, which may wait half as long."""
+    async with serving() as (client, _):
+        monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 3.0)
+
+        def told(line: str) -> float | None:
+            return client.app.queue_s(line.encode("latin-1"))
+
+        assert told("POST /v1/recipes/movies:recommend HTTP/1.1") == 0.0
+        assert told("POST /v1/recipes/movies:batch-recommend HTTP/1.1") == 6.0
+        monkeypatch.setattr(Lane, "is_free_of_singles", False)
+        assert told("POST /v1/recipes/movies:recommend HTTP/1.1") == 3.0
+        assert told("POST /v1/recipes/movies:recommend-related HTTP/1.1") == 3.0
+        for name in ("nothing", "stub", "m\xf6vies", "%6dovies"):
+            assert told(f"POST /v1/recipes/{name}:recommend HTTP/1.1") == 0.0
+        for line in ("GET /v1/recipes/movies", "GET /v1/health HTTP/1.1", "", "POST /v1/recipes/" + "x" * 4096):
+            assert told(line) is None
+
+
+async def test_a_server_is_crowded_for_a_moment_after_a_refusal() -> None:
+    async with serving() as (client, _):
+        assert not client.app.is_crowded
+        assert await _late(client, "POST", RECOMMEND.encode()) == 503
+        assert client.app.is_crowded
+        await trio.sleep(1.1)
+        assert not client.app.is_crowded

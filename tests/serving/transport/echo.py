@@ -18,12 +18,16 @@ class Echo:
     """
 
     urgent = (b"GET /probe ",)
-    refusable = (b"POST /slow",)
+    is_crowded = False
     is_leaving = False
 
     def __init__(self) -> None:
         self.left = 0
         self.asked: list[bytes] = []
+
+    def queue_s(self, line: bytes) -> float | None:
+        """Only `/slow` is ever refused, and only while others wait before it is parsed."""
+        return 0.0 if line.startswith(b"POST /slow") else None
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         self.asked.append(incoming.head.target)

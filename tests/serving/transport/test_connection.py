@@ -245,3 +245,19 @@ async def test_what_would_wait_too_long_comes_out_of_turn(
     async with listening(Lateness(), queue_s=limit_s) as port:
         answer = await exchange(port, head + b"Host: a\r\nConnection: close\r\n\r\n")
     assert answer.endswith(b"\r\n\r\n" + late_s)
+
+
+@pytest.mark.parametrize(
+    ("is_crowded", "queue_s", "late_s"),
+    [(True, 9.0, b"9"), (True, 7.0, b"0"), (True, None, b"0"), (False, 9.0, b"0")],
+)
+async def test_what_would_wait_too_long_for_its_model_comes_out_of_turn(
+    is_crowded: bool, queue_s: float | None, late_s: bytes
+) -> None:
+    """While the application says that it is crowded."""
+    application = Lateness()
+    application.is_crowded = is_crowded
+    application.queue_s = lambda line: queue_s  # type: ignore[method-assign]
+    async with listening(application, queue_s=10.0) as port:
+        answer = await exchange(port, b"POST /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    assert answer.endswith(b"\r\n\r\n" + late_s)

@@ -15,7 +15,8 @@ from svc.serving.transport.pacing import (
     FEWEST_A_TURN,
     MOST_A_TURN,
     PROBES_A_TURN,
-    REFUSED_A_TURN,
+    REFUSED_AT_ONCE,
+    REFUSED_EVERY_S,
     Rank,
     Turnstile,
 )
@@ -127,16 +128,17 @@ async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
 
 
 async def test_what_is_only_refused_enters_beside_the_others() -> None:
-    """Refusals have a share of their own: they neither wait for those who are answered nor take their place."""
+    """Refusals go a few at once, and now and then: they neither wait for who is answered nor take their place."""
     ranks = [Rank.KNOWN] * MANY + [Rank.REFUSED] * MANY
+    began = trio.current_time()
     order = await entering(Turnstile(), ranks)
     turns: dict[int, list[Rank]] = {}
     for turn, rank in order:
         turns.setdefault(turn, []).append(rank)
     assert sum(map(len, turns.values())) == 2 * MANY
-    assert max(ranks.count(Rank.REFUSED) for ranks in turns.values()) <= REFUSED_A_TURN
-    while_both = [ranks for ranks in turns.values() if Rank.KNOWN in ranks][:-1]
-    assert all(ranks.count(Rank.REFUSED) for ranks in while_both[1:])
+    assert {ranks.count(Rank.REFUSED) for ranks in turns.values()} <= {0, REFUSED_AT_ONCE, MANY % REFUSED_AT_ONCE}
+    assert trio.current_time() - began == pytest.approx((MANY - 1) // REFUSED_AT_ONCE * REFUSED_EVERY_S)
+    assert [rank for _, rank in order].index(Rank.REFUSED) < MANY
 
 
 def test_a_turn_that_leaves_nobody_to_answer_says_nothing_of_the_pace() -> None:
@@ -147,7 +149,7 @@ def test_a_turn_that_leaves_nobody_to_answer_says_nothing_of_the_pace() -> None:
         turnstile = Turnstile()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(turnstile.run)
-            for _ in range(100 * REFUSED_A_TURN):
+            for _ in range(100 * REFUSED_AT_ONCE):
                 nursery.start_soon(turnstile.enter, Rank.REFUSED)
             for _ in range(10):
                 nursery.start_soon(turnstile.enter, Rank.KNOWN)
