@@ -17,6 +17,7 @@ ROOMS = ("svc.serving.transport", "svc.serving.api", "svc.serving.models", "svc.
 """In the order of a request; what all of them use, such as logs and metrics, is no room."""
 MOST_RETURNS = 6
 QUESTIONS = {
+    "Application.is_crowded",
     "Application.is_leaving",
     "Registry.get",
     "Served.require_fresh",

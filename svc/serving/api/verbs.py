@@ -149,16 +149,26 @@ class Verbs:
 
     async def _single(self, request: Request, verb: str, served: Served, patience: Patience) -> Found:
         """What is found for one question; what was asked before is neither ranked again nor ever refused."""
-        question = (served.number, verb, request.whole_body or b"")
-        found = self._known.get(question)
+        found = self._recall(served, verb, request.whole_body)
         if found is None:
             lane = served.lane
             patience.require(lane.expected_wait_s(), is_batch=False, is_next=lane.is_free_of_singles)
-            found = await self._find(verb, await request.body(), served)
-            is_short = max(len(question[-1]), len(found.encoded)) <= CACHED_BYTES
-            if request.whole_body and is_short and not served.policy.timed:  # a rule may begin or end at any moment
-                self._known.put(question, found)
+            body = await request.body()
+            found = self._recall(served, verb, body)  # of a body that did not come with its head
+            if found is None:
+                found = await self._find(verb, body, served)
+                self._keep(served, verb, body, found)
         return found
+
+    def _recall(self, served: Served, verb: str, body: Body | None) -> Found | None:
+        """What was found before for the same question, given as the body of a request."""
+        return self._known.get((served.number, verb, body)) if isinstance(body, bytes) else None
+
+    def _keep(self, served: Served, verb: str, body: Body, found: Found) -> None:
+        if not isinstance(body, bytes) or max(len(body), len(found.encoded)) > CACHED_BYTES:
+            return
+        if not served.policy.timed:  # a rule may begin or end at any moment
+            self._known.put((served.number, verb, body), found)
 
     async def _find(self, verb: str, body: Body, served: Served) -> Found:
         schema = SINGLE[verb]
