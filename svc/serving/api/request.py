@@ -74,6 +74,7 @@ class Asked:
 
     @classmethod
     def of(cls, head: Head) -> Asked:
+        """What is kept with the head, or made now and kept there."""
         known: Asked | None = head.notes.get("asked")
         if known is None:
             known = head.notes["asked"] = cls(head)
