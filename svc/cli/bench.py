@@ -27,8 +27,8 @@ EPILOG = """
 
 The users must be known: ids of the training data. Without --users, items that
 the server knows are the seeds of related items. On the server's own machine
-this command takes a core from it. What is asked again is answered from memory:
-a server with SVC_CACHED_ANSWERS=0 shows what ranking costs.
+this command takes a core from it. What is asked again is answered from
+memory: a server with SVC_CACHED_ANSWERS=0 shows what ranking costs.
 
 [bold]Exit codes[/bold]
   0 every answer was 200   1 there were errors, or no server   2 bad usage

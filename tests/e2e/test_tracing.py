@@ -151,7 +151,7 @@ def test_the_last_spans_are_exported_before_the_end(home: Path) -> None:
             for _ in range(5):
                 assert server.recommend("a").status_code == 200
             assert server.stop() == 0
-            until(lambda: len(backend.spans) >= 10, server.log)
+            until(lambda: len(backend.spans) >= 6, server.log)  # all but the first are answered from memory, unranked
             assert not server.said("spans_export_failed")
     assert [span.name for _, span in backend.spans].count("POST /v1/recipes/{name}:recommend") == 5
 

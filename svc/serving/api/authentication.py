@@ -16,8 +16,8 @@ import trio
 from svc import events, logs
 from svc.errors import InvalidApiKey, MissingApiKey
 from svc.serving.api.api_keys import digest, is_well_formed
+from svc.serving.api.recent import Recent
 from svc.serving.api.slowing import Slowing
-from svc.serving.recent import Recent
 
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024

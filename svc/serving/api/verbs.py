@@ -27,6 +27,7 @@ from svc.serving.api.failures import log_failure
 from svc.serving.api.key_policies import elements_in
 from svc.serving.api.overload import BATCH_SHARE, Patience
 from svc.serving.api.parsing import Rejected, parse
+from svc.serving.api.recent import Recent
 from svc.serving.api.request import Request
 from svc.serving.api.requests import (
     AnyBatch,
@@ -40,7 +41,6 @@ from svc.serving.api.requests import (
 from svc.serving.api.state import ServerState
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
 from svc.serving.models.registry import Served
-from svc.serving.recent import Recent
 from svc.serving.transport.messages import Response
 from svc.serving.transport.shared import WAIT_SHARE
 

@@ -40,7 +40,7 @@ _token = re.compile(_TOKEN)
 _bare_newline = re.compile(rb"(?<!\r)\n")
 _chunk = re.compile(rb'([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
-_credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*([\t -~\x80-\xff]*)(?=\r\n[^\t ])")
+_credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*+([\t -~\x80-\xff]*+)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
 _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[ \t]{0,8}([0-9]{1,9})[ \t]{0,8}\r\n")
 

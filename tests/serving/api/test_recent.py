@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from svc.serving.recent import Recent
+from svc.serving.api.recent import Recent
 
 
 def test_memory_is_bounded() -> None:
