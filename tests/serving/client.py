@@ -135,6 +135,21 @@ class Client:
         return await self.call("POST", path, raw, **more)
 
 
+def served_in(state: ServerState) -> Served:
+    """What the recipe `movies` serves."""
+    entry = state.registry.get("movies")
+    assert entry is not None
+    assert entry.served is not None
+    return entry.served
+
+
+def serve(state: ServerState, served: Served) -> None:
+    """Let the recipe `movies` serve this."""
+    entry = state.registry.get("movies")
+    assert entry is not None
+    state.registry.put(replace(entry, served=served))
+
+
 class Counting:
     """A model that notes how many queries it ranks."""
 

@@ -62,13 +62,12 @@ class Admitted(NamedTuple):
 class Asked:
     """What a head says but for its credential, made once for all requests that share it."""
 
-    __slots__ = ("admitted", "headers", "key", "request_id", "trace")
+    __slots__ = ("admitted", "headers", "request_id", "trace")
 
     def __init__(self, head: Head) -> None:
         self.headers = dict(head.headers)
         given = self.headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else ""
-        self.key = key_in(self.headers)
         self.trace = parse_trace(self.headers.get(b"traceparent"))
         self.admitted: Admitted | None = None
 
@@ -89,7 +88,7 @@ class Request:
     def __init__(self, incoming: Incoming, checks: Checks) -> None:
         head = incoming.head
         self._asked = asked = Asked.of(head)
-        self.key = asked.key if head.credential is None else key_in(dict([head.credential]))
+        self.key = key_in(asked.headers if head.credential is None else dict([head.credential]))
         self._incoming = incoming
         self._checks = checks
         self.method = head.method
@@ -145,11 +144,10 @@ class Request:
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
         if route is None or not route.any_host:
             self._checks.hosts.check(host)
-        if b"origin" in headers:
-            self.origin_headers = self._checks.origins.headers(headers[b"origin"])
+        origin_headers = self._checks.origins.headers(headers.get(b"origin"))
         asks_first = self.method == "OPTIONS" and b"access-control-request-method" in headers
-        preflight = Response(204, headers=PREFLIGHT_HEADERS) if self.origin_headers and asks_first else None
-        return Admitted(target, route, self.origin_headers, preflight)
+        preflight = Response(204, headers=PREFLIGHT_HEADERS) if origin_headers and asks_first else None
+        return Admitted(target, route, origin_headers, preflight)
 
     async def authenticate(self, endpoint: Endpoint, recipe: str) -> None:
         """Check the key, and what its policy says of this row and recipe.

@@ -150,14 +150,16 @@ class Verbs:
     async def _single(self, request: Request, verb: str, served: Served, patience: Patience) -> Found:
         """What is found for one question; what was asked before is neither ranked again nor ever refused."""
         found = self._recall(served, verb, request.whole_body)
+        if found is not None:
+            return found
+        lane = served.lane
+        patience.require(lane.expected_wait_s(), is_batch=False, is_next=lane.is_free_of_singles)
+        body = await request.body()
+        if request.whole_body is None:
+            found = self._recall(served, verb, body)
         if found is None:
-            lane = served.lane
-            patience.require(lane.expected_wait_s(), is_batch=False, is_next=lane.is_free_of_singles)
-            body = await request.body()
-            found = self._recall(served, verb, body)  # of a body that did not come with its head
-            if found is None:
-                found = await self._find(verb, body, served)
-                self._keep(served, verb, body, found)
+            found = await self._find(verb, body, served)
+            self._keep(served, verb, body, found)
         return found
 
     def _recall(self, served: Served, verb: str, body: Body | None) -> Found | None:

@@ -171,9 +171,7 @@ class Connection:
 class Exchange:
     """One request of a connection, as the application sees it (`messages.Incoming`)."""
 
-    __slots__ = (
-        *("_connection", "_continues", "_rank", "_reader", "arrived_s", "client", "head", "late_s", "whole_body"),
-    )
+    __slots__ = ("_connection", "_continues", "_rank", "_reader", "arrived_s", "client", "head", "late_s", "whole_body")
 
     def __init__(self, head: Head, connection: Connection, reader: RequestReader) -> None:
         self.head = head

@@ -18,14 +18,13 @@ FEWEST_A_TURN, MOST_A_TURN = 4, 32
 """Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
 SHORT_TURN_S = 1e-3
 REFUSED_AT_ONCE, REFUSED_EVERY_S = 8, 5e-3
-"""Requests that are only refused. What is let in goes before what is refused, so these take a small part of the time;
-and together, because a refusal behind others of its kind costs half of one between answers."""
+"""Requests that are only refused: what is let in goes before them, so they take a small part of the time."""
 PROBES_A_TURN = 2
 """Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
 
 
 class Rank(IntEnum):
-    """Who goes first. Of each rank that waits at least one goes in every turn."""
+    """Who goes first. Of each rank that waits for an answer at least one goes in every turn."""
 
     PROBE = 0
     KNOWN = 1

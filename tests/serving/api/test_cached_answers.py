@@ -15,7 +15,7 @@ from svc.serving.api.state import ServerState
 from svc.serving.models.lanes import Lane
 from svc.serving.models.policy import Policy, TimedPin
 from svc.settings import Settings
-from tests.serving.client import RECOMMEND, RELATED, Client, Counting, serving
+from tests.serving.client import RECOMMEND, RELATED, Client, Counting, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
 ID = {"x-request-id": "r1"}
@@ -39,18 +39,11 @@ questions = st.one_of(
 )
 
 
-def lane_of(state: ServerState) -> Any:
-    entry = state.registry.get("movies")
-    assert entry is not None
-    assert entry.served is not None
-    return entry.served.lane
-
-
 def counting(state: ServerState) -> Counting:
     """Let the lane of `movies` count what it ranks."""
-    lane = lane_of(state)
-    lane._model = Counting(lane._model)
-    return lane._model
+    lane = served_in(state).lane
+    lane._model = model = Counting(lane._model)
+    return model
 
 
 async def answered(client: Client, question: object, path: str = RECOMMEND) -> bytes:
@@ -95,12 +88,9 @@ async def test_whatever_changes_what_is_served_is_ranked_anew() -> None:
     async with serving() as (client, state):
         ranked = counting(state)
         await answered(client, {"user_id": "u3"})
-        entry = state.registry.get("movies")
-        assert entry is not None
-        assert entry.served is not None
-        swapped = replace(entry.served, model_version="sha256:" + "1" * 64)
+        swapped = replace(served_in(state), model_version="sha256:" + "1" * 64)
         for served in (swapped, swapped.under(Policy(popular_fallback=True))):
-            state.registry.put(replace(entry, served=served))
+            serve(state, served)
             answer = json.loads(await answered(client, {"user_id": "u3"}))
             assert answer["model_version"] == served.model_version
         assert ranked.ranked == 3
@@ -159,10 +149,7 @@ async def test_with_rules_for_a_time_only_nothing_is_kept() -> None:
     pin = TimedPin("i50", 0)
     async with serving() as (client, state):
         ranked = counting(state)
-        entry = state.registry.get("movies")
-        assert entry is not None
-        assert entry.served is not None
-        state.registry.put(replace(entry, served=entry.served.under(Policy(pins=(pin,)))))
+        serve(state, served_in(state).under(Policy(pins=(pin,))))
         for _ in range(2):
             await answered(client, {"user_id": "u3"})
         assert ranked.ranked == 2

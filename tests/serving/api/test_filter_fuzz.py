@@ -13,7 +13,7 @@ import pytest
 from svc.model.filter_fields import FilterFields, LabelField, NumberField
 from svc.recipe.filter_tree import MAX_CONDITIONS
 from tests.filter_trees import KINDS, fuzzed, widest
-from tests.serving.client import N_ITEMS, Client, serving
+from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
 RECOMMEND = "/v1/recipes/movies:recommend"
@@ -71,10 +71,7 @@ async def test_any_filter_is_answered_or_refused_in_words() -> None:
     few operators: the bound on the work of one request.
     """
     async with serving() as (client, state):
-        entry = state.registry.get("movies")
-        assert entry is not None
-        assert entry.served is not None
-        state.registry.put(replace(entry, served=replace(entry.served, filters=fields())))
+        serve(state, replace(served_in(state), filters=fields()))
         alone: list[tuple[Any, Any]] = []
         seen: dict[int, int] = {}
         for body in bodies():
@@ -111,10 +108,7 @@ async def test_any_filter_is_answered_or_refused_in_words() -> None:
 async def test_the_widest_filter_is_compiled_once() -> None:
     """32 conditions of 1,000 values each; asked for again, it comes from the cache."""
     async with serving() as (client, state):
-        entry = state.registry.get("movies")
-        assert entry is not None
-        assert entry.served is not None
-        state.registry.put(replace(entry, served=replace(entry.served, filters=fields())))
+        serve(state, replace(served_in(state), filters=fields()))
         tree = widest(random.Random(1))
         Counted.compiled = 0
         for wanted in ({"not": tree}, {"not": tree}):

@@ -18,7 +18,7 @@ from svc.recipe.serving_schema import Availability
 from svc.serving.api.state import ServerState
 from svc.serving.models.availability import ItemList, line_up
 from svc.serving.models.policy import Policy
-from tests.serving.client import N_ITEMS, Client, serving
+from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
 RECOMMEND = "/v1/recipes/movies:recommend"
@@ -46,11 +46,7 @@ async def filtering(
     policy: Policy | None = None, metrics: Metrics | None = None
 ) -> AsyncIterator[tuple[Client, ServerState]]:
     async with serving(metrics=metrics) as (client, state):
-        entry = state.registry.get("movies")
-        assert entry is not None
-        assert entry.served is not None
-        served = replace(entry.served, filters=fields()).under(policy or Policy())
-        state.registry.put(replace(entry, served=served))
+        serve(state, replace(served_in(state), filters=fields()).under(policy or Policy()))
         yield client, state
 
 
@@ -284,12 +280,9 @@ async def test_a_list_to_deny_goes_on_when_it_is_old() -> None:
     """And denies nothing before it was ever read."""
     declared = Availability(source=SOURCE, id_column="id", mode="deny", refresh_seconds=10, max_stale_seconds=10)
     async with filtering() as (client, state):
-        entry = state.registry.get("movies")
-        assert entry is not None
-        assert entry.served is not None
         for listed, gone in ((None, set()), (ItemList(("i5",), trio.current_time() - 100), {5})):
-            served = replace(entry.served, available=line_up(declared, listed, entry.served.model.item_ids))
-            state.registry.put(replace(entry, served=served))
+            served = served_in(state)
+            serve(state, replace(served, available=line_up(declared, listed, served.model.item_ids)))
             found = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
             assert set(numbers(found)) == set(range(4, N_ITEMS)) - gone
 
