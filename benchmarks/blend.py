@@ -20,10 +20,10 @@ from svc.model.history import History
 from svc.model.query import Query
 from svc.model.recommenders.base import Scorer, profile
 from svc.model.recommenders.blend import BlendScorer
-from svc.training.export import to_history, to_scorer
-from svc.training.ials import MeanPriorIALSRecommender
-from svc.training.objective import refit
-from svc.training.rp3beta import TransitionRP3betaRecommender
+from svc.training.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
+from svc.training.search.objective import refit
+from svc.training.winner.export import to_history, to_scorer
 
 LIMIT, ONE_BY_ONE, BATCH, ROUNDS, CHECKED = 10, 64, 256, 7, 50
 MOST = 2.5

@@ -38,8 +38,8 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.threads import limit_blas_threads
-from svc.serving.api.parsing import parse
-from svc.serving.api.requests import RecommendRequest
+from svc.serving.api.bodies.parsing import parse
+from svc.serving.api.bodies.requests import RecommendRequest
 from svc.serving.models.fragments import AnswerHeader, ItemFragments, encode_answer
 from svc.serving.models.registry import Served
 from tests.e2e.server import Server

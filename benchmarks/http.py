@@ -42,7 +42,7 @@ from svc.model.codec import encode
 from svc.model.model import Model
 from svc.model.skew import running_irspack_version
 from svc.settings import Settings
-from svc.training.export import export
+from svc.training.winner.export import export
 
 KEY = "11" * 32
 ENV = {

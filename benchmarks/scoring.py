@@ -30,7 +30,7 @@ from benchmarks.common import SHAPES, Shape, csv_interactions, ids, interactions
 from svc.model.model import Model, payload_parts
 from svc.model.query import Query
 from svc.model.threads import limit_blas_threads
-from svc.training.export import export
+from svc.training.winner.export import export
 
 LIMIT = 10
 BATCHES = (1, 16, 64, 256)

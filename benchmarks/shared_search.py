@@ -19,8 +19,8 @@ from pathlib import Path
 import optuna
 import yaml
 
-from svc.training import budget, trials
-from svc.training.storage import locate, open_storage
+from svc.training.search import budget, trials
+from svc.training.search.storage import locate, open_storage
 
 
 def write_recipe(source: Path, storage: str, folder: Path) -> tuple[Path, str]:

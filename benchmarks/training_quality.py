@@ -37,13 +37,14 @@ from svc import logs
 from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from svc.training import data, prepare
-from svc.training.blend import add_blend
-from svc.training.evaluate import Evaluation, scorer_of
-from svc.training.objective import refit_winner
+from svc.training.data import fetch
+from svc.training.evaluation.evaluator import Evaluation, scorer_of
 from svc.training.progress import NullProgress
-from svc.training.storage import preflight
-from svc.training.trials import SearchResult
+from svc.training.search import prepare
+from svc.training.search.blend_search import add_blend
+from svc.training.search.objective import refit_winner
+from svc.training.search.storage import preflight
+from svc.training.search.trials import SearchResult
 
 CUTOFF, SEED = 20, 42
 ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender", BLEND)
@@ -103,7 +104,7 @@ def equal_shares(options: argparse.Namespace) -> dict[str, int]:
 
 def run_svc(folder: Path, options: argparse.Namespace) -> tuple[prepare.Task, SearchResult, Watch]:
     loaded = recipe(folder, options)
-    found = data.load(loaded, Settings(), {}, NullProgress())
+    found = fetch.load(loaded, Settings(), {}, NullProgress())
     task = prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
     watch = Watch()
     location = preflight("", folder)

@@ -11,10 +11,10 @@ ROOT = Path(__file__).parents[1]
 CODE = ROOT / "docs" / "explanation" / "code.md"
 WITHOUT_TESTS = {
     "svc/__main__.py": "runs svc.cli.main, as tests/cli/test_main.py does in processes of its own",
-    "svc/serving/api/state.py": "one dataclass without methods",
+    "svc/serving/api/request/state.py": "one dataclass without methods",
     "svc/serving/transport/messages.py": "protocols and a tuple",
     "svc/training/progress.py": "a protocol, and the class that does nothing",
-    "svc/training/report_style.py": "one style sheet; tests/training/test_report.py renders pages with it",
+    "svc/training/report/style.py": "one style sheet; tests/training/report/test_page.py renders pages with it",
 }
 """Modules of declarations only, and why each needs no test module."""
 ROW = re.compile(r"^\| (?P<what>[^|]+) \| `(?P<file>svc/[\w/]+\.py)` \| `(?P<name>[^`]+)` \|$", re.MULTILINE)

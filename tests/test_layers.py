@@ -53,15 +53,48 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
         assert rooms_named_by(path) <= allowed, path
 
 
-SERVING = {"models": {"pace"}, "transport": {"pace", "signals"}, "api": {"models", "transport"}}
+WINGS = {
+    "svc.serving": {
+        "models": {"pace"},
+        "transport": {"pace", "signals"},
+        "api": {"lru_cache", "models", "transport"},
+    },
+    "svc.serving.api": {
+        "bodies": set(),
+        "routing": {"bodies"},
+        "access": {"bodies", "routing"},
+        "observe": {"access", "routing"},
+        "request": {"access", "bodies", "observe", "routing"},
+        "pages": {"bodies", "request", "routing"},
+        "verbs": {"access", "bodies", "overload", "request", "routing"},
+    },
+    "svc.training": {
+        "algorithms": set(),
+        "data": {"algorithms", "progress"},
+        "evaluation": set(),
+        "search": {"algorithms", "data", "evaluation", "progress"},
+        "winner": {"data", "evaluation", "search"},
+        "promotion": {"algorithms", "data", "evaluation", "search"},
+        "report": {"evaluation", "search"},
+    },
+}
+"""The rooms of a package, and what each may import of the same package beside itself."""
+ROOMS = [(package, room) for package, rooms in WINGS.items() for room in rooms]
 
 
-@pytest.mark.parametrize("wing", SERVING)
-def test_a_wing_of_serving_imports_only_what_lies_below_it(wing: str) -> None:
-    """Models know nothing of HTTP, and connections nothing of models; the API joins the two."""
-    for path in (SVC / "serving" / wing).rglob("*.py"):
-        names = [name.split(".") for name in imported(path) if name.startswith("svc.serving.")]
-        assert {parts[2] for parts in names} <= SERVING[wing] | {wing}, path
+@pytest.mark.parametrize(("package", "room"), ROOMS)
+def test_a_room_of_a_package_imports_only_what_lies_below_it(package: str, room: str) -> None:
+    """Models know nothing of HTTP, and connections nothing of models; a search knows nothing of its report."""
+    for path in SVC.parent.joinpath(*package.split("."), room).rglob("*.py"):
+        named = {name for name in imported(path) if name.startswith(f"{package}.")}
+        assert {name.removeprefix(f"{package}.").split(".")[0] for name in named} <= WINGS[package][room] | {room}, path
+
+
+@pytest.mark.parametrize("package", WINGS)
+def test_every_room_of_a_package_is_in_the_table(package: str) -> None:
+    """A new room has to say where it stands."""
+    folder = SVC.parent.joinpath(*package.split("."))
+    assert {path.parent.name for path in folder.glob("*/__init__.py")} == WINGS[package].keys()
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:

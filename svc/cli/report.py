@@ -47,7 +47,7 @@ def command(
     from svc import events, logs
     from svc.artifact.store import read_verified
     from svc.settings import Settings
-    from svc.training.report import check_report, write_report
+    from svc.training.report.page import check_report, write_report
 
     settings = Settings.from_env()
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
@@ -77,7 +77,7 @@ def _counts(payload: memoryview) -> Any:
     from svc.errors import PayloadInvalid
     from svc.model.codec import decode
     from svc.model.model import Model
-    from svc.training.report import Counts
+    from svc.training.report.page import Counts
 
     model = decode(payload)
     if not isinstance(model, Model):

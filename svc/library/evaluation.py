@@ -16,8 +16,8 @@ from svc.export.people import CHUNK
 from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
 from svc.library.recommender import Recommender, load
-from svc.training.breakdown import Known, as_rows, breakdown
-from svc.training.intervals import CONFIDENCE, PER_USER
+from svc.training.evaluation.breakdown import Known, as_rows, breakdown
+from svc.training.evaluation.intervals import CONFIDENCE, PER_USER
 
 if TYPE_CHECKING:
     from pathlib import Path

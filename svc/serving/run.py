@@ -21,13 +21,13 @@ from svc.metrics import Metrics
 from svc.model.threads import limit_blas_threads
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving import signals
-from svc.serving.api.api_keys import load_api_keys
+from svc.serving.api.access.api_keys import load_api_keys
+from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
+from svc.serving.api.access.key_policies import KeyPolicies
+from svc.serving.api.access.policy_file import PolicyFile
 from svc.serving.api.application import Application
-from svc.serving.api.authentication import HASHING_THREADS, Authenticator
-from svc.serving.api.key_policies import KeyPolicies
 from svc.serving.api.monitoring import serve_monitoring
-from svc.serving.api.policy_file import PolicyFile
-from svc.serving.api.state import ServerState
+from svc.serving.api.request.state import ServerState
 from svc.serving.models.availability import read_ids
 from svc.serving.models.availability_watch import AvailabilityWatch
 from svc.serving.models.discovery import RecipeFolder
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import socket
 
     from svc.model.model import Model
-    from svc.serving.api.spans import Spans
+    from svc.serving.api.observe.spans import Spans
 
 UNSAFE_WARNING_INTERVAL_S = 300.0
 FULL_COLLECTION_EVERY = 100
@@ -111,7 +111,7 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
 def _spans() -> Spans:
     """The maker and exporter of spans. Raises ConfigError."""
     try:
-        from svc.serving.api import spans
+        from svc.serving.api.observe import spans
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith("opentelemetry"):
             raise

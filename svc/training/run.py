@@ -19,20 +19,21 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.paths import classify, is_remote
 from svc.settings import Settings
 from svc.sources import digests
-from svc.training import data, prepare
-from svc.training.algorithms import check_available
-from svc.training.freshness import Inputs, fresh_fields, is_asked
-from svc.training.header import Facts, header
-from svc.training.incumbent import check_data_change, read_incumbent
+from svc.training.algorithms.registry import check_available
+from svc.training.data import fetch
 from svc.training.progress import Progress
-from svc.training.publication import Publication, publish
-from svc.training.storage import StorageLocation, preflight
-from svc.training.trials import SearchResult
+from svc.training.promotion.incumbent import check_data_change, read_incumbent
+from svc.training.search import prepare
+from svc.training.search.storage import StorageLocation, preflight
+from svc.training.search.trials import SearchResult
+from svc.training.winner.freshness import Inputs, fresh_fields, is_asked
+from svc.training.winner.header import Facts, header
+from svc.training.winner.publication import Publication, publish
 
 if TYPE_CHECKING:
     from svc.recipe.promotion_schema import Promotion
-    from svc.training.certainty import Certainty
-    from svc.training.final import FinalModel
+    from svc.training.winner.confidence import Certainty
+    from svc.training.winner.refit import FinalModel
 
 INTERNAL_ERROR = "internal_error"
 _FAILED = 4
@@ -148,7 +149,7 @@ class _Run:
 
     def _check_report(self) -> None:
         if self.options.report is not None:
-            from svc.training.report import check_report
+            from svc.training.report.page import check_report
 
             check_report(self.options.report)
 
@@ -169,14 +170,14 @@ class _Run:
             digests.hearing(self.inputs.hear) if is_asked(self.loaded, self.settings) else contextlib.nullcontext()
         )
         with hearing:
-            loaded = data.load(self.loaded, self.settings, self.options.variables, self.progress)
+            loaded = fetch.load(self.loaded, self.settings, self.options.variables, self.progress)
         if keys is not None:
             self._check_data_change(loaded, keys)
         self.progress.phase("splitting")
         split = prepare.split_data(self.loaded, loaded)
         return prepare.make_task(self.loaded, loaded, split, self.settings)
 
-    def _check_data_change(self, loaded: data.TrainingData, keys: signing.SigningKeys) -> None:
+    def _check_data_change(self, loaded: fetch.TrainingData, keys: signing.SigningKeys) -> None:
         bounds = self.loaded.recipe.cleansing.max_change
         if bounds is None or self.options.accept_data_change:
             return
@@ -212,7 +213,7 @@ class _Run:
                 "If trials ran out of time, raise training.timeout_seconds or per_trial_timeout_seconds."
             )
         if BLEND in self.loaded.recipe.training.algorithms and not self.options.search_only:
-            from svc.training.blend import add_blend
+            from svc.training.search.blend_search import add_blend
 
             result = add_blend(task, result)
         best = result.best
@@ -230,7 +231,7 @@ class _Run:
         return TrainResult(0)
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
-        from svc.training.certainty import measure_certainty
+        from svc.training.winner.confidence import measure_certainty
 
         task = self._task(keys)
         result = self._search(task, location)
@@ -283,7 +284,7 @@ class _Run:
     def _decide(self, task: prepare.Task, certainty: Certainty, keys: signing.SigningKeys) -> dict[str, Any] | None:
         if self._rules is None:
             return None
-        from svc.training.compare import decide
+        from svc.training.promotion.compare import decide
 
         self.progress.phase("comparing with the live model")
         return decide(task, self._rules, certainty.winner, keys, self.settings)
@@ -294,8 +295,8 @@ class _Run:
             return None
         if certainty.winner is None:
             return None
-        from svc.training.export import to_scorer
-        from svc.training.variety import Winner, measure_variety
+        from svc.training.winner.diversity import Winner, measure_variety
+        from svc.training.winner.export import to_scorer
 
         self.progress.phase("measuring diversity")
         served = to_scorer(certainty.trained, result.best.algorithm)
@@ -304,14 +305,14 @@ class _Run:
         return measure_variety(winner, task.objective.judge.full, task.objective.seen, seed=seed)
 
     def _final_model(self, task: prepare.Task, result: SearchResult) -> FinalModel:
-        from svc.training.final import train_final
+        from svc.training.winner.refit import train_final
 
         return train_final(task, result)
 
     def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:
             return {}
-        from svc.training.coldstart import evaluate_cold_start
+        from svc.training.winner.coldstart import evaluate_cold_start
 
         self.progress.phase("evaluating cold start")
         return evaluate_cold_start(task, final.aware, search_s=result.seconds, refit_s=final.refit_s)
@@ -328,7 +329,7 @@ class _Run:
     def _report(self, head: Mapping[str, Any], model: Any, earlier: Mapping[str, Any] | None) -> None:
         if self.options.report is None:
             return
-        from svc.training.report import Counts, write_report
+        from svc.training.report.page import Counts, write_report
 
         self.progress.phase("writing the report")
         write_report(self.options.report, head, Counts.of(model.history, model.n_items), earlier)

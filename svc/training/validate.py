@@ -16,11 +16,11 @@ from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source
 from svc.sources.table import float_text
-from svc.training.algorithms import check_available
-from svc.training.data import feature_context, interaction_context
-from svc.training.dropped import MANY, odd_years
-from svc.training.interactions import from_frame
-from svc.training.storage import preflight
+from svc.training.algorithms.registry import check_available
+from svc.training.data.dropped import MANY, odd_years
+from svc.training.data.fetch import feature_context, interaction_context
+from svc.training.data.interactions import from_frame
+from svc.training.search.storage import preflight
 
 if TYPE_CHECKING:
     import pandas

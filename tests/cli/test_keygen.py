@@ -41,7 +41,7 @@ def test_an_api_key_comes_with_the_hash_for_the_server(capsys: pytest.CaptureFix
 def test_entries_are_read_back_by_the_programs_that_use_them(capsys: pytest.CaptureFixture[str]) -> None:
     """What is printed can be exported as it is."""
     from svc.artifact.keys import load_signing_keys, parse_signing_keys
-    from svc.serving.api.api_keys import parse_api_keys
+    from svc.serving.api.access.api_keys import parse_api_keys
 
     signing = printed(capsys, "--kid", "a")
     kid, key = parse_signing_keys(signing["env_entry"].partition("=")[2]).active

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from svc.training import budget
-from svc.training.storage import locate, open_storage
+from svc.training.search import budget
+from svc.training.search.storage import locate, open_storage
 from tests.pages import ROOT
 from tests.serving.artifacts import SIGNING_KEYS
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from svc.errors import ValidationFailed
-from svc.serving.api.large_bodies import LargeBody, Longest
+from svc.serving.api.bodies.large_bodies import LargeBody, Longest
 
 ROOMY = Longest(items=10**7, names=10**7, at_top={})
 

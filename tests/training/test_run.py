@@ -23,9 +23,9 @@ from svc.model.query import Query
 from svc.model.rehearsal import rehearse
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training import certainty, final
 from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, TrainResult, train
+from svc.training.winner import confidence, refit
 
 Make = Callable[..., LoadedRecipe]
 ORDER = [
@@ -89,7 +89,7 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
     """Two models at once would be the most memory that a training over large data takes."""
     measured: list[weakref.ref[Any]] = []
     gone: list[bool] = []
-    measure, train_last = certainty.measure_certainty, final.train_final
+    measure, train_last = confidence.measure_certainty, refit.train_final
 
     def watched(*arguments: Any) -> Any:
         found = measure(*arguments)
@@ -101,8 +101,8 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
         gone.append(measured[0]() is None)
         return train_last(*arguments)
 
-    monkeypatch.setattr(certainty, "measure_certainty", watched)
-    monkeypatch.setattr(final, "train_final", last_of_all)
+    monkeypatch.setattr(confidence, "measure_certainty", watched)
+    monkeypatch.setattr(refit, "train_final", last_of_all)
     assert run(make_recipe()).exit_code == 0
     assert gone == [True]
 
@@ -161,7 +161,7 @@ def test_an_unexpected_error_is_internal(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("svc.training.prepare.split", broken)
+    monkeypatch.setattr("svc.training.search.prepare.split", broken)
     assert run(make_recipe()).exit_code == 4
     assert (last(log)["event"], last(log)["code"]) == ("train_error", "internal_error")
     assert last(log)["error"] == "ZeroDivisionError: surprise"

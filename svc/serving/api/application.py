@@ -12,22 +12,22 @@ from pydantic_core import to_json
 
 from svc import logs
 from svc.errors import ApiError, NotFound
-from svc.serving.api import hints
-from svc.serving.api.access_log import AccessLog
-from svc.serving.api.endpoint import BATCH_PREFIX, PARAMETER, Route
-from svc.serving.api.endpoints import PROBES, VERBS, Router, served_with
-from svc.serving.api.failures import failure
+from svc.serving.api.bodies import hints
+from svc.serving.api.observe.access_log import AccessLog
+from svc.serving.api.observe.tracing import Trace
+from svc.serving.api.pages.routes import FAILURE, MAY_ASK, build_routes
 from svc.serving.api.probes import DOCUMENTS
-from svc.serving.api.request import Checks, MayAsk, Request, new_request_id
-from svc.serving.api.routes import FAILURE, MAY_ASK, build_routes
-from svc.serving.api.state import ServerState
-from svc.serving.api.targets import Target
-from svc.serving.api.tracing import Trace
-from svc.serving.api.verbs import Verbs
+from svc.serving.api.request.failures import failure
+from svc.serving.api.request.request import Checks, MayAsk, Request, new_request_id
+from svc.serving.api.request.state import ServerState
+from svc.serving.api.routing.endpoint import BATCH_PREFIX, PARAMETER, Route
+from svc.serving.api.routing.endpoints import PROBES, VERBS, Router, served_with
+from svc.serving.api.routing.targets import Target
+from svc.serving.api.verbs.verbs import Verbs
 from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Response
 
 if TYPE_CHECKING:
-    from svc.serving.api.spans import Spans
+    from svc.serving.api.observe.spans import Spans
 
 _PROBE_TARGETS = frozenset(row.path.encode() for row in PROBES)
 _VERB = re.compile(f"{VERBS[0].method} {VERBS[0].path.partition(PARAMETER)[0]}([^:]+):({BATCH_PREFIX})?".encode())

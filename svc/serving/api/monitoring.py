@@ -12,9 +12,9 @@ import trio
 from pydantic_core import to_json
 
 from svc.errors import ApiError
-from svc.serving.api.endpoints import PROBES
+from svc.serving.api.pages.routes import METRICS_TYPE
 from svc.serving.api.probes import DOCUMENTS
-from svc.serving.api.routes import METRICS_TYPE
+from svc.serving.api.routing.endpoints import PROBES
 from svc.serving.transport import server
 from svc.serving.transport.messages import Incoming, Response
 from svc.serving.transport.shared import Limits
@@ -22,7 +22,7 @@ from svc.serving.transport.shared import Limits
 if TYPE_CHECKING:
     import socket
 
-    from svc.serving.api.state import ServerState
+    from svc.serving.api.request.state import ServerState
 
 TIMEOUT_S = 10.0
 LIMITS = Limits(idle_s=TIMEOUT_S, unread_s=TIMEOUT_S, drain_s=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from svc.serving.api.state import ServerState
+from svc.serving.api.request.state import ServerState
 
 Document = tuple[Mapping[str, Any], int]
 

@@ -9,7 +9,7 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.metrics import Metrics
-from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.settings import Settings
 from tests.serving.client import BATCH, RECOMMEND, answer_of, serving
 from tests.serving.sent import Sent

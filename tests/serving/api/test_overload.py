@@ -14,7 +14,7 @@ import trio.testing
 
 from svc.errors import Overloaded, ValidationFailed
 from svc.model.query import Query, Ranking
-from svc.serving.api.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.overload import Patience, timeout_s
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads

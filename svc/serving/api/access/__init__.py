@@ -1,0 +1,1 @@
+"""Who may ask: API keys, policies, hosts and origins."""

@@ -1,0 +1,120 @@
+"""Checks the API keys that clients send.
+
+Floods of wrong keys must stay cheap: scrypt runs once for each attempt, only for values that have the form of a key,
+in a thread under its own small limiter, and never again for a key that was accepted before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Collection, Mapping
+
+import trio
+
+from svc import events, logs
+from svc.errors import InvalidApiKey, MissingApiKey
+from svc.serving.api.access.api_keys import digest, is_well_formed
+from svc.serving.api.access.refusal_throttle import Slowing
+from svc.serving.lru_cache import Recent
+
+FIRST_SEEN_CLIENTS = 1024
+ACCEPTED_KEYS = 1024
+HASHING_THREADS = 1
+REFUSALS_PER_S, REFUSALS_AT_ONCE = 50.0, 50.0
+LONGEST_WAIT_S = 20.0
+
+
+def _digest_nicely(plaintext: bytes) -> bytes:
+    from svc.serving.models.threads import be_nice
+
+    be_nice()
+    return digest(plaintext)
+
+
+def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The API key that a request brings: X-API-Key, or else what stands behind `Authorization: Bearer`."""
+    key = headers.get(b"x-api-key")
+    if key is None:
+        scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
+        key = credentials if scheme.lower() == b"bearer" else None
+    return key
+
+
+class Authenticator:
+    """Decides whether a request may pass. Without keys everyone may.
+
+    `log_each_bypass` writes the debug record of every anonymous request; it is off unless such records are kept.
+    """
+
+    def __init__(self, keys: dict[str, bytes], limiter: trio.CapacityLimiter, *, log_each_bypass: bool = False) -> None:
+        self._keys = keys
+        self._limiter = limiter
+        self._log_each_bypass = log_each_bypass
+        self._secret = secrets.token_bytes(32)
+        self._accepted: Recent[bytes, str] = Recent(ACCEPTED_KEYS)
+        self._seen: Recent[str, bool] = Recent(FIRST_SEEN_CLIENTS)
+        self._refusals = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
+
+    @property
+    def required(self) -> bool:
+        return bool(self._keys)
+
+    def kids(self) -> Collection[str]:
+        """The kids of all keys."""
+        return self._keys.keys()
+
+    def replace(self, keys: dict[str, bytes]) -> None:
+        """Replace the keys. Keys that were accepted before are checked again."""
+        self._keys = keys
+        self._accepted = Recent(ACCEPTED_KEYS)
+
+    def kid_of(self, value: bytes) -> str | None:
+        """The kid under which this key was accepted; None for one that was not, or was forgotten since."""
+        return self._accepted.get(self._fingerprint(value))
+
+    def passes(self, value: bytes | None, client: str) -> bool:
+        """True when the request needs no further check: no keys are configured, or this key was accepted before."""
+        if not self._keys:
+            self._note_bypass(client)
+            return True
+        return value is not None and self._accepted.get(self._fingerprint(value)) is not None
+
+    async def check(self, value: bytes | None, client: str) -> str:
+        """The kid of the key, which is hashed at most once. Raises MissingApiKey or InvalidApiKey.
+
+        A flood of refusals is slowed down as a whole, so that it leaves the event loop to clients with keys. The
+        hashing thread is abandoned on cancel: its result concerns nobody else.
+        """
+        if value is not None and is_well_formed(value):
+            keys = self._keys
+            kid = await self._kid_among(keys, value)
+            if kid is not None:
+                if keys is self._keys:  # otherwise the keys were replaced meanwhile, and an old one must not be cached
+                    self._accepted.put(self._fingerprint(value), kid)
+                return kid
+        if wait_s := self._refusals.next_wait_s():
+            await trio.sleep(wait_s)
+        logs.emit(events.AUTH_INVALID_KEY, client=client, reason="missing" if value is None else "wrong")
+        if value is None:
+            raise MissingApiKey
+        raise InvalidApiKey
+
+    async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
+        digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._limiter, abandon_on_cancel=True)
+        found = None
+        for kid, entry in keys.items():  # all of them, so that the time taken does not reveal which one matched
+            if hmac.compare_digest(digest, entry):
+                found = kid
+        return found
+
+    def _fingerprint(self, value: bytes) -> bytes:
+        return hashlib.blake2b(value, key=self._secret, digest_size=16).digest()
+
+    def _note_bypass(self, client: str) -> None:
+        if self._seen.get(client) is None:
+            self._seen.put(client, True)
+            logs.emit(events.AUTH_ANONYMOUS_BYPASS_FIRST_SEEN, client=client)
+        if self._log_each_bypass:
+            logs.emit(events.AUTH_ANONYMOUS_BYPASS, client=client)

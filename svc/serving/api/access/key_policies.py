@@ -1,0 +1,281 @@
+"""What each API key may ask, and how often: the policies of `SVC_API_KEY_POLICIES` and the decision by them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fnmatch
+import math
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import trio
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import from_json
+
+from svc.errors import ApiError, ConfigError, KeyNotAllowed, RateLimited, RecipeError
+from svc.metrics import KEY_REFUSALS, Metrics
+from svc.names import KEY_ID
+from svc.recipe.problems import field_path, nearest, shown
+from svc.recipe.yaml_reader import parse_yaml
+from svc.serving.api.access.refusal_throttle import Slowing
+from svc.serving.api.bodies.fields import MAX_BATCH
+from svc.serving.api.routing.endpoint import Endpoint
+
+MAX_PATTERNS = 1_000
+REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S = 100.0, 200.0, 10.0
+"""Of each key. A refusal takes about 0.1 ms, so a key that asks on and on whatever it is told takes one percent of a
+processor from the others; who asks with less than 1,000 requests at a time is answered within LONGEST_WAIT_S."""
+MAX_BURST = 1_000_000_000
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+_RATE = re.compile(r"(?P<count>[0-9]{1,9}(?:\.[0-9]{1,6})?)/(?P<unit>s|min|h)")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_KID = re.compile(KEY_ID)
+_ROUNDING = 1e-9
+
+
+def _rate(text: str) -> str:
+    match = _RATE.fullmatch(text)
+    if match is None or not float(match["count"]):
+        raise ValueError("is not a rate above zero such as 200/s, 30/min or 1000/h")
+    return text
+
+
+def _day(text: str) -> str:
+    with contextlib.suppress(ValueError):
+        if _DAY.fullmatch(text) and datetime.date.fromisoformat(text):
+            return text
+    raise ValueError("is not a day such as 2027-01-01")
+
+
+Pattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9_*?-]{1,64}$")]
+
+
+class PolicySpec(BaseModel):
+    """One entry of the file. What is left out bounds nothing."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    recipes: Annotated[list[Pattern], Field(max_length=MAX_PATTERNS)] | None = None
+    verbs: list[Literal["recommend", "recommend-related"]] | None = None
+    rate: Annotated[str, AfterValidator(_rate)] | None = None
+    burst: Annotated[int, Field(ge=1, le=MAX_BURST)] | None = None
+    expires: Annotated[str, AfterValidator(_day)] | None = None
+
+    @model_validator(mode="after")
+    def _burst_of_a_rate(self) -> PolicySpec:
+        if self.burst is not None and self.rate is None:
+            raise ValueError("burst says nothing without rate")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many requests a second on average, and `burst` of them at once."""
+
+    per_s: float
+    burst: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPolicy:
+    """What one key may ask; None bounds nothing. `expires_at` is Unix time in seconds."""
+
+    recipes: re.Pattern[str] | None = None
+    verbs: frozenset[str] | None = None
+    rate: Rate | None = None
+    expires_at: float = math.inf
+
+    @classmethod
+    def of(cls, spec: PolicySpec) -> KeyPolicy:
+        return cls(
+            recipes=None if spec.recipes is None else _names(spec.recipes),
+            verbs=None if spec.verbs is None else frozenset(spec.verbs),
+            rate=None if spec.rate is None else _rate_of(spec.rate, spec.burst),
+            expires_at=math.inf if spec.expires is None else _beginning_of(spec.expires),
+        )
+
+    def may_ask(self, recipe: str) -> bool:
+        """True for a recipe that the key may know of, whether it exists or not."""
+        return self.recipes is None or self.recipes.fullmatch(recipe) is not None
+
+    def allows(self, endpoint: Endpoint, recipe: str) -> bool:
+        """`recipe` is the name in the path, or nothing."""
+        if endpoint.tells_of_all and self.recipes is not None:
+            return False
+        if recipe and not self.may_ask(recipe):
+            return False
+        verb = endpoint.policy_verb
+        return not verb or self.verbs is None or verb in self.verbs
+
+
+def _names(patterns: list[str]) -> re.Pattern[str]:
+    """Any of the patterns, in which `*` stands for any characters and `?` for one; none matches nothing.
+
+    `fnmatch` never returns to what a `*` has matched, so a client cannot choose names that take long.
+    """
+    any_of = "|".join(fnmatch.translate(pattern) for pattern in patterns)
+    return re.compile(rf"\A(?:{any_of})" if any_of else r"(?!)")
+
+
+def _rate_of(text: str, burst: int | None) -> Rate:
+    match = _RATE.fullmatch(text)
+    assert match is not None, "the specification was validated"
+    per_s = float(match["count"]) / _SECONDS[match["unit"]]
+    return Rate(per_s, float(max(1.0, per_s) if burst is None else burst))
+
+
+def _beginning_of(day: str) -> float:
+    """00:00 UTC of that day."""
+    return datetime.datetime.combine(datetime.date.fromisoformat(day), datetime.time(), datetime.UTC).timestamp()
+
+
+def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
+    """The policies by kid that a file holds. Raises ConfigError that names the kid and the key."""
+    try:
+        tree = parse_yaml(data, where) if data.strip() else None
+    except RecipeError as error:
+        raise ConfigError(f"SVC_API_KEY_POLICIES: {error.message}") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: holds no mapping of kids to policies; {{}} bounds no key")
+    return {kid: _parse_one(kid, entry, where) for kid, entry in tree.items()}
+
+
+def _parse_one(kid: str, entry: Any, where: str) -> KeyPolicy:
+    if not _KID.fullmatch(kid):
+        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {shown(kid)} is no kid: it must match {KEY_ID}")
+    try:
+        return KeyPolicy.of(PolicySpec.model_validate(entry))
+    except ValidationError as error:
+        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {kid}: {_told(error)}") from None
+
+
+def _told(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = field_path(first["loc"])
+    if first["type"] == "extra_forbidden":
+        near = nearest(place, PolicySpec.model_fields)
+        meant = f"did you mean `{near}`? " if near else ""
+        return f"{place}: unknown key; {meant}allowed: {', '.join(PolicySpec.model_fields)}"
+    reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
+    return f"{place}: {shown(first['input'])}: {reason}" if place else reason
+
+
+class Bucket:
+    """Counts requests of one key against its rate. Full at the beginning."""
+
+    def __init__(self, rate: Rate, now_s: float) -> None:
+        self.rate = rate
+        self.tokens = rate.burst
+        self._at_s = now_s
+
+    def lacks_s(self, count: float, now_s: float) -> float:
+        """Seconds until `count` requests could pass; 0 when they can.
+
+        More than `burst` at once pass when nothing was asked before, and are paid for afterwards.
+        """
+        self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
+        self._at_s = now_s
+        lacking = min(count, self.rate.burst) - self.tokens
+        return lacking / self.rate.per_s if lacking > _ROUNDING else 0.0
+
+
+class Permit:
+    """One request that the policy of its key allows."""
+
+    __slots__ = ("_bucket", "_kid", "_policies", "policy")
+
+    def __init__(self, kid: str, policy: KeyPolicy, bucket: Bucket | None, policies: KeyPolicies) -> None:
+        self._kid = kid
+        self.policy = policy
+        self._bucket = bucket
+        self._policies = policies
+
+    def require(self, count: int) -> None:
+        """Raise RateLimited unless `count` requests could pass now."""
+        if self._bucket is None:
+            return
+        wait_s = self._bucket.lacks_s(count, trio.current_time())
+        if wait_s:
+            retry_after = max(1, math.ceil(wait_s - _ROUNDING))
+            raise self._policies.counted(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
+
+    def charge(self, count: int) -> None:
+        """Count `count` requests. Raises RateLimited, and then counts none of them."""
+        self.require(count)
+        if self._bucket is not None:
+            self._bucket.tokens -= count
+
+
+class KeyPolicies:
+    """The current policies, and how much of its rate each key has left."""
+
+    def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
+        self._policies = policies or {}
+        self._metrics = metrics
+        self._buckets: dict[str, Bucket] = {}
+        self._slowing: dict[str, Slowing] = {}
+
+    def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
+        """Replace the policies. What a key has used of its rate stays used."""
+        self._policies = policies
+        self._slowing = {kid: slowing for kid, slowing in self._slowing.items() if kid in policies}
+        for kid in list(self._buckets):
+            policy = policies.get(kid)
+            if policy is None or policy.rate is None:
+                del self._buckets[kid]
+            else:
+                self._buckets[kid].rate = policy.rate
+
+    def admit(self, kid: str, endpoint: Endpoint, recipe: str) -> Permit | None:
+        """The permit of a request, or None for a key without a policy. Raises KeyNotAllowed or RateLimited.
+
+        A batch is charged for its elements once they are known; until then it must only have one left.
+        """
+        policy = self._policies.get(kid)
+        if policy is None:
+            return None
+        if time.time() >= policy.expires_at:
+            raise self.counted(KeyNotAllowed("the policy of this API key has expired", fields={"kid": kid}))
+        if not policy.allows(endpoint, recipe):
+            raise self.counted(KeyNotAllowed(fields={"kid": kid}))
+        permit = Permit(kid, policy, self._bucket(kid, policy), self)
+        if endpoint.is_batch:
+            permit.require(1)
+        else:
+            permit.charge(1)
+        return permit
+
+    def _bucket(self, kid: str, policy: KeyPolicy) -> Bucket | None:
+        if policy.rate is None:
+            return None
+        bucket = self._buckets.get(kid)
+        if bucket is None:
+            bucket = self._buckets[kid] = Bucket(policy.rate, trio.current_time())
+        return bucket
+
+    def next_wait_s(self, refusal: ApiError) -> float:
+        """Seconds after which a refusal by these policies is to be answered."""
+        kid = refusal.fields["kid"]
+        slowing = self._slowing.get(kid)
+        if slowing is None:
+            slowing = self._slowing[kid] = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
+        return slowing.next_wait_s()
+
+    def counted(self, error: ApiError) -> ApiError:
+        """The error, counted for the kid that it names."""
+        self._metrics.of(KEY_REFUSALS, kid=error.fields["kid"], code=error.code).inc()
+        return error
+
+
+def elements_in(body: bytes | Mapping[str, Any]) -> int:
+    """How many requests a batch asks for, before it is validated; one that no valid batch is counts 1."""
+    try:
+        whole = from_json(body) if isinstance(body, bytes) else body
+    except ValueError:
+        return 1
+    requests = whole.get("requests") if isinstance(whole, Mapping) else None
+    return len(requests) if isinstance(requests, list) and 1 <= len(requests) <= MAX_BATCH else 1

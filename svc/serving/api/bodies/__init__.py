@@ -1,0 +1,1 @@
+"""Request and response bodies: limits, parsing, validation and their schemas."""

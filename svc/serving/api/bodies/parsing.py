@@ -1,0 +1,115 @@
+"""Parses request bodies into validated models, and turns pydantic's errors into messages for clients."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from svc.errors import ValidationFailed
+from svc.serving.api.bodies import hints
+from svc.serving.api.bodies.large_bodies import refused
+
+MAX_ERRORS = 100
+MAX_SHOWN_CHARACTERS = 256
+_FEATURE_FIELDS = {"user_features", "item_features"}
+
+AnyBody = TypeVar("AnyBody", bound=BaseModel)
+
+
+class Rejected(NamedTuple):
+    """An element of a batch that is not valid, with the reasons."""
+
+    error: ValidationFailed
+
+
+def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
+    """The validated body, given as JSON or as the parsed object. Raises ValidationFailed, whatever bytes came."""
+    try:
+        return _parse_json(schema, body) if isinstance(body, bytes) else schema.model_validate(body)
+    except ValidationError as error:
+        raise failed(error, "request body", known=schema.model_fields) from None
+
+
+def _parse_json(schema: type[AnyBody], body: bytes) -> AnyBody:
+    parsed = schema.model_validate_json(body)
+    if body.count(b":") != _keys(parsed):
+        _refuse_repeated_keys(body)
+    return parsed
+
+
+def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody:
+    """The validated parameters of a query string; others are left alone. Raises ValidationFailed."""
+    try:
+        return schema.model_validate(parameters)
+    except ValidationError as error:
+        raise failed(error, "query", "query") from None
+
+
+def failed(error: ValidationError, what: str, where: str = "body", known: Iterable[str] = ()) -> ValidationFailed:
+    """The errors of `error` without any value of the request; names that the client chose are cut.
+
+    `known` are the fields that the body may have at the top.
+    """
+    found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
+    errors = [
+        {"loc": [where, *map(_shown, item["loc"])], "msg": _told(item, known), "type": item["type"]} for item in found
+    ]
+    first = errors[0]
+    place = ".".join(str(part) for part in first["loc"][1:])
+    return ValidationFailed(f"{what}: {place + ': ' if place else ''}{first['msg']}", errors=errors)
+
+
+def _told(item: ErrorDetails, known: Iterable[str]) -> str:
+    """What is wrong, and what was probably meant."""
+    loc, message = item["loc"], item["msg"]
+    if item["type"] == "extra_forbidden" and len(loc) == 1 and known:
+        return hints.unknown_field(loc[0], known)
+    return hints.wrong_type(loc, message) if item["type"] == "string_type" else message
+
+
+def _shown(part: int | str) -> int | str:
+    return part[:MAX_SHOWN_CHARACTERS] if isinstance(part, str) else part
+
+
+def _keys(parsed: BaseModel | Rejected) -> int:
+    """The least number of keys of a valid body without repeated keys. Each key is followed by one colon.
+
+    Keys within histories, boosts and other lists are not counted, so bodies that have them are always checked exactly.
+    """
+    if isinstance(parsed, Rejected):
+        return 0
+    given = parsed.model_fields_set
+    if "requests" in given:
+        elements: Sequence[BaseModel | Rejected] = vars(parsed)["requests"]
+        return len(given) + sum(_keys(element) for element in elements)
+    count = len(given)
+    for name in given & _FEATURE_FIELDS:
+        features: Mapping[str, Any] | None = getattr(parsed, name)
+        if features:
+            count += len(features) + sum(len(value) for value in features.values() if isinstance(value, dict))
+    if "filter" in given:
+        count += _keys_within(vars(parsed)["filter"])
+    return count
+
+
+def _keys_within(value: object) -> int:
+    """The keys of the objects in a JSON value; lists that begin with a text, as those of labels do, are left out."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(_keys_within, value.values()))
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        return sum(map(_keys_within, value))
+    return 0
+
+
+def _refuse_repeated_keys(body: bytes) -> None:
+    """The exact check: colons also occur in strings."""
+
+    def check(pairs: list[tuple[str, object]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise refused("an object names one key twice", "duplicate_key")
+
+    json.loads(body, object_pairs_hook=check, parse_int=len, parse_float=len)

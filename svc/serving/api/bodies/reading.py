@@ -1,0 +1,106 @@
+"""Reads request bodies within limits of size and time: small ones as bytes, large ones parsed while they arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import trio
+
+from svc.errors import BodyTimeout, PayloadTooLargeForRequest, ValidationFailed
+from svc.serving.api.bodies.large_bodies import LargeBody
+from svc.serving.api.bodies.requests import LONGEST
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S
+from svc.settings import Settings
+
+SMALL_BYTES = 64 * 1024
+
+Receive = Callable[[], Awaitable[bytes]]
+"""Gives the next part of a body, nothing at its end. Raises ClientGone."""
+Body = bytes | dict[str, Any]
+"""The bytes of a small body, or the parsed object of a large one."""
+
+
+class Bodies:
+    """Reads the bodies of all requests. Large ones are parsed alternately, one slice in each turn of the event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._cap = settings.max_body_bytes
+        self._timeout_s = settings.client_timeout_s
+        self._turns = trio.Lock()
+
+    async def take(self, receive: Receive, headers: Mapping[bytes, bytes], whole: bytes | None = None) -> Body:
+        """The whole body: `whole` if it came with the head, else what `receive` gives.
+
+        Raises PayloadTooLargeForRequest by Content-Length before reading and by count while reading, BodyTimeout when
+        it has not come in `client_timeout_s` and a second for each MiB, ClientGone, and ValidationFailed for a large
+        one, but only after all of it has come: a client that is still sending may not read.
+        """
+        declared = headers.get(b"content-length", b"0")
+        if len(declared) > len(str(self._cap)) or int(declared) > self._cap:
+            raise self._too_large()
+        if whole is not None:
+            return whole
+        with trio.move_on_after(self._timeout_s) as scope:
+            return await self._take(receive, scope)
+        raise BodyTimeout(BodyTimeout.template.format(seconds=self._timeout_s))
+
+    async def _take(self, receive: Receive, scope: trio.CancelScope) -> Body:
+        arriving = _Arriving(self._turns)
+        while part := await receive():
+            if arriving.size:
+                scope.deadline += len(part) / SLOWEST_BYTES_PER_S
+            if arriving.size + len(part) > self._cap:
+                raise self._too_large()
+            await arriving.add(part)
+        return await arriving.whole()
+
+    def _too_large(self) -> PayloadTooLargeForRequest:
+        return PayloadTooLargeForRequest(PayloadTooLargeForRequest.template.format(cap=self._cap))
+
+
+class _Arriving:
+    """The part of a body that has arrived. Once the body is refused, nothing more of it is kept."""
+
+    def __init__(self, turns: trio.Lock) -> None:
+        self.size = 0
+        self._turns = turns
+        self._small = bytearray()
+        self._large: LargeBody | None = None
+        self._refusal: ValidationFailed | None = None
+
+    async def add(self, part: bytes) -> None:
+        self.size += len(part)
+        if self.size <= SMALL_BYTES:
+            self._small += part
+            return
+        if self._large is None and self._refusal is None:
+            self._large = LargeBody(LONGEST)
+            part = bytes(self._small) + part
+            self._small.clear()
+        await self._read(part)
+
+    async def whole(self) -> Body:
+        """All of it has come. Raises ValidationFailed."""
+        if self.size <= SMALL_BYTES:
+            return bytes(self._small)
+        await self._read(None)
+        if self._large is None or self._large.value is None:
+            assert self._refusal is not None, "a large body is read or refused"
+            raise self._refusal
+        return self._large.value
+
+    async def _read(self, part: bytes | None) -> None:
+        """Parse `part`, or without one everything up to the end."""
+        if self._large is None:
+            return
+        try:
+            if part is None:
+                self._large.end()
+            else:
+                self._large.feed(part)
+            while not self._large.hungry:
+                async with self._turns:
+                    self._large.work()
+        except ValidationFailed as error:
+            self._refusal, self._large = error, None

@@ -1,0 +1,349 @@
+"""The request bodies of the four verbs: one set of models validates them and describes them in the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WrapValidator,
+)
+
+from svc.errors import ValidationFailed
+from svc.model.query import Prepared, Restriction
+from svc.names import MAX_ID_CHARACTERS
+from svc.recipe.filter_tree import Filter
+from svc.serving.api.bodies.fields import (
+    MAX_BATCH,
+    MAX_BOOSTS,
+    MAX_EXCLUDED,
+    MAX_FEATURE_ITEMS,
+    MAX_FEATURES,
+    MAX_FOUND,
+    MAX_HISTORY,
+    MAX_INCLUDED,
+    MAX_LABELS,
+    MAX_LIMIT,
+    MAX_LIMITS,
+    MAX_PINS,
+    MAX_REASONS,
+    MAX_SEEDS,
+    BoostAsked,
+    Features,
+    HistoryItem,
+    Id,
+    ItemFeatures,
+    LimitAsked,
+    PinAsked,
+    Tree,
+    digits,
+    filter_at,
+    invalid,
+    whole,
+)
+from svc.serving.api.bodies.large_bodies import Longest
+from svc.serving.api.bodies.parsing import Rejected, failed
+from svc.serving.api.bodies.rules import rules_of
+
+if TYPE_CHECKING:
+    from svc.model.item_sets import ItemSet
+    from svc.serving.models.registry import Served
+
+
+LONGEST = Longest(
+    items=max(MAX_EXCLUDED, MAX_INCLUDED, MAX_HISTORY, MAX_LABELS),
+    names=max(MAX_FEATURES, MAX_FEATURE_ITEMS),
+    at_top={
+        "requests": MAX_BATCH,
+        "exclude_items": MAX_EXCLUDED,
+        "include_items": MAX_INCLUDED,
+        "history": MAX_HISTORY,
+        "seed_items": MAX_SEEDS,
+    },
+)
+
+
+_READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
+"""Values are ids, seldom the same twice: looking them up in pydantic's cache takes longer than making new strings."""
+
+
+class Request(BaseModel):
+    """What the verbs share."""
+
+    model_config = _READ
+
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(whole)] = 10
+    exclude_items: Annotated[
+        list[Id],
+        Field(
+            default_factory=list,  # a default would be copied deeply for each request
+            max_length=MAX_EXCLUDED,
+            description="Items that must not come back; unknown ones are ignored.",
+            json_schema_extra={"default": []},
+        ),
+    ]
+    filter: Annotated[
+        Tree, Field(description="Conditions on the recipe's filter fields; only items that satisfy them are ranked.")
+    ] = None
+    include_items: Annotated[
+        list[Id] | None, Field(max_length=MAX_INCLUDED, description="Only these items are ranked.")
+    ] = None
+    offset: Annotated[
+        int,
+        Field(ge=0, lt=MAX_LIMIT, description="Items of the ranking before the first that is returned."),
+        BeforeValidator(whole),
+    ] = 0
+    explain: Annotated[
+        int | None,
+        Field(ge=1, le=MAX_REASONS, description="Most reasons for each item."),
+        BeforeValidator(whole),
+    ] = None
+    diversity: Annotated[
+        float | None, Field(ge=0, le=1, description="0: the best items; 1: as unlike each other as possible.")
+    ] = None
+    limits: Annotated[
+        list[LimitAsked] | None,
+        Field(max_length=MAX_LIMITS, description="How many items of one value there may be, from the first place on."),
+    ] = None
+    boosts: Annotated[
+        list[BoostAsked] | None, Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter.")
+    ] = None
+    pins: Annotated[
+        list[PinAsked] | None, Field(max_length=MAX_PINS, description="Items at fixed places of the ranking.")
+    ] = None
+
+    def has_new_filter(self, served: Served) -> bool:
+        """Whether the request's own filter has to be compiled, which takes longer than all else in a query."""
+        return self.filter is not None and served.filters is not None and served.filters.cached(self.filter) is None
+
+    def own_items(self, served: Served) -> ItemSet | None:
+        """The items that satisfy the request's own filter; None: all. Raises ValidationFailed."""
+        if self.filter is None:
+            return None
+
+        def canonical(tree: object) -> Filter:
+            return filter_at(tree, served.filter_kinds, "filter")
+
+        if served.filters is None:
+            canonical(self.filter)
+            return None
+        return served.filters.items_as_asked(self.filter, canonical)
+
+    def restriction(self, served: Served) -> Restriction:
+        """What the answer may hold. Raises ValidationFailed."""
+        if self.offset + self.limit > MAX_LIMIT:
+            raise invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far")
+        rules, pins = rules_of(self, served)
+        allowed = served.allowed(self.own_items(served))
+        return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
+
+
+def _needs_one_of(*names: str) -> dict[str, Any]:
+    return {"anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]}
+
+
+def _lacks(*names: str) -> ValidationFailed:
+    message = f"give {' or '.join(names)}"
+    return ValidationFailed(message, errors=[{"loc": ["body", names[0]], "msg": message, "type": "missing"}])
+
+
+class RecommendRequest(Request):
+    """Recommendations for one user: known by `user_id`, or described by `user_features`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            **_needs_one_of("user_id", "user_features", "history", "fallback"),
+            "examples": [
+                {"user_id": "u42", "limit": 5},
+                {"user_features": {"country": "SE", "age": 34}},
+                {"history": ["b3", {"item_id": "b9", "weight": 3.0}], "fallback": "popular"},
+            ],
+        }
+    )
+
+    user_id: Annotated[Id | None, Field(description="A user of the training data.")] = None
+    user_features: Annotated[
+        Features | None, Field(description="Stands in for a user whom training never saw; else not used.")
+    ] = None
+    include_seen: Annotated[bool, Field(description="Return items of the user's own history too.")] = False
+    history: Annotated[
+        list[HistoryItem] | None,
+        Field(max_length=MAX_HISTORY, description="What the user chose, of items of the training data."),
+    ] = None
+    history_mode: Annotated[
+        Literal["append", "replace"],
+        Field(description="Whether the history joins that of a known user or stands in its place."),
+    ] = "append"
+    fallback: Annotated[
+        Literal["none", "popular"] | None,
+        Field(description="What a user of whom nothing is known gets; by default what the recipe says."),
+    ] = None
+
+    def prepare(self, served: Served) -> Prepared:
+        """The query for the model of now. Raises the ApiError that says why there is none."""
+        if self.user_id is None and self.user_features is None and self.history is None and self.fallback is None:
+            raise _lacks("user_id", "user_features")
+        wanted = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
+        prepared = served.model.prepare_recommend(
+            user_id=self.user_id,
+            user_features=self.user_features,
+            limit=self.limit,
+            exclude_items=self.exclude_items,
+            include_seen=self.include_seen,
+            restriction=self.restriction(served),
+            history=self.history or (),
+            replace=self.history_mode == "replace",
+            fallback=wanted,
+        )
+        if self._says_profile() or prepared.query.popular:
+            return prepared
+        return prepared._replace(profile=None)
+
+    def _says_profile(self) -> bool:
+        named = self.history is not None or self.fallback is not None
+        return named or "history_mode" in self.model_fields_set
+
+
+class RelatedRequest(Request):
+    """Items related to seeds: known ones by `seed_items`, unseen ones by `item_features`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            **_needs_one_of("seed_items", "item_features"),
+            "examples": [
+                {"seed_items": ["b1", "b7"], "limit": 5},
+                {"item_features": {"genres": "Action", "year": 1999}},
+                {"item_features": {"new-1": {"genres": ["Action", "Drama"]}}, "user_features": {"country": "SE"}},
+            ],
+        }
+    )
+
+    seed_items: Annotated[
+        list[Id] | None,
+        Field(min_length=1, max_length=MAX_SEEDS, description="Items of the training data; they never come back."),
+    ] = None
+    item_features: Annotated[
+        ItemFeatures | None, Field(description="Features of one unseen item, or of several by item id.")
+    ] = None
+    user_features: Annotated[Features | None, Field(description="A prior that is joined to the seeds.")] = None
+
+    def prepare(self, served: Served) -> Prepared:
+        """The query for the model of now. Raises the ApiError that says why there is none."""
+        if self.seed_items is None and self.item_features is None:
+            raise _lacks("seed_items", "item_features")
+        return served.model.prepare_related(
+            seed_items=self.seed_items or (),
+            item_features=self.item_features,
+            user_features=self.user_features,
+            limit=self.limit,
+            exclude_items=self.exclude_items,
+            restriction=self.restriction(served),
+        )
+
+
+AnyRequest = RecommendRequest | RelatedRequest
+
+
+class ItemSearch(BaseModel):
+    """Items of the served model by id or metadata."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    q: Annotated[
+        str,
+        Field(max_length=MAX_ID_CHARACTERS, description="Words that an item's id or metadata must all contain."),
+    ] = ""
+    limit: Annotated[int, Field(ge=1, le=MAX_FOUND, description="Most items to return."), BeforeValidator(digits)] = (
+        MAX_FOUND
+    )
+
+
+class SomebodyQuery(BaseModel):
+    """One user of the served model, with a part of their history."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    user_id: Annotated[Id | None, Field(description="A user of the training data; left out: anybody.")] = None
+
+
+class PopularQuery(BaseModel):
+    """The most chosen items of the training data."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most items to return."), BeforeValidator(digits)] = 10
+    offset: Annotated[
+        int,
+        Field(ge=0, lt=MAX_LIMIT, description="Items of the list before the first that is returned."),
+        BeforeValidator(digits),
+    ] = 0
+
+    def prepare(self, served: Served) -> Prepared:
+        """The query for the model of now. Raises ValidationFailed."""
+        if self.offset + self.limit > MAX_LIMIT:
+            message = f"offset and limit add up to more than {MAX_LIMIT}"
+            errors = [{"loc": ["query", "offset"], "msg": message, "type": "too_far"}]
+            raise ValidationFailed(f"query: offset: {message}", errors=errors)
+        restriction = Restriction(self.offset, None, served.allowed())
+        return served.model.prepare_popular(limit=self.limit, restriction=restriction)
+
+
+def _by_itself(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
+    """Turn an invalid element into a Rejected, so that the others of its batch are answered."""
+    try:
+        return validate(value)
+    except ValidationError as error:
+        return Rejected(failed(error, "request", known=_FIELDS.get(error.title, ())))
+
+
+def _described(example: dict[str, Any]) -> ConfigDict:
+    """Adds to the schema that an invalid element does not make the batch invalid."""
+
+    def extend(schema: dict[str, Any]) -> None:
+        requests = schema["properties"]["requests"]
+        requests["items"] = {"anyOf": [requests["items"], {"description": "Anything else fails by itself."}]}
+        schema["examples"] = [example]
+
+    return ConfigDict(json_schema_extra=extend)
+
+
+_Elements = Field(min_length=1, max_length=MAX_BATCH)
+_WithMetadata = Field(description="Join item metadata into the answers.")
+
+
+class Batch(BaseModel):
+    """What the batch verbs share."""
+
+    model_config = _READ
+
+    include_metadata: Annotated[bool, _WithMetadata] = False
+
+
+class RecommendBatch(Batch):
+    """Up to 256 requests of `:recommend`, answered by one model, each failing by itself."""
+
+    model_config = _described({"requests": [{"user_id": "u42"}, {"user_id": "u43"}], "include_metadata": True})
+
+    requests: Annotated[list[Annotated[RecommendRequest, WrapValidator(_by_itself)]], _Elements]
+
+
+class RelatedBatch(Batch):
+    """Up to 256 requests of `:recommend-related`, answered by one model, each failing by itself."""
+
+    model_config = _described({"requests": [{"seed_items": ["b1"]}, {"item_features": {"year": 1999}}]})
+
+    requests: Annotated[list[Annotated[RelatedRequest, WrapValidator(_by_itself)]], _Elements]
+
+
+AnyBatch = RecommendBatch | RelatedBatch
+_FIELDS = {model.__name__: tuple(model.model_fields) for model in (RecommendRequest, RelatedRequest)}
+
+
+def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:
+    """The requests of a batch; those that are not valid stand as Rejected in their place."""
+    return batch.requests

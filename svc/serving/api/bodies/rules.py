@@ -1,0 +1,102 @@
+"""Turns the rules of a request, or of its recipe, into rules over the items of the served model."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from svc.model.arrange import Boost, Limit, Rules
+from svc.model.filter_fields import FilterFields, LabelField
+from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, PinAsked, filter_at, invalid
+from svc.serving.models.policy import active
+
+if TYPE_CHECKING:
+    from svc.serving.models.registry import Served
+
+Pins = Sequence[tuple[str, int]]
+RULES = frozenset({"diversity", "limits", "boosts", "pins"})
+
+
+class Asked(Protocol):
+    """The fields of a request that name rules; None where the recipe's own apply."""
+
+    @property
+    def model_fields_set(self) -> set[str]: ...
+    @property
+    def diversity(self) -> float | None: ...
+    @property
+    def limits(self) -> Sequence[LimitAsked] | None: ...
+    @property
+    def boosts(self) -> Sequence[BoostAsked] | None: ...
+    @property
+    def pins(self) -> Sequence[PinAsked] | None: ...
+
+
+def rules_of(request: Asked, served: Served) -> tuple[Rules | None, Pins]:
+    """The rules and pins of one request; what it does not say, its recipe may. Raises ValidationFailed."""
+    policy = served.policy
+    if not policy.arranges and request.model_fields_set.isdisjoint(RULES):
+        return None, ()
+    now = time.time() if policy.timed else 0.0
+    pins: Pins = [(one.item_id, one.position) for one in active(policy.pins, now)]
+    if request.pins is not None:
+        pins = _pins(request)
+    diversity = policy.diversity if request.diversity is None else request.diversity
+    limits = _limits(request, served) if request.limits is not None else _limits_of(policy.limits, served.filters)
+    if request.boosts is not None:
+        boosts = _boosts(request, served)
+    else:
+        boosts = _boosts_of([(one.tree, one.factor) for one in active(policy.boosts, now)], served.filters)
+    if not (diversity or limits or boosts):
+        return None, pins
+    return Rules(diversity, limits, boosts), pins
+
+
+def _pins(request: Asked) -> Pins:
+    asked = request.pins or ()
+    for name in ("item_id", "position"):
+        values = [getattr(pin, name) for pin in asked]
+        for place, value in enumerate(values):
+            if value in values[:place]:
+                raise invalid(["pins", place, name], f"two pins have the same {name}", "repeated_pin")
+    return [(pin.item_id, pin.position) for pin in asked]
+
+
+def _limits(request: Asked, served: Served) -> tuple[Limit, ...]:
+    kinds, seen = served.filter_kinds, set[str]()
+    for place, limit in enumerate(request.limits or ()):
+        where: list[str | int] = ["limits", place, "field"]
+        if limit.field not in kinds:
+            raise invalid(where, _undeclared(limit.field, kinds), "filter_field")
+        if kinds[limit.field] == "numerical":
+            raise invalid(where, "the values of a field of numbers cannot be limited", "limit_field")
+        if limit.field in seen:
+            raise invalid(where, "two limits name this field; keep one", "repeated_limit")
+        seen.add(limit.field)
+    return _limits_of([(limit.field, limit.max) for limit in request.limits or ()], served.filters)
+
+
+def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) -> tuple[Limit, ...]:
+    fields = {} if filters is None else filters.fields
+    found = ((fields[name], most) for name, most in limits)
+    return tuple(Limit(field, most) for field, most in found if isinstance(field, LabelField))
+
+
+def _boosts(request: Asked, served: Served) -> tuple[Boost, ...]:
+    asked = enumerate(request.boosts or ())
+    trees = [(filter_at(one.filter, served.filter_kinds, "boosts", n, "filter"), one.factor) for n, one in asked]
+    return _boosts_of(trees, served.filters)
+
+
+def _boosts_of(boosts: Sequence[tuple[tuple[object, ...], float]], filters: FilterFields | None) -> tuple[Boost, ...]:
+    return () if filters is None else tuple(Boost(filters.items(tree), factor) for tree, factor in boosts)
+
+
+def _undeclared(name: str, kinds: Mapping[str, str]) -> str:
+    if not kinds:
+        return "this recipe declares no item_metadata.filter_fields"
+    near = difflib.get_close_matches(name, kinds, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"no filter field has this name; {hint}there are {', '.join(list(kinds)[:20])}"

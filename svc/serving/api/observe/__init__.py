@@ -1,0 +1,1 @@
+"""What is recorded of requests: spans, trace context and the access log."""

@@ -1,0 +1,168 @@
+"""Spans of requests, for a collector that speaks OTLP. Needs the extra `otel`; imported only with SVC_OTEL_ENABLED=1.
+
+Addresses, headers, sampling and batching are OpenTelemetry's own variables (`OTEL_*`), which its SDK reads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    set_span_in_context,
+    use_span,
+)
+
+from svc import __version__, events, logs
+from svc.errors import ConfigError
+from svc.serving.api.observe.tracing import Trace
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from svc.serving.api.routing.endpoint import Route
+    from svc.serving.transport.messages import Response
+
+_METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
+_HEX = 16
+
+
+def create() -> Spans:
+    """Spans that a background thread exports by OTLP over HTTP. Raises `ConfigError` for invalid `OTEL_*` variables."""
+    names = {"service.name": "svc", "service.version": __version__}
+    resource = Resource.create(names).merge(OTELResourceDetector().detect())
+    try:
+        provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        words = LastWords()
+        exporter = cast("SpanExporter", ToldExporter(OTLPSpanExporter(), words))
+        provider.add_span_processor(BatchSpanProcessor(exporter))
+    except ValueError as error:
+        raise ConfigError(f"SVC_OTEL_ENABLED=1: OpenTelemetry refuses one of its OTEL_ variables: {error}") from None
+    library = logging.getLogger("opentelemetry")  # only now: warnings about its variables belong in the log
+    library.handlers, library.propagate = [words], False
+    return Spans(provider)
+
+
+class Spans:
+    """Makes the spans of one server."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("svc", __version__)
+
+    @contextmanager
+    def request(self, method: str, trace: Trace | None) -> Iterator[RequestSpan]:
+        """The span of one request, a child of the caller's span in `trace` or the root of a new trace.
+
+        It ends with the block.
+        """
+        known = method if method in _METHODS else "_OTHER"  # as OpenTelemetry wants it: clients may invent methods
+        span = self._tracer.start_span(
+            known, _context(trace), SpanKind.SERVER, attributes={"http.request.method": known}
+        )
+        with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+            yield RequestSpan(span, known)
+
+    def step(self, name: str) -> AbstractContextManager[object]:
+        """A child span of the request that this task answers."""
+        step: AbstractContextManager[object] = self._tracer.start_as_current_span(
+            name, record_exception=False, set_status_on_exception=False
+        )
+        return step
+
+    def close(self) -> None:
+        """Export the remaining spans; blocks until the collector has accepted or refused them."""
+        self._provider.shutdown()
+
+
+class RequestSpan:
+    """The span of a request while it is answered."""
+
+    def __init__(self, span: Any, method: str) -> None:
+        self._span = span
+        self._method = method
+        made = span.get_span_context()
+        self.trace = Trace(b"%032x" % made.trace_id, b"%016x" % made.span_id, b"%02x" % made.trace_flags)
+
+    def answered(self, request_id: str, route: Route | None, response: Response | None) -> None:
+        """Record the route and the status. Like the access log, this keeps nothing of the path, query or body."""
+        span = self._span
+        span.set_attribute("svc.request_id", request_id)
+        if route is not None:
+            span.update_name(f"{self._method} {route.path}")
+            span.set_attribute("http.route", route.path)
+            if route.name:
+                span.set_attribute("svc.recipe", route.name)
+        if response is None:
+            span.set_attribute("error.type", "client_gone")
+            return
+        span.set_attribute("http.response.status_code", response.status)
+        for name, value in response.headers:
+            if name == b"x-svc-model-version":
+                span.set_attribute("svc.model_version", value.decode())
+        if response.status >= 500:
+            span.set_attribute("error.type", str(response.status))
+            span.set_status(StatusCode.ERROR)
+
+
+def _context(trace: Trace | None) -> Context:
+    """The caller's span as the parent. Without one an empty context: a span that this task made is never the parent."""
+    if trace is None:
+        return Context()
+    caller = SpanContext(int(trace.trace_id, _HEX), int(trace.span_id, _HEX), True, TraceFlags(int(trace.flags, _HEX)))
+    return set_span_in_context(NonRecordingSpan(caller), Context())
+
+
+class ToldExporter:
+    """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
+
+    The SDK's own log lines, several for each failed batch, go to `words` only; the last two become the reason in the
+    event.
+    """
+
+    def __init__(self, exporter: Any, words: LastWords) -> None:
+        self._exporter = exporter
+        self._words = words
+        self._lost = 0
+
+    def export(self, spans: Sequence[Any]) -> SpanExportResult:
+        """Export one batch; called by the SDK's thread."""
+        self._words.said.clear()
+        result: SpanExportResult = self._exporter.export(spans)
+        if result is not SpanExportResult.SUCCESS:
+            if not self._lost:
+                logs.emit(events.SPANS_EXPORT_FAILED, spans=len(spans), error="; ".join(self._words.said))
+            self._lost += len(spans)
+        elif self._lost:
+            logs.emit(events.SPANS_EXPORT_RESUMED, lost=self._lost)
+            self._lost = 0
+        return result
+
+    def shutdown(self) -> None:
+        """Close the exporter, which also ends its retries."""
+        self._exporter.shutdown()
+
+
+class LastWords(logging.Handler):
+    """Keeps the last two messages of the exporter: why it tried again, and why it gave up."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: deque[str] = deque(maxlen=2)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith("opentelemetry.exporter."):
+            self.said.append(record.getMessage())

@@ -1,0 +1,160 @@
+"""The OpenAPI 3.1 document, from the table of endpoints and the models that validate requests."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from svc import errors
+from svc.errors import ApiError
+from svc.recipe.schema import NAME_PATTERN
+from svc.serving.api.bodies import responses
+from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Errors
+from svc.serving.api.routing.endpoints import ENDPOINTS
+
+Document = dict[str, Any]
+
+NAME = {
+    "name": "name",
+    "in": "path",
+    "required": True,
+    "description": "The recipe.",
+    "schema": {"type": "string", "pattern": NAME_PATTERN},
+    "example": "movies",
+}
+REQUEST_ID = {
+    "name": "X-Request-ID",
+    "in": "header",
+    "required": False,
+    "description": "Comes back in the answer and in the log; a value of another form is replaced.",
+    "schema": {"type": "string"},
+    "example": "checkout-42",
+}
+_RETURNED_ID = {
+    "description": "The id of the request.",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"},
+}
+_MODEL_VERSION = {
+    "description": "The artifact that answered.",
+    "schema": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+}
+TAGS = ("Recommendations", "Recipes and their items", "Health and metrics")
+ABOUT = "Recommendations from trained models. Every error has the body `Error`; its `code` says what happened."
+
+
+@cache
+def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
+    """The whole document. `has_keys` and `has_metrics` say what this server is set up with."""
+    rows = [row for row in ENDPOINTS if row.response is not None and (has_metrics or row.name != "metrics")]
+    paths: Document = defaultdict(dict)
+    for row in rows:
+        operation = _operation(row)
+        if not has_keys and operation.pop("security", None):
+            operation["responses"].pop("401")
+        paths[row.path][row.method.lower()] = operation
+        paths[row.path]["parameters"] = [*([NAME] if PARAMETER in row.path else []), REQUEST_ID]
+    components: Document = {"schemas": _schemas(rows)}
+    if has_keys:
+        components["securitySchemes"] = {
+            "ApiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+            "Bearer": {"type": "http", "scheme": "bearer"},
+        }
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "svc", "version": version, "description": ABOUT},
+        "tags": [{"name": name} for name in TAGS],
+        "paths": dict(paths),
+        "components": components,
+    }
+
+
+def _schemas(rows: list[Endpoint]) -> Document:
+    models = {model: None for row in rows for model in (row.request, row.response) if model is not None}
+    described = [(model, "validation") for model in (*models, responses.Error)]
+    _, definitions = models_json_schema(described, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    schemas: Document = definitions["$defs"]
+    return schemas
+
+
+def _operation(row: Endpoint) -> Document:
+    assert row.response is not None
+    answer = row.response.__name__
+    operation: Document = {
+        "operationId": row.name,
+        "tags": [_tag(row)],
+        "summary": row.summary,
+        "responses": {"200": _answered(answer, "The answer."), **_failed(row.all_errors)},
+    }
+    success = operation["responses"]["200"]
+    if row.content_type != "application/json":
+        success["content"] = {row.content_type: {"schema": {"type": "string"}}}
+    if row.unavailable:
+        operation["responses"]["503"] = _answered(answer, row.unavailable)
+    if not row.public:
+        operation["security"] = [{"ApiKey": []}, {"Bearer": []}]
+    if row.query is not None:
+        operation["parameters"] = _query_parameters(row.query)
+    if row.request is not None:
+        operation["requestBody"] = _body(row.request)
+        success["headers"]["X-Svc-Model-Version"] = _MODEL_VERSION
+    return operation
+
+
+def _tag(row: Endpoint) -> str:
+    """Under which heading readers find it."""
+    if row.verb:
+        return TAGS[0]
+    return TAGS[1] if row.path.startswith("/v1/recipes") else TAGS[2]
+
+
+def _body(model: type[BaseModel]) -> Document:
+    schema = model.model_json_schema()
+    examples = {f"example {place}": {"value": value} for place, value in enumerate(schema["examples"], start=1)}
+    content = {"schema": _ref(model.__name__), "examples": examples}
+    return {"required": True, "content": {"application/json": content}}
+
+
+def _query_parameters(model: type[BaseModel]) -> list[Document]:
+    fields = model.model_json_schema()["properties"]
+    return [
+        {"name": name, "in": "query", "required": False, "description": schema.pop("description"), "schema": schema}
+        for name, schema in fields.items()
+    ]
+
+
+def _answered(schema: str, description: str) -> Document:
+    return {
+        "description": description,
+        "headers": {"X-Request-ID": _RETURNED_ID},
+        "content": {"application/json": {"schema": _ref(schema)}},
+    }
+
+
+def _failed(failures: Errors) -> Document:
+    """One response a status, with an example for each code that has it."""
+    by_status: dict[int, list[type[ApiError]]] = defaultdict(list)
+    for error in failures:
+        by_status[error.http_status].append(error)
+    responses: Document = {}
+    for status, found in sorted(by_status.items()):
+        response = _answered("Error", ", ".join(f"`{error.code}`" for error in found))
+        response["content"]["application/json"]["examples"] = {
+            error.code: {"value": _example(error)} for error in found
+        }
+        responses[str(status)] = response
+    return responses
+
+
+def _example(error: type[ApiError]) -> Document:
+    example: Document = {"request_id": "3f9c0d6a1b2e", "detail": error.detail, "code": error.code}
+    if error is errors.ValidationFailed:
+        example["errors"] = list(errors.ValidationFailed.example)
+    return example
+
+
+def _ref(name: str) -> Document:
+    return {"$ref": f"#/components/schemas/{name}"}

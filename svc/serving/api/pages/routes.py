@@ -1,0 +1,183 @@
+"""The quart handlers of all endpoints that are neither probes nor verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import trio
+from pydantic_core import to_json
+from quart import Response, request
+from quart_trio import QuartTrio
+
+from svc import events, logs
+from svc.errors import NoCandidates, RecipeNotFound, RecipeUnavailable, SvcError
+from svc.serving.api.bodies.fields import MAX_FOUND
+from svc.serving.api.bodies.parsing import parse_query
+from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, SomebodyQuery
+from svc.serving.api.pages.console.pages import Handler, page_handlers
+from svc.serving.api.pages.openapi import document
+from svc.serving.api.request.state import ServerState
+from svc.serving.api.routing.endpoint import PARAMETER
+from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, VERBS
+from svc.serving.models.fragments import AnswerHeader, encode_answer
+from svc.serving.models.item_search import feature_columns, find_items, somebody
+from svc.serving.models.registry import Entry, Served
+
+T = TypeVar("T")
+
+FAILURE = "svc.failure"
+MAY_ASK = "svc.may_ask"
+"""The key of the ASGI scope for the function that says whether the request may know of a recipe."""
+MODEL_VERSION = "X-Svc-Model-Version"
+LONGEST_LISTING_S = 10.0
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# The header fields that a description shows; all others are not sent.
+DESCRIBED = (
+    "algorithms",
+    "metric",
+    "cutoff",
+    "best_class",
+    "best_params",
+    "best_score",
+    "trained_at",
+    "recipe_hash",
+    "data_stats",
+    "evaluation",
+    "features",
+    "parts",
+)
+
+
+def build_routes(state: ServerState) -> QuartTrio:
+    """The quart application. It leaves the exception of a failed request in the scope, under FAILURE.
+
+    It has the rows of the table that are neither probes nor verbs. The application only ever passes it the paths of
+    these rows.
+    """
+    app = QuartTrio("svc", static_folder=None)
+    app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
+    app.url_map.merge_slashes = False
+    app.register_error_handler(Exception, _keep)
+    handlers = {**page_handlers(state), **_handlers(state)}
+    for row in ENDPOINTS:
+        if row not in PROBES and row not in VERBS:
+            rule = row.path.replace(PARAMETER, "<name>")
+            app.add_url_rule(rule, row.path, handlers[row.path], methods=[row.method])
+    return app
+
+
+def _handlers(state: ServerState) -> dict[str, Handler]:
+    """By path of the table."""
+    described, searched, rendered, listed, compared = (trio.CapacityLimiter(1) for _ in range(5))
+
+    async def details() -> Response:
+        return _json(*state.registry.details(_may_ask()))
+
+    async def recipes() -> Response:
+        may_ask = _may_ask()
+        return _json({"recipes": [_summary(entry) for entry in state.registry.entries() if may_ask(entry.name)]})
+
+    async def recipe(name: str) -> Response:
+        entry, served = _entry(state, name)
+        header = {key: served.header[key] for key in DESCRIBED if key in served.header}
+        deny = state.settings.metadata_field_deny
+        columns = await _in_thread(feature_columns, served.model, deny, limiter=described)
+        features: dict[str, Any] = {} if columns is None else {"feature_columns": columns}
+        if served.filters is not None:
+            features["filter_fields"] = await _in_thread(served.filters.described, limiter=described)
+        return _json({**_summary(entry), **header, **features})
+
+    async def items(name: str) -> Response:
+        _, served = _entry(state, name)
+        asked = parse_query(ItemSearch, request.args.to_dict())
+        found, more = await _in_thread(find_items, served, asked.q, asked.limit, limiter=searched)
+        return _json({"recipe": name, "model_version": served.model_version, "items": found, "more": more})
+
+    async def popular(name: str) -> Response:
+        entry, served = _entry(state, name)
+        served.require_fresh()
+        prepared = parse_query(PopularQuery, request.args.to_dict()).prepare(served)
+        ranking = (await served.lane.rank((prepared.query,)))[0]
+        if not len(ranking.items):
+            raise NoCandidates
+        answer_header = AnswerHeader(logs.bound("request_id"), entry.name, served.model_version)
+        page = ranking.from_place(prepared.offset)
+        answer = await _in_thread(encode_answer, answer_header, page, served.fragments, limiter=listed)
+        return Response(answer, content_type="application/json", headers={MODEL_VERSION: served.model_version})
+
+    async def anybody(name: str) -> Response:
+        _, served = _entry(state, name)
+        asked = parse_query(SomebodyQuery, request.args.to_dict())
+        found = await _in_thread(somebody, served, asked.user_id, MAX_FOUND, limiter=searched)
+        return _json({"recipe": name, "model_version": served.model_version, **found})
+
+    async def versions(name: str) -> Response:
+        if state.registry.get(name) is None or state.versions is None:
+            raise RecipeNotFound
+        with trio.move_on_after(LONGEST_LISTING_S):
+            try:
+                found = await _in_thread(state.versions, name, limiter=compared)
+            except LookupError:
+                raise RecipeNotFound from None
+            except SvcError as error:
+                raise RecipeUnavailable(f"the versions cannot be read: {logs.redact_text(error.message)}") from error
+            return _json({"recipe": name, **found})
+        raise RecipeUnavailable(f"the store did not list its versions within {LONGEST_LISTING_S:g} s")
+
+    async def metrics() -> Response:
+        return Response(await _in_thread(state.metrics.render, limiter=rendered), content_type=METRICS_TYPE)
+
+    async def openapi() -> Response:
+        return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
+
+    return {
+        "/v1/health/details": details,
+        "/v1/recipes": recipes,
+        "/v1/recipes/{name}": recipe,
+        "/v1/recipes/{name}/items": items,
+        "/v1/recipes/{name}/popular": popular,
+        "/v1/recipes/{name}/somebody": anybody,
+        "/v1/recipes/{name}/versions": versions,
+        "/v1/metrics": metrics,
+        "/v1/openapi.json": openapi,
+    }
+
+
+async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:
+    """`work(*args)`, so that the event loop does not wait. Abandoned when the client leaves: it changes nothing."""
+    return await trio.to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=True)
+
+
+def _may_ask() -> Callable[[str], bool]:
+    may_ask: Callable[[str], bool] = request.scope[MAY_ASK]  # type: ignore[literal-required]
+    return may_ask
+
+
+def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
+    """A recipe and its current model. Raises RecipeNotFound or RecipeUnavailable."""
+    entry = state.registry.get(name)
+    if entry is None:
+        logs.emit(events.RECIPE_NOT_FOUND, name=name)
+        raise RecipeNotFound
+    if entry.served is None:
+        raise RecipeUnavailable
+    return entry, entry.served
+
+
+def _summary(entry: Entry) -> dict[str, Any]:
+    summary: dict[str, Any] = {"name": entry.name, "loaded": entry.served is not None}
+    if entry.served:
+        summary["model_version"] = entry.served.model_version
+        summary["best_class"] = entry.served.header.get("best_class")
+    return summary
+
+
+def _json(body: object, status: int = 200) -> Response:
+    return Response(to_json(body), status=status, content_type="application/json")
+
+
+async def _keep(error: Exception) -> Response:
+    """Keep the error for the application, which answers all errors in one way."""
+    request.scope[FAILURE] = error  # type: ignore[literal-required]
+    return Response(b"", status=500)

@@ -1,0 +1,1 @@
+"""One request: the state that all requests share, its checks and its failures."""

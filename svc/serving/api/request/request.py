@@ -1,0 +1,217 @@
+"""One request: what it names, whether it may pass, and its body."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import trio
+
+from svc.errors import AmbiguousLength, ApiError
+from svc.metrics import AUTH_FAILURES
+from svc.serving.api.access.authentication import key_in
+from svc.serving.api.access.cors import PREFLIGHT_HEADERS, Origins
+from svc.serving.api.access.hosts import HostRules, parse_host
+from svc.serving.api.access.key_policies import KeyPolicies, Permit
+from svc.serving.api.bodies.reading import Bodies, Body
+from svc.serving.api.observe.tracing import Trace, parse_trace
+from svc.serving.api.request.state import ServerState
+from svc.serving.api.routing.endpoint import Endpoint, Route
+from svc.serving.api.routing.endpoints import Router
+from svc.serving.api.routing.targets import Target, parse_target
+from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
+
+T = TypeVar("T")
+MayAsk = Callable[[str], bool]
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
+
+
+def new_request_id() -> str:
+    """Twelve hex digits. They are no secret, so a generator without system calls is good enough."""
+    return f"{random.getrandbits(48):012x}"
+
+
+def _anything(_recipe: str) -> bool:
+    return True
+
+
+class Checks:
+    """What the requests of one server are checked against."""
+
+    def __init__(self, state: ServerState) -> None:
+        self.auth = state.auth
+        self.policies = state.policies
+        self.metrics = state.metrics
+        self.hosts = HostRules(state.settings, has_keys=state.auth.required)
+        self.origins = Origins(state.settings)
+        self.bodies = Bodies(state.settings)
+
+
+class Admitted(NamedTuple):
+    """Where a head leads that passed every check which needs nothing but the head."""
+
+    target: Target
+    route: Route | None
+    origin_headers: Headers
+    preflight: Response | None
+
+
+class Asked:
+    """What a head says but for its credential, made once for all requests that share it."""
+
+    __slots__ = ("admitted", "headers", "request_id", "trace")
+
+    def __init__(self, head: Head) -> None:
+        self.headers = dict(head.headers)
+        given = self.headers.get(b"x-request-id", b"")
+        self.request_id = given.decode() if _REQUEST_ID.fullmatch(given) else ""
+        self.trace = parse_trace(self.headers.get(b"traceparent"))
+        self.admitted: Admitted | None = None
+
+    @classmethod
+    def of(cls, head: Head) -> Asked:
+        """What is kept with the head, or made now and kept there."""
+        known: Asked | None = head.notes.get("asked")
+        if known is None:
+            known = head.notes["asked"] = cls(head)
+        return known
+
+
+class Request:
+    """A request that has come, with its headers by name in lower case."""
+
+    __slots__ = ("_asked", "_checks", "_incoming", "key", "method", "origin_headers", "permit", "request_id", "route")
+
+    def __init__(self, incoming: Incoming, checks: Checks) -> None:
+        head = incoming.head
+        self._asked = asked = Asked.of(head)
+        self.key = key_in(asked.headers if head.credential is None else dict([head.credential]))
+        self._incoming = incoming
+        self._checks = checks
+        self.method = head.method
+        self.request_id = asked.request_id or new_request_id()
+        self.origin_headers: Headers = ()
+        self.route: Route | None = None
+        self.permit: Permit | None = None
+
+    @property
+    def client(self) -> str:
+        """Address of the client, or of the balancer in front."""
+        return self._incoming.client
+
+    @property
+    def arrived_s(self) -> float:
+        """When it came, in trio's time."""
+        return self._incoming.arrived_s
+
+    @property
+    def late_s(self) -> float:
+        """Above 0: it would wait so many seconds before anything is done for it, which is too long."""
+        return self._incoming.late_s
+
+    @property
+    def may_ask(self) -> MayAsk:
+        """A function that says whether the key may know of a recipe, by its name."""
+        return _anything if self.permit is None else self.permit.policy.may_ask
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        return self._asked.headers
+
+    @property
+    def trace(self) -> Trace | None:
+        """The trace that it belongs to."""
+        return self._asked.trace
+
+    def admit(self, router: Router) -> Admitted:
+        """Where it leads; a preflight has its answer already. Raises the ApiError that refuses the request."""
+        admitted = self._asked.admitted
+        if admitted is None:
+            admitted = self._asked.admitted = self._admit(router)
+        self.route, self.origin_headers = admitted.route, admitted.origin_headers
+        return admitted
+
+    def _admit(self, router: Router) -> Admitted:
+        headers = self.headers
+        target = parse_target(self._incoming.head.target, self.method)
+        self.route = route = router.find(target.path)
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            # A proxy in front may have used the other one, and would see different requests in the following bytes.
+            raise AmbiguousLength
+        host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
+        if route is None or not route.any_host:
+            self._checks.hosts.check(host)
+        origin_headers = self._checks.origins.headers(headers.get(b"origin"))
+        asks_first = self.method == "OPTIONS" and b"access-control-request-method" in headers
+        preflight = Response(204, headers=PREFLIGHT_HEADERS) if origin_headers and asks_first else None
+        return Admitted(target, route, origin_headers, preflight)
+
+    async def authenticate(self, endpoint: Endpoint, recipe: str) -> None:
+        """Check the key, and what its policy says of this row and recipe.
+
+        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited, and ClientGone when the client does not wait
+        for its refusal.
+        """
+        auth, key, client, policies = self._checks.auth, self.key, self.client, self._checks.policies
+        if auth.passes(key, client):
+            kid = None if policies is None or key is None else auth.kid_of(key)
+        else:
+            try:
+                kid = await self._unless_gone(lambda: auth.check(key, client))
+            except ApiError as error:
+                self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
+                raise
+        if policies is not None and kid is not None:
+            self.permit = await self._slowly(policies, partial(policies.admit, kid, endpoint, recipe))
+
+    async def charge(self, count: int) -> None:
+        """Count a batch of so many requests. Raises RateLimited, and ClientGone as `authenticate` does."""
+        if self.permit is not None and self._checks.policies is not None:
+            await self._slowly(self._checks.policies, partial(self.permit.charge, count))
+
+    async def _slowly(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
+        """What the policies decide. A refusal is raised when its turn has come."""
+        try:
+            return decide()
+        except ApiError as refusal:
+            if wait_s := policies.next_wait_s(refusal):
+                await self._unless_gone(partial(trio.sleep, wait_s))
+            raise
+
+    @property
+    def whole_body(self) -> bytes | None:
+        """The body, if all of it came with the head."""
+        return self._incoming.whole_body
+
+    async def body(self) -> Body:
+        """The body, taken for JSON whatever Content-Type says: many clients forget to set it.
+
+        Raises what `Bodies.take` raises.
+        """
+        incoming = self._incoming
+        return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
+
+    async def _unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`. Cancels it and raises ClientGone as soon as the client disconnects."""
+        refusal: ApiError | None = None
+        found: list[T] = []
+
+        async def watch() -> None:
+            await self._incoming.until_gone()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                found.append(await work())
+            except ApiError as error:
+                refusal = error
+            nursery.cancel_scope.cancel()
+        if refusal is not None:
+            raise refusal
+        if not found:
+            raise ClientGone
+        return found[0]

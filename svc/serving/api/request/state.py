@@ -1,0 +1,39 @@
+"""What every request of one server process shares."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from svc import __version__
+from svc.metrics import Metrics
+from svc.serving.api.access.authentication import Authenticator
+from svc.serving.api.access.key_policies import KeyPolicies
+from svc.serving.api.access.policy_file import PolicyFile
+from svc.serving.api.access.refusals import Refusals
+from svc.serving.models.registry import Registry
+from svc.serving.models.versions import ReadVersions
+from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.serving.api.observe.spans import Spans  # needs an extra
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Made once by the server's start and passed to the application.
+
+    `draining` is set by whoever begins the drain: from then on `/v1/health/ready` says no.
+    """
+
+    registry: Registry
+    settings: Settings
+    metrics: Metrics
+    auth: Authenticator
+    draining: bool = False
+    spans: Spans | None = None
+    policies: KeyPolicies | None = None
+    policy_file: PolicyFile | None = None
+    refusals: Refusals = field(default_factory=Refusals)
+    versions: ReadVersions | None = None
+    version: str = __version__

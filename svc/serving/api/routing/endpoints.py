@@ -1,0 +1,221 @@
+"""The table of endpoints: the one place that says which paths exist and which of them need no key.
+
+Routing, key checks, the OpenAPI document and the reference page are read from `ENDPOINTS`. A row must say whether it is
+public, so a new endpoint cannot be open by omission.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from pydantic import BaseModel
+
+from svc import errors
+from svc.recipe.schema import NAME_PATTERN
+from svc.serving.api.bodies import responses
+from svc.serving.api.bodies.requests import (
+    ItemSearch,
+    PopularQuery,
+    RecommendBatch,
+    RecommendRequest,
+    RelatedBatch,
+    RelatedRequest,
+    SomebodyQuery,
+)
+from svc.serving.api.routing.console_files import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
+from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Errors, Route
+from svc.settings import Settings
+
+RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
+BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
+FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable)
+SHOWN: Errors = (*RECIPE, errors.AvailabilityStale, errors.Overloaded)
+USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURES)
+SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)
+
+
+def _with_metrics(settings: Settings) -> bool:
+    return settings.metrics_enabled
+
+
+def _with_reference(settings: Settings) -> bool:
+    return not settings.is_closed
+
+
+def _with_console(settings: Settings) -> bool:
+    return settings.has_console
+
+
+def _with_pages(settings: Settings) -> bool:
+    return _with_console(settings) or _with_reference(settings)
+
+
+def _verb(verb: str, request: type[BaseModel], response: type[BaseModel], failures: Errors) -> Endpoint:
+    return Endpoint(
+        name=verb.replace("-", "_"),
+        path=f"/v1/recipes/{{name}}:{verb}",
+        public=False,
+        method="POST",
+        summary=request.__doc__ or "",
+        request=request,
+        response=response,
+        errors=failures,
+    )
+
+
+def _page(path: str, is_served: Callable[[Settings], bool]) -> Endpoint:
+    """A file of the pages for people: public, because it holds no data; the data come over the API, with a key."""
+    return Endpoint(name=f"page {path}", path=path, public=True, is_served=is_served)
+
+
+PROBES = (
+    Endpoint(
+        name="health",
+        path="/v1/health",
+        public=True,
+        any_host=True,
+        summary="How many recipes are loaded; 503 while one has no model.",
+        response=responses.Health,
+        unavailable="A recipe has no model.",
+    ),
+    Endpoint(
+        name="live",
+        path="/v1/health/live",
+        public=True,
+        any_host=True,
+        summary="200 while the process answers.",
+        response=responses.Status,
+    ),
+    Endpoint(
+        name="ready",
+        path="/v1/health/ready",
+        public=True,
+        any_host=True,
+        summary="200 once a recipe is loaded and the server is not draining.",
+        response=responses.Status,
+        unavailable="Nothing is loaded yet, or the server is draining.",
+    ),
+)
+"""Probes of orchestrators; answered without quart."""
+
+VERBS = (
+    _verb("recommend", RecommendRequest, responses.Recommendations, USER),
+    _verb("recommend-related", RelatedRequest, responses.Recommendations, SEEDS),
+    _verb("batch-recommend", RecommendBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
+    _verb("batch-recommend-related", RelatedBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
+)
+"""Answered without quart."""
+
+RESOURCES = (
+    Endpoint(
+        name="health_details",
+        path="/v1/health/details",
+        public=False,
+        summary="The state of each recipe.",
+        response=responses.HealthDetails,
+        unavailable="A recipe has a current load error.",
+    ),
+    Endpoint(
+        name="list_recipes", path="/v1/recipes", public=False, summary="All recipes.", response=responses.RecipeList
+    ),
+    Endpoint(
+        name="describe_recipe",
+        path="/v1/recipes/{name}",
+        public=False,
+        summary="What the served model was built from.",
+        response=responses.Recipe,
+        errors=RECIPE,
+    ),
+    Endpoint(
+        name="find_items",
+        path="/v1/recipes/{name}/items",
+        public=False,
+        summary="Items by id or metadata, a few at a time: for people who choose seeds.",
+        query=ItemSearch,
+        response=responses.FoundItems,
+        errors=(*RECIPE, errors.ValidationFailed),
+    ),
+    Endpoint(
+        name="popular_items",
+        path="/v1/recipes/{name}/popular",
+        public=False,
+        summary="The most chosen items of the training data.",
+        query=PopularQuery,
+        response=responses.PopularItems,
+        errors=(*RECIPE, errors.AvailabilityStale, errors.NoCandidates, errors.ValidationFailed),
+        under_verb="recommend",
+    ),
+    Endpoint(
+        name="somebody",
+        path="/v1/recipes/{name}/somebody",
+        public=False,
+        summary="A user of the model with a part of their history, for people who try a recipe; only with the console.",
+        query=SomebodyQuery,
+        response=responses.Somebody,
+        errors=(*RECIPE, errors.ValidationFailed, errors.UnknownUser),
+        is_served=_with_console,
+        under_verb="recommend",
+    ),
+    Endpoint(
+        name="versions",
+        path="/v1/recipes/{name}/versions",
+        public=False,
+        summary="The versions of a recipe's model: when, how good, which is live; only with the console.",
+        response=responses.RecipeVersions,
+        errors=RECIPE,
+        is_served=_with_console,
+    ),
+    Endpoint(
+        name="metrics",
+        path="/v1/metrics",
+        public=False,
+        summary="Metrics in the Prometheus text format.",
+        response=responses.Status,
+        content_type="text/plain",
+        is_served=_with_metrics,
+        tells_of_all=True,
+    ),
+    Endpoint(name="openapi", path="/v1/openapi.json", public=True, is_served=_with_reference),
+)
+
+PAGES = (
+    _page("/", _with_console),
+    _page("/console/server.json", _with_console),
+    _page("/v1/docs", _with_reference),
+    *(_page(f"/console/{name}", _with_console) for name in CONSOLE),
+    *(_page(f"/console/{name}", _with_reference) for name in (*REFERENCE, *SWAGGER_UI)),
+    *(_page(f"/console/{name}", _with_pages) for name in SHARED),
+)
+
+ENDPOINTS = (*PROBES, *RESOURCES, *VERBS, *PAGES)
+
+
+class Router:
+    """Finds the row of a path that was decoded once. Slashes, dot segments, case and escapes are taken literally."""
+
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        by_path: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            by_path.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._by_path = {path: Route.of(rows) for path, rows in by_path.items()}
+        before = {path.partition(PARAMETER)[0] for path in self._by_path if PARAMETER in path}
+        prefixes = "|".join(map(re.escape, sorted(before)))
+        self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)
+
+    def find(self, path: str) -> Route | None:
+        """Where the path leads, or None when nothing is served there."""
+        match = self._with_name.fullmatch(path)
+        if match is not None:
+            found = self._by_path.get(match[1] + PARAMETER + match[3])
+            if found is not None:
+                return Route(found.endpoints, match[2], found.verb, found.any_host)
+        return None if PARAMETER in path else self._by_path.get(path)
+
+
+def served_with(settings: Settings) -> list[Endpoint]:
+    """The rows of a server with these settings.
+
+    A row that needs a key stays even if it is switched off, so that clients without a key cannot find out.
+    """
+    return [row for row in ENDPOINTS if not row.public or row.is_served(settings)]

@@ -1,0 +1,264 @@
+"""The four recommendation verbs, answered without a web framework between the socket and the lane."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import trio
+
+from svc import events, logs
+from svc.errors import (
+    ApiError,
+    InternalError,
+    NoCandidates,
+    Overloaded,
+    RecipeNotFound,
+    RecipeUnavailable,
+)
+from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
+from svc.model.query import Prepared, Ranking
+from svc.serving.api.access.key_policies import elements_in
+from svc.serving.api.bodies.parsing import Rejected, parse
+from svc.serving.api.bodies.reading import Body
+from svc.serving.api.bodies.requests import (
+    AnyBatch,
+    AnyRequest,
+    RecommendBatch,
+    RecommendRequest,
+    RelatedBatch,
+    RelatedRequest,
+    elements,
+)
+from svc.serving.api.overload import BATCH_SHARE, Patience
+from svc.serving.api.request.failures import log_failure
+from svc.serving.api.request.request import Request
+from svc.serving.api.request.state import ServerState
+from svc.serving.api.routing.endpoint import Endpoint, Route
+from svc.serving.lru_cache import Recent
+from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
+from svc.serving.models.registry import Served
+from svc.serving.transport.messages import Response
+from svc.serving.transport.shared import WAIT_SHARE
+
+INLINE_BODY_BYTES = 4096
+INLINE_ITEMS = 100
+WORK_THREADS = 2
+CROWDED_S = 1.0
+"""After a refusal; meanwhile what would wait too long is refused before it is parsed."""
+CACHED_BYTES = 4096
+"""Longer questions and answers are not kept."""
+
+SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest]] = {
+    "recommend": RecommendRequest,
+    "recommend-related": RelatedRequest,
+}
+BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
+    "batch-recommend": RecommendBatch,
+    "batch-recommend-related": RelatedBatch,
+}
+
+Result = tuple[Ranking, Prepared] | ApiError
+
+
+class Found(NamedTuple):
+    """What the model answers to a question: the same bytes each time that it is asked."""
+
+    encoded: bytes
+    is_popular: bool
+
+
+class Verbs:
+    """Answers the verbs. There is one instance per server; apart from it, requests share only the lanes."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._work = trio.CapacityLimiter(WORK_THREADS)
+        self._present = 0
+        self._crowded_until = -math.inf
+        self._known: Recent[tuple[int, str, bytes], Found] = Recent(state.settings.cached_answers)
+        self._most_s = state.settings.max_queue_s
+        self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
+
+    @property
+    def is_crowded(self) -> bool:
+        """True for a moment after a request was refused because of a queue."""
+        return trio.current_time() < self._crowded_until
+
+    def queue_s(self, recipe: str, *, is_batch: bool) -> float:
+        """The expected wait in the queue of a recipe, as a request counts it that may wait as long as a single one."""
+        entry = self._state.registry.get(recipe)
+        if entry is None or entry.served is None or (entry.served.lane.is_free_of_singles and not is_batch):
+            return 0.0
+        return entry.served.lane.expected_wait_s(int(is_batch)) * (WAIT_SHARE / BATCH_SHARE if is_batch else 1.0)
+
+    async def answer(self, request: Request, route: Route) -> Response:
+        """The response, counted in the request metrics. Raises the error that is to be answered."""
+        started = time.perf_counter()
+        status = "error"
+        try:
+            response = await self._answer(request, route)
+            status = "ok"
+        except ApiError as error:
+            status = error.metric_status
+            if isinstance(error, Overloaded):
+                self._crowded_until = trio.current_time() + CROWDED_S
+            raise
+        finally:
+            metrics = self._state.metrics
+            recipe = route.name if self._state.registry.get(route.name) else UNKNOWN_RECIPE
+            metrics.of(REQUESTS, recipe=recipe, status=status).inc()
+            metrics.of(LATENCY, recipe=recipe).observe(time.perf_counter() - started)
+        return response
+
+    async def _answer(self, request: Request, route: Route) -> Response:
+        endpoint = route.endpoint(request.method)
+        await request.authenticate(endpoint, route.name)
+        self._present += 1
+        try:
+            return await self._admitted(request, route, endpoint)
+        finally:
+            self._present -= 1
+
+    async def _admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
+        served = self._served(route.name)
+        header = AnswerHeader(request.request_id, route.name, served.model_version)
+        patience = Patience(request.headers, request.arrived_s, self._most_s, late_s=request.late_s)
+        if endpoint.is_batch:
+            answer = await self._batch(request, route.verb, served, header, patience)
+        else:
+            found = await self._single(request, route.verb, served, patience)
+            if found.is_popular:
+                self._count_fallbacks(route.name, route.verb, 1)
+            answer = header.before(found.encoded)
+        return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
+
+    def _served(self, name: str) -> Served:
+        """The current model. The request keeps it, even if another one is published meanwhile."""
+        entry = self._state.registry.get(name)
+        if entry is None:
+            logs.emit(events.RECIPE_NOT_FOUND, name=name)
+            raise RecipeNotFound
+        if entry.served is None:
+            raise RecipeUnavailable
+        entry.served.require_fresh()
+        return entry.served
+
+    async def _single(self, request: Request, verb: str, served: Served, patience: Patience) -> Found:
+        """What is found for one question; what was asked before is neither ranked again nor ever refused."""
+        found = self._recall(served, verb, request.whole_body)
+        if found is not None:
+            return found
+        lane = served.lane
+        patience.require(lane.expected_wait_s(), is_batch=False, is_next=lane.is_free_of_singles)
+        body = await request.body()
+        if request.whole_body is None:
+            found = self._recall(served, verb, body)
+        if found is None:
+            found = await self._find(verb, body, served)
+            self._keep(served, verb, body, found)
+        return found
+
+    def _recall(self, served: Served, verb: str, body: Body | None) -> Found | None:
+        """What was found before for the same question, given as the body of a request."""
+        return self._known.get((served.number, verb, body)) if isinstance(body, bytes) else None
+
+    def _keep(self, served: Served, verb: str, body: Body, found: Found) -> None:
+        if not isinstance(body, bytes) or max(len(body), len(found.encoded)) > CACHED_BYTES:
+            return
+        if not served.policy.timed:  # a rule may begin or end at any moment
+            self._known.put((served.number, verb, body), found)
+
+    async def _find(self, verb: str, body: Body, served: Served) -> Found:
+        schema = SINGLE[verb]
+        if isinstance(body, bytes) and len(body) <= INLINE_BODY_BYTES:
+            prepared = await self._prepared(parse(schema, body), served)
+        else:
+            prepared = await trio.to_thread.run_sync(
+                lambda: parse(schema, body).prepare(served), limiter=self._work, abandon_on_cancel=True
+            )
+        with self._step("rank"):
+            ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
+        if not len(ranking.items):
+            raise NoCandidates
+        page = ranking.from_place(prepared.offset)
+        if len(page.items) <= INLINE_ITEMS:
+            return Found(encode_found(page, served.fragments, prepared), ranking.popular)
+        encoded = await trio.to_thread.run_sync(
+            encode_found, page, served.fragments, prepared, limiter=self._work, abandon_on_cancel=True
+        )
+        return Found(encoded, ranking.popular)
+
+    async def _prepared(self, request: AnyRequest, served: Served) -> Prepared:
+        """Prepares on the event loop, unless a filter is new and has to be compiled first."""
+        if request.has_new_filter(served):
+            return await trio.to_thread.run_sync(request.prepare, served, limiter=self._work, abandon_on_cancel=True)
+        return request.prepare(served)
+
+    def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:
+        self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
+
+    async def _batch(
+        self, request: Request, verb: str, served: Served, header: AnswerHeader, patience: Patience
+    ) -> bytes:
+        patience.require(served.lane.expected_wait_s(1), is_batch=True)
+        body = await request.body()
+        if request.permit is not None:
+            await request.charge(elements_in(body))
+        batch, prepared = await trio.to_thread.run_sync(
+            _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
+        )
+        queries = [element.query for element in prepared if isinstance(element, Prepared)]
+        patience.require(served.lane.expected_wait_s(len(queries)), is_batch=True)
+        with self._step("rank"):
+            rankings = await served.lane.rank(queries) if queries else []
+        results = _merge(prepared, rankings)
+        if fallbacks := sum(isinstance(result, tuple) and result[0].popular for result in results):
+            self._count_fallbacks(header.recipe, verb, fallbacks)
+        for result in results:
+            if isinstance(result, ApiError):
+                self._state.metrics.of(BATCH_ERRORS, code=result.code).inc()
+        return await trio.to_thread.run_sync(
+            lambda: encode_batch(header, results, served.fragments, with_metadata=batch.include_metadata),
+            limiter=self._work,
+            abandon_on_cancel=True,
+        )
+
+
+def _prepare_all(
+    schema: type[RecommendBatch] | type[RelatedBatch], body: Body, served: Served
+) -> tuple[AnyBatch, list[Prepared | ApiError]]:
+    batch: AnyBatch = parse(schema, body)
+    return batch, [_prepare(element, served) for element in elements(batch)]
+
+
+def _prepare(element: AnyRequest | Rejected, served: Served) -> Prepared | ApiError:
+    """The query of one element of a batch, or its error: an element never makes another one fail."""
+    if isinstance(element, Rejected):
+        return element.error
+    try:
+        return element.prepare(served)
+    except ApiError as error:
+        return error
+    except Exception as error:
+        log_failure(error)
+        return InternalError("the server failed to answer this element; its log has the request id")
+
+
+def _merge(prepared: Sequence[Prepared | ApiError], rankings: Sequence[Ranking]) -> list[Result]:
+    """Rankings and errors in the order of the requests; an empty ranking is an error too."""
+    results: list[Result] = []
+    answers = iter(rankings)
+    for element in prepared:
+        if isinstance(element, ApiError):
+            results.append(element)
+            continue
+        ranking = next(answers)
+        if len(ranking.items):
+            results.append((ranking.from_place(element.offset), element))
+        else:
+            results.append(NoCandidates())
+    return results

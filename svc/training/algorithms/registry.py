@@ -1,0 +1,300 @@
+"""What svc knows of each irspack recommender beyond what irspack says itself.
+
+The parameters to tune and their ranges are irspack's own `default_tune_range`, but for those that `ranges` names.
+Added here: first guesses, so that a small budget begins at places that are good on most data, and limits that the
+size of the data sets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+
+from svc import install_command
+from svc.errors import ConfigError
+
+Params = dict[str, Any]
+GROWS_FROM = 128
+"""Initial upper end of the search range of `n_components`; it is raised as long as larger values score better."""
+_UNOBSERVED_WEIGHT = 500.0
+"""A good value of alpha0 times the number of items for lightly regularized iALS, found on dense and on sparse data."""
+
+_LARGE_CATALOGUE = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Space(Mapping[str, BaseDistribution]):
+    """Distributions of the parameters to tune by name; `guesses` are what the first trials take, in turn.
+
+    `grows` are the parameters whose upper end is raised step by step, as long as larger values score better.
+    """
+
+    distributions: Mapping[str, BaseDistribution] = field(default_factory=dict)
+    guesses: tuple[Params, ...] = ()
+    grows: frozenset[str] = frozenset()
+
+    def __getitem__(self, name: str) -> BaseDistribution:
+        return self.distributions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.distributions)
+
+    def __len__(self) -> int:
+        return len(self.distributions)
+
+
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """Iterative training: at most `most` epochs, judged every `every`, ended by `patience` judgements without gain."""
+
+    most: int
+    every: int
+    patience: int
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """`seed` and `threads` name the constructor's arguments.
+
+    `guesses` are the parameters of the first trials; a function gets the number of items. `ranges` take the place of
+    irspack's for single parameters, and add parameters that irspack does not tune. `grows` are sizes whose upper end
+    is reached step by step. `variant`, "module:class", is trained instead of irspack's class. `needs_dense_items`
+    says that training holds dense matrices of all items by all items.
+    """
+
+    name: str
+    guesses: tuple[Mapping[str, Any], ...] = ()
+    ranges: Mapping[str, BaseDistribution] = field(default_factory=dict)
+    grows: tuple[str, ...] = ()
+    epochs: Epochs | None = None
+    seed: str | None = None
+    threads: str | None = None
+    threads_change_bits: bool = False
+    takes_features: bool = False
+    needs_dense_items: bool = False
+    variant: str | None = None
+
+    @property
+    def irspack_class(self) -> Any:
+        """The class to train: irspack's, or svc's variant where irspack's falls short."""
+        module, _, name = (self.variant or f"irspack.recommenders:{self.name}").partition(":")
+        return getattr(import_module(module), name)
+
+
+def _of_items(n_items: int) -> float:
+    return _UNOBSERVED_WEIGHT / n_items
+
+
+def _by_catalogue(large: Any, other: Any) -> Callable[[int], Any]:
+    """One value where there is a large catalogue to learn from, another elsewhere; either may depend on its size."""
+
+    def choose(n_items: int) -> Any:
+        value = large if n_items >= _LARGE_CATALOGUE else other
+        return value(n_items) if callable(value) else value
+
+    return choose
+
+
+_TABLE = (
+    Algorithm(
+        "IALSRecommender",
+        guesses=(
+            # Regularized so strongly to the mean user that it is no worse than popularity, and better where tastes show
+            {"n_components": 64, "alpha0": 0.015, "reg": 0.1, "mean_prior": True},
+            {"n_components": 64, "alpha0": _of_items, "reg": 0.012, "mean_prior": False},
+            # A large catalogue bears more dimensions and less regularization; a small one, where users know little of
+            # it, less weight on what was not chosen.
+            {
+                "n_components": _by_catalogue(128, 64),
+                "alpha0": _by_catalogue(_of_items, lambda n_items: _of_items(n_items) / 3),
+                "reg": _by_catalogue(0.003, 0.012),
+                "mean_prior": _by_catalogue(large=False, other=True),
+            },
+        ),
+        ranges={
+            "n_components": IntDistribution(4, 1024, log=True),
+            "alpha0": FloatDistribution(1e-3, 3.0, log=True),
+            "reg": FloatDistribution(1e-4, 0.3, log=True),
+            "mean_prior": CategoricalDistribution((True, False)),
+        },
+        grows=("n_components",),
+        epochs=Epochs(most=16, every=1, patience=3),
+        seed="random_seed",
+        threads="n_threads",
+        threads_change_bits=True,
+        takes_features=True,
+        variant="svc.training.algorithms.ials:MeanPriorIALSRecommender",
+    ),
+    Algorithm(
+        "CosineKNNRecommender",
+        guesses=(
+            {"top_k": 500, "shrinkage": 10.0, "feature_weighting": "NONE", "normalize": True},
+            {"top_k": 500, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": False},
+        ),
+        ranges={
+            "top_k": IntDistribution(10, 1000, log=True),
+            "shrinkage": CategoricalDistribution((0.0, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)),
+        },
+        threads="n_threads",
+    ),
+    Algorithm("TopPopRecommender"),
+    Algorithm(
+        "RP3betaRecommender",
+        guesses=(
+            {"top_k": 500, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "SOURCE"},
+            {"top_k": 100, "alpha": 1.0, "beta": 0.0, "normalize_weight": True, "strongest_of": "TARGET"},
+            {"top_k": 100, "alpha": 0.5, "beta": 0.0, "normalize_weight": False, "strongest_of": "SOURCE"},
+        ),
+        ranges={
+            "top_k": IntDistribution(10, 1000, log=True),
+            "alpha": FloatDistribution(0.2, 2.0),
+            "beta": FloatDistribution(0.0, 0.8),
+            "strongest_of": CategoricalDistribution(("SOURCE", "TARGET")),
+        },
+        threads="n_threads",
+        variant="svc.training.algorithms.rp3beta:TransitionRP3betaRecommender",
+    ),
+    Algorithm(
+        "DenseSLIMRecommender",
+        guesses=({"reg": 300.0},),
+        needs_dense_items=True,
+        variant="svc.training.algorithms.dense_slim:UnlockedDenseSLIMRecommender",
+    ),
+    Algorithm(
+        "TruncatedSVDRecommender",
+        guesses=({"n_components": 32, "weighting": "DEGREES"},),
+        ranges={
+            "n_components": IntDistribution(4, 1024, log=True),
+            "weighting": CategoricalDistribution(("NONE", "DEGREES", "BM_25")),
+        },
+        grows=("n_components",),
+        seed="random_seed",
+        variant="svc.training.algorithms.truncated_svd:WeightedSVDRecommender",
+    ),
+    Algorithm(
+        "BPRFMRecommender",
+        guesses=({"n_components": 64, "item_alpha": 1e-6, "user_alpha": 1e-6, "loss": "warp"},),
+        epochs=Epochs(most=128, every=5, patience=5),
+        seed="random_seed",
+        threads="n_threads",
+        threads_change_bits=True,
+        variant="svc.training.algorithms.bprfm:SeededBPRFMRecommender",
+    ),
+    Algorithm(
+        "SLIMRecommender",
+        guesses=(
+            {"alpha": 1e-2, "l1_ratio": 0.03, "top_k": 300},
+            {"alpha": 1e-3, "l1_ratio": 0.1, "top_k": 300},
+        ),
+        ranges={
+            "alpha": FloatDistribution(1e-5, 1.0, log=True),
+            "l1_ratio": FloatDistribution(1e-3, 1.0, log=True),
+            "top_k": IntDistribution(20, 1000, log=True),
+        },
+        threads="n_threads",
+    ),
+    Algorithm(
+        "EDLAERecommender",
+        guesses=({"reg": 200.0, "dropout_p": 0.3, "top_k": 500},),
+        ranges={"top_k": IntDistribution(50, 1000, log=True)},
+        needs_dense_items=True,
+        variant="svc.training.algorithms.dense_slim:SparseEDLAERecommender",
+    ),
+)
+ALGORITHMS = {algorithm.name: algorithm for algorithm in _TABLE}
+
+
+def check_available(names: tuple[str, ...]) -> None:
+    """Raise ConfigError for an algorithm whose extra is not installed. Imports nothing of it."""
+    if "BPRFMRecommender" in names and importlib.util.find_spec("lightfm") is None:
+        raise ConfigError(
+            "training.algorithms: BPRFMRecommender needs the module `lightfm`, which is not installed: "
+            f"{install_command('bprfm')}, or take BPRFMRecommender out of the recipe."
+        )
+
+
+def search_space(
+    name: str,
+    *,
+    n_users: int,
+    n_items: int,
+    feature_sides: tuple[str, ...] = (),
+    wanted: Mapping[str, Sequence[Any]] | None = None,
+) -> Space:
+    """What to tune, within what data of this size allows; empty for nothing to tune.
+
+    `wanted` are bounds, or choices, of single parameters that the recipe gives instead.
+    """
+    algorithm, wanted = ALGORITHMS[name], wanted or {}
+    space = {entry.name: _distribution(entry) for entry in algorithm.irspack_class.default_tune_range}
+    space.update(algorithm.ranges)
+    if algorithm.takes_features:
+        for side in feature_sides:
+            space[f"lambda_{side}_feature"] = FloatDistribution(1.0, 1e6, log=True)
+        if "user" in feature_sides:
+            del space["mean_prior"]  # these features contain a constant, whose weight is the mean
+    for parameter, bounds in wanted.items():
+        if parameter in space:
+            space[parameter] = _within(space[parameter], bounds)
+    if name == "TruncatedSVDRecommender":
+        space["n_components"] = _capped(space["n_components"], min(n_users, n_items) - 1)
+    if "top_k" in space:
+        space["top_k"] = _capped(space["top_k"], n_items)
+    return Space(space, _guesses(algorithm, space, n_items), frozenset(algorithm.grows) - wanted.keys())
+
+
+def _guesses(algorithm: Algorithm, space: Mapping[str, BaseDistribution], n_items: int) -> tuple[Params, ...]:
+    """The guesses of the table, clamped to the search space, which is narrower for small data."""
+    found = []
+    for guess in algorithm.guesses or ({},):
+        values = {key: value(n_items) if callable(value) else value for key, value in guess.items()}
+        found.append({key: nearest(values.get(key), distribution) for key, distribution in space.items()})
+    return tuple(found)
+
+
+def _within(distribution: BaseDistribution, wanted: Sequence[Any]) -> BaseDistribution:
+    """The recipe's bounds on the scale of `distribution`, or the recipe's choices."""
+    if isinstance(distribution, CategoricalDistribution) and not _are_numbers(distribution.choices):
+        return CategoricalDistribution(tuple(wanted))
+    low, high = wanted
+    if isinstance(distribution, IntDistribution):
+        return IntDistribution(low, high, log=distribution.log and low > 0)
+    log = isinstance(distribution, FloatDistribution) and distribution.log and low > 0
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def _are_numbers(choices: Sequence[Any]) -> bool:
+    return all(isinstance(choice, float) for choice in choices)
+
+
+def _distribution(entry: Any) -> BaseDistribution:
+    kind = type(entry).__name__
+    if kind == "CategoricalRange":
+        return CategoricalDistribution(tuple(entry.choices))
+    log = kind.startswith("Log")
+    if kind.endswith("IntegerRange"):
+        return IntDistribution(entry.low, entry.high, log=log, step=1 if log else entry.step)
+    return FloatDistribution(entry.low, entry.high, log=log)
+
+
+def _capped(distribution: BaseDistribution, high: int) -> BaseDistribution:
+    assert isinstance(distribution, IntDistribution), "only sizes are capped by the data"
+    top = max(1, min(distribution.high, high))
+    return IntDistribution(min(distribution.low, top), top, log=distribution.log)
+
+
+def nearest(value: Any, distribution: BaseDistribution) -> Any:
+    """`value` clamped to the distribution; without one the middle of its range, on its scale, or the first choice."""
+    if isinstance(distribution, CategoricalDistribution):
+        return value if value in distribution.choices else distribution.choices[0]
+    assert isinstance(distribution, IntDistribution | FloatDistribution), "irspack tunes numbers and choices"
+    if value is None:
+        low, high = distribution.low, distribution.high
+        value = (low * high) ** 0.5 if distribution.log else (low + high) / 2
+        value = int(value) if isinstance(distribution, IntDistribution) else value
+    return min(max(value, distribution.low), distribution.high)

@@ -1,0 +1,1 @@
+"""From a fetched table to clean interactions, features, splits and weights."""

@@ -1,0 +1,50 @@
+"""Older interactions count less: a weight halves with each half-life before the last event of the training data.
+
+The half-life is a parameter of a trial like any other, under the name HALF_LIFE; recommenders never see it, only the
+matrix that it makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from optuna.distributions import CategoricalDistribution
+from scipy import sparse
+
+from svc.training.algorithms.registry import Space
+
+HALF_LIFE = "half_life"
+NO_DECAY = "none"
+SECONDS = {"h": 3600.0, "d": 86_400.0, "w": 604_800.0, "y": 31_557_600.0}
+_LEAST = 2.0**-20
+"""Lower bound of the decay factor: an old interaction still says that the user has seen the item."""
+
+
+def seconds(half_life: str) -> float | None:
+    """The length of `7d`, `12h`, `4w` or `1.5y`; None for `none`."""
+    return None if half_life == NO_DECAY else float(half_life[:-1]) * SECONDS[half_life[-1]]
+
+
+def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]) -> sparse.csr_matrix:
+    """`matrix` with the decay of the half-life in `params` applied; `matrix` itself if there is none.
+
+    `times` has the entries of `matrix`, as nanoseconds since some moment.
+    """
+    half_life_s = seconds(params.get(HALF_LIFE, NO_DECAY))
+    if half_life_s is None or times is None or not matrix.nnz:
+        return matrix
+    age_s = (times.data.max() - times.data) / 1e9
+    factors = np.maximum(np.exp2(-age_s / half_life_s), _LEAST)
+    data = (matrix.data * factors).astype(np.float32)
+    return sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def with_half_life(space: Space, half_lives: Sequence[str]) -> Space:
+    """`space` with the half-life as one more parameter; the first trials try each with the first guess."""
+    choices = CategoricalDistribution(tuple(half_lives))
+    guesses = space.guesses or ({},)
+    first = [{**guesses[0], HALF_LIFE: half_life} for half_life in half_lives]
+    others = [{**guess, HALF_LIFE: half_lives[0]} for guess in guesses[1:]]
+    return Space({**space, HALF_LIFE: choices}, (*first, *others), space.grows)

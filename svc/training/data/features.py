@@ -1,0 +1,163 @@
+"""Fit the encoder of one feature table, and encode the users or items of the interactions with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc import events, logs
+from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableError
+from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
+from svc.model.ids import IdTable
+from svc.settings import Settings
+from svc.training.data.vocabulary import count_tokens
+
+SideName = Literal["user", "item"]
+_PRUNING_WARNING = 0.2
+_SAMPLE = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedSide:
+    """`matrix` is (ids, encoder.dim) float32 CSR, one row for each id of the interactions, in their order."""
+
+    encoder: SideEncoder
+    matrix: sparse.csr_matrix
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """`frame` without blank ids and repeated ones; `row_of` is (ids,), the row of each training id or −1."""
+
+    frame: pd.DataFrame
+    row_of: NDArray[np.int64]
+
+
+def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str], settings: Settings) -> FittedSide:
+    """Fit on the whole table, encode `ids`. `side` is the recipe's block (id_column, columns).
+
+    Of several rows of one id the first counts. Ids without a row have only the constant. Raises FeatureAxisError
+    where no id is shared, FeatureTableError where every column encodes to nothing, FeatureDimensionExceeded.
+    """
+    table = _table(frame, side.id_column, name, ids)
+    columns: list[Column] = []
+    blocks: list[sparse.csr_matrix] = []
+    for declared in side.columns:
+        column, rows = _fit_column(table.frame[declared.name], declared, settings.max_feature_dim)
+        if not column.width:
+            logs.emit(events.FEATURE_EMPTY_VOCABULARY_COLUMN, column=declared.name, side=name)
+        columns.append(column)
+        blocks.append(_take(rows, table.row_of))
+    encoder = SideEncoder(tuple(columns))
+    _check_width(encoder, name, settings)
+    constant = sparse.csr_matrix(np.ones((len(ids), 1), dtype=np.float32))
+    return FittedSide(encoder, sparse.hstack([*blocks, constant], format="csr", dtype=np.float32))
+
+
+def _check_width(encoder: SideEncoder, name: SideName, settings: Settings) -> None:
+    if encoder.dim == 1:
+        raise FeatureTableError(
+            f"features.{name}: every declared column encodes to nothing: min_frequency pruned all values, a number "
+            "does not vary, or all values are missing. Lower min_frequency, or declare other columns."
+        )
+    if encoder.dim > settings.max_feature_dim:
+        widest = max(encoder.encoders, key=lambda column: column.width)
+        raise FeatureDimensionExceeded(
+            f"features.{name}: the encoded dimension {encoder.dim} is above SVC_MAX_FEATURE_DIM "
+            f"({settings.max_feature_dim}); raise min_frequency of the widest column, {widest.name!r} "
+            f"({widest.width} values), or SVC_MAX_FEATURE_DIM"
+        )
+
+
+def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[str]) -> _Table:
+    texts = frame[id_column].astype("category")
+    names = pd.Index([str(category) for category in texts.cat.categories], dtype=object)
+    codes = texts.cat.codes.to_numpy()
+    blank = np.asarray([not text.strip() for text in names] + [True], dtype=bool)
+    known = ~blank[codes]
+    first = known & ~pd.Series(codes).duplicated().to_numpy()
+    n_blank, n_repeated = int((~known).sum()), int(known.sum() - first.sum())
+    if n_blank or n_repeated:
+        logs.emit(events.FEATURE_ROWS_DROPPED, side=name, duplicates=n_repeated, blank_ids=n_blank)
+    row_of_code = np.full(len(names) + 1, -1, dtype=np.int64)
+    row_of_code[codes[first]] = np.arange(int(first.sum()))
+    row_of = row_of_code[names.get_indexer(pd.Index(list(ids), dtype=object))]
+    matched = int(np.count_nonzero(row_of >= 0))
+    logs.emit(events.FEATURE_AXIS_COVERAGE, side=name, matched=matched, total=len(ids))
+    if not matched:
+        raise FeatureAxisError(_no_overlap(name, id_column, ids, [names[code] for code in codes[first][:_SAMPLE]]))
+    return _Table(frame[first].reset_index(drop=True), row_of)
+
+
+def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], found: Sequence[str]) -> str:
+    return (
+        f"features.{name}: no {name} id of the interactions is in the column {id_column!r} of the feature table. "
+        f"The interactions have ids such as {list(ids[:_SAMPLE])}, the table has {list(found)}. Ids are compared as "
+        "text and never converted: a blank cell turns whole numbers into 1.0, 2.0 unless the type is pinned to str."
+    )
+
+
+def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, sparse.csr_matrix]:
+    """The encoder of a column and the encoded table, (rows, width)."""
+    if declared.kind == "numerical":
+        return _fit_numbers(values, declared.name)
+    texts = values.astype("category")
+    column = TokenColumn(declared.name, declared.kind, IdTable.from_ids([]), declared.delimiter)
+    categories = list(texts.cat.categories)
+    codes = texts.cat.codes.to_numpy()
+    weights = np.bincount(codes[codes >= 0], minlength=len(categories)).astype(np.int64)
+    try:
+        vocabulary = count_tokens(categories, weights, column.split, min_frequency=declared.min_frequency, limit=limit)
+    except FeatureDimensionExceeded as error:
+        raise FeatureDimensionExceeded(f"feature column {declared.name!r}: {error.message}") from None
+    column.tokens = IdTable.from_ids(vocabulary.tokens)
+    encoded = _encode_categories(categories, column)
+    rows = _take(encoded, codes)
+    _warn_of_pruning(column, vocabulary.distinct, declared.min_frequency, rows, len(values))
+    return column, rows
+
+
+def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr_matrix]:
+    plain = values.astype(object) if isinstance(values.dtype, pd.CategoricalDtype) else values
+    numbers = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
+    column = NumberColumn.fit(name, numbers)
+    if not column.width:
+        return column, sparse.csr_matrix((len(numbers), 0), dtype=np.float32)
+    return column, sparse.csr_matrix(column.standardize(numbers)[:, np.newaxis].astype(np.float32))
+
+
+def _encode_categories(categories: Sequence[object], column: TokenColumn) -> sparse.csr_matrix:
+    """(distinct values, width), 1 at the tokens of each value."""
+    places = [column.encode(value)[0] for value in categories]
+    indptr = np.concatenate([[0], np.cumsum([len(found) for found in places])]).astype(np.int64)
+    indices = np.concatenate([*places, np.empty(0, dtype=np.intp)]).astype(np.int32)
+    data = np.ones(len(indices), dtype=np.float32)
+    return sparse.csr_matrix((data, indices, indptr), shape=(len(categories), column.width))
+
+
+def _take(rows: sparse.csr_matrix, places: NDArray[Any]) -> sparse.csr_matrix:
+    """Rows by place; an empty row for −1."""
+    padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
+    return padded[np.where(places < 0, rows.shape[0], places)]
+
+
+def _warn_of_pruning(
+    column: TokenColumn, distinct: int, min_frequency: int, rows: sparse.csr_matrix, n_rows: int
+) -> None:
+    without = int(np.count_nonzero(np.diff(rows.indptr) == 0))
+    if column.width < distinct and n_rows and without >= _PRUNING_WARNING * n_rows:
+        logs.emit(
+            events.FEATURE_VOCABULARY_PRUNED,
+            column=column.name,
+            min_frequency=min_frequency,
+            distinct_values=distinct,
+            kept_values=column.width,
+            rows_without_signal=without,
+            n_rows=n_rows,
+        )

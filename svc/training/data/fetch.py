@@ -1,0 +1,162 @@
+"""Fetch and clean what a recipe names: interactions and feature tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from svc import events, logs
+from svc.model.features import FEATURE_VERSION, FeatureState
+from svc.names import MAX_ID_CHARACTERS, is_float_text
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.sources.base import SourceContext, build_source
+from svc.training.data import interactions as cleaning
+from svc.training.data.dropped import MANY, odd_years
+from svc.training.data.features import FittedSide, SideName, fit_side
+from svc.training.data.interactions import Interactions
+from svc.training.data.user_sample import UserSample, draw_users
+from svc.training.progress import Progress
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingData:
+    """Clean interactions, the rows fetched before cleansing, and the encoded sides of the `features` block.
+
+    `sample` has the users whom models are trained on where the recipe asks for fewer than all.
+    """
+
+    interactions: Interactions
+    n_fetched: int
+    sides: Mapping[SideName, FittedSide]
+    sample: UserSample | None = None
+
+    @property
+    def trained(self) -> Interactions:
+        """What models are trained on: the interactions of the sample, or all."""
+        return self.interactions if self.sample is None else self.sample.interactions
+
+    @property
+    def feature_state(self) -> FeatureState | None:
+        if not self.sides:
+            return None
+        encoders = {side: fitted.encoder for side, fitted in self.sides.items()}
+        return FeatureState(FEATURE_VERSION, encoders.get("user"), encoders.get("item"))
+
+
+def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress) -> TrainingData:
+    """Fetch and clean all that the recipe trains on. Raises DataSourceError and the data's TrainingErrors."""
+    progress.phase("reading data")
+    logs.emit(events.FETCHING_DATA)
+    recipe = loaded.recipe
+    source = build_source(recipe.source, interaction_context(loaded, settings, variables, progress))
+    frame = source.fetch()
+    n_fetched = len(frame)
+    logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
+    progress.phase("cleansing")
+    found = cleaning.from_frame(frame, recipe.schema_, recipe.cleansing, with_times=_uses_time(loaded))
+    if _uses_time(loaded) and recipe.schema_.time_column is not None:
+        doubt = odd_years(frame[recipe.schema_.time_column], recipe.schema_.time_unit)
+        if doubt is not None:
+            logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
+    del frame
+    for reason, count in found.dropped.items():
+        example = {"detail": found.reasons[reason]} if reason in found.reasons else {}
+        logs.emit(events.DATA_LOST_ROWS, reason=reason, count=count, **example)
+    if found.n_unusable > MANY * n_fetched:
+        why = "; ".join(found.reasons.values())
+        logs.emit(events.MANY_ROWS_DROPPED, count=found.n_unusable, n_rows=n_fetched, detail=why)
+    logs.emit(events.DATA_CLEANSED, n_rows=len(found), drop_count=found.drop_count)
+    cleaning.check_thresholds(found, recipe.cleansing)
+    _warn_of_ids(found)
+    sides = _sides(loaded, settings, variables, found, progress)
+    return TrainingData(found, n_fetched, sides, _sample(loaded, found))
+
+
+def _sample(loaded: LoadedRecipe, found: Interactions) -> UserSample | None:
+    training = loaded.recipe.training
+    if training.sample_users is None:
+        return None
+    sample = draw_users(found, training.sample_users, training.seed)
+    if sample is not None:
+        n_rows = len(sample.interactions)
+        logs.emit(events.USERS_SAMPLED, n_users=len(found.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
+    return sample
+
+
+def _warn_of_ids(found: Interactions) -> None:
+    """Log a warning, one for each side and reason, about ids that requests can hardly name."""
+    for side, ids in (("user", found.user_ids), ("item", found.item_ids)):
+        suspicious = {
+            "too_long": [name for name in ids if len(name) > MAX_ID_CHARACTERS],
+            "floating_point": [name for name in ids if is_float_text(name)],
+        }
+        for reason, names in suspicious.items():
+            if names:
+                example = names[0][:40]
+                logs.emit(events.IDS_HARDLY_MEANT, side=side, reason=reason, count=len(names), example=example)
+
+
+def _uses_time(loaded: LoadedRecipe) -> bool:
+    recipe = loaded.recipe
+    wanted = recipe.training.split.scheme != "random" or recipe.training.time_decay is not None
+    return wanted and recipe.schema_.time_column is not None
+
+
+def interaction_context(
+    loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
+) -> SourceContext:
+    """The context of the interaction source: ids, weights, and the time column only if something uses it."""
+    schema = loaded.recipe.schema_
+    ids = (schema.user_column, schema.item_column)
+    optional = (schema.time_column if _uses_time(loaded) else None, schema.weight_column, schema.event_column)
+    columns = dict.fromkeys([*ids, *(name for name in optional if name is not None)])
+    texts = {*ids, schema.event_column} if schema.event_column is not None else ids
+    return SourceContext(
+        base_dir=loaded.base_dir,
+        settings=settings,
+        columns=tuple(columns),
+        text_columns=frozenset(texts),
+        purpose="interactions",
+        variables=variables,
+        progress=progress.rows if progress is not None else None,
+    )
+
+
+def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variables: Mapping[str, str]) -> SourceContext:
+    """The context of a feature source; all columns but the numerical ones are read as text."""
+    names = tuple(column.name for column in side.columns)
+    text = {side.id_column, *(column.name for column in side.columns if column.kind != "numerical")}
+    return SourceContext(
+        base_dir=loaded.base_dir,
+        settings=settings,
+        columns=tuple(dict.fromkeys((side.id_column, *names))),
+        text_columns=frozenset(text),
+        purpose="features",
+        variables=variables,
+        progress=None,
+    )
+
+
+def _sides(
+    loaded: LoadedRecipe,
+    settings: Settings,
+    variables: Mapping[str, str],
+    found: Interactions,
+    progress: Progress,
+) -> dict[SideName, FittedSide]:
+    block = loaded.recipe.features
+    sides: dict[SideName, FittedSide] = {}
+    if block is None:
+        return sides
+    progress.phase("encoding features")
+    both: tuple[tuple[SideName, Any, list[str]], ...] = (
+        ("user", block.user, found.user_ids),
+        ("item", block.item, found.item_ids),
+    )
+    for name, side, ids in both:
+        if side is not None:
+            frame = build_source(side.source, feature_context(loaded, side, settings, variables)).fetch()
+            sides[name] = fit_side(frame, side, name, ids, settings)
+    return sides

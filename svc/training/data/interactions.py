@@ -1,0 +1,291 @@
+"""From a fetched table to clean interactions: codes, times, duplicates, thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.errors import MinDataViolation, TimeUnitRequired
+from svc.training.data import dropped as why
+from svc.training.data.stable_sort import stable_order
+from svc.training.data.times import BAD_TIME, to_nanoseconds
+from svc.training.data.weights import Event, RowWeights, Weights, of_events, of_numbers
+
+Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
+Codes = NDArray[np.int32]
+_COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
+Times = NDArray[np.int64]
+_MODEL_NEEDS = {"rows": 1, "users": 1, "items": 2}
+
+
+class _Schema(Protocol):
+    @property
+    def user_column(self) -> str: ...
+    @property
+    def item_column(self) -> str: ...
+    @property
+    def time_column(self) -> str | None: ...
+    @property
+    def time_unit(self) -> str | None: ...
+    @property
+    def weight_column(self) -> str | None: ...
+    @property
+    def event_column(self) -> str | None: ...
+
+
+class _Cleansing(Protocol):
+    @property
+    def drop_null_ids(self) -> bool: ...
+    @property
+    def dedup(self) -> Dedup: ...
+    @property
+    def event_weights(self) -> Mapping[str, Event] | None: ...
+    @property
+    def min_rows(self) -> int | None: ...
+    @property
+    def min_users(self) -> int | None: ...
+    @property
+    def min_items(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Interactions:
+    """Clean interactions, in the order of the source.
+
+    `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which stand in order of first appearance. `times` is
+    (n,) nanoseconds since 1970, or None where the recipe does not look at time. `weights` is (n,) float32, or None
+    where every row counts 1. `hidden` are the users and items, (h,) each, of pairs whose item the user is never shown.
+    `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
+    used.
+    """
+
+    users: Codes
+    items: Codes
+    times: Times | None
+    user_ids: list[str]
+    item_ids: list[str]
+    dropped: dict[str, int]
+    reasons: dict[str, str] = field(default_factory=dict)
+    weights: NDArray[np.float32] | None = None
+    hidden: tuple[Codes, Codes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.users)
+
+    @property
+    def drop_count(self) -> int:
+        return sum(self.dropped.values())
+
+    @property
+    def n_unusable(self) -> int:
+        """Rows without an id or a time. Duplicates are no fault of the data."""
+        return sum(self.dropped.get(reason, 0) for reason in self.reasons)
+
+    def matrix(self) -> sparse.csr_matrix:
+        """(users, items) float32; an entry is how often the pair occurs, or the sum of its weights."""
+        values = np.ones(len(self), dtype=np.float32) if self.weights is None else self.weights
+        return self._sparse(values, self.users, self.items)
+
+    def hidden_matrix(self) -> sparse.csr_matrix | None:
+        """(users, items) with 1 where a user is not to be shown an item; None where nothing is hidden."""
+        if self.hidden is None:
+            return None
+        matrix = self._sparse(np.ones(len(self.hidden[0]), dtype=np.float32), *self.hidden)
+        matrix.data[:] = 1.0
+        return matrix
+
+    def latest(self) -> sparse.csr_matrix:
+        """(users, items) int64, the entries of `matrix`: nanoseconds of each pair's latest time, counted from before
+        the first of all, so that none is zero.
+        """
+        assert self.times is not None, "whoever asks for times has had them read"
+        order = np.lexsort((self.times, self.items, self.users))
+        users, items = self.users[order], self.items[order]
+        last = np.ones(len(order), dtype=bool)
+        last[:-1] = (users[1:] != users[:-1]) | (items[1:] != items[:-1])
+        times = self.times[order][last] - self.times.min() + 1
+        return self._sparse(times, users[last], items[last])
+
+    def _sparse(self, values: NDArray[Any], users: Codes, items: Codes) -> sparse.csr_matrix:
+        shape = (len(self.user_ids), len(self.item_ids))
+        matrix = sparse.coo_matrix((values, (users, items)), shape=shape).tocsr()
+        matrix.sum_duplicates()
+        return matrix
+
+
+def from_frame(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing, *, with_times: bool) -> Interactions:
+    """Clean `frame`; its id columns are categorical text. Thresholds are not checked here.
+
+    Raises MinDataViolation when nothing at all is left, and TimeUnitRequired for numeric times without a unit.
+    """
+    users, user_names = _codes(frame[schema.user_column])
+    items, item_names = _codes(frame[schema.item_column])
+    times = _times(frame, schema) if with_times else None
+    dropped: dict[str, int] = {}
+    reasons: dict[str, str] = {}
+    keep = _known_ids(users, items, dropped)
+    if not keep.all():
+        reasons["null_ids"] = why.blank_ids({schema.user_column: users < 0, schema.item_column: items < 0})
+    if times is not None:
+        bad = keep & (times == BAD_TIME)
+        dropped["bad_times"] = int(np.count_nonzero(bad))
+        keep &= ~bad
+        if bad.any() and schema.time_column is not None:
+            name = schema.time_column
+            reasons["bad_times"] = why.bad_times(frame[name], bad, name, schema.time_unit)
+    rated = _row_weights(frame, schema, cleansing)
+    hidden = None
+    if rated is not None:
+        hidden = users[keep & rated.hides], items[keep & rated.hides]
+        dropped["excluded_events"] = len(hidden[0])
+        unknown = keep & ~rated.hides & np.isnan(rated.values)
+        dropped[rated.problem] = int(np.count_nonzero(unknown))
+        keep &= ~rated.hides & ~unknown
+    users, items = users[keep], items[keep]
+    times = None if times is None else times[keep]
+    weights = None if rated is None else rated.values[keep]
+    if cleansing.dedup != "none":
+        kept, weights = _distinct_pairs((users, items), times, weights, cleansing.dedup, len(item_names))
+        dropped["duplicates"] = len(users) - len(kept)
+        users, items = users[kept], items[kept]
+        times = None if times is None else times[kept]
+    users, user_ids, row_of = _by_first_appearance(users, user_names)
+    items, item_ids, column_of = _by_first_appearance(items, item_names)
+    return Interactions(
+        users,
+        items,
+        times,
+        user_ids,
+        item_ids,
+        {k: v for k, v in dropped.items() if v},
+        reasons,
+        None if weights is None else weights.astype(np.float32),
+        None if hidden is None else _of_known(row_of[hidden[0]], column_of[hidden[1]]),
+    )
+
+
+def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) -> RowWeights | None:
+    if schema.weight_column is not None:
+        return of_numbers(frame[schema.weight_column])
+    if schema.event_column is not None:
+        return of_events(frame[schema.event_column], cleansing.event_weights or {})
+    return None
+
+
+def _of_known(users: Codes, items: Codes) -> tuple[Codes, Codes] | None:
+    """The pairs of which both are known; None where there are none."""
+    known = (users >= 0) & (items >= 0)
+    return (users[known], items[known]) if known.any() else None
+
+
+def check_thresholds(interactions: Interactions, cleansing: _Cleansing) -> None:
+    """Raise MinDataViolation below `cleansing.min_*`; one row, one user and two items are asked for in any case."""
+    counts = {
+        "n_rows": len(interactions),
+        "n_users": len(interactions.user_ids),
+        "n_items": len(interactions.item_ids),
+    }
+    least = {
+        f"min_{what}": given if (given := getattr(cleansing, f"min_{what}")) is not None else model_needs
+        for what, model_needs in _MODEL_NEEDS.items()
+    }
+    short = [
+        f"{counts[f'n_{what}']} {what} where {_at_least(what, least[f'min_{what}'], model_needs)}"
+        for what, model_needs in _MODEL_NEEDS.items()
+        if counts[f"n_{what}"] < max(least[f"min_{what}"], model_needs)
+    ]
+    if short:
+        raise MinDataViolation(
+            f"the cleaned data has {', '.join(short)}. {_what_to_do(interactions)}", fields={**counts, **least}
+        )
+
+
+def _at_least(what: str, given: int, model_needs: int) -> str:
+    if given >= model_needs:
+        return f"at least {given} are needed"
+    return f"cleansing.min_{what} asks for {given}, but a model needs at least {model_needs}"
+
+
+def _what_to_do(interactions: Interactions) -> str:
+    """The advice for too little data: fix the dropped rows if they were most of it, else get more or ask for less."""
+    lost = [f"{count} dropped as {reason}" for reason, count in interactions.dropped.items()]
+    told = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
+    told += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
+    if interactions.n_unusable > len(interactions):
+        return f"{told}Mend these rows, or the columns and the unit that the recipe names."
+    return (
+        f"{told}Provide more data, or lower cleansing.min_rows, min_users or min_items "
+        "(a model needs at least one user and two items)."
+    )
+
+
+def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
+    """(n,) codes into the names that are returned; −1 for a null or blank id."""
+    categorical = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.astype("category").array
+    names = np.asarray([str(name) for name in categorical.categories], dtype=object)
+    codes = np.asarray(categorical.codes, dtype=np.int32)
+    blank = np.asarray([not name.strip() for name in names], dtype=bool)
+    if blank.any():
+        codes = np.where((codes >= 0) & blank[codes], np.int32(-1), codes)
+    return codes, names
+
+
+def _known_ids(users: Codes, items: Codes, dropped: dict[str, int]) -> NDArray[np.bool_]:
+    keep = (users >= 0) & (items >= 0)
+    dropped["null_ids"] = len(keep) - int(np.count_nonzero(keep))
+    return keep
+
+
+def _times(frame: pd.DataFrame, schema: _Schema) -> Times:
+    assert schema.time_column is not None, "the recipe asks for time_column wherever times are used"
+    column = frame[schema.time_column]
+    if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_unit is None:
+        raise TimeUnitRequired(
+            f"schema.time_column {schema.time_column!r} holds numbers: "
+            "say their unit in schema.time_unit (s, ms, us or ns)."
+        )
+    return to_nanoseconds(column, schema.time_unit)
+
+
+def _distinct_pairs(
+    pairs: tuple[Codes, Codes], times: Times | None, weights: Weights | None, dedup: Dedup, n_items: int
+) -> tuple[NDArray[np.int64], Weights | None]:
+    """Rows to keep, ascending, and their weights: of each (user, item) the first or last, by time where there is one,
+    else by place. A sum, maximum or number of weights joins the last.
+    """
+    keys = pairs[0].astype(np.int64) * max(n_items, 1) + pairs[1]
+    order = stable_order([keys] if times is None else [keys, times])
+    ordered = keys[order]
+    first = np.ones(len(ordered), dtype=bool)
+    first[1:] = ordered[1:] != ordered[:-1]
+    edge = first
+    if dedup != "keep_first":
+        edge = np.ones(len(ordered), dtype=bool)
+        edge[:-1] = first[1:]
+    kept = order[edge]
+    if weights is None and dedup not in {"sum", "count"}:
+        return np.sort(kept), None  # many times faster than positions
+    by_row = np.argsort(kept)
+    if dedup not in _COMBINED:
+        return kept[by_row], None if weights is None else weights[kept[by_row]]
+    worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
+    joined = _COMBINED[dedup].reduceat(worth[order], np.flatnonzero(first)) if len(keys) else worth
+    return kept[by_row], joined[by_row]
+
+
+def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:
+    """Codes renumbered by first appearance, the names that occur, in that order, and each code's number or −1."""
+    n = len(codes)
+    first = np.full(len(names), n, dtype=np.int64)
+    first[codes[::-1]] = np.arange(n - 1, -1, -1)  # when several values are assigned to one index, numpy keeps the last
+    present = np.flatnonzero(first < n)
+    present = present[np.argsort(first[present])]
+    renumbered = np.full(len(names), -1, dtype=np.int32)
+    renumbered[present] = np.arange(len(present), dtype=np.int32)
+    return renumbered[codes], names[present].tolist(), renumbered

@@ -1,0 +1,295 @@
+"""Hold out part of the validation users' interactions.
+
+Symbols: n_u is the number of distinct items of user u, r the held-out ratio.
+
+random       floor(n_u·r) items of each validation user, drawn with the split's seed; time plays no part
+time_user    the floor(n_u·r) latest items of each validation user
+time_global  one cut-off for the whole table, the 1−r quantile of time: what is later trains nobody, and is held
+             out for validation users who have a history before it
+leave_one_out  the latest item of each validation user who has two or more; r plays no part. Later is what has the later
+             time, or without a time column what stands further down in the table
+
+With a test share t, floor(v·t) of the v users with held-out items, at least one, are set aside: no trial is judged by
+them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.training.data.interactions import Interactions
+from svc.training.data.stable_sort import stable_order
+
+Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
+_SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must still hold out 29
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPlan:
+    """How to split: `heldout_ratio` and `test_user_ratio` in (0, 1), `test` in [0, 1)."""
+
+    scheme: Scheme
+    heldout_ratio: float
+    test_user_ratio: float
+    seed: int
+    test: float = 0.0
+    keep_times: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Split:
+    """What the search trains on and what it is judged by.
+
+    `train` is (users, items) float32 whose rows are `order`: users without held-out items first. Those with some
+    begin at row `val_offset`; `heldout` has one row for each of these, in the same order, 1.0 at held-out items.
+    The columns of both are `item_order`: column c is item `item_order[c]` of the interactions. `test` has the rows and
+    columns of `heldout` and the held-out items of the users who are set aside, whose rows in `heldout` are empty; it is
+    None without a test share. `times` has the entries of `train` as nanoseconds since some moment, if the plan keeps
+    them. `hidden`, in rows and columns of `train`, has what users are not to be shown, which is never held out. With
+    weights, `train` and `heldout` have them as values.
+    """
+
+    train: sparse.csr_matrix
+    heldout: sparse.csr_matrix
+    order: NDArray[np.int64]
+    item_order: NDArray[np.int64]
+    val_offset: int
+    n_heldout: int
+    test: sparse.csr_matrix | None = None
+    times: sparse.csr_matrix | None = None
+    hidden: sparse.csr_matrix | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pairs:
+    """Distinct (user, item) pairs, (m,) each, sorted by user; `place` is the row of the source that counts."""
+
+    users: NDArray[np.int32]
+    items: NDArray[np.int32]
+    counts: NDArray[np.float32]
+    times: NDArray[np.int64] | None
+    place: NDArray[np.int64]
+
+
+def split(interactions: Interactions, plan: SplitPlan) -> Split:
+    """Split by `plan`. Seeded draws make it the same in every process."""
+    pairs = _distinct(interactions)
+    n_users = len(interactions.user_ids)
+    chosen = _validation_users(n_users, plan)
+    held, unused = _hold_out(pairs, chosen, plan)
+    if interactions.hidden is not None:
+        shown = ~np.isin(_keys(pairs.users, pairs.items, interactions), _keys(*interactions.hidden, interactions))
+        held, unused = held & shown, unused | (held & ~shown)
+    found = _assemble(interactions, pairs, held, unused)
+    if plan.keep_times:
+        found = replace(found, times=_times(pairs, ~(held | unused), found))
+    return found if not plan.test else _set_aside(found, plan)
+
+
+def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:
+    return users.astype(np.int64) * len(interactions.item_ids) + items
+
+
+def _times(pairs: _Pairs, train: NDArray[np.bool_], found: Split) -> sparse.csr_matrix:
+    """(users, items) int64, the entries of `found.train`; counted from before the first time, so that none is zero."""
+    assert pairs.times is not None, "whoever asks for times has had them read"
+    row_of = _inverse(found.order)
+    times = pairs.times - pairs.times.min() + 1
+    return _csr(times[train], row_of[pairs.users[train]], pairs.items[train], found.train.shape)
+
+
+def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
+    """The cut-off of `time_global`, in nanoseconds since 1970: all that is held out is later."""
+    times = _distinct(interactions).times
+    assert times is not None, "time schemes come with times"
+    return _cutoff(times, plan.heldout_ratio)
+
+
+def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
+    place = np.empty(len(order), dtype=np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place
+
+
+def _set_aside(found: Split, plan: SplitPlan) -> Split:
+    """Move the held-out items of some users to `test`; one user is left to validate, if there is one at all."""
+    n_users = found.heldout.shape[0]
+    n_test = min(max(1, math.floor(n_users * plan.test + _SLACK)), n_users - 1)
+    if n_test < 1:
+        return found
+    rows = np.random.default_rng([plan.seed, 19]).permutation(n_users)[:n_test]
+    aside = np.zeros(n_users, dtype=np.float32)
+    aside[rows] = 1.0
+    test, heldout = sparse.diags(aside) @ found.heldout, sparse.diags(1.0 - aside) @ found.heldout
+    for matrix in (test, heldout):
+        matrix.eliminate_zeros()
+    return replace(found, heldout=heldout, n_heldout=int(heldout.nnz), test=test)
+
+
+def shuffle_items(found: Split, seed: int) -> Split:
+    """The same split with its items in a random order.
+
+    Items are numbered by first appearance, held-out rows included, and popular ones appear early. Neighbour models
+    that keep the k strongest entries break ties by number, so that the held-out rows would help to choose them.
+    """
+    order = np.random.default_rng([seed, 17]).permutation(found.train.shape[1])
+    matrices = {name: getattr(found, name) for name in ("train", "heldout", "test", "times", "hidden")}
+    moved = {name: matrix[:, order] for name, matrix in matrices.items() if matrix is not None}
+    for matrix in moved.values():
+        matrix.sort_indices()
+    return replace(found, item_order=found.item_order[order], **moved)
+
+
+def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float | None:
+    """The least `heldout_ratio` that holds out anything under the rest of `plan`; None when no ratio does."""
+    if plan.scheme == "leave_one_out":
+        return None
+    pairs = _distinct(interactions)
+    chosen = _validation_users(len(interactions.user_ids), plan)
+    if plan.scheme == "time_global":
+        return _smallest_global_ratio(pairs, chosen)
+    largest = int(np.bincount(pairs.users, minlength=len(chosen))[chosen].max(initial=0))
+    return math.ceil(1e6 / largest) / 1e6 if largest > 1 else None
+
+
+def _distinct(interactions: Interactions) -> _Pairs:
+    """The latest occurrence of each pair stands for all; `counts` says how many there were, or sums their weights."""
+    keys = _keys(interactions.users, interactions.items, interactions)
+    times = interactions.times
+    order = stable_order([keys] if times is None else [keys, times])
+    ordered = keys[order]
+    last = np.ones(len(ordered), dtype=bool)
+    last[:-1] = ordered[1:] != ordered[:-1]
+    ends = np.flatnonzero(last)
+    counts = np.diff(ends, prepend=-1).astype(np.float32)
+    if interactions.weights is not None and len(ends):
+        counts = np.add.reduceat(interactions.weights[order], np.concatenate([[0], ends[:-1] + 1]))
+    place = order[ends]
+    return _Pairs(
+        users=interactions.users[place],
+        items=interactions.items[place],
+        counts=counts,
+        times=None if times is None else times[place],
+        place=place,
+    )
+
+
+def _validation_users(n_users: int, plan: SplitPlan) -> NDArray[np.bool_]:
+    n_chosen = min(n_users, max(1, math.floor(n_users * plan.test_user_ratio + _SLACK)))
+    chosen = np.zeros(n_users, dtype=bool)
+    if n_chosen == n_users:
+        chosen[:] = True
+    else:
+        rng = np.random.default_rng([plan.seed, 1])
+        chosen[rng.permutation(n_users)[:n_chosen]] = True
+    return chosen
+
+
+def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """(m,) masks: pairs that are held out, and pairs that neither train nor validate."""
+    if plan.scheme == "time_global":
+        return _after_cutoff(pairs, chosen, plan.heldout_ratio)
+    if plan.scheme == "leave_one_out":
+        keys = [pairs.place] if pairs.times is None else [pairs.times, pairs.place]
+        order = stable_order([pairs.users, *keys])
+        held = np.zeros(len(pairs.users), dtype=bool)
+        held[order] = _latest_of_two(pairs.users, len(chosen))
+        return held & chosen[pairs.users], np.zeros_like(held)
+    if plan.scheme == "random":
+        within = np.random.default_rng([plan.seed, 2]).permutation(len(pairs.users))
+        order = stable_order([pairs.users, within])
+    else:
+        assert pairs.times is not None, "time schemes come with times"
+        order = stable_order([pairs.users, pairs.times, pairs.place])
+    held = np.zeros(len(pairs.users), dtype=bool)
+    held[order] = _last_of_each(pairs.users, len(chosen), plan.heldout_ratio)
+    held &= chosen[pairs.users]
+    return held, np.zeros_like(held)
+
+
+def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArray[np.bool_]:
+    """For pairs sorted by user, True at the last floor(n_u·r) of each."""
+    sizes = np.bincount(users, minlength=n_users)
+    n_held = np.floor(sizes * ratio + _SLACK).astype(np.int64)
+    ends = np.cumsum(sizes)
+    return np.asarray(np.arange(len(users)) >= (ends - n_held)[users])
+
+
+def _latest_of_two(users: NDArray[np.int32], n_users: int) -> NDArray[np.bool_]:
+    """For pairs sorted by user, True at the last of each who has more than one."""
+    sizes = np.bincount(users, minlength=n_users)
+    last = np.arange(len(users)) == (np.cumsum(sizes) - 1)[users]
+    return np.asarray(last & (sizes > 1)[users])
+
+
+def _cutoff(times: NDArray[np.int64], ratio: float) -> int:
+    at = math.floor((1.0 - ratio) * (len(times) - 1) + _SLACK)
+    return int(np.partition(times, at)[at])
+
+
+def _after_cutoff(
+    pairs: _Pairs, chosen: NDArray[np.bool_], ratio: float
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    assert pairs.times is not None, "time schemes come with times"
+    late = pairs.times > _cutoff(pairs.times, ratio)
+    has_history = np.zeros(len(chosen), dtype=bool)
+    has_history[pairs.users[~late]] = True
+    held = late & (chosen & has_history)[pairs.users]
+    return held, late & ~held
+
+
+def _assemble(
+    interactions: Interactions,
+    pairs: _Pairs,
+    held: NDArray[np.bool_],
+    unused: NDArray[np.bool_],
+) -> Split:
+    n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
+    validated = np.zeros(n_users, dtype=bool)
+    validated[pairs.users[held]] = True
+    order = np.concatenate([np.flatnonzero(~validated), np.flatnonzero(validated)])
+    rows = _inverse(order)[pairs.users]
+    offset = n_users - int(np.count_nonzero(validated))
+    train = ~(held | unused)
+    return Split(
+        train=_csr(pairs.counts[train], rows[train], pairs.items[train], (n_users, n_items)),
+        heldout=_csr(
+            np.ones(int(held.sum()), np.float32) if interactions.weights is None else pairs.counts[held],
+            rows[held] - offset,
+            pairs.items[held],
+            (n_users - offset, n_items),
+        ),
+        order=order,
+        item_order=np.arange(n_items),
+        val_offset=offset,
+        n_heldout=int(np.count_nonzero(held)),
+        hidden=None if (hidden := interactions.hidden_matrix()) is None else hidden[order],
+    )
+
+
+def _csr(
+    data: NDArray[Any], rows: NDArray[np.int32], columns: NDArray[np.int32], shape: tuple[int, int]
+) -> sparse.csr_matrix:
+    matrix = sparse.coo_matrix((data, (rows, columns)), shape=shape).tocsr()
+    matrix.sort_indices()
+    return matrix
+
+
+def _smallest_global_ratio(pairs: _Pairs, chosen: NDArray[np.bool_]) -> float | None:
+    """The cut-off just before the latest time of any validation user who also has an earlier one."""
+    assert pairs.times is not None, "time schemes come with times"
+    first = np.full(len(chosen), np.iinfo(np.int64).max)
+    last = np.full(len(chosen), np.iinfo(np.int64).min)
+    np.minimum.at(first, pairs.users, pairs.times)
+    np.maximum.at(last, pairs.users, pairs.times)
+    usable = chosen & (first < last)
+    if not usable.any():
+        return None
+    n_before = int(np.count_nonzero(pairs.times < last[usable].max()))
+    return math.ceil((1.0 - (n_before - 0.5) / (len(pairs.times) - 1)) * 1e9) / 1e9

@@ -1,0 +1,91 @@
+"""Trains on a sample of the users and solves for all others exactly.
+
+What a model learns about items hardly changes once there are enough users, and its vector of a user is a function of
+the items and that user's own history. So the search and the final training see a sample, and every user outside of it
+is solved for exactly against the finished items: for iALS the same least squares as in training, for a truncated SVD
+the projection. Neighbour models, item weights and popularity hold nothing about single users.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.errors import TrainingError
+from svc.model.query import Query
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.factors import BPRScorer, FactorScorer
+from svc.training.data.interactions import Interactions
+
+_USERS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UserSample:
+    """`interactions` are those of the users in `rows`, rising rows of all users. Items are numbered as for all."""
+
+    rows: NDArray[np.int64]
+    interactions: Interactions
+
+
+def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample | None:
+    """`n_users` of the users, each equally likely, the same ones for the same seed; None where there are no more."""
+    n_all = len(everybody.user_ids)
+    if n_all <= n_users:
+        return None
+    rows = np.sort(np.random.default_rng([seed, 23]).permutation(n_all)[:n_users])
+    row_of = np.full(n_all, -1, dtype=np.int32)
+    row_of[rows] = np.arange(n_users, dtype=np.int32)
+    kept = row_of[everybody.users] >= 0
+    hidden = everybody.hidden
+    if hidden is not None:
+        inside = row_of[hidden[0]] >= 0
+        hidden = (row_of[hidden[0][inside]], hidden[1][inside]) if inside.any() else None
+    sampled = replace(
+        everybody,
+        users=row_of[everybody.users[kept]],
+        items=everybody.items[kept],
+        times=None if everybody.times is None else everybody.times[kept],
+        user_ids=[everybody.user_ids[row] for row in rows.tolist()],
+        weights=None if everybody.weights is None else everybody.weights[kept],
+        hidden=hidden,
+    )
+    return UserSample(rows, sampled)
+
+
+def place_everybody(scorer: Scorer | None, matrix: sparse.csr_matrix, rows: NDArray[np.int64]) -> None:
+    """Give `scorer`, trained on the users in `rows` of `matrix`, (users, items), a vector for each user.
+
+    Those of the sample keep what training found. Raises TrainingError for a scorer that cannot place others.
+    """
+    if not isinstance(scorer, FactorScorer):
+        return
+    if isinstance(scorer, BPRScorer):
+        raise TrainingError("BPRFMRecommender places only users whom it was trained on: leave it out with sample_users")
+    scorer.ready()
+    users = np.empty((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
+    users[rows] = scorer.users
+    others = np.setdiff1d(np.arange(matrix.shape[0]), rows)
+    chunks = [others[start : start + _USERS_AT_ONCE] for start in range(0, len(others), _USERS_AT_ONCE)]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        placed = pool.map(lambda chunk: scorer.embed_cold(list(_histories(matrix, chunk))), chunks)
+        for chunk, vectors in zip(chunks, placed, strict=True):
+            users[chunk] = vectors
+    if not np.isfinite(users).all():
+        raise TrainingError("users outside of the sample cannot be placed: their vectors are not finite numbers")
+    scorer.users = users
+
+
+def _histories(matrix: sparse.csr_matrix, rows: NDArray[np.int64]) -> Iterator[Query]:
+    """The history of each row as the query that places it."""
+    for row in rows.tolist():
+        part = slice(matrix.indptr[row], matrix.indptr[row + 1])
+        values = matrix.data[part]
+        weights = None if (values == 1).all() else values.astype(np.float64)
+        yield Query(limit=1, seeds=matrix.indices[part].astype(np.int32), seed_weights=weights)

@@ -1,0 +1,1 @@
+"""Scores of recommenders on held-out interactions, with intervals and breakdowns."""

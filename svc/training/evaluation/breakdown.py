@@ -1,0 +1,150 @@
+"""Breaks an evaluation down by activity of users and popularity of items, and adds coverage and novelty.
+
+A mean over all users can hide that a model serves only active users well, or finds only popular items. Users are
+divided into three groups of equal size by the length of their history, items into three groups that hold a third of the
+training interactions each: a few items in the head, most in the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.training.evaluation.intervals import CONFIDENCE, PER_USER, resample, user_scores
+
+ACTIVITY = ("few", "some", "many")
+POPULARITY = ("head", "middle", "tail")
+COVERAGE, NOVELTY = "coverage", "novelty"
+_RESAMPLINGS = 2_000
+"""Bootstrap resamplings: enough for intervals that people read and nothing is decided by. Eight intervals take at most
+a second.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One figure about `n_users` users. `low` to `high` is its interval; None: it is no mean over users."""
+
+    metric: str
+    value: float
+    low: float | None
+    high: float | None
+    n_users: int
+    group: str = "all"
+    part: str = "all"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Known:
+    """What training knew: `history` is (judged users,) lengths of their histories, `popularity` (items,) users of
+    each item, `n_users` all users."""
+
+    history: NDArray[np.int64]
+    popularity: NDArray[np.int64]
+    n_users: int
+
+
+def breakdown(
+    rankings: Sequence[Sequence[int]],
+    truth: sparse.csr_matrix,
+    known: Known,
+    *,
+    metrics: Sequence[str] = PER_USER,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> list[Score]:
+    """All figures of `rankings`, one list of item columns for each row of `truth`, (judged users, items or more).
+
+    Columns of `truth` beyond the known items are choices that no ranking can hold. Users without a choice in a part
+    of the items count for nothing there.
+    """
+    judge = _Judge(rankings, metrics, seed, confidence)
+    scores = judge.means(truth, "all", "all")
+    for name, rows in zip(ACTIVITY, _activity_parts(known.history), strict=True):
+        scores += judge.means(truth, "activity", name, rows)
+    parts = _popularity_parts(known.popularity)
+    for number, name in enumerate(POPULARITY):
+        inside = np.zeros(truth.shape[1], dtype=bool)
+        inside[: len(parts)] = parts == number
+        scores += judge.means(_only(truth, inside), "popularity", name)
+    return [*scores, *_variety(rankings, known, seed, confidence)]
+
+
+class _Judge:
+    """Means of per-user scores over some users, each with its interval."""
+
+    def __init__(self, rankings: Sequence[Sequence[int]], metrics: Sequence[str], seed: int, confidence: float) -> None:
+        self._rankings = rankings
+        self._metrics = metrics
+        self._seed = seed
+        self._confidence = confidence
+
+    def means(
+        self, truth: sparse.csr_matrix, group: str, part: str, rows: NDArray[np.int64] | None = None
+    ) -> list[Score]:
+        choosing = np.flatnonzero(np.diff(truth.indptr))
+        rows = choosing if rows is None else np.intersect1d(rows, choosing)
+        if not len(rows):
+            return []
+        found = user_scores([self._rankings[row] for row in rows.tolist()], truth[rows])
+        values = np.column_stack([found[metric] for metric in self._metrics])
+        ends = _intervals(values, self._seed, self._confidence)
+        return [
+            Score(metric, float(values[:, place].mean()), low, high, len(rows), group, part)
+            for place, (metric, (low, high)) in enumerate(zip(self._metrics, ends, strict=True))
+        ]
+
+
+def _intervals(values: NDArray[np.float64], seed: int, confidence: float) -> list[tuple[float, float]]:
+    """The central `confidence` of the mean of each column of `values`, (users, columns)."""
+    tail = (1.0 - confidence) / 2.0
+    low, high = np.quantile(resample(values, seed=seed, n=_RESAMPLINGS), [tail, 1.0 - tail], axis=0)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
+
+
+def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """Indices of the users with short, medium and long histories; equal lengths stay in their order."""
+    return [np.sort(part) for part in np.array_split(np.argsort(history, kind="stable"), 3)]
+
+
+def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(items,) 0 for the head, 1 for the middle, 2 for the tail."""
+    order = np.argsort(-popularity, kind="stable")
+    before = np.cumsum(popularity[order]) - popularity[order]
+    parts = np.empty(len(popularity), dtype=np.int64)
+    parts[order] = np.minimum(3 * before // max(int(popularity.sum()), 1), 2)
+    return parts
+
+
+def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
+    """Choices among some items."""
+    kept = truth @ sparse.diags(inside.astype(np.float32))
+    kept = kept.tocsr()
+    kept.eliminate_zeros()
+    return kept
+
+
+def _variety(rankings: Sequence[Sequence[int]], known: Known, seed: int, confidence: float) -> list[Score]:
+    """Coverage: the share of items that anybody is shown. Novelty: how unpopular the recommended items are.
+
+    Novelty is the mean of −log2 of the share of users who have the item, over each user's ranking: 1 for an item that
+    half of them have, 10 for one in a thousand.
+    """
+    shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
+    coverage = Score(COVERAGE, len(shown) / max(len(known.popularity), 1), None, None, len(rankings))
+    surprise = -np.log2(np.maximum(known.popularity, 1) / max(known.n_users, 1))
+    each = np.array([surprise[list(ranking)].mean() for ranking in rankings if len(ranking)])
+    if not len(each):
+        return [coverage]
+    ((low, high),) = _intervals(each[:, np.newaxis], seed, confidence)
+    return [coverage, Score(NOVELTY, float(each.mean()), low, high, len(each))]
+
+
+def as_rows(scores: Sequence[Score]) -> list[Mapping[str, object]]:
+    """The figures as plain rows, for tables and JSON."""
+    names = ("group", "part", "metric", "value", "low", "high", "n_users")
+    return [{name: getattr(score, name) for name in names} for score in scores]

@@ -1,0 +1,231 @@
+"""Score a trained recommender on held-out interactions, with irspack's own metrics.
+
+irspack's `Evaluator` spends most of its time sorting whole score rows, and far more where a similarity matrix
+has the wrong memory order. Here only what can be among the best is sorted; the metrics are computed by the same
+irspack code from the resulting rankings.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from irspack.evaluation._core_evaluator import evaluate_list_vs_list
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.training.evaluation.intervals import user_scores
+from svc.training.evaluation.ties import TieOrder
+
+METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
+_BLOCK_BYTES = 32 << 20
+_SCORE_DIGITS = 12
+
+Rows = NDArray[np.int64]
+Scores = NDArray[Any]
+Scorer = Callable[[Rows], Scores]
+"""(r,) ascending rows of the training matrix to their scores, (r, items), free to overwrite."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """All METRICS of `rankings`; row u of `truth` has what the user of ranking u chose."""
+
+    metrics: dict[str, float]
+    rankings: list[list[int]]
+    truth: sparse.csr_matrix
+    weighted: bool = False
+
+    def by_user(self, metric: str) -> NDArray[np.float64]:
+        """(judged,) scores of each judged user, whose mean `metrics` has."""
+        return user_scores(self.rankings, self.truth, weighted=self.weighted)[metric]
+
+
+class Evaluation:
+    """Judges the rankings of validation users by their held-out items.
+
+    `heldout` is (v, items), one row for each validation user, and row r of it belongs to row `offset + r` of the
+    training matrix. Users without held-out items count for nothing. Ties in scores are broken by a random order of
+    each user that `seed` decides and the data does not (see ties.py). With `weighted` the values of `heldout` count
+    in the metrics of PER_USER; without it all held-out items count alike.
+    """
+
+    def __init__(
+        self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, seed: int = 0, weighted: bool = False
+    ) -> None:
+        self.heldout = heldout
+        self.offset = offset
+        self.cutoff = cutoff
+        self.weighted = weighted
+        self._ties = TieOrder(heldout.shape[0], heldout.shape[1], seed)
+
+    def sample(self, n_users: int, seed: int) -> Evaluation:
+        """At most `n_users` of the validation users; the same ones for the same seed."""
+        with_items = np.flatnonzero(np.diff(self.heldout.indptr))
+        if len(with_items) <= n_users:
+            return self
+        rows = np.random.default_rng([seed, 3]).permutation(with_items)[:n_users]
+        kept = np.zeros(self.heldout.shape[0], dtype=bool)
+        kept[rows] = True
+        sampled = sparse.diags(kept.astype(np.float32)) @ self.heldout
+        sampled.eliminate_zeros()
+        return self.of(sampled)
+
+    def of(self, heldout: sparse.csr_matrix) -> Evaluation:
+        """The same judgement by other held-out items, with the rows and columns of these."""
+        other = copy.copy(self)
+        other.heldout = heldout
+        return other
+
+    @property
+    def judged(self) -> NDArray[np.int64]:
+        """(j,) rows of `heldout` that hold anything, ascending: the users whom scores are about."""
+        self.heldout.eliminate_zeros()
+        return np.flatnonzero(np.diff(self.heldout.indptr))
+
+    def judge(self, scorer: Scorer, seen: sparse.csr_matrix) -> Judged:
+        """Rank once, and return rankings and metrics. `seen` is the training matrix; its items are not recommended."""
+        rankings = self.rankings(scorer, seen)
+        return Judged(self._metrics(rankings), rankings, self.heldout[self.judged], self.weighted)
+
+    def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
+        """All METRICS at the cutoff."""
+        return self._metrics(self.rankings(scorer, seen))
+
+    def at_cutoffs(
+        self, cutoffs: Sequence[int], scorer: Scorer, seen: sparse.csr_matrix
+    ) -> dict[int, dict[str, float]]:
+        """Metrics that are means over users, at each of `cutoffs`, from one ranking as long as the longest."""
+        longest = copy.copy(self)
+        longest.cutoff = max(cutoffs)
+        rankings, truth = longest.rankings(scorer, seen), self.heldout[self.judged]
+        return {
+            cutoff: {
+                name: round(float(scores.mean()), _SCORE_DIGITS)
+                for name, scores in user_scores(
+                    [ranking[:cutoff] for ranking in rankings], truth, weighted=self.weighted
+                ).items()
+            }
+            for cutoff in cutoffs
+        }
+
+    def _metrics(self, rankings: list[list[int]]) -> dict[str, float]:
+        indptr, indices = self.heldout.indptr, self.heldout.indices
+        truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in self.judged]
+        n_items = self.heldout.shape[1]
+        found = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
+        found["catalog_coverage"] = found["appeared_item"] / n_items
+        if self.weighted:
+            scores = user_scores(rankings, self.heldout[self.judged], weighted=True)
+            found.update({name: values.mean() for name, values in scores.items()})
+        return {name: round(float(found[name]), _SCORE_DIGITS) for name in METRICS}
+
+    def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:
+        """The best items of each judged user, best first; fewer than the cutoff where fewer are unseen."""
+        return [ranking for _, best in self._ranked(scorer, seen, self.cutoff) for ranking in best]
+
+    def pools(
+        self, scorer: Scorer, seen: sparse.csr_matrix, size: int
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """For each judged user the columns of the `size` best items, best first, and their scores."""
+        for scores, best in self._ranked(scorer, seen, size):
+            for row, ranking in zip(scores, best, strict=True):
+                yield np.array(ranking, dtype=np.int32), row[ranking].astype(np.float64)
+
+    def _ranked(self, scorer: Scorer, seen: sparse.csr_matrix, size: int) -> Iterator[tuple[Scores, list[list[int]]]]:
+        """Judged users by blocks: their scores of all items, and their `size` best items."""
+        judged, step = self.judged, self._rows_per_block()
+        for begin in range(0, len(judged), step):
+            rows = judged[begin : begin + step]
+            scores = scorer(self.offset + rows)
+            _mask(scores, seen[self.offset + rows])
+            yield scores, _best(scores, size, self._ties, rows)
+
+    def _rows_per_block(self) -> int:
+        return int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.heldout.shape[1], 1)))))
+
+
+def scorer_of(recommender: Any) -> Scorer:
+    """The fastest exact way to score rows of `recommender`, a trained irspack object, several times over."""
+    trainer = getattr(recommender, "trainer", None)
+    if hasattr(trainer, "core_trainer"):
+        users, items = recommender.get_user_embedding(), recommender.get_item_embedding()
+        return lambda rows: users[rows] @ items.T
+    weights = getattr(recommender, "_W", None)
+    if weights is not None:
+        return _history_scorer(recommender.X_train_all, weights)
+    if hasattr(recommender, "score_"):
+        return lambda rows: np.repeat(recommender.score, len(rows), axis=0)
+    scorer: Scorer = recommender.get_score
+    return scorer
+
+
+def _history_scorer(history: sparse.csr_matrix, weights: Any) -> Scorer:
+    """Item weights in row order, whatever order training left them in: a history then reads whole rows."""
+    if not sparse.issparse(weights):
+        dense = np.ascontiguousarray(weights)
+        histories = history.astype(dense.dtype)
+        return lambda rows: np.asarray(histories[rows] @ dense)
+    by_row = weights.tocsr()
+    return lambda rows: (history[rows] @ by_row).toarray()
+
+
+def _mask(scores: Scores, seen: sparse.csr_matrix) -> None:
+    rows = np.repeat(np.arange(seen.shape[0]), np.diff(seen.indptr))
+    scores[rows, seen.indices] = -np.inf
+
+
+def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> list[list[int]]:
+    """For each row the columns of its `k` best scores, best first; masked ones never; ties as `users` break them.
+
+    Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that
+    reach it are searched. Where many groups share that bound, as with the zeros of a sparse model, only entries above
+    it are sorted, and the rest is filled with the first entries at the bound in the user's order.
+    """
+    b, n = scores.shape
+    groups = min(n, max(512, 8 * k))
+    depth = n // groups
+    head = scores[:, : depth * groups].reshape(b, depth, groups)
+    tail = np.pad(scores[:, depth * groups :], ((0, 0), (0, (depth + 1) * groups - n)), constant_values=-np.inf)
+    maxima = np.maximum(np.maximum.reduce(head, axis=1), tail)
+    place = max(groups - k, 0)
+    bound = np.partition(maxima, place, axis=1)[:, place]
+    wide = np.isneginf(bound) | (np.count_nonzero(maxima >= bound[:, np.newaxis], axis=1) > 2 * k)
+    floor = np.where(wide, np.nextafter(bound, np.inf, dtype=bound.dtype), bound)
+    rows, group = np.nonzero(maxima >= floor[:, np.newaxis])
+    values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
+    at, layer = np.nonzero(values >= floor[rows, np.newaxis])
+    rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
+    order = np.lexsort((ties.ranks(users[rows], columns), -values, rows))
+    ends = np.searchsorted(rows[order], np.arange(b + 1)).tolist()
+    ranked = columns[order].tolist()
+    best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
+    short = np.asarray([row for row in np.flatnonzero(wide & (bound > -np.inf)) if len(best[row]) < k], dtype=np.int64)
+    if len(short):
+        for row, columns in zip(short, _first_equal(scores, bound, short, k, ties, users), strict=True):
+            best[row] += columns[: k - len(best[row])]
+    return best
+
+
+def _first_equal(  # noqa: PLR0917 - all of them are about the same rows
+    scores: Scores, bound: Scores, rows: NDArray[np.int64], k: int, ties: TieOrder, users: NDArray[np.int64]
+) -> Iterator[list[int]]:
+    """For each of `rows` the first columns, at least k if there are so many, that hold its bound, in its user's order.
+
+    Each user's order is followed for a limited number of steps, which is enough for most; the remaining users are
+    searched completely.
+    """
+    n = scores.shape[1]
+    visited = ties.first(users[rows], max(64, 2 * k))
+    found = scores[rows[:, np.newaxis], np.minimum(visited, n - 1)] == bound[rows, np.newaxis]
+    found &= visited < n
+    for row, order, equal in zip(rows, visited, found, strict=True):
+        columns = order[equal]
+        if len(columns) < k:
+            tied = np.flatnonzero(scores[row] == bound[row])
+            columns = tied[np.argsort(ties.ranks(np.full(len(tied), users[row]), tied))[:k]]
+        yield columns.tolist()

@@ -1,0 +1,142 @@
+"""Whether a new model may go live: compared with the live one and with popularity, user by user.
+
+Both sides of a comparison are judged by the same held-out users, and the interval of their relative difference is a
+bootstrap over these users. A model may go live when the lower end of each interval reaches the recipe's bound, and each
+guarded figure is not further below that of the live model than its guardrail allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from svc import events, logs
+from svc.artifact.keys import SigningKeys
+from svc.errors import TrainingError
+from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
+from svc.settings import Settings
+from svc.training.evaluation.evaluator import Scorer
+from svc.training.evaluation.intervals import paired_change
+from svc.training.promotion.baselines import Rival, baseline, live_model
+from svc.training.promotion.incumbent import Incumbent, counts
+from svc.training.search.prepare import Task
+
+_DIGITS = 12
+_TINY = float(np.finfo(np.float64).tiny)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The new model against another one, by the recipe's metric. `change` and its interval are relative.
+
+    `coverage` has the share of the items that stand in some judged user's list, by the new model and by the other.
+    """
+
+    name: str
+    candidate: float
+    other: float
+    change: float
+    interval: tuple[float, float]
+    n_users: int
+    scored: Literal["live", "refitted"]
+    coverage: tuple[float, float]
+
+    def as_fields(self) -> dict[str, Any]:
+        """As the header of the artifact has it."""
+        return {
+            "name": self.name,
+            "candidate": _rounded(self.candidate),
+            "other": _rounded(self.other),
+            "change": _rounded(self.change),
+            "interval": [_rounded(end) for end in self.interval],
+            "n_users": self.n_users,
+            "scored": self.scored,
+        }
+
+
+def decide(
+    task: Task, rules: Promotion, candidate: Scorer | None, keys: SigningKeys, settings: Settings
+) -> dict[str, Any]:
+    """The decision about the model that `candidate` scores for, as the header has it under `promotion`.
+
+    `candidate` was trained on what the search trained on. Raises TrainingError where there is none.
+    """
+    if candidate is None:
+        raise TrainingError(
+            "the winner cannot be compared: training it a second time failed, because the system for its feature "
+            "weights is singular. Raise min_frequency of the feature columns, so that rare values are left out."
+        )
+    found: list[Comparison] = []
+    guardrails: dict[str, dict[str, Any]] = {}
+    live = live_model(task, keys, settings) if INCUMBENT in rules.against else None
+    if live is not None:
+        incumbent, rival = live
+        found.append(compare(task, candidate, rival, rules.confidence))
+        guardrails = guarded(task, incumbent, found[0], rules)
+    if BASELINE in rules.against:
+        found.append(compare(task, candidate, baseline(task), rules.confidence))
+    decision = {
+        "decision": "promoted" if _is_allowed(found, guardrails, rules) else "refused",
+        "mode": rules.mode,
+        "metric": task.objective.metric,
+        "min_relative_change": rules.min_relative_change,
+        "confidence": rules.confidence,
+        "against": [comparison.as_fields() for comparison in found],
+        "guardrails": guardrails,
+    }
+    shown = ("decision", "mode", "metric", "against", "guardrails")
+    logs.emit(events.PROMOTION_DECIDED, recipe=task.loaded.recipe.name, **{name: decision[name] for name in shown})
+    return decision
+
+
+def compare(task: Task, candidate: Scorer, rival: Rival, confidence: float) -> Comparison:
+    """Judge both by the same users."""
+    mine = rival.evaluation.judge(candidate, rival.seen)
+    other = rival.evaluation.judge(rival.scorer, rival.seen)
+    first, second = mine.by_user(task.objective.metric), other.by_user(task.objective.metric)
+    seed = task.loaded.recipe.training.seed
+    change = paired_change(first, second, seed=seed, confidence=confidence, relative=True)
+    return Comparison(
+        name=rival.name,
+        candidate=float(first.mean()),
+        other=float(second.mean()),
+        change=change.value,
+        interval=(change.low, change.high),
+        n_users=len(first),
+        scored=rival.scored,
+        coverage=(mine.metrics["catalog_coverage"], other.metrics["catalog_coverage"]),
+    )
+
+
+def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promotion) -> dict[str, dict[str, Any]]:
+    """Each guarded figure of both models, as the header has it. What the live model does not tell is left out."""
+    now = counts(task.data.interactions)
+    figures: dict[str, tuple[float, Any]] = {"catalog_coverage": against.coverage}
+    figures |= {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
+    found = {}
+    for name in GUARDED:
+        guardrail = getattr(rules.guardrails, name)
+        candidate, other = figures[name]
+        if guardrail is None or not isinstance(other, int | float):
+            continue
+        change = (candidate - other) / max(other, _TINY)
+        found[name] = {
+            "candidate": _rounded(candidate),
+            "other": _rounded(other),
+            "change": _rounded(change),
+            "min_relative_change": guardrail.min_relative_change,
+            "passed": change >= guardrail.min_relative_change,
+        }
+    return found
+
+
+def _is_allowed(found: list[Comparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion) -> bool:
+    proven = all(comparison.interval[0] >= rules.min_relative_change for comparison in found)
+    return proven and all(guardrail["passed"] for guardrail in guardrails.values())
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else round(value, _DIGITS)

@@ -1,0 +1,164 @@
+"""The plots of the report, as inline SVG drawn by matplotlib (extra `report`)."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.training.search.trials import TrialRecord
+
+_COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
+_SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
+_INK = "#3d4650"
+_MOST_CHANGE = 10.0
+"""Larger relative changes are drawn at this value: on their scale no other interval could be seen."""
+
+
+def _figure(height: float) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.8, height), layout="constrained")
+    return figure, _plain(figure.add_subplot())
+
+
+def _plain(axes: Any) -> Any:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#c5ccd3")
+    axes.tick_params(colors=_INK, labelsize=9)
+    axes.grid(axis="y", color="#e6eaee", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def _svg(figure: Any, label: str) -> str:
+    """The figure as one <svg> that scales with its column and says what it shows."""
+    import matplotlib as mpl
+
+    out = io.StringIO()
+    # Text stays text, which readers can select and search; a fixed salt and no date give the same bytes every time.
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    before, _, described = text.partition("<metadata>")
+    tag, _, rest = (before + described.partition("</metadata>")[2]).partition(">")
+    tag = _SIZES.sub("", tag).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return f"{tag}>{rest}"
+
+
+def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
+    """The score of each trial by its number, with one colour per algorithm and a line for the best score so far."""
+    figure, axes = _figure(3.0)
+    complete = [trial for trial in trials if trial.score is not None]
+    names = list(dict.fromkeys(trial.algorithm for trial in complete))
+    for place, name in enumerate(names):
+        own = [trial for trial in complete if trial.algorithm == name]
+        axes.scatter(
+            [trial.number + 1 for trial in own],
+            [trial.score for trial in own],
+            s=30,
+            color=_COLOURS[place % len(_COLOURS)],
+            label=name.removesuffix("Recommender"),
+        )
+    best = np.maximum.accumulate([trial.score or 0.0 for trial in complete])
+    axes.step(
+        [trial.number + 1 for trial in complete], best, where="post", color=_INK, linewidth=1, label="best so far"
+    )
+    axes.set_xlabel("trial", color=_INK)
+    axes.set_ylabel(metric, color=_INK)
+    axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    return _svg(figure, "Score of each trial")
+
+
+def algorithms_plot(
+    best: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]] | None = None
+) -> str:
+    """Best score of each algorithm with its interval, side by side; TopPop, the baseline, as a dashed line too."""
+    figure, axes = _figure(0.9 + 0.42 * len(best))
+    ordered = list(reversed(best))
+    names = [trial.algorithm.removesuffix("Recommender") for trial in ordered]
+    scores = [trial.score or 0.0 for trial in ordered]
+    colours = ["#9aa5b1" if name == "TopPop" else _COLOURS[0] for name in names]
+    axes.barh(names, scores, color=colours, height=0.6)
+    ends = list(scores)
+    for place, (trial, score) in enumerate(zip(ordered, scores, strict=True)):
+        span = (intervals or {}).get(trial.algorithm)
+        if span is not None:
+            axes.plot(span, [place, place], color=_INK, linewidth=1.2, marker="|", markersize=7)
+            ends[place] = max(score, span[1])
+        axes.annotate(
+            f"{score:.4f}",
+            (ends[place], place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+            color=_INK,
+        )
+    baseline = dict(zip(names, scores, strict=True)).get("TopPop")
+    if baseline is not None:
+        axes.axvline(baseline, color="#9aa5b1", linestyle="--", linewidth=1)
+    axes.set_xlim(0, max([*ends, 1e-9]) * 1.18)
+    axes.set_xlabel(metric, color=_INK)
+    axes.grid(visible=False, axis="y")
+    return _svg(figure, "Best score of each algorithm")
+
+
+def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str) -> str:
+    """The relative change from each opponent with its interval; a line at zero, a dashed one at the required bound."""
+    figure, axes = _figure(1.0 + 0.42 * len(against))
+    shown = list(reversed(against))
+    for place, one in enumerate(shown):
+        low, high = np.clip(one["interval"], -1.0, _MOST_CHANGE)
+        colour = _COLOURS[2] if one["interval"][0] >= bound else _COLOURS[5]
+        axes.plot([low, high], [place, place], color=colour, linewidth=2.2, marker="|", markersize=10)
+        axes.plot([np.clip(one["change"], -1.0, _MOST_CHANGE)], [place], color=colour, marker="o", markersize=6)
+    axes.axvline(0.0, color=_INK, linewidth=1)
+    axes.axvline(bound, color="#9aa5b1", linestyle="--", linewidth=1)
+    axes.set_yticks(range(len(shown)), [str(one["name"]) for one in shown])
+    axes.set_ylim(-0.6, len(shown) - 0.4)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0%")
+    axes.set_xlabel(f"relative change of {metric}", color=_INK)
+    axes.grid(visible=False, axis="y")
+    return _svg(figure, "Relative change from each opponent, with its interval")
+
+
+def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """Accuracy with its interval against two measures of variety; each point is labelled with its `diversity`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.6, 3.0), layout="constrained")
+    sides = (("distance", "mean distance of two items of a list"), ("coverage", "share of all items shown to somebody"))
+    for place, (name, label) in enumerate(sides):
+        axes = _plain(figure.add_subplot(1, len(sides), place + 1))
+        shown = [row for row in values if row[name] is not None]
+        across, up = [row[name] for row in shown], [row["ndcg"] for row in shown]
+        reach = np.abs(np.array([row["interval"] for row in shown]).reshape(-1, 2).T - up)
+        axes.errorbar(across, up, reach, color=_COLOURS[place], ecolor="#9aa5b1", marker="o", markersize=5, capsize=3)
+        for row in shown:
+            axes.annotate(
+                f"{row['diversity']:g}", (row[name], row["ndcg"]), (6, 6), textcoords="offset points", fontsize=9
+            )
+        axes.set_xlabel(label, color=_INK)
+        axes.set_ylabel(metric, color=_INK)
+    return _svg(figure, "Accuracy and variety for each value of diversity")
+
+
+def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> str:
+    """Interactions of items and of users, sorted by descending count, on logarithmic axes."""
+    figure, axes = _figure(2.6)
+    for counts, name, colour in ((item_counts, "items", _COLOURS[0]), (user_counts, "users", _COLOURS[1])):
+        falling = np.sort(counts)[::-1]
+        ranks = np.unique(np.geomspace(1, len(falling), 400).astype(np.int64))
+        axes.plot(ranks, falling[ranks - 1], color=colour, linewidth=1.8, label=name)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rank", color=_INK)
+    axes.set_ylabel("interactions", color=_INK)
+    axes.legend(fontsize=9, frameon=False)
+    return _svg(figure, "The long tail of items and users")

@@ -1,0 +1,1 @@
+"""The search: trials, their budget, sampler, storage and workers."""

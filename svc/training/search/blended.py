@@ -1,0 +1,54 @@
+"""A blend during training: the weighted sum of the scores of trained recommenders, each divided by its deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from svc.training.evaluation.evaluator import Rows, Scorer, Scores, scorer_of
+from svc.training.search.trials import TrialRecord
+
+FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
+
+
+class BlendedRecommender:
+    """A trained blend in the form that `scorer_of` and the export read: its parts, their trials and weights.
+
+    `trial` is the one of the blend, `trained` the recommenders of its parts, in its order.
+    """
+
+    def __init__(self, trained: Sequence[Any], trial: TrialRecord) -> None:
+        self.trained = list(trained)
+        self.trials = trial.parts
+        self.weights: list[float] = list(trial.params["weights"].values())
+        self._scorers = [scorer_of(part) for part in trained]
+
+    @property
+    def matrix(self) -> Any:
+        """The interactions that it was trained on."""
+        return self.trained[0].X_train_all
+
+    def get_score(self, rows: Rows) -> Scores:
+        """Scores of these users, (rows, items)."""
+        return weighted(standardized(self._scorers, rows), self.weights)
+
+
+def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
+    """Each part's float32 scores of these users, divided by their deviation over all items; 0 where that is 0."""
+    found = []
+    for scorer in scorers:
+        scores = np.asarray(scorer(rows), dtype=np.float32)
+        deviations = scores.std(axis=1, dtype=np.float64)[:, np.newaxis]
+        scale = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
+        found.append(scores * scale.astype(np.float32))
+    return found
+
+
+def weighted(parts: Sequence[Scores], weights: Sequence[float]) -> Scores:
+    """Σ weight · part, a new array."""
+    total = parts[0] * np.float32(weights[0])
+    for part, weight in zip(parts[1:], weights[1:], strict=True):
+        total += part * np.float32(weight)
+    return total

@@ -1,0 +1,123 @@
+"""Train one recommender: with early stopping while searching, for a known number of epochs afterwards.
+
+irspack's `learn_with_optimizer` draws a progress bar on standard output, cannot be interrupted, and scores the best
+state a second time; so its few lines are reimplemented here over the same irspack objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.training.algorithms.registry import Epochs
+from svc.training.evaluation.evaluator import Evaluation, Judged, scorer_of
+from svc.training.search.screening import LOOK
+
+QUICK_USERS = 2_000
+"""First looks and epochs are judged on at most so many validation users, as judging costs more than an epoch; the score
+of a trial always comes from all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """How trials are scored: `full` on all validation users, `quick` at first and between epochs."""
+
+    full: Evaluation
+    quick: Evaluation
+    metric: str
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, metric: str, seed: int) -> Judge:
+        return cls(evaluation, evaluation.sample(QUICK_USERS, seed), metric)
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """`metrics` of the best state, and `epochs` that led there (None for training without epochs).
+
+    `by_user` are the (users,) scores of each judged user whose mean is the trial's score.
+    """
+
+    metrics: dict[str, float]
+    epochs: int | None
+    by_user: NDArray[np.float64] | None = None
+
+
+class Stop(Exception):
+    """Raised by a `check` to end a training: its time is over, or its score is too low to matter."""
+
+
+def fit(
+    recommender: Any,
+    epochs: Epochs | None,
+    judge: Judge,
+    *,
+    seen: sparse.csr_matrix,
+    check: Callable[[], None],
+    report: Callable[[int, float], None],
+) -> Fitted:
+    """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
+
+    Without epochs the one report is a first look, where there are more validation users than that takes. Whatever
+    these two raise ends the training.
+    """
+    check()
+    if epochs is None:
+        recommender.learn()
+        check()
+        scorer = scorer_of(recommender)
+        if judge.full is not judge.quick:
+            report(LOOK, judge.quick.metrics(scorer, seen)[judge.metric])
+        judged = judge.full.judge(scorer, seen)
+        return Fitted(judged.metrics, None, judged.by_user(judge.metric))
+    best, best_epoch = _fit_epochs(recommender, epochs, judge, seen=seen, check=check, report=report)
+    if judge.full is not judge.quick:
+        recommender.load_state()
+        best = judge.full.judge(scorer_of(recommender), seen)
+    return Fitted(best.metrics, best_epoch, best.by_user(judge.metric))
+
+
+def _fit_epochs(
+    recommender: Any,
+    epochs: Epochs,
+    judge: Judge,
+    *,
+    seen: sparse.csr_matrix,
+    check: Callable[[], None],
+    report: Callable[[int, float], None],
+) -> tuple[Judged, int]:
+    recommender.start_learning()
+    best: Judged | None = None
+    best_epoch, without_gain = 0, 0
+    for epoch in range(1, epochs.most + 1):
+        check()
+        recommender.run_epoch()
+        if epoch % epochs.every:
+            continue
+        judged = judge.quick.judge(scorer_of(recommender), seen)
+        if best is None or judged.metrics[judge.metric] > best.metrics[judge.metric]:
+            best, best_epoch, without_gain = judged, epoch, 0
+            if judge.full is not judge.quick:
+                recommender.save_state()
+        else:
+            without_gain += 1
+            if without_gain >= epochs.patience:
+                break
+        report(epoch, judged.metrics[judge.metric])
+    assert best is not None, "every training is judged at least once"
+    return best, best_epoch
+
+
+def refit(recommender: Any, epochs: int | None) -> Any:
+    """Train `recommender` for good, `epochs` times where it has epochs, and return it."""
+    if epochs is None:
+        return recommender.learn()
+    recommender.start_learning()
+    for _ in range(epochs):
+        recommender.run_epoch()
+    return recommender

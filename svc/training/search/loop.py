@@ -1,0 +1,364 @@
+"""The search: ask for trials, have workers train them, tell their scores, until the study's budget is used.
+
+The main thread asks, waits and tells; it never trains, so that it can handle signals, deadlines and heartbeats. A
+search in one process asks and tells in a fixed order, whichever trial ends first: trial k is asked for when exactly the
+trials up to k - `ahead` have been told. So the same seed and number of workers give the same search. A shared search
+tells at once, for other processes learn from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from svc import events, logs
+from svc.training.progress import Progress
+from svc.training.search import budget, screening, trials
+from svc.training.search.fit import Fitted
+from svc.training.search.process_identity import own_identity
+from svc.training.search.pruner import rivals
+from svc.training.search.sampler import AlgorithmSampler, own_parameters
+from svc.training.search.storage import StudyStorage
+from svc.training.search.trial_task import TrialOutcome, TrialTask
+from svc.training.search.trials import SearchResult
+from svc.training.search.workers import Workers
+
+_POLL_S = 0.5
+_AHEAD = 3
+"""Trials asked for and not told, for each worker: enough that short trials fill the time of a long one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds for all trials of this process, and for each; `at_once` trials of an algorithm that needs much memory."""
+
+    timeout_s: float | None = None
+    per_trial_timeout_s: float | None = None
+    at_once: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLogging:
+    """How much is logged of single trials."""
+
+    trials: bool = True
+    parameters: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """A trial that was asked for and not told. It waits, then `worker` trains it, then `outcome` is there.
+
+    It is trained only if it is its own `source`, else the result of that trial is taken (`trials.find_source`).
+    """
+
+    trial: Trial
+    task: TrialTask
+    source: int | None = None
+    worker: int | None = None
+    submitted: float = 0.0
+    outcome: TrialOutcome | None = None
+    timed_out: bool = False
+
+    @property
+    def waits(self) -> bool:
+        return self.worker is None and self.outcome is None and self.source == self.task.number
+
+
+@dataclass(slots=True, eq=False)
+class Search:
+    """One process's part in a study, whose sampler must be `sampler`. `run` may be called once."""
+
+    study: Study
+    storage: StudyStorage
+    sampler: AlgorithmSampler
+    plan: budget.TrialPlan
+    workers: Workers
+    metric: str
+    limits: Limits
+    progress: Progress
+    talk: TrialLogging = TrialLogging()
+    _identity: str = field(default_factory=own_identity)
+    _asked: dict[int, _Attempt] = field(default_factory=dict)
+    _ended: queue.SimpleQueue[tuple[int, TrialOutcome]] = field(default_factory=queue.SimpleQueue)
+    _n_orphaned: int = 0
+    _by_user: dict[str, tuple[float, int, NDArray[np.float64]]] = field(default_factory=dict)
+
+    def run(self) -> SearchResult:
+        """Work until the study's budget is used or the time is over, and return what the study then holds.
+
+        At the end of the time running trials are left behind, unless nothing is complete yet: then the first
+        complete one is waited for. On any exception, an interrupt too, running trials go back to the study.
+        """
+        started = time.monotonic()
+        deadline = math.inf if self.limits.timeout_s is None else started + self.limits.timeout_s
+        try:
+            while True:
+                if time.monotonic() >= deadline:
+                    if not self._running() or self._has_complete():
+                        break
+                elif not (self._fill() or self._others_work()):
+                    break
+                self.storage.beat([attempt.trial for attempt in self._asked.values()])
+                self._collect(self._patience(deadline))
+                self._leave_late_trials()
+        finally:
+            self._give_back()
+            self.workers.close()
+        return SearchResult(
+            trials.records(self._trials()),
+            time.monotonic() - started,
+            self._n_orphaned,
+            self.workers.count,
+            {number: scores for _, number, scores in self._by_user.values()},
+        )
+
+    @property
+    def _ahead(self) -> int:
+        """How many trials may be asked for and not told."""
+        count = self.workers.count
+        return count if self.storage.shared or count == 1 else _AHEAD * count
+
+    def _trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
+
+    def _running(self) -> list[_Attempt]:
+        return [attempt for attempt in self._asked.values() if attempt.worker is not None]
+
+    def _has_complete(self) -> bool:
+        outcomes = [attempt.outcome for attempt in self._asked.values() if attempt.outcome is not None]
+        return any(outcome.fitted is not None for outcome in outcomes) or any(
+            trial.state is TrialState.COMPLETE for trial in self._trials()
+        )
+
+    def _fill(self) -> bool:
+        """Tell, ask and start as many trials as may be; True while trials of this process have not been told.
+
+        One trial is told at a time, then the next one is asked for: what a trial can know depends on its place alone.
+        """
+        while self._ask_next() or self._tell_next():
+            pass
+        for attempt in self._asked.values():
+            self._choose_source(attempt)
+            if attempt.waits and self._may_start(attempt.task.algorithm):
+                attempt.submitted = time.monotonic()
+                attempt.worker = self._submit(attempt.task)
+        return bool(self._asked)
+
+    def _may_start(self, algorithm: str) -> bool:
+        running = self._running()
+        alike = sum(1 for attempt in running if attempt.task.algorithm == algorithm)
+        return len(running) < self.workers.count and alike < self.limits.at_once.get(algorithm, len(running) + 1)
+
+    def _submit(self, task: TrialTask) -> int:
+        return self.workers.submit(task, lambda outcome: self._ended.put((task.number, outcome)))
+
+    def _others_work(self) -> bool:
+        """True while another process holds part of the budget; what dead processes held is released here."""
+        if not self.storage.shared:
+            return False
+        self.storage.release_dead_trials(self.study)
+        return budget.n_finished(self._trials()) < self.plan.total
+
+    def _ask_next(self) -> bool:
+        """Ask for one trial; False if none may be asked for now."""
+        if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.plan.total:
+            return False
+        trial = self.storage.new_trial(self.study, {budget.OWNER: self._identity})
+        algorithm, _place = self.sampler.slot(self.study, trial.number)
+        trial.set_user_attr(budget.ALGORITHM, algorithm)
+        for name, distribution in self.sampler.space(algorithm).items():
+            _suggest(trial, name, distribution)
+        everything = self._trials()
+        if not budget.is_within(everything, trial.number, self.plan.total):
+            self.study.tell(trial, state=TrialState.FAIL)
+            return True
+        params = own_parameters(algorithm, trial.params)
+        if self.talk.parameters:
+            logs.emit(events.TRIAL_PARAMETERS, number=trial.number, algorithm=algorithm, params=params)
+        task = TrialTask(
+            trial.number, algorithm, params, rivals(everything, algorithm), screening.scores(everything, algorithm)
+        )
+        self._asked[trial.number] = attempt = _Attempt(trial, task)
+        self._choose_source(attempt)
+        return True
+
+    def _choose_source(self, attempt: _Attempt) -> None:
+        """Find out which trial decides the result of `attempt`, and again if that trial was lost with its process."""
+        task = attempt.task
+        if attempt.source == task.number:
+            return
+        if attempt.source is not None:
+            self.storage.release_dead_trials(self.study)
+        everything = self._trials()
+        if any(trial.number == attempt.source and budget.uses_budget(trial) for trial in everything):
+            return
+        attempt.source = trials.find_source(everything, task.number, task.algorithm, task.params)
+        if self.storage.shared and attempt.source is not None:
+            attempt.trial.set_user_attr(trials.SOURCE, attempt.source)
+
+    def _patience(self, deadline: float) -> float:
+        """Seconds that may pass before something else than a trial's end has to be looked at."""
+        running, now = self._running(), time.monotonic()
+        moments = [deadline, now + (_POLL_S if self.storage.shared or not running else 1.0)]
+        if self.limits.per_trial_timeout_s is not None:
+            moments += [now - self._seconds(attempt) + self.limits.per_trial_timeout_s for attempt in running]
+        return max(0.01, min(moments) - now)
+
+    def _seconds(self, attempt: _Attempt) -> float:
+        """For how long the trial of a running `attempt` has been trained; the start of its worker does not count."""
+        assert attempt.worker is not None, "only running trials have a worker"
+        ready = self.workers.ready_at(attempt.worker)
+        return 0.0 if ready is None else time.monotonic() - max(attempt.submitted, ready)
+
+    def _collect(self, patience_s: float) -> None:
+        try:
+            number, outcome = self._ended.get(timeout=patience_s)
+        except queue.Empty:
+            return
+        attempt = self._asked.get(number)
+        if attempt is None or attempt.worker is None:
+            return  # left behind before it ended
+        self.workers.release(attempt.worker)
+        attempt.worker, attempt.outcome = None, outcome
+
+    def _tell_next(self) -> bool:
+        """Tell one trial; False if none may be told now. In a shared search any that has ended may."""
+        for number, attempt in self._asked.items():
+            if attempt.outcome is not None or self._source_is_finished(attempt):
+                del self._asked[number]
+                self._conclude(attempt)
+                return True
+            if not self.storage.shared:
+                return False
+        return False
+
+    def _source_is_finished(self, attempt: _Attempt) -> bool:
+        """Whether another trial has the result that `attempt` takes."""
+        if attempt.source in (None, attempt.task.number):
+            return False
+        return any(trial.number == attempt.source and _has_result(trial) for trial in self._trials())
+
+    def _conclude(self, attempt: _Attempt) -> None:
+        outcome = attempt.outcome
+        if outcome is None:
+            self._reuse(attempt)
+            return
+        for epoch, score in outcome.curve.items():
+            attempt.trial.report(score, epoch)
+        if outcome.fitted is not None:
+            self._complete(attempt, outcome)
+        elif outcome.state == "pruned":
+            self._tell(attempt, TrialState.PRUNED)
+        else:
+            self._fail(attempt, outcome.error)
+
+    def _complete(self, attempt: _Attempt, outcome: TrialOutcome) -> None:
+        assert outcome.fitted is not None, "a complete trial has been fitted"
+        score = outcome.fitted.metrics[self.metric]
+        if not math.isfinite(score):
+            self._fail(attempt, f"its score is {score}")
+            return
+        for name, value in trials.attributes(outcome.fitted, outcome.seconds).items():
+            attempt.trial.set_user_attr(name, value)
+        self._keep_scores(attempt.task, score, outcome.fitted)
+        self._tell(attempt, TrialState.COMPLETE, score)
+
+    def _keep_scores(self, task: TrialTask, score: float, fitted: Fitted) -> None:
+        """Keep the per-user scores of each algorithm's best trial; they are too large for the study."""
+        best = self._by_user.get(task.algorithm)
+        if fitted.by_user is not None and (best is None or score > best[0]):
+            self._by_user[task.algorithm] = (score, task.number, fitted.by_user)
+
+    def _reuse(self, attempt: _Attempt) -> None:
+        """Take the result of the trial that tried the same."""
+        original = next(trial for trial in self._trials() if trial.number == attempt.source)
+        for name in (trials.METRICS, trials.EPOCHS, budget.SPENT):
+            if name in original.user_attrs:
+                attempt.trial.set_user_attr(name, original.user_attrs[name])
+        attempt.trial.set_user_attr(trials.REUSED, original.number)
+        self._tell(attempt, original.state, original.value if original.state is TrialState.COMPLETE else None)
+
+    def _fail(self, attempt: _Attempt, error: str) -> None:
+        if not attempt.timed_out:
+            logs.emit(events.TRIAL_FAILED, number=attempt.task.number, algorithm=attempt.task.algorithm, error=error)
+        attempt.trial.set_user_attr(budget.SPENT, error[:500])
+        self._tell(attempt, TrialState.FAIL)
+
+    def _leave_late_trials(self) -> None:
+        limit = self.limits.per_trial_timeout_s
+        if limit is None:
+            return
+        for attempt in self._running():
+            seconds = self._seconds(attempt)
+            if seconds <= limit:
+                continue
+            logs.emit(
+                events.TRIAL_TIMED_OUT,
+                number=attempt.task.number,
+                algorithm=attempt.task.algorithm,
+                seconds=round(seconds, 3),
+            )
+            self._abandon(attempt)
+            attempt.timed_out = True
+            attempt.outcome = TrialOutcome("failed", seconds, error="over per_trial_timeout_seconds")
+
+    def _abandon(self, attempt: _Attempt) -> None:
+        assert attempt.worker is not None, "only running trials can be left"
+        self.workers.abandon(attempt.worker)
+        attempt.worker = None
+        self._n_orphaned += 1
+
+    def _give_back(self) -> None:
+        """Abandon the trials that still run, which frees their places in the budget. Those that have ended count."""
+        for attempt in self._running():
+            self._abandon(attempt)
+        for attempt in self._asked.values():
+            with contextlib.suppress(Exception):  # an unreachable store must not hide why the search ends
+                if attempt.outcome is not None:
+                    self._conclude(attempt)
+                else:
+                    self.study.tell(attempt.trial, state=TrialState.FAIL, skip_if_finished=True)
+        self._asked.clear()
+
+    def _tell(self, attempt: _Attempt, state: TrialState, score: float | None = None) -> None:
+        self.study.tell(attempt.trial, score, state=state, skip_if_finished=True)
+        found = SearchResult(trials.records(self._trials()), 0.0, 0)
+        best = found.best if found.completed else None
+        best_score = best.score if best else None
+        self.progress.trial(len(found.trials), self.plan.total, best_score, best.algorithm if best else None)
+        if self.talk.trials:
+            logs.emit(
+                events.TRIAL_DONE,
+                number=attempt.task.number,
+                algorithm=attempt.task.algorithm,
+                state=state.name.lower(),
+                score=score,
+                best_score=best_score,
+                seconds=round(attempt.outcome.seconds, 3) if attempt.outcome else 0.0,
+            )
+
+
+def _has_result(trial: FrozenTrial) -> bool:
+    return trial.state.is_finished() and budget.uses_budget(trial)
+
+
+def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
+    """Take the sampler's value for `name` into the trial."""
+    if isinstance(distribution, FloatDistribution):
+        return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(name, distribution.low, distribution.high, log=distribution.log)
+    assert isinstance(distribution, CategoricalDistribution), "irspack tunes numbers and choices"
+    return trial.suggest_categorical(name, distribution.choices)

@@ -1,0 +1,152 @@
+"""The objective of a trial: build a recommender with its parameters, train it, and score it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy import sparse
+
+from svc.errors import FeatureRidgeFailed
+from svc.training.algorithms.registry import ALGORITHMS, Params
+from svc.training.data.decay import HALF_LIFE, decayed
+from svc.training.data.features import SideName
+from svc.training.search.blended import BlendedRecommender
+from svc.training.search.fit import Fitted, Judge, fit, refit
+from svc.training.search.run_in_thread import run_in_thread
+from svc.training.search.trial_task import TrialPruned
+from svc.training.search.trials import TrialRecord
+
+Matrices = Mapping[SideName, sparse.csr_matrix]
+_DENSE_COPIES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Threads for irspack: `exact` where their number changes the last bits of a result, `free` where it does not."""
+
+    exact: int
+    free: int
+
+    @classmethod
+    def choose(cls, wanted: int | None, *, available: int) -> Threads:
+        """`wanted` is the user's own number. iALS and BPR add floats in the order in which threads finish."""
+        return cls(exact=wanted or 1, free=wanted or available)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Builder:
+    """Makes untrained recommenders: everything but the parameters of a trial is fixed here."""
+
+    seed: int
+    threads: Threads
+
+    def build(self, name: str, matrix: sparse.csr_matrix, params: Params, features: Matrices) -> Any:
+        """An untrained recommender over `matrix`, (users, items), whose decay has been applied.
+
+        `features` are passed to algorithms that take them.
+        """
+        algorithm = ALGORITHMS[name]
+        fixed: Params = {}
+        if algorithm.seed:
+            fixed[algorithm.seed] = self.seed & 0x7FFFFFFF
+        if algorithm.threads:
+            fixed[algorithm.threads] = self.threads.exact if algorithm.threads_change_bits else self.threads.free
+        if algorithm.takes_features:
+            fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
+        own = {name: value for name, value in params.items() if name != HALF_LIFE}
+        return algorithm.irspack_class(matrix, **own, **fixed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialObjective:
+    """Trains on `train` and judges by `judge`. `features` have rows in the order of `train`.
+
+    `times` has the entries of `train` where older ones may count less, and `hidden` the items that users are not to
+    be shown.
+    """
+
+    builder: Builder
+    train: sparse.csr_matrix
+    judge: Judge
+    features: Matrices
+    times: sparse.csr_matrix | None = None
+    hidden: sparse.csr_matrix | None = None
+
+    @property
+    def metric(self) -> str:
+        return self.judge.metric
+
+    @property
+    def seen(self) -> sparse.csr_matrix:
+        """What is not recommended to the users of `train`."""
+        return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
+
+    def decayed(self, params: Params) -> sparse.csr_matrix:
+        """`train` as the half-life among `params` has it."""
+        return decayed(self.train, self.times, params)
+
+    def warm_up(self) -> None:
+        import irspack  # noqa: F401
+
+    def __call__(
+        self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
+    ) -> Fitted:
+        try:
+            recommender = self.builder.build(algorithm, self.decayed(params), params, self.features)
+            return fit(
+                recommender,
+                ALGORITHMS[algorithm].epochs,
+                self.judge,
+                seen=self.seen,
+                check=check,
+                report=report,
+            )
+        except failures(algorithm) as error:
+            raise TrialPruned(str(error)) from error
+
+
+def refit_winner(builder: Builder, winner: TrialRecord, matrix: sparse.csr_matrix, features: Matrices) -> Any:
+    """Train the winner on all data, for as many epochs as its trial found best.
+
+    Raises FeatureRidgeFailed where its feature weights cannot be solved for.
+    """
+    name = winner.algorithm
+    if winner.parts:
+        trained = [refit_winner(builder, part, matrix, features) for part in winner.parts]
+        return BlendedRecommender(trained, winner)
+    recommender = builder.build(name, matrix, winner.params, features)
+    try:
+        return run_in_thread(lambda: refit(recommender, winner.epochs))
+    except failures(name) as error:
+        raise FeatureRidgeFailed(
+            f"the final training of {name} failed: the system for its feature weights is singular in floating point "
+            f"({error}). Raise min_frequency of the feature columns so that rare values are left out."
+        ) from error
+
+
+def failures(name: str) -> tuple[type[Exception], ...]:
+    """The errors that irspack raises when algorithm `name` cannot be trained with some parameters."""
+    found: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
+    return found
+
+
+def how_many_fit(name: str, n_items: int) -> int | None:
+    """How many trainings of an algorithm with dense item matrices fit into the memory that is free now; None: any."""
+    if not ALGORITHMS[name].needs_dense_items:
+        return None
+    available = _available_bytes()
+    return None if available == float("inf") else int(available // (n_items**2 * 4 * _DENSE_COPIES))
+
+
+def _available_bytes() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return float("inf")
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return float(line.split()[1]) * 1024
+    return float("inf")

@@ -1,0 +1,270 @@
+"""From data to a search that is ready to run: split, objective, budget, study."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import joblib
+import numpy as np
+import optuna
+from scipy import sparse
+
+from svc import events, logs
+from svc.errors import CutoffTooLarge, TrainingError, ZeroScore
+from svc.recipe.algorithms import BLEND
+from svc.recipe.load import LoadedRecipe
+from svc.recipe.schema import Training
+from svc.settings import Settings
+from svc.training.algorithms.registry import Params, Space, search_space
+from svc.training.data.decay import HALF_LIFE, decayed, with_half_life
+from svc.training.data.features import SideName
+from svc.training.data.fetch import TrainingData
+from svc.training.data.split import Split, SplitPlan, shuffle_items, smallest_working_ratio, split
+from svc.training.evaluation.evaluator import Evaluation
+from svc.training.progress import Progress
+from svc.training.search.budget import TrialPlan, plan_trials
+from svc.training.search.fit import Judge
+from svc.training.search.loop import Limits, Search, TrialLogging
+from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
+from svc.training.search.parallel import Parallelism
+from svc.training.search.sampler import AlgorithmSampler
+from svc.training.search.storage import StorageLocation, open_storage
+
+_FINGERPRINT = "svc:data"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """What the search works on. `features` have the row order of the interactions, not of the split.
+
+    `builder` makes the final model, with all cores; the objective has one that leaves cores to other trials.
+    """
+
+    loaded: LoadedRecipe
+    data: TrainingData
+    split: Split
+    plan: TrialPlan
+    builder: Builder
+    objective: TrialObjective
+    parallelism: Parallelism
+
+    def matrix(self, params: Params, *, everybody: bool = False) -> sparse.csr_matrix:
+        """The interactions to train on, (users, items), as the half-life among `params` has them; or those of all."""
+        interactions = self.data.interactions if everybody else self.data.trained
+        matrix = interactions.matrix()
+        return decayed(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
+
+    @property
+    def features(self) -> dict[SideName, sparse.csr_matrix]:
+        return {side: fitted.matrix for side, fitted in self.data.sides.items()}
+
+
+def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
+    """Split, or raise CutoffTooLarge or ZeroScore for what no search could score."""
+    training = loaded.recipe.training
+    n_items = len(data.interactions.item_ids)
+    if training.cutoff > n_items:
+        raise CutoffTooLarge(
+            f"training.cutoff is {training.cutoff}, but the cleaned data has only {n_items} items: "
+            f"lower it to {n_items} or less"
+        )
+    logs.emit(events.SPLITTING_DATA)
+    plan = split_plan(loaded)
+    found = split(data.trained, plan)
+    logs.emit(events.SPLIT_DONE, val_offset=found.val_offset, n_heldout_interactions=found.n_heldout)
+    if not found.n_heldout:
+        raise ZeroScore(f"no interaction is held out, so every score would be 0. {_remedy(loaded, data)}")
+    return shuffle_items(found, plan.seed)
+
+
+def split_plan(loaded: LoadedRecipe) -> SplitPlan:
+    chosen = loaded.recipe.training.split
+    keep_times = loaded.recipe.training.time_decay is not None
+    return SplitPlan(
+        chosen.scheme, chosen.heldout_ratio, chosen.test_user_ratio, chosen.seed, chosen.test, keep_times=keep_times
+    )
+
+
+def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) -> None:
+    """Raise ZeroScore where nothing that was tried found a single held-out item."""
+    if best_score <= 0.0:
+        raise ZeroScore(f"every trial scored 0. {_remedy(loaded, data)}")
+
+
+def _remedy(loaded: LoadedRecipe, data: TrainingData) -> str:
+    plan = split_plan(loaded)
+    if plan.scheme == "leave_one_out":
+        return "Use deeper histories (leave_one_out needs users with two items), or lower training.cutoff."
+    ratio, given = smallest_working_ratio(data.trained, plan), plan.heldout_ratio
+    if ratio is None:
+        raise_ratio = "No split.heldout_ratio works with these histories: deepen them"
+    elif ratio > given:
+        raise_ratio = f"Raise split.heldout_ratio (it is {given:g}; {ratio!r} is the smallest that holds out anything)"
+    else:
+        raise_ratio = f"Raise split.heldout_ratio above {given:g} ({ratio!r} is the smallest that holds out anything)"
+    if ratio is not None:
+        raise_ratio += ", set split.scheme: leave_one_out (it holds out the latest item of each user with two or more)"
+    return f"{raise_ratio}, use deeper histories, raise split.test_user_ratio, or lower training.cutoff."
+
+
+def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: Settings) -> Task:
+    training = loaded.recipe.training
+    plan = _plan(loaded, data)
+    parallelism = Parallelism.choose(
+        training.parallelism, n_trials=plan.total, n_interactions=len(data.trained), n_items=_n_items(data)
+    )
+
+    def builder(threads: int) -> Builder:
+        return Builder(training.seed, Threads.choose(settings.training_threads, available=threads))
+
+    evaluation = Evaluation(
+        found.heldout,
+        offset=found.val_offset,
+        cutoff=training.cutoff,
+        seed=training.split.seed,
+        weighted=training.weighted_metric,
+    )
+    features = {side: fitted.matrix for side, fitted in data.sides.items()}
+    if "user" in features:
+        features["user"] = features["user"][found.order]
+    if "item" in features:
+        features["item"] = features["item"][found.item_order]
+    judge = Judge.of(evaluation, training.metric, training.split.seed)
+    objective = TrialObjective(
+        builder(parallelism.threads),
+        found.train,
+        judge,
+        features,
+        times=found.times,
+        hidden=found.hidden,
+    )
+    return Task(loaded, data, found, plan, builder(joblib.cpu_count()), objective, parallelism)
+
+
+def _n_items(data: TrainingData) -> int:
+    return len(data.interactions.item_ids)
+
+
+def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
+    training = loaded.recipe.training
+    names = []
+    for name in training.algorithms:
+        if name == BLEND:
+            continue
+        if how_many_fit(name, _n_items(data)) == 0:
+            logs.emit(
+                events.ALGORITHM_SKIPPED,
+                algorithm=name,
+                reason="its dense item matrices would not fit into the free memory",
+            )
+        else:
+            names.append(name)
+    spaces = {name: _space(name, loaded, data) for name in names}
+    own = {name: len(space.guesses) for name, space in spaces.items() if set(space) == {HALF_LIFE}}
+    n_parameters = {name: len(space) for name, space in spaces.items()}
+    own |= training.per_algorithm_trials or {}
+    plan = plan_trials(names, training.n_trials, own=own, n_parameters=n_parameters)
+    for name in names:
+        if name not in plan.shares and (training.per_algorithm_trials or {}).get(name) != 0:
+            logs.emit(
+                events.ALGORITHM_SKIPPED, algorithm=name, reason="n_trials is smaller than the list of algorithms"
+            )
+    if not plan.shares:
+        raise TrainingError("no algorithm is left to train: list others in training.algorithms")
+    return plan
+
+
+def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
+    interactions, training = data.trained, loaded.recipe.training
+    space = search_space(
+        name,
+        n_users=len(interactions.user_ids),
+        n_items=len(interactions.item_ids),
+        feature_sides=tuple(data.sides),
+        wanted=(training.search_space or {}).get(name),
+    )
+    return space if training.time_decay is None else with_half_life(space, training.time_decay.half_life)
+
+
+def _most_seconds(training: Training) -> float | None:
+    """What one trial may take, where the recipe limits time."""
+    limits = [training.per_trial_timeout_seconds, training.timeout_seconds and training.timeout_seconds / 4]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def open_search(
+    task: Task, location: StorageLocation, run_id: str, progress: Progress, *, quiet: bool, verbose: bool
+) -> Search:
+    """Join or create the study of this run. Raises TrainingError for one that other data made."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    optuna.logging.disable_default_handler()
+    optuna.logging.enable_propagation()
+    training = task.loaded.recipe.training
+    spaces = {name: _space(name, task.loaded, task.data) for name in task.plan.shares}
+    sampler = AlgorithmSampler(task.plan, spaces, training.seed, most_seconds=_most_seconds(training))
+    storage = open_storage(location)
+    study = optuna.create_study(
+        study_name=f"svc_{task.loaded.recipe.name}_{run_id}",
+        storage=storage.backend,
+        sampler=sampler,
+        pruner=optuna.pruners.NopPruner(),
+        direction="maximize",
+        load_if_exists=True,
+    )
+    if location.shared:
+        _check_same_data(study, task)
+        storage.release_dead_trials(study)
+    fitting = {name: how_many_fit(name, _n_items(task.data)) for name in task.plan.shares}
+    limits = Limits(
+        training.timeout_seconds,
+        training.per_trial_timeout_seconds,
+        at_once={name: max(1, count) for name, count in fitting.items() if count is not None},
+    )
+    return Search(
+        study=study,
+        storage=storage,
+        sampler=sampler,
+        plan=task.plan,
+        workers=task.parallelism.open(task.objective),
+        metric=training.metric,
+        limits=limits,
+        progress=progress,
+        talk=TrialLogging(trials=not quiet, parameters=verbose),
+    )
+
+
+def _check_same_data(study: optuna.Study, task: Task) -> None:
+    """Scores of one study must be comparable: same interactions, split, metric, cutoff and features."""
+    mine = _fingerprint(task)
+    theirs = study.user_attrs.get(_FINGERPRINT)
+    if theirs is None:
+        study.set_user_attr(_FINGERPRINT, mine)
+    elif theirs != mine:
+        raise TrainingError(
+            f"the study {study.study_name} was made with other data, split, metric, cutoff or features, so its scores "
+            "cannot be compared: choose another --run-id"
+        )
+
+
+def _fingerprint(task: Task) -> str:
+    training, interactions = task.loaded.recipe.training, task.data.trained
+    digest = hashlib.sha256()
+    for part in (interactions.users, interactions.items, interactions.times):
+        digest.update(b"" if part is None else np.ascontiguousarray(part).data)
+    for ids in (interactions.user_ids, interactions.item_ids):
+        digest.update("\n".join(ids).encode("utf-8", "surrogatepass"))
+    for side, matrix in sorted(task.features.items()):
+        digest.update(side.encode() + matrix.indptr.tobytes() + matrix.indices.tobytes() + matrix.data.tobytes())
+    chosen = training.split
+    rest = [training.metric, training.cutoff, chosen.scheme, chosen.heldout_ratio, chosen.test_user_ratio, chosen.seed]
+    if chosen.test:
+        rest.append(chosen.test)
+    if interactions.weights is not None:
+        digest.update(interactions.weights.tobytes())
+        rest.append(training.weighted_metric)
+    for part in interactions.hidden or ():
+        digest.update(part.tobytes())
+    digest.update(json.dumps(rest).encode())
+    return digest.hexdigest()

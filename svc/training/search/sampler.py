@@ -1,0 +1,227 @@
+"""Suggests the parameters of a trial: TPE for each algorithm by itself, the same in every process for the same seed.
+
+One study holds the trials of all algorithms. What TPE learns from must be of one algorithm only, so each suggestion
+comes from a small study in memory that holds just those, with a generator seeded by the number of the trial.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from svc.training.algorithms.registry import GROWS_FROM, Params, Space, nearest
+from svc.training.search.budget import ALGORITHM, TrialPlan
+
+_ATTEMPTS = 16
+_EVERY = 3
+"""Of so many trials after the guesses one is suggested by TPE. A handful of trials teaches it little, so the others
+vary the best one."""
+_STEPS = (0.05, 0.2)
+"""The least and the longest step from the best trial, as parts of the range, on its scale."""
+
+
+def parameter_name(algorithm: str, parameter: str) -> str:
+    """The parameter's name in the study: two algorithms may have one of the same name, over different ranges."""
+    return f"{algorithm}.{parameter}"
+
+
+def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
+    """The parameters of `algorithm` among those of a trial, under irspack's names."""
+    prefix = parameter_name(algorithm, "")
+    return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
+
+
+class AlgorithmSampler(BaseSampler):
+    """Suggests for the algorithm that `plan` gives to the trial, within `spaces[algorithm]`.
+
+    `most_seconds` is what a trial may take: sizes do not grow beyond what is likely to end in time.
+    """
+
+    def __init__(
+        self, plan: TrialPlan, spaces: Mapping[str, Space], seed: int, *, most_seconds: float | None = None
+    ) -> None:
+        self._plan = plan
+        self._spaces = spaces
+        self._seed = seed
+        self._most_seconds = most_seconds
+        self._slots: dict[int, tuple[str, int]] = {}
+
+    def slot(self, study: Study, number: int) -> tuple[str, int]:
+        """(algorithm, place among its trials) for trial `number`.
+
+        An algorithm that is clearly behind gives its trials to those that are not, the one with the fewest first;
+        beyond the plan the neediest algorithm gets the trial. Decided once for each trial: while it is being suggested,
+        other processes may change who is neediest.
+        """
+        if number not in self._slots:
+            others = [trial for trial in study.get_trials(deepcopy=False) if trial.number != number]
+            self._slots[number] = self._choose(self._plan.slot(number), others, number)
+        return self._slots[number]
+
+    def _choose(self, planned: tuple[str, int] | None, others: list[FrozenTrial], number: int) -> tuple[str, int]:
+        if planned is None:
+            return self._plan.neediest(others), number
+        name, place = planned
+        behind = self._plan.behind(others, [name for name, space in self._spaces.items() if space])
+        if name not in behind:
+            return planned
+        used = {other: self._plan.n_taken(others, other) for other, space in self._spaces.items() if space}
+        heirs = [other for other in used if other not in behind and used[other] < _n_combinations(self._spaces[other])]
+        if not heirs:
+            return planned
+        heir = min(heirs, key=lambda other: used[other])
+        return heir, max(place, used[heir])
+
+    def space(self, algorithm: str) -> dict[str, BaseDistribution]:
+        """The parameters of `algorithm` under their names in the study."""
+        return {parameter_name(algorithm, name): found for name, found in self._spaces[algorithm].items()}
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        algorithm, _place = self.slot(study, trial.number)
+        return self.space(algorithm)
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        if not search_space:
+            return {}
+        algorithm, place = self.slot(study, trial.number)
+        guesses = self._spaces[algorithm].guesses
+        if place < len(guesses):
+            return {parameter_name(algorithm, name): value for name, value in guesses[place].items()}
+        known = [
+            other
+            for other in study.get_trials(deepcopy=False)
+            if other.number != trial.number and other.user_attrs.get(ALGORITHM) == algorithm
+        ]
+        space, share = self._grown(algorithm, known), self._plan.shares[algorithm]
+        if (place - len(guesses)) % _EVERY == _EVERY - 1:
+            return self._suggest(known, space, trial.number, share)
+        return self._vary(known, space, trial.number, share)
+
+    def sample_independent(
+        self,
+        study: Study,  # noqa: ARG002 - Optuna's signature
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,  # noqa: ARG002 - Optuna's signature
+    ) -> Any:
+        raise ValueError(f"{param_name} is not a parameter of trial {trial.number}")
+
+    def _grown(self, algorithm: str, known: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
+        """The current search space: a size that grows ends at twice that of the best trial so far."""
+        space = self.space(algorithm)
+        complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
+        for parameter in self._spaces[algorithm].grows if complete else ():
+            name = parameter_name(algorithm, parameter)
+            whole = space[name]
+            assert isinstance(whole, IntDistribution), "only sizes grow"
+            best = max(complete, key=lambda trial: trial.value or 0.0)
+            largest = max(int(trial.params[name]) for trial in known if name in trial.params)
+            reached = max(GROWS_FROM, largest, 2 * int(best.params[name]) if self._may_double(best) else 0)
+            space[name] = IntDistribution(whole.low, max(whole.low, min(whole.high, reached)), log=whole.log)
+        return space
+
+    def _may_double(self, trial: FrozenTrial) -> bool:
+        """Whether a trial of twice the size, which takes up to four times as long, is likely to finish in time."""
+        if self._most_seconds is None or trial.duration is None:
+            return True
+        return 4 * trial.duration.total_seconds() <= self._most_seconds
+
+    def _vary(
+        self, known: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
+    ) -> dict[str, Any]:
+        """Parameters near the best so far that no known trial has tried."""
+        complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
+        if not complete:
+            return self._suggest(known, space, number, share)
+        best = max(complete, key=lambda trial: trial.value or 0.0)
+        return _untried(
+            known,
+            lambda attempt: _near(best.params, known, space, np.random.default_rng([self._seed, number, attempt])),
+        )
+
+    def _suggest(
+        self, known: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
+    ) -> dict[str, Any]:
+        """What TPE suggests after the known trials, and none of them has tried."""
+
+        def suggest(attempt: int) -> dict[str, Any]:
+            seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
+            sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(3, share // 3)), constant_liar=True)
+            local = optuna.create_study(direction="maximize", sampler=sampler)
+            local.add_trials([_copy(trial) for trial in known if trial.state is not TrialState.FAIL])
+            return local.ask(fixed_distributions=space).params
+
+        return _untried(known, suggest)
+
+
+def _untried(known: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+    """The first suggestion that no known trial has tried, or after some attempts one that has."""
+    tried = [trial.params for trial in known]
+    suggestion: dict[str, Any] = {}
+    for attempt in range(_ATTEMPTS):
+        suggestion = suggest(attempt)
+        if suggestion not in tried:
+            break
+    return suggestion
+
+
+def _near(
+    params: Mapping[str, Any],
+    known: Sequence[FrozenTrial],
+    space: Mapping[str, BaseDistribution],
+    rng: np.random.Generator,
+) -> dict[str, Any]:
+    """`params` with one of them changed: a number moves by about a tenth of its range, a choice is drawn anew.
+
+    Of the `known` trials that change nothing else some are close by: a number moves to the side with fewer of these.
+    """
+    changed = list(space)[int(rng.integers(len(space)))]
+    # A study that another recipe has begun may hold values outside of this space.
+    found = {name: nearest(params.get(name), distribution) for name, distribution in space.items()}
+    others = [trial.params for trial in known if changed in trial.params]
+    tried = [other[changed] for other in others if {**other, changed: found[changed]} == found]
+    return {**found, changed: _moved(found[changed], space[changed], tried, rng)}
+
+
+def _moved(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng: np.random.Generator) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[int(rng.integers(len(distribution.choices)))]
+    assert isinstance(distribution, IntDistribution | FloatDistribution), "irspack tunes numbers and choices"
+    low, high, at, *others = (
+        math.log(number) if distribution.log else number
+        for number in (distribution.low, distribution.high, value, *tried)
+    )
+    least, most = (part * (high - low) for part in _STEPS)
+    steps = [other - at for other in others if abs(other - at) <= most]
+    lean = int(at <= low) - int(at >= high) or sum(step < 0 for step in steps) - sum(step > 0 for step in steps)
+    side = np.sign(lean) or rng.choice((-1, 1))
+    moved = at + side * rng.uniform(least, most)
+    moved = math.exp(min(moved, high)) if distribution.log else moved
+    return nearest(round(moved) if isinstance(distribution, IntDistribution) else float(moved), distribution)
+
+
+def _n_combinations(space: Space) -> float:
+    """How many different sets of parameters there are: a space that consists of choices only is soon exhausted."""
+    if not all(isinstance(found, CategoricalDistribution) for found in space.values()):
+        return math.inf
+    return math.prod(len(found.choices) for found in space.values() if isinstance(found, CategoricalDistribution))
+
+
+def _copy(trial: FrozenTrial) -> FrozenTrial:
+    return optuna.trial.create_trial(
+        state=trial.state,
+        value=trial.value if trial.state is TrialState.COMPLETE else None,
+        params=trial.params,
+        distributions=trial.distributions,
+        intermediate_values=trial.intermediate_values,
+    )

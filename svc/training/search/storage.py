@@ -1,0 +1,265 @@
+"""Where a search keeps its trials: memory, a SQLite file, PostgreSQL or MariaDB/MySQL.
+
+`preflight` refuses every unusable `training.storage_path` before any data is read. Credentials never stand in the
+path: it is part of the recipe, and errors and logs show it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import optuna
+from optuna.study import Study
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from svc import install_command
+from svc.errors import StoragePathUnusable
+from svc.training.search import budget
+from svc.training.search.process_identity import is_dead
+
+HEARTBEAT_S = 10
+GRACE_S = 60
+"""How long a process may show no heartbeat. The main process trains nothing itself, so only a database that does not
+answer can delay its heartbeat.
+"""
+
+_OPENING_PAUSES_S = (0.2, 0.4, 0.8, 1.6, 3.2)
+"""Attempts to create Optuna's tables: they are made one by one, so processes that start together may conflict and must
+retry.
+"""
+
+_FIELD = "training.storage_path"
+_FILE_SCHEMES = ("sqlite",)
+_SECRET_PARAMETERS = frozenset({"password", "passwd", "pwd"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A database server: the URL schemes to use, the module they need, the extra that brings it."""
+
+    schemes: tuple[str, ...]
+    module: str
+    extra: str
+    credentials: str
+
+
+_POSTGRES = _Server(
+    ("postgresql+psycopg",),
+    "psycopg",
+    "postgres",
+    "a password file (PGPASSFILE, or ~/.pgpass), PGSERVICEFILE, or PGUSER and PGPASSWORD in the environment",
+)
+_MYSQL = _Server(
+    ("mysql+pymysql", "mariadb+pymysql"),
+    "pymysql",
+    "mysql",
+    "an option file: append ?read_default_file=~/.my.cnf, with user and password under [client]",
+)
+_SERVERS = {scheme: server for server in (_POSTGRES, _MYSQL) for scheme in server.schemes}
+_NEAREST = {"postgres": _POSTGRES, "postgresql": _POSTGRES, "mysql": _MYSQL, "mariadb": _MYSQL}
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLocation:
+    """An accepted `training.storage_path`. `url` is None for memory; it holds no credentials."""
+
+    url: str | None
+    path: Path | None = None
+
+    @property
+    def shared(self) -> bool:
+        return self.url is not None
+
+
+def locate(storage_path: str, base_dir: Path) -> StorageLocation:
+    """Read `storage_path`; a bare path is a SQLite file, relative to `base_dir`. Opens nothing.
+
+    Raises StoragePathUnusable for a wrong spelling, credentials in the URL, or a missing driver.
+    """
+    if not storage_path:
+        return StorageLocation(None)
+    if "://" not in storage_path:
+        return _file_location(Path(storage_path).expanduser(), base_dir)
+    scheme = storage_path.partition("://")[0]
+    if scheme in _FILE_SCHEMES:
+        name = storage_path.partition("://")[2].removeprefix("/")
+        if not name or name.startswith(":memory:"):
+            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: name a file, as in sqlite:///searches.db")
+        return _file_location(Path(name), base_dir)
+    server = _SERVERS.get(scheme)
+    if server is None:
+        raise _wrong_scheme(scheme)
+    _check_no_credentials(storage_path, scheme, server)
+    if importlib.util.find_spec(server.module) is None:
+        raise StoragePathUnusable(
+            f"{_FIELD}: dialect {scheme}: the driver module {server.module!r} is not installed: "
+            f"{install_command(server.extra)}"
+        )
+    return StorageLocation(storage_path)
+
+
+def preflight(storage_path: str, base_dir: Path) -> StorageLocation:
+    """`locate`, and make sure that the storage answers. Raises StoragePathUnusable."""
+    location = locate(storage_path, base_dir)
+    if location.path is not None:
+        _check_file(location.path)
+    elif location.url is not None:
+        _check_server(location.url)
+    return location
+
+
+class StudyStorage:
+    """An opened storage. `shared` if other processes may use it at the same time.
+
+    Heartbeats are counters in the trials: a process that waits for a trial of another host and sees its counter
+    unchanged for GRACE_S takes it for dead, so the clocks of hosts need not agree. On the same host the process itself
+    is looked up.
+    """
+
+    def __init__(self, location: StorageLocation, backend: Any) -> None:
+        self.shared = location.shared
+        self.backend = backend
+        self._last_beat = time.monotonic()
+        self._watched: dict[int, tuple[int, float]] = {}
+
+    def close(self) -> None:
+        """Close the connections of a shared storage; call it when no trial of this process runs any more."""
+        if self.shared:
+            self.backend.remove_session()
+            self.backend.engine.dispose()
+
+    def new_trial(self, study: Study, attributes: Mapping[str, Any]) -> Trial:
+        """Create a running trial with `attributes` in one step: a process can be killed between any two steps."""
+        template = create_trial(state=TrialState.RUNNING, user_attrs=dict(attributes))
+        study_id = self.backend.get_study_id_from_name(study.study_name)
+        trial_id = self.backend.create_new_trial(study_id, template_trial=template)
+        study.get_trials(deepcopy=False)  # the study's cache takes the new trial in
+        return Trial(study, trial_id)
+
+    def beat(self, trials: Sequence[Trial]) -> None:
+        """Record a heartbeat for these trials, at most every HEARTBEAT_S."""
+        if not self.shared or time.monotonic() < self._last_beat + HEARTBEAT_S:
+            return
+        self._last_beat = time.monotonic()
+        for trial in trials:
+            trial.set_user_attr(budget.BEAT, trial.user_attrs.get(budget.BEAT, 0) + 1)
+
+    def release_dead_trials(self, study: Study) -> None:
+        """Mark as failed what dead processes left running, so that its place in the budget is free."""
+        if not self.shared:
+            return
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if is_dead(trial.user_attrs.get(budget.OWNER, "")) or self._is_silent(trial):
+                study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _is_silent(self, trial: FrozenTrial) -> bool:
+        beat, now = int(trial.user_attrs.get(budget.BEAT, 0)), time.monotonic()
+        last, since = self._watched.get(trial.number, (-1, now))
+        if beat != last:
+            self._watched[trial.number] = (beat, now)
+            return False
+        return now - since > GRACE_S
+
+
+def open_storage(location: StorageLocation) -> StudyStorage:
+    """Connect; creates the tables of a new database. Raises StoragePathUnusable."""
+    if location.url is None:
+        return StudyStorage(location, optuna.storages.InMemoryStorage())
+    engine: dict[str, Any] = {"pool_pre_ping": True}
+    if location.path is not None:
+        engine["connect_args"] = {"timeout": 60}
+    # Optuna fills placeholders into the URL, so braces of a path have to be doubled.
+    url = location.url.replace("{", "{{").replace("}", "}}")
+    pauses_s = iter(_OPENING_PAUSES_S)
+    while True:
+        try:
+            return StudyStorage(location, optuna.storages.RDBStorage(url, engine_kwargs=engine))
+        except Exception as error:
+            pause_s = next(pauses_s, None)
+            if pause_s is None:
+                raise _unreachable(location.url, error) from None
+            time.sleep(pause_s * random.uniform(0.5, 1.5))
+
+
+def _file_location(path: Path, base_dir: Path) -> StorageLocation:
+    absolute = (base_dir / path).absolute()
+    return StorageLocation(f"sqlite:///{absolute}", absolute)
+
+
+def _wrong_scheme(scheme: str) -> StoragePathUnusable:
+    dialect = scheme.partition("+")[0]
+    server = _NEAREST.get(dialect)
+    if server is None:
+        allowed = ", ".join(f"{name}://" for name in ("sqlite", *_SERVERS))
+        return StoragePathUnusable(
+            f"{_FIELD}: dialect {dialect or scheme!r} is not supported: give a path (a SQLite file) or a URL starting "
+            f"with one of {allowed}"
+        )
+    right = " or ".join(f"{name}://" for name in server.schemes)
+    return StoragePathUnusable(
+        f"{_FIELD}: dialect {dialect}: {scheme}:// does not name the driver that svc uses: write {right}, "
+        f"and install the extra: {install_command(server.extra)}"
+    )
+
+
+def _check_no_credentials(url: str, scheme: str, server: _Server) -> None:
+    parts = urlsplit(url)
+    names = {name.lower() for name, _value in parse_qsl(parts.query, keep_blank_values=True)}
+    if parts.password is not None or names & _SECRET_PARAMETERS or url.count("@") > 1 or "@" in parts.path:
+        raise StoragePathUnusable(
+            f"{_FIELD}: dialect {scheme}: a password must not stand in the recipe. Give it in {server.credentials}."
+        )
+
+
+def _check_file(path: Path) -> None:
+    if path.is_dir():
+        raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} is a folder: name a file in it")
+    if not path.parent.is_dir():
+        raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} does not exist: make it first")
+    if not path.exists():  # made when the search opens it: another process may be doing that at this moment
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: the folder {path.parent} cannot be written")
+        return
+    try:
+        connection = sqlite3.connect(path, timeout=60)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.rollback()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise StoragePathUnusable(f"{_FIELD}: dialect sqlite: {path} cannot be used: {error}") from None
+
+
+def _check_server(url: str) -> None:
+    import sqlalchemy
+
+    try:
+        engine = sqlalchemy.create_engine(url)
+        try:
+            with engine.connect() as connection:
+                connection.execute(sqlalchemy.text("SELECT 1"))
+        finally:
+            engine.dispose()
+    except Exception as error:
+        raise _unreachable(url, error) from None
+
+
+def _unreachable(url: str, error: Exception) -> StoragePathUnusable:
+    """The cause without the URL: SQLAlchemy's messages name the statement and a link on further lines."""
+    scheme = url.partition("://")[0]
+    cause = str(getattr(error, "orig", None) or error).splitlines()[:1]
+    server = _SERVERS.get(scheme)
+    help_ = f" Credentials are given in {server.credentials}." if server else ""
+    return StoragePathUnusable(
+        f"{_FIELD}: dialect {scheme}: the database does not answer: {''.join(cause)[:300]}.{help_}"
+    )

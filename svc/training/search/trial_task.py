@@ -1,0 +1,81 @@
+"""The task that a worker gets for one trial, and the outcome that it returns. Both are sent between processes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from svc.training.algorithms.registry import Params
+from svc.training.search import screening
+from svc.training.search.fit import Fitted, Stop
+from svc.training.search.pruner import Curve, is_outclassed
+
+State = Literal["complete", "pruned", "failed"]
+
+
+class Objective(Protocol):
+    """Trains and scores one algorithm with one set of parameters, in a worker.
+
+    May raise `TrialPruned`, and whatever `check` and `report` raise must pass.
+    """
+
+    def warm_up(self) -> None:
+        """Import what every trial needs, once in each worker process."""
+        ...
+
+    def __call__(
+        self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
+    ) -> Fitted: ...
+
+
+class TrialPruned(Exception):
+    """These parameters cannot be trained on this data, or are clearly worse than others: the search goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """`rivals` are the curves of complete trials of the same algorithm, `looks` the scores of all first looks at it, as
+    they were known when this one was asked for.
+    """
+
+    number: int
+    algorithm: str
+    params: Params
+    rivals: tuple[Curve, ...] = ()
+    looks: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """`fitted` if the trial is complete, `error` if it failed; `curve` has the scores between epochs."""
+
+    state: State
+    seconds: float
+    fitted: Fitted | None = None
+    error: str = ""
+    curve: Curve = field(default_factory=dict)
+
+
+def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) -> TrialOutcome:
+    """Do what `task` asks. Never raises: whatever happens is in the outcome. `check` may raise Stop."""
+    begin, curve = time.monotonic(), Curve()
+
+    def report(epoch: int, score: float) -> None:
+        check()
+        curve[epoch] = score
+        if epoch == screening.LOOK and not screening.is_passed(score, task.looks):
+            raise TrialPruned("its first look was below its algorithm's median")
+        if is_outclassed(curve, task.rivals):
+            raise TrialPruned("clearly below its algorithm's median")
+
+    fitted, error = None, ""
+    try:
+        fitted = objective(task.algorithm, task.params, check=check, report=report)
+        state: State = "complete"
+    except (TrialPruned, Stop):
+        state = "pruned"
+    except Exception as caught:
+        state, error = "failed", f"{type(caught).__name__}: {caught}"
+    return TrialOutcome(state, time.monotonic() - begin, fitted, error, curve)

@@ -1,0 +1,136 @@
+"""The finished trials of a study as svc's own records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.trial import FrozenTrial, TrialState
+
+from svc.training.algorithms.registry import Params
+from svc.training.search import budget
+from svc.training.search.fit import Fitted
+from svc.training.search.sampler import own_parameters
+
+METRICS = "svc:metrics"
+EPOCHS = "svc:train_epochs"
+SECONDS = "svc:seconds"
+REUSED = "svc:reused"
+"""Attributes of a finished trial; REUSED is the number of the equal trial whose value it took."""
+
+SOURCE = "svc:source"
+"""Attribute of a running trial of a shared study: the number of the trial whose result it takes, its own if it is
+trained."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord:
+    """One finished trial. `score` and `metrics` are there if it is complete, `epochs` if it trained in epochs.
+
+    `parts` are the trials that a blend is made of, in the order of its weights.
+    """
+
+    number: int
+    algorithm: str
+    params: Params
+    state: str
+    score: float | None
+    metrics: dict[str, float]
+    epochs: int | None
+    seconds: float
+    parts: tuple[TrialRecord, ...] = ()
+
+    @property
+    def final_params(self) -> Params:
+        """The parameters, with the number of epochs that the validation chose."""
+        return dict(self.params) if self.epochs is None else {**self.params, "train_epochs": self.epochs}
+
+    @property
+    def is_complete(self) -> bool:
+        return self.state == "complete"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """`trials` are those of the whole study that used its budget; `seconds`, `n_orphaned` and `workers`, which
+    trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the best trial of
+    each algorithm that this process has trained, by number."""
+
+    trials: list[TrialRecord]
+    seconds: float
+    n_orphaned: int
+    workers: int = 1
+    by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    @property
+    def completed(self) -> list[TrialRecord]:
+        return [trial for trial in self.trials if trial.is_complete]
+
+    def count(self, state: str) -> int:
+        return sum(1 for trial in self.trials if trial.state == state)
+
+    @property
+    def best(self) -> TrialRecord:
+        """The highest score; of equal ones the first. There must be a complete trial."""
+        return next(iter(by_score(self.completed)))
+
+    @property
+    def best_per_algorithm(self) -> dict[str, TrialRecord]:
+        found: dict[str, TrialRecord] = {}
+        for trial in by_score(self.completed):
+            found.setdefault(trial.algorithm, trial)
+        return found
+
+
+def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
+    return sorted(trials, key=lambda trial: (-(trial.score or 0.0), trial.number))
+
+
+def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
+    """What to store with a complete trial."""
+    return {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
+
+
+def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
+    """Those of `trials` that are finished and used the budget."""
+    return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
+
+
+def find_source(trials: list[FrozenTrial], number: int, algorithm: str, params: Params) -> int | None:
+    """Which trial decides the result of trial `number`: an equal one, or itself if it is to be trained.
+
+    None while that is not known: an equal trial with a higher number, of another process, has not told its own choice.
+    Every process writes the parameters of its trial before it asks, and tells its choice (`SOURCE`) before it trains.
+    So of two equal trials at least one sees the other: the higher number always takes the result of the lower one,
+    unless it had chosen to train before the lower one was there. Then the lower one waits for it.
+    """
+    equal = [trial for trial in trials if trial.number != number and _is_equal(trial, algorithm, params)]
+    finished = [trial.number for trial in equal if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    if finished:
+        return finished[0]
+    running = [trial for trial in equal if trial.state is TrialState.RUNNING]
+    for trial in running:
+        if trial.number < number or trial.user_attrs.get(SOURCE) == trial.number:
+            return trial.number
+    return None if any(SOURCE not in trial.user_attrs for trial in running) else number
+
+
+def _is_equal(trial: FrozenTrial, algorithm: str, params: Params) -> bool:
+    return trial.user_attrs.get(budget.ALGORITHM) == algorithm and own_parameters(algorithm, trial.params) == params
+
+
+def _record(trial: FrozenTrial) -> TrialRecord:
+    attrs = trial.user_attrs
+    algorithm = str(attrs.get(budget.ALGORITHM, ""))
+    return TrialRecord(
+        number=trial.number,
+        algorithm=algorithm,
+        params=own_parameters(algorithm, trial.params),
+        state={TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned"}.get(trial.state, "failed"),
+        score=trial.value if trial.state is TrialState.COMPLETE else None,
+        metrics=dict(attrs.get(METRICS) or {}),
+        epochs=attrs.get(EPOCHS),
+        seconds=float(attrs.get(SECONDS) or 0.0),
+    )

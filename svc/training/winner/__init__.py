@@ -1,0 +1,1 @@
+"""The winner of a search: measured, trained again on all data, exported and published."""

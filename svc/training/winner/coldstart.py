@@ -1,0 +1,205 @@
+"""Measures how well the winner scores items and users that it never saw, from their features alone.
+
+This is a ten-fold cross-validation for each side with features: a tenth of its ids is removed from the data, the winner
+is trained on the rest, and the removed ids are scored from their features. Every id is held out once, up to 50,000 of
+them. For a held-out user the items of their history are to be found; for a known user, those held-out items that they
+chose. The baselines are a random order and popularity: for users the count of each item, for unseen items the mean
+count of the items that share a feature value (see sharing.py).
+
+A fold of few items may contain a very popular one by chance, which then helps or hurts all users together; so the
+intervals are computed over the ten folds (Student's t), not over users.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import stdtrit
+
+from svc import events, logs
+from svc.errors import FeatureRidgeFailed
+from svc.training.data.feature_overlap import shared_values
+from svc.training.data.features import FittedSide, SideName
+from svc.training.evaluation.evaluator import METRICS, Evaluation, Scorer
+from svc.training.evaluation.intervals import CONFIDENCE
+from svc.training.search.objective import refit_winner
+from svc.training.search.prepare import Task
+from svc.training.search.trials import TrialRecord
+
+N_DRAWS = 10
+MOST_IDS = 5000
+"""Most ids that are held out in one fold."""
+MOST_SHARE_OF_SEARCH = 0.5
+ALWAYS_ALLOWED_S = 20.0
+"""A side is skipped if it would take both more than this share of the search time and more than these seconds."""
+_DIGITS = 12
+
+Measured = dict[str, dict[str, float]]
+
+
+def evaluate_cold_start(task: Task, trial: TrialRecord, *, search_s: float, refit_s: float) -> dict[str, Any]:
+    """For each side what `_evaluate_side` says, or `{"skipped": reason}`.
+
+    `trial` is the best one that learned from features, and `refit_s` the time that one training of it takes. A side
+    cannot be measured for want of time or of interactions of the held-out ids.
+    """
+    matrix = task.matrix(trial.params)
+    found: dict[str, Any] = {}
+    began = time.monotonic()
+    for side in task.features:
+        allowed_s = max(MOST_SHARE_OF_SEARCH * search_s, ALWAYS_ALLOWED_S)
+        if time.monotonic() - began + N_DRAWS * refit_s > allowed_s:
+            found[side] = {"skipped": "ten trainings would take more than half of the search"}
+            continue
+        found[side] = _evaluate_side(side, task, trial, matrix)
+        _emit(side, task, found[side])
+    return found
+
+
+def _emit(side: str, task: Task, found: Mapping[str, Any]) -> None:
+    if "model" in found:
+        metric = task.objective.metric
+        logs.emit(
+            events.COLD_START_EVALUATED,
+            side=side,
+            metric=metric,
+            score=found["model"][metric],
+            popularity_score=found["popularity"][metric],
+        )
+
+
+def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: sparse.csr_matrix) -> dict[str, Any]:
+    """n_draws, n_held and n_interactions of all draws, cutoff, METRICS of model, popularity and random as means over
+    draws, and `intervals` of the training's metric for each of the three and for the model's lead over popularity.
+    """
+    axis = 0 if side == "user" else 1
+    chosen = task.loaded.recipe.training
+    measured: list[Measured] = []
+    n_held = n_interactions = cutoff = 0
+    for place, held in enumerate(_draws(matrix.shape[axis], chosen.split.seed, axis)):
+        truth = (matrix[held] if side == "user" else matrix[:, held]).tocsr()
+        if not truth.nnz:
+            continue
+        cutoff = min(chosen.cutoff, truth.shape[1])
+        judge = Evaluation(truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + place)
+        try:
+            measured.append(_measure(side, task, winner, matrix, held=held, judge=judge))
+        except FeatureRidgeFailed:
+            return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
+        n_held, n_interactions = n_held + len(held), n_interactions + int(truth.nnz)
+    if not measured:
+        return {"skipped": "the held-out ids have no interactions"}
+    return {
+        "n_draws": len(measured),
+        "n_held": n_held,
+        "n_interactions": n_interactions,
+        "cutoff": cutoff,
+        **{name: _means([draw[name] for draw in measured]) for name in measured[0]},
+        "intervals": _intervals(measured, chosen.metric),
+    }
+
+
+def _measure(
+    side: SideName,
+    task: Task,
+    winner: TrialRecord,
+    matrix: sparse.csr_matrix,
+    *,
+    held: NDArray[np.int64],
+    judge: Evaluation,
+) -> Measured:
+    """METRICS of model, popularity and random for one draw of held-out ids."""
+    keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
+    train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
+    features = {name: found[keep] if name == side else found for name, found in task.features.items()}
+    trained = refit_winner(task.builder, winner, train, features)
+    truth = judge.heldout
+    unseen = sparse.csr_matrix(truth.shape, dtype=np.float32)
+    scorers = {
+        "model": _scorer(side, trained, task.features[side][held]),
+        "popularity": _constant(_popularity(side, train, task.data.sides[side], keep, held)),
+        "random": _constant(np.zeros(truth.shape[1])),  # ties are broken at random, for each user anew
+    }
+    return {name: judge.metrics(scorer, unseen) for name, scorer in scorers.items()}
+
+
+def _draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
+    """Disjoint sets of ids, sorted: ten tenths of all, or fewer sets where there are fewer ids."""
+    order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
+    for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
+        yield np.sort(held)
+
+
+def _means(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: round(float(np.mean([draw[name] for draw in draws])), _DIGITS) for name in METRICS}
+
+
+def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[float]]:
+    scores = {name: np.asarray([draw[name][metric] for draw in measured]) for name in measured[0]}
+    scores["lead_over_popularity"] = scores["model"] - scores["popularity"]
+    return {name: _student(values) for name, values in scores.items() if len(values) > 1}
+
+
+def _student(values: NDArray[np.float64]) -> list[float]:
+    """The interval of the mean of few independent `values`."""
+    n = len(values)
+    reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * float(values.std(ddof=1)) / n**0.5
+    mean = float(values.mean())
+    return [round(mean - reach, _DIGITS), round(mean + reach, _DIGITS)]
+
+
+def _constant(order: NDArray[np.float64]) -> Scorer:
+    return lambda rows: np.tile(order, (len(rows), 1))
+
+
+def _scorer(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer:
+    """Held-out users against all items, or all users against held-out items."""
+    placed = place(trained, side, features).astype(np.float32)
+    if side == "user":
+        items = trained.get_item_embedding()
+        return lambda rows: placed[rows] @ items.T
+    users = trained.get_user_embedding()
+    return lambda rows: users[rows] @ placed.T
+
+
+def place(trained: Any, side: SideName, features: sparse.csr_matrix) -> NDArray[np.float64]:
+    """Exact vectors, (ids, components), of ids without any interaction, from their encoded `features`.
+
+    With an empty history, iALS's objective reduces to (alpha0·Y'Y + r·I) x = r·W'f, where Y are the vectors of the
+    other side, W the feature weights and r = reg·(alpha0·n)^nu for n others.
+    """
+    core = trained.trainer_as_ials.core_trainer
+    others, weights = (core.item, core.user_feature_weight) if side == "user" else (core.user, core.item_feature_weight)
+    y = np.asarray(others, dtype=np.float64)
+    r = trained.scaled_reg * (trained.alpha0 * len(y)) ** trained.nu
+    system = trained.alpha0 * (y.T @ y) + r * np.eye(y.shape[1])
+    placed: NDArray[np.float64] = np.linalg.solve(
+        system, r * np.asarray(features @ np.asarray(weights, dtype=np.float64)).T
+    ).T
+    return placed
+
+
+def _popularity(
+    side: SideName,
+    train: sparse.csr_matrix,
+    fitted: FittedSide,
+    keep: NDArray[np.int64],
+    held: NDArray[np.int64],
+) -> NDArray[np.float64]:
+    """One score for each candidate: an item's own count, or for unseen items the mean count of those that share a
+    value; of several values the mean. An item without any value gets the mean count of all.
+    """
+    counts = np.asarray((train != 0).sum(axis=0), dtype=np.float64).ravel()
+    if side == "user":
+        return counts
+    on = shared_values(fitted, keep)
+    n_sharing = np.asarray(on[keep].sum(axis=0)).ravel()
+    known = on[:, n_sharing > 0]
+    of_value = (known[keep].T @ counts) / n_sharing[n_sharing > 0]
+    n_values = np.asarray(known[held].sum(axis=1)).ravel()
+    return np.asarray(np.where(n_values > 0, (known[held] @ of_value) / np.maximum(n_values, 1.0), counts.mean()))

@@ -1,0 +1,100 @@
+"""Measures what diversity costs the winner: its accuracy and the variety of its lists for five values of `diversity`.
+
+The lists are those of `svc.model.arrange.arrange`, the function that arranges answers. Each user's candidates are
+ranked once, with ties as in every evaluation, and arranged for each value; with diversity 0 they are the lists of the
+evaluation itself. At most MOST_USERS validation users are looked at, so that a value costs less than an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.model.arrange import Candidates, Rules, Similar, arrange
+from svc.model.recommenders.base import Scorer as ServedScorer
+from svc.training.evaluation.evaluator import Evaluation, Scorer
+from svc.training.evaluation.intervals import interval, user_scores
+
+VALUES = (0.0, 0.1, 0.3, 0.5, 0.8)
+MOST_USERS = 1_000
+_DIGITS = 6
+_NO_PINS = np.empty(0)
+
+Items = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Winner:
+    """One trained model in two forms: the one that the evaluation scores with, and the served one, for similarities."""
+
+    scorer: Scorer
+    served: ServedScorer
+
+
+@dataclass(slots=True)
+class _Lists:
+    """The lists of one value: item columns by user, and the mean distance of each list's pairs."""
+
+    rankings: list[list[int]] = field(default_factory=list)
+    distances: list[float] = field(default_factory=list)
+
+    def add(self, items: Items, chosen: Sequence[int], to_pool: Similar) -> None:
+        self.rankings.append(items[list(chosen)].tolist())
+        if len(chosen) > 1:
+            similar = np.array([to_pool(place)[list(chosen)] for place in chosen])
+            pairs = len(chosen) * (len(chosen) - 1)
+            self.distances.append(1.0 - float(similar.sum() - np.trace(similar)) / pairs)
+
+
+def measure_variety(winner: Winner, evaluation: Evaluation, seen: sparse.csr_matrix, *, seed: int) -> dict[str, Any]:
+    """`{"n_users", "values"}`, with a row for each of VALUES.
+
+    A row has `diversity`; `ndcg` at the cutoff and its `interval`; `distance`, the mean of 1 − cosine similarity over
+    the pairs of a list; and `coverage`, the share of all items that stand in somebody's list.
+    """
+    judged = evaluation.sample(MOST_USERS, seed)
+    found = {value: _Lists() for value in VALUES}
+    for items, scores in judged.pools(winner.scorer, seen, Rules(diversity=1.0).pool(judged.cutoff)):
+        _arrange_all(items, scores, winner.served.similar, judged.cutoff, found)
+    truth = judged.heldout[judged.judged]
+    rows = [_row(value, lists, truth, judged, seed) for value, lists in found.items()]
+    return {"n_users": len(judged.judged), "values": rows}
+
+
+def _arrange_all(
+    items: Items,
+    scores: NDArray[np.float64],
+    similar: Callable[[Items], Similar],
+    cutoff: int,
+    found: dict[float, _Lists],
+) -> None:
+    """One user's candidates under each value; similarities that several of them need are computed once."""
+    fresh, known = similar(items), dict[int, NDArray[np.float64]]()
+
+    def to_pool(place: int) -> NDArray[np.float64]:
+        if place not in known:
+            known[place] = fresh(place)
+        return known[place]
+
+    place_of = {column: place for place, column in enumerate(items.tolist())}
+    candidates = Candidates(items, scores, True, lambda: (items, scores))
+    for value, lists in found.items():
+        shown = arrange(candidates, Rules(diversity=value), cutoff, lambda _: to_pool, _NO_PINS)
+        lists.add(items, [place_of[column] for column in shown.items.tolist()], to_pool)
+
+
+def _row(value: float, lists: _Lists, truth: sparse.csr_matrix, judged: Evaluation, seed: int) -> dict[str, Any]:
+    scores = user_scores(lists.rankings, truth, weighted=judged.weighted)["ndcg"]
+    covered = len({item for ranking in lists.rankings for item in ranking})
+    return {
+        "diversity": value,
+        "ndcg": round(float(scores.mean()), _DIGITS),
+        "interval": [round(end, _DIGITS) for end in interval(scores, seed=seed)],
+        "distance": round(float(np.mean(lists.distances)), _DIGITS) if lists.distances else None,
+        "coverage": round(covered / truth.shape[1], _DIGITS),
+    }

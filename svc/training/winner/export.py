@@ -1,0 +1,229 @@
+"""From a trained irspack recommender to the model that is served.
+
+Recommenders are read by their attributes, so irspack itself is not imported. What is taken is listed with each family;
+everything else in them (training matrices, gradients, transposed copies, thread counts) is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import TrainingError
+from svc.model.coldstart import LeastSquares
+from svc.model.features import FeatureState
+from svc.model.history import History, Offsets
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.dense_weights import DenseWeightsScorer
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
+from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.popularity import PopularityScorer
+from svc.recipe.algorithms import BLEND
+from svc.training.search.blended import BlendedRecommender
+
+
+def to_scorer(recommender: Any, class_name: str) -> Scorer:
+    """What is served of a trained `recommender`.
+
+    Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
+    trained but cannot place anyone.
+    """
+    try:
+        make = _SCORERS[class_name]
+    except KeyError:
+        raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
+    return make(recommender)
+
+
+def export(
+    recommender: Any,
+    class_name: str,
+    *,
+    user_ids: Sequence[str],
+    item_ids: Sequence[str],
+    X: Any,  # noqa: N803
+    features: FeatureState | None,
+) -> Model:
+    """The model of a trained `recommender` alone: see `to_scorer` and `assemble`."""
+    scorer = to_scorer(recommender, class_name)
+    return assemble(scorer, user_ids=user_ids, item_ids=item_ids, X=X, features=features)
+
+
+def assemble(
+    scorer: Scorer,
+    *,
+    user_ids: Sequence[str],
+    item_ids: Sequence[str],
+    X: Any,  # noqa: N803
+    features: FeatureState | None,
+    cold: Scorer | None = None,
+    hidden: Any = None,
+    keep_values: bool = False,
+) -> Model:
+    """The model of a `scorer`, ready to answer and to be encoded.
+
+    `X` is the training matrix, (n_users, n_items) CSR; with `keep_values` its values are kept also for scorers that do
+    not read them, for requests that add to a history. `hidden`, of the same shape, has what users are never shown.
+    `cold` answers for features and seeds instead of `scorer`. `features` are kept only where one of them can use them.
+    """
+    asked = cold or scorer
+    placed = asked.feature_dim("user") or asked.feature_dim("item")
+    model = Model(
+        user_ids=IdTable.from_ids(user_ids),
+        item_ids=IdTable.from_ids(item_ids),
+        history=to_history(X, with_values=scorer.reads_values or keep_values),
+        scorer=scorer,
+        features=features if placed else None,
+        cold=cold,
+        hidden=None if hidden is None else to_history(hidden, with_values=False),
+    )
+    model.ready()
+    return model
+
+
+def to_history(X: Any, *, with_values: bool) -> History:  # noqa: N803
+    matrix = X.tocsr(copy=True)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    values = matrix.data.astype(np.float32)
+    return History(
+        _offsets(matrix.indptr),
+        matrix.indices.astype(np.int32),
+        values if with_values and (values != 1).any() else None,
+    )
+
+
+def _offsets(indptr: Any) -> Offsets:
+    """Row starts of a compressed matrix, in four bytes each where these suffice."""
+    return indptr.astype(np.int32) if indptr[-1] <= np.iinfo(np.int32).max else indptr.astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _float32(values: Any, what: str) -> NDArray[np.float32]:
+    """A float32 copy in C order. Raises TrainingError where a value is not finite, or too large for float32."""
+    with np.errstate(over="ignore"):
+        array = np.array(values, dtype=np.float32, order="C")
+    if not np.isfinite(array).all():
+        raise TrainingError(f"the trained {what} are not finite numbers; search again with stronger regularization")
+    return array
+
+
+def _ials(recommender: Any) -> Scorer:
+    """User and item vectors, and what the objective says about a user or item that was not in training."""
+    core = recommender.trainer_as_ials.core_trainer
+    has_mean = bool(getattr(recommender, "has_mean", False))
+    learned = _weights(core.user_feature_weight, recommender.user_features, "user feature weights")
+    least_squares = LeastSquares(
+        alpha0=float(recommender.alpha0),
+        reg=float(recommender.scaled_reg),
+        nu=float(recommender.nu),
+        confidence=_confidence(recommender),
+        target_weight=_confidence(recommender)
+        + (float(recommender.alpha0) if recommender.loss_type.name == "ORIGINAL" else 0.0),
+        n_users=int(recommender.n_users),
+        n_items=int(recommender.n_items),
+        user_weights=None if has_mean else learned,
+        item_weights=_weights(core.item_feature_weight, recommender.item_features, "item feature weights"),
+        user_mean=learned[0] if has_mean and learned is not None else None,
+    )
+    _check_least_squares(least_squares)
+    return IALSScorer(
+        _float32(core.user, "user vectors"), FactorIndex.build(_float32(core.item, "item vectors")), least_squares
+    )
+
+
+def _confidence(recommender: Any) -> float:
+    """c of an interaction of value 1, as the recommender scales it."""
+    if recommender.confidence_scaling.name == "none":
+        return 1.0
+    return float(np.log(1 + 1 / recommender.epsilon))
+
+
+def _weights(weights: Any, features: Any, what: str) -> NDArray[np.float32] | None:
+    return None if features is None else _float32(weights, what)
+
+
+def _check_least_squares(least_squares: LeastSquares) -> None:
+    """Refuse parameters without a unique minimum: if alpha0 = 0 and nu > 0, an empty history is not regularized."""
+    if least_squares.regularization(1, least_squares.n_items) <= 0:
+        raise TrainingError("reg must be above 0: without it, iALS cannot place a user from seed items")
+    for side, weights, others in (
+        ("user", least_squares.user_weights, least_squares.n_items),
+        ("item", least_squares.item_weights, least_squares.n_users),
+    ):
+        if weights is not None and least_squares.regularization(0, others) <= 0:
+            raise TrainingError(
+                f"features.{side}: with alpha0 = 0 and nu > 0 the regularization of an empty history is 0,"
+                " so features alone place nobody; set alpha0 above 0"
+            )
+
+
+def _svd(recommender: Any) -> Scorer:
+    """The projections of the users, the item vectors, and what these are multiplied by in a history."""
+    scales = recommender.history_scales_
+    return SVDScorer(
+        _float32(recommender.z, "user vectors"),
+        FactorIndex.build(_float32(recommender.items_, "item vectors")),
+        None if (scales == 1).all() else _float32(scales, "item scales"),
+    )
+
+
+def _bprfm(recommender: Any) -> Scorer:
+    """Embeddings, and item biases as one more component. User biases do not change an order; gradients are dropped."""
+    machine = recommender.fm
+    items = np.column_stack([machine.item_embeddings, machine.item_biases])
+    return BPRScorer(
+        _float32(machine.user_embeddings, "user vectors"), FactorIndex.build(_float32(items, "item vectors"))
+    )
+
+
+def _neighbours(recommender: Any) -> Scorer:
+    weights = recommender.W.tocsr()
+    weights.sort_indices()
+    return NeighbourScorer(
+        _offsets(weights.indptr), weights.indices.astype(np.int32), _float32(weights.data, "item weights")
+    )
+
+
+def _dense_slim(recommender: Any) -> Scorer:
+    return DenseWeightsScorer(_float32(recommender.W, "item weights"))
+
+
+def _popularity(recommender: Any) -> Scorer:
+    return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel())
+
+
+def _blend(recommender: BlendedRecommender) -> Scorer:
+    """The scorers of the parts, the one of factors first, and their weights in that order."""
+    parts = [
+        (to_scorer(trained, trial.algorithm), weight)
+        for trained, trial, weight in zip(recommender.trained, recommender.trials, recommender.weights, strict=True)
+    ]
+    factors = [(part, weight) for part, weight in parts if isinstance(part, IALSScorer | SVDScorer)]
+    sums = [(part, weight) for part, weight in parts if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
+    return BlendScorer.of(
+        factors[0][0] if factors else None,
+        [part for part, _ in sums],
+        [weight for _, weight in factors + sums],
+        to_history(recommender.matrix, with_values=True),
+    )
+
+
+_SCORERS: Mapping[str, Callable[[Any], Scorer]] = {
+    "IALSRecommender": _ials,
+    "CosineKNNRecommender": _neighbours,
+    "RP3betaRecommender": _neighbours,
+    "DenseSLIMRecommender": _dense_slim,
+    "TruncatedSVDRecommender": _svd,
+    "BPRFMRecommender": _bprfm,
+    "TopPopRecommender": _popularity,
+    "SLIMRecommender": _neighbours,
+    "EDLAERecommender": _neighbours,
+    BLEND: _blend,
+}

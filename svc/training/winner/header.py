@@ -1,0 +1,159 @@
+"""The JSON header of an artifact: what was trained, how, on what, and how good it is."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+import svc
+from svc.model.features import FEATURE_VERSION
+from svc.recipe.load import LoadedRecipe
+from svc.training.data.fetch import TrainingData
+from svc.training.evaluation.intervals import PER_USER
+from svc.training.search.trials import SearchResult
+from svc.training.winner.confidence import Certainty
+
+_DIGITS = 10
+_MOST_TRIALS = 400
+_MAX_RECIPE_BYTES = 32 << 10
+"""The header holds at most 64 KiB; a recipe may hold more, in its queries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the header says beyond the recipe: the run, the data, and the search that chose the winner."""
+
+    run_id: str
+    trained_at: str
+    kid: str
+    fingerprint: str
+    data: TrainingData
+    n_interactions: int
+    n_heldout: int
+    algorithms: tuple[str, ...]
+    n_trials: int
+    result: SearchResult
+    certainty: Certainty
+    variety: Mapping[str, Any] | None
+    cold_start: Mapping[str, Any]
+    features_active: bool
+    parts: Sequence[Mapping[str, Any]]
+
+
+def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
+    """All fields, as plain JSON values."""
+    training, best = loaded.recipe.training, facts.result.best
+    found = {
+        "kid": facts.kid,
+        "fingerprint": facts.fingerprint,
+        "format_version": 1,
+        "svc_version": svc.__version__,
+        "python_version": platform.python_version(),
+        "irspack_version": version("irspack"),
+        "sklearn_version": version("scikit-learn"),
+        "numpy_version": np.__version__,
+        "recipe": _recipe(loaded.unexpanded),
+        "recipe_name": loaded.recipe.name,
+        "recipe_hash": loaded.recipe_hash,
+        "run_id": facts.run_id,
+        "trained_at": facts.trained_at,
+        "best_class": best.algorithm,
+        "best_params": best.final_params,
+        "best_score": best.score,
+        "algorithms": list(facts.algorithms),
+        "metric": training.metric,
+        "cutoff": training.cutoff,
+        "tuning": _tuning(facts),
+        "evaluation": {
+            **best.metrics,
+            **facts.certainty.evaluation,
+            **({} if facts.variety is None else {"diversity": dict(facts.variety)}),
+            **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
+        },
+        "data_stats": data_stats(facts),
+    }
+    if facts.parts:
+        found["parts"] = [dict(part) for part in facts.parts]
+    if loaded.recipe.features is not None:
+        found["features"] = _features(facts)
+    return found
+
+
+def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe as parsed; where it is too long for a header, without the blocks that say where data comes from."""
+    if len(json.dumps(unexpanded)) <= _MAX_RECIPE_BYTES:
+        return dict(unexpanded)
+    return {key: block for key, block in unexpanded.items() if key not in ("source", "features", "item_metadata")}
+
+
+def data_stats(facts: Facts) -> dict[str, Any]:
+    interactions = facts.data.interactions
+    n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
+    return {
+        "n_rows": len(interactions),
+        "n_users": n_users,
+        "n_items": n_items,
+        "n_interactions": facts.n_interactions,
+        "density": round(facts.n_interactions / (n_users * n_items), _DIGITS),
+        "n_heldout_interactions": facts.n_heldout,
+        "drop_count": interactions.drop_count,
+    }
+
+
+def _tuning(facts: Facts) -> dict[str, Any]:
+    result, intervals = facts.result, facts.certainty.intervals
+    return {
+        "n_trials": facts.n_trials,
+        "completed": result.count("complete"),
+        "pruned": result.count("pruned"),
+        "failed": result.count("failed"),
+        "seconds": round(result.seconds, 3),
+        "best_per_algorithm": {
+            name: {
+                "score": trial.score,
+                "params": trial.params,
+                "seconds": trial.seconds,
+                "metrics": {metric: trial.metrics[metric] for metric in PER_USER if metric in trial.metrics},
+                **({"interval": intervals[name]} if name in intervals else {}),
+            }
+            for name, trial in result.best_per_algorithm.items()
+        },
+        "n_orphaned": result.n_orphaned,
+        "workers": result.workers,
+        "trials": _course(result),
+    }
+
+
+def _course(result: SearchResult) -> dict[str, list[Any]]:
+    """The course of the search, for the report: algorithm and score of each complete trial, by number.
+
+    Of very many trials some, so that the header stays small; each algorithm's best is in `best_per_algorithm`.
+    """
+    complete = result.completed
+    kept = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []
+    names = list(result.best_per_algorithm)
+    return {
+        "algorithms": names,
+        "numbers": [trial.number for trial in kept],
+        "of": [names.index(trial.algorithm) for trial in kept],
+        "scores": [round(trial.score or 0.0, 6) for trial in kept],
+    }
+
+
+def _features(facts: Facts) -> dict[str, Any]:
+    """`active` says whether the model can be asked with features: feature-aware iALS is in it then."""
+    sides = facts.data.sides
+    return {
+        "version": FEATURE_VERSION,
+        "active": facts.features_active,
+        **{
+            side: {"dimension": fitted.encoder.dim, "columns": list(fitted.encoder.columns)}
+            for side, fitted in sides.items()
+        },
+    }

@@ -1,0 +1,124 @@
+"""From a finished search to the model that is served: the winner trained on all data, and a second part if needed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from scipy import sparse
+
+from svc import events, logs
+from svc.model.model import Model
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
+from svc.recipe.algorithms import FEATURE_AWARE
+from svc.training.data.decay import HALF_LIFE
+from svc.training.data.user_sample import place_everybody
+from svc.training.search.blended import FACTORS
+from svc.training.search.objective import refit_winner
+from svc.training.search.prepare import Task
+from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.winner.export import assemble, to_history, to_scorer
+
+EVERYTHING = "everything"
+KNOWN_USERS = "known users"
+FEATURES_AND_SEEDS = "features and seeds"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FinalModel:
+    """The model that is served, with what the header says of it.
+
+    `parts` describe which part answers which queries; empty if one part answers all. `aware` is the trial whose model
+    handles features, None if there is none, and `refit_s` is how long one training of it took.
+    """
+
+    matrix: sparse.csr_matrix
+    model: Model
+    parts: list[dict[str, Any]]
+    aware: TrialRecord | None
+    refit_s: float
+
+
+def train_final(task: Task, result: SearchResult) -> FinalModel:
+    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one."""
+    best, interactions = result.best, task.data.interactions
+    logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
+    matrix = task.matrix(best.params)
+    scorer, seconds = _trained(task, best, matrix)
+    if task.data.sample is not None:
+        matrix = task.matrix(best.params, everybody=True)
+        place_everybody(scorer.factors if isinstance(scorer, BlendScorer) else scorer, matrix, task.data.sample.rows)
+        if isinstance(scorer, BlendScorer):
+            scorer.measure(to_history(matrix, with_values=True))
+    logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
+    aware = _feature_aware(task, result)
+    cold, parts = None, []
+    if best.parts:
+        parts = blend_parts(best, scorer)
+    if aware is not None and aware is not best and aware not in best.parts:
+        placing, seconds = _trained(task, aware, task.matrix(aware.params))
+        assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
+        cold = ColdStartScorer.of(placing)
+        parts = parts or [part(best, scorer, EVERYTHING)]
+        parts = [{**one, "answers": KNOWN_USERS} for one in parts] + [part(aware, cold, FEATURES_AND_SEEDS)]
+        logs.emit(
+            events.COLD_START_PART_TRAINED, recommender=aware.algorithm, score=aware.score, bytes=parts[-1]["bytes"]
+        )
+    model = assemble(
+        scorer,
+        user_ids=interactions.user_ids,
+        item_ids=interactions.item_ids,
+        X=matrix,
+        features=None if aware is None else task.data.feature_state,
+        cold=cold,
+        hidden=interactions.hidden_matrix(),
+        keep_values=interactions.weights is not None or HALF_LIFE in best.params,
+    )
+    return FinalModel(matrix, model, parts, aware, seconds)
+
+
+def part(trial: TrialRecord, scorer: Scorer, answers: str) -> dict[str, Any]:
+    """What the header says of one part."""
+    return {
+        "class": trial.algorithm,
+        "answers": answers,
+        "score": trial.score,
+        "params": trial.final_params,
+        "bytes": sum(scorer.parts().values()),
+    }
+
+
+def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
+    """What the header says of the parts of a blend: the weight of each beside what it says of any part.
+
+    The part that reads features answers for them alone.
+    """
+    assert isinstance(scorer, BlendScorer), "a trial with parts is a blend"
+    weights = dict(zip((trial.algorithm for trial in blend.parts), blend.params["weights"].values(), strict=True))
+    sums = iter(scorer.sums)
+    found = []
+    for trial in blend.parts:
+        own = scorer.factors if trial.algorithm in FACTORS else next(sums)
+        assert own is not None, "the scorer has every part"
+        found.append({**part(trial, own, EVERYTHING), "weight": weights[trial.algorithm]})
+    return found
+
+
+def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> tuple[Scorer, float]:
+    started = time.monotonic()
+    recommender = refit_winner(task.builder, trial, matrix, task.features)
+    return to_scorer(recommender, trial.algorithm), time.monotonic() - started
+
+
+def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
+    """The best trial that learned from features; None, and an event, where the recipe has some and no trial did."""
+    if not task.data.sides:
+        return None
+    within = [part for part in result.best.parts if part.algorithm == FEATURE_AWARE]
+    found = within[0] if within else result.best_per_algorithm.get(FEATURE_AWARE)
+    if found is None:
+        logs.emit(events.FEATURES_INACTIVE, reason=f"no trial of {FEATURE_AWARE} was completed")
+    return found

@@ -1,0 +1,152 @@
+"""Keys of clients: their making, their list, and what checking them costs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from svc.errors import InvalidApiKey, MissingApiKey
+from svc.serving.api.access import api_keys, authentication
+from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.access.authentication import Authenticator, key_in
+
+
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The values that were hashed, in order."""
+    seen: list[bytes] = []
+    scrypt: Callable[..., bytes] = hashlib.scrypt
+
+    def counted(password: bytes, **more: Any) -> bytes:
+        seen.append(password)
+        return scrypt(password, **more)
+
+    monkeypatch.setattr(api_keys.hashlib, "scrypt", counted)
+    return seen
+
+
+def made(*plaintexts: str) -> Authenticator:
+    entries = ",".join(f"k{place}:{hash_api_key(text)}" for place, text in enumerate(plaintexts))
+    return Authenticator(parse_api_keys(entries), trio.CapacityLimiter(1))
+
+
+@pytest.mark.parametrize(
+    ("headers", "key"),
+    [
+        ({b"x-api-key": b"a"}, b"a"),
+        ({b"authorization": b"Bearer b"}, b"b"),
+        ({b"authorization": b"bearer  b "}, b" b "),
+        ({b"x-api-key": b"a", b"authorization": b"Bearer b"}, b"a"),
+        ({b"authorization": b"Basic b"}, None),
+        ({b"authorization": b"Bearer"}, b""),
+        ({}, None),
+    ],
+)
+def test_a_key_may_come_as_a_bearer_token(headers: dict[bytes, bytes], key: bytes | None) -> None:
+    """Gateways and clients that know no other header; X-API-Key wins, and blanks stay part of the key."""
+    assert key_in(headers) == key
+
+
+@pytest.mark.anyio
+async def test_replaced_keys_count_at_once(digests: list[bytes]) -> None:
+    """Whoever was let in before is asked again; kids are known for those let in."""
+    old, new = "a" * 43, "b" * 43
+    auth = made(old)
+    await auth.check(old.encode(), "c")
+    assert auth.passes(old.encode(), "c")
+    assert (auth.kid_of(old.encode()), auth.kid_of(new.encode())) == ("k0", None)
+    auth.replace(parse_api_keys(f"next:{hash_api_key(new)}"))
+    assert not auth.passes(old.encode(), "c")
+    with pytest.raises(InvalidApiKey):
+        await auth.check(old.encode(), "c")
+    await auth.check(new.encode(), "c")
+    assert auth.kid_of(new.encode()) == "next"
+
+
+@pytest.mark.anyio
+async def test_an_attempt_costs_one_digest_and_an_accepted_key_none_again(digests: list[bytes]) -> None:
+    """One scrypt an attempt however many entries there are; none for a remembered key."""
+    keys = [new_api_key() for _ in range(5)]
+    checker = made(*keys)
+    digests.clear()
+    value = keys[3].encode()
+    assert not checker.passes(value, "c")
+    await checker.check(value, "c")
+    assert digests == [value]
+    assert checker.passes(value, "c")
+    for _ in range(2):
+        with pytest.raises(InvalidApiKey):
+            await checker.check(new_api_key().encode(), "c")
+    assert len(digests) == 3
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "value", [b"", b"short", b"A" * 42, b"A" * 44, b"A" * 42 + b"!", b" " + b"A" * 43, b"\xff" * 43]
+)
+async def test_what_cannot_be_a_key_is_not_hashed(value: bytes, digests: list[bytes]) -> None:
+    """Refused by its form, without scrypt."""
+    checker = made(new_api_key())
+    digests.clear()
+    with pytest.raises(InvalidApiKey):
+        await checker.check(value, "c")
+    assert digests == []
+
+
+@pytest.mark.anyio
+async def test_a_key_that_is_half_right_is_refused_like_any_other(
+    digests: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same work for every key of the right form, so time tells nothing: one digest, all entries compared."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def counted(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return real(one, other)
+
+    real = authentication.hmac.compare_digest
+    monkeypatch.setattr(authentication.hmac, "compare_digest", counted)
+    keys = [new_api_key() for _ in range(5)]
+    checker = made(*keys)
+    work = []
+    for value in (
+        keys[0][:21] + new_api_key()[21:],
+        keys[4][:42] + ("A" if keys[4][42] != "A" else "B"),
+        new_api_key(),
+    ):
+        digests.clear()
+        compared.clear()
+        with pytest.raises(InvalidApiKey):
+            await checker.check(value.encode(), "c")
+        work.append((len(digests), len(compared), {len(part) for pair in compared for part in pair}))
+    assert work == [(1, 5, {32})] * 3
+
+
+@pytest.mark.anyio
+async def test_a_missing_key_has_its_own_error() -> None:
+    """No header is not a wrong key."""
+    with pytest.raises(MissingApiKey):
+        await made(new_api_key()).check(None, "c")
+
+
+@pytest.mark.anyio
+async def test_a_flood_of_refusals_is_slowed_down() -> None:
+    """A second's worth is refused at once; beyond that refusals come at a bounded rate, and no wait is endless."""
+    checker = made(new_api_key())
+    waits: list[float] = []
+
+    async def attempt() -> None:
+        started = trio.current_time()
+        with pytest.raises(InvalidApiKey):
+            await checker.check(b"wrong", "c")
+        waits.append(trio.current_time() - started)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3000):
+            nursery.start_soon(attempt)
+    assert sum(wait < 0.05 for wait in waits) >= authentication.REFUSALS_PER_S
+    assert authentication.LONGEST_WAIT_S - 0.1 < max(waits) <= authentication.LONGEST_WAIT_S + 0.5

@@ -1,0 +1,378 @@
+"""What keys may ask: policies as they are written, decided and counted."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from svc.errors import ConfigError, RateLimited
+from svc.metrics import Metrics
+from svc.serving.api.access import key_policies
+from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
+from svc.serving.api.access.key_policies import KeyPolicies, KeyPolicy, elements_in, parse_policies
+from svc.serving.api.routing.endpoint import Endpoint
+from svc.serving.api.routing.endpoints import ENDPOINTS
+from svc.settings import Settings
+from tests.serving.client import Answer, Client, serving
+from tests.serving.sent import Sent
+
+KEY, FREE = "k" * 43, "f" * 43
+HEADERS, FREE_HEADERS = {"X-API-Key": KEY}, {"X-API-Key": FREE}
+RECIPES = ("movies", "plain", "stub", "broken")
+NAMES = (*RECIPES, "books", "Movies", "movies2", "m")
+MANY = [{"user_id": "u1"}] * 3
+
+
+def policies(text: str) -> dict[str, KeyPolicy]:
+    return parse_policies(text.encode(), "keys.yaml")
+
+
+def by_name(name: str) -> Endpoint:
+    return next(row for row in ENDPOINTS if row.name == name)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "holds no mapping"),
+        ("[]", "holds no mapping"),
+        ("a: {", "not valid YAML"),
+        ("shop: {}\nshop: {}", "twice"),
+        ("'a b': {}", "'a b' is no kid"),
+        ("shop: 1", "shop: "),
+        ("shop: {recipe: [a]}", "recipe: unknown key; did you mean `recipes`?"),
+        ("shop: {recipes: [a/b]}", "recipes[0]: the text 'a/b'"),
+        ("shop: {recipes: a}", "recipes: the text 'a'"),
+        ("shop: {verbs: [batch-recommend]}", "verbs[0]"),
+        ("shop: {rate: 5}", "rate: 5"),
+        ("shop: {rate: 0/s}", "is not a rate above zero"),
+        ("shop: {rate: 5/day}", "such as 200/s"),
+        ("shop: {burst: 5}", "burst says nothing without rate"),
+        ("shop: {rate: 5/s, burst: 0}", "burst: 0"),
+        ("shop: {expires: 2027-02-30}", "is not a day"),
+        ("shop: {expires: tomorrow}", "is not a day"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_place(text: str, told: str) -> None:
+    """The message names the variable, the file, the kid and the key."""
+    with pytest.raises(ConfigError) as caught:
+        policies(text)
+    assert caught.value.message.startswith("SVC_API_KEY_POLICIES: keys.yaml")
+    assert told in caught.value.message
+
+
+def test_a_burst_that_is_not_given_is_one_second_of_the_rate_and_at_least_1() -> None:
+    """All units count in seconds."""
+    found = policies("a: {rate: 200/s}\nb: {rate: 30/min}\nc: {rate: 7200/h}\nd: {rate: 9/s, burst: 400}")
+    rates = {kid: (policy.rate.per_s, policy.rate.burst) for kid, policy in found.items() if policy.rate}
+    assert rates == {"a": (200, 200), "b": (0.5, 1), "c": (2, 2), "d": (9, 400)}
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (b'{"requests": [{}, {}, 3]}', 3),
+        ({"requests": [{}] * 256}, 256),
+        ({"requests": [{}] * 257}, 1),
+        (b'{"requests": []}', 1),
+        (b'{"requests": {"a": 1}}', 1),
+        (b"[1, 2, 3]", 1),
+        (b"{", 1),
+    ],
+)
+def test_a_batch_counts_its_elements(body: bytes | dict[str, Any], count: int) -> None:
+    """What is no valid batch is one request, which is answered with 422."""
+    assert elements_in(body) == count
+
+
+@pytest.mark.timeout(60)
+def test_a_name_that_is_chosen_to_take_long_takes_no_longer() -> None:
+    """A pattern of many stars is matched without trying their lengths one by one, which would take years."""
+    policy = policies(f"shop: {{recipes: ['{'*a' * 31}b']}}")["shop"]
+    assert not policy.may_ask("a" * 64)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    per_min=st.integers(1, 600),
+    burst=st.integers(1, 20),
+    asked=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 30)), max_size=40),
+)
+def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, asked: list[tuple[int, int]]) -> None:
+    """Against exact arithmetic: so many a minute, `burst` at once; Retry-After is enough and not a second too long."""
+    endpoint = by_name("batch_recommend")
+
+    async def run() -> None:
+        book = KeyPolicies(Metrics.disabled(), policies(f"shop: {{rate: {per_min}/min, burst: {burst}}}"))
+        tokens, rate = Fraction(burst), Fraction(per_min, 60)
+        for tenths, count in asked:
+            await trio.sleep(tenths / 10)
+            tokens = min(Fraction(burst), tokens + rate * Fraction(tenths, 10))
+            need = min(count, burst)
+            try:
+                permit = book.admit("shop", endpoint, "movies")
+                assert permit is not None
+                permit.charge(count)
+            except RateLimited as refusal:
+                assert tokens < need + Fraction(1, 10**6)
+                lacking = (need if tokens >= 1 else 1) - tokens
+                assert abs(refusal.fields["retry_after"] - max(1, lacking / rate)) <= 1
+            else:
+                assert tokens > need - Fraction(1, 10**6)
+                tokens -= count
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@pytest.mark.anyio
+async def test_what_a_key_has_used_stays_used_when_the_policies_change() -> None:
+    """Another rate counts from now on; a key without one any more is free."""
+    book = KeyPolicies(Metrics.disabled(), policies("shop: {rate: 1/h, burst: 3}"))
+    row = by_name("recommend")
+    for _ in range(3):
+        book.admit("shop", row, "movies")
+    book.replace(policies("shop: {rate: 1/min, burst: 50}"))
+    with pytest.raises(RateLimited) as caught:
+        book.admit("shop", row, "movies")
+    assert 1 <= caught.value.fields["retry_after"] <= 60
+    book.replace({})
+    assert book.admit("shop", row, "movies") is None
+
+
+class Portal(NamedTuple):
+    """The application in a loop of its own, so that hypothesis can ask it from outside."""
+
+    client: Client
+    book: KeyPolicies
+    token: trio.lowlevel.TrioToken
+
+    def ask(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Answer:
+        return trio.from_thread.run(
+            lambda: self.client.call(method, target, body, headers=headers), trio_token=self.token
+        )
+
+
+@pytest.fixture(scope="module")
+def portal() -> Iterator[Portal]:
+    ready, made = threading.Event(), list[Portal]()
+    stop = trio.Event()
+
+    async def live() -> None:
+        keys = parse_api_keys(f"shop:{hash_api_key(KEY)},free:{hash_api_key(FREE)}")
+        async with AsyncExitStack() as stack:
+            book = KeyPolicies(Metrics.disabled())
+            entered = serving(Settings(), keys, Metrics.create(), policies=book)
+            client, _ = await stack.enter_async_context(entered)
+            made.append(Portal(client, book, trio.lowlevel.current_trio_token()))
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=trio.run, args=(live,))
+    thread.start()
+    ready.wait()
+    yield made[0]
+    trio.from_thread.run_sync(stop.set, trio_token=made[0].token)
+    thread.join()
+
+
+ROWS = ("recommend", "recommend_related", "batch_recommend", "batch_recommend_related")
+READS = (
+    "describe_recipe",
+    "find_items",
+    "popular_items",
+    "somebody",
+    "versions",
+    "list_recipes",
+    "health_details",
+    "metrics",
+)
+
+
+class Rules(NamedTuple):
+    """A policy as the oracle reads it."""
+
+    recipes: list[str] | None
+    verbs: list[str] | None
+    expires: str | None
+
+    def text(self) -> str:
+        return json.dumps({"shop": {name: value for name, value in self._asdict().items() if value is not None}})
+
+
+def glob(pattern: str, name: str) -> bool:
+    """One character after the other, unlike the server's regular expressions."""
+    if not pattern:
+        return not name
+    if pattern[0] == "*":
+        return glob(pattern[1:], name) or (bool(name) and glob(pattern, name[1:]))
+    return bool(name) and pattern[0] in ("?", name[0]) and glob(pattern[1:], name[1:])
+
+
+def knows(rules: Rules, name: str) -> bool:
+    return rules.recipes is None or any(glob(pattern, name) for pattern in rules.recipes)
+
+
+def oracle(rules: Rules, row: str, name: str) -> bool:
+    """Whether the specification allows it."""
+    if (
+        rules.expires is not None
+        and datetime.date.fromisoformat(rules.expires) <= datetime.datetime.now(datetime.UTC).date()
+    ):
+        return False
+    if row in ("list_recipes", "health_details"):
+        return True
+    if row == "metrics":
+        return rules.recipes is None
+    if not knows(rules, name):
+        return False
+    needed = {
+        "recommend": "recommend",
+        "batch_recommend": "recommend",
+        "popular_items": "recommend",
+        "somebody": "recommend",
+        "recommend_related": "recommend-related",
+        "batch_recommend_related": "recommend-related",
+    }.get(row)
+    return needed is None or rules.verbs is None or needed in rules.verbs
+
+
+def spelled(path: str, coded: list[int], form: str) -> str:
+    """The same path written in another way: some characters as percent codes, in an absolute form, with a query."""
+    written = "".join(f"%{ord(c):02x}" if place in coded and c != "/" else c for place, c in enumerate(path))
+    return form.format(written)
+
+
+PATTERNS = st.sampled_from(["movies", "m*", "*", "?lain", "books", "b*s", "*s*", "M*", "zzz", "**e?"])
+RULES = st.builds(
+    Rules,
+    st.none() | st.lists(PATTERNS, max_size=3),
+    st.none() | st.lists(st.sampled_from(["recommend", "recommend-related"]), max_size=2),
+    st.none() | st.sampled_from(["2000-01-01", "9999-12-31"]),
+)
+FORMS = st.sampled_from(["{}", "{}?x=1", "http://localhost{}", "HTTPS://localhost:80{}?limit=2"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    rules=RULES,
+    row=st.sampled_from([*ROWS, *READS]),
+    name=st.sampled_from(NAMES),
+    way=st.tuples(st.lists(st.integers(0, 40), max_size=8), FORMS),
+)
+def test_a_request_is_allowed_exactly_where_the_policy_says_so(
+    portal: Portal, rules: Rules, row: str, name: str, way: tuple[list[int], str]
+) -> None:
+    """However the path is written; a key without a policy is never refused, and never sees a difference."""
+    portal.book.replace(policies(rules.text()))
+    endpoint = by_name(row)
+    target = spelled(endpoint.path.replace("{name}", name), *way)
+    body = b'{"user_id": "u1"}' if endpoint.method == "POST" else b""
+    answer = portal.ask(endpoint.method, target, body, HEADERS)
+    assert (answer.status != 403) == oracle(rules, row, name), (target, answer.body)
+    if answer.status == 403:
+        assert answer.json["code"] == "KEY_NOT_ALLOWED"
+    elif row == "list_recipes":
+        assert {recipe["name"] for recipe in answer.json["recipes"]} == {one for one in RECIPES if knows(rules, one)}
+    elif row == "health_details":
+        assert set(answer.json["recipes"]) == {one for one in RECIPES if knows(rules, one)}
+        assert (answer.status == 503) == knows(rules, "stub")
+    assert portal.ask(endpoint.method, target, body, FREE_HEADERS).status != 403
+
+
+def bounded(text: str) -> Callable[[], Any]:
+    keys = parse_api_keys(f"shop:{hash_api_key(KEY)},free:{hash_api_key(FREE)}")
+    metrics = Metrics.create()
+    return lambda: serving(Settings(), keys, metrics, policies=KeyPolicies(metrics, policies(text)))
+
+
+@pytest.mark.anyio
+async def test_a_refusal_says_when_to_ask_again_and_a_batch_counts_its_elements() -> None:
+    """429 with Retry-After, counted by key and code; what was refused costs nothing."""
+    async with bounded("shop: {rate: 1/min, burst: 5}")() as (client, state):
+        batch, single = "/v1/recipes/movies:batch-recommend", "/v1/recipes/movies:recommend"
+
+        async def post(path: str, body: object) -> Answer:
+            found: Answer = await client.post(path, body, headers=HEADERS)
+            return found
+
+        assert (await post(batch, {"requests": MANY})).status == 200
+        refused = await post(batch, {"requests": MANY})
+        assert (refused.status, refused.json["code"], refused.headers["retry-after"]) == (429, "RATE_LIMITED", "60")
+        for status in (200, 200, 429):
+            assert (await post(single, {"user_id": "u1"})).status == status
+        assert (await client.get("/v1/recipes", headers=HEADERS)).status == 429
+        assert (await client.post(single, {"user_id": "u1"}, headers=FREE_HEADERS)).status == 200
+        text = state.metrics.render().decode()
+    assert 'svc_key_refusals_total{code="RATE_LIMITED",kid="shop"} 3.0' in text
+    assert 'svc_v1_requests_total{recipe="movies",status="rate_limited"} 2.0' in text
+
+
+@pytest.mark.anyio
+async def test_a_wrong_key_learns_nothing_of_policies() -> None:
+    """401 comes before 403."""
+    async with bounded("shop: {recipes: []}")() as (client, _):
+        assert (await client.get("/v1/recipes/movies", headers={"X-API-Key": "x" * 43})).status == 401
+        assert (await client.get("/v1/recipes/nothing", headers=HEADERS)).status == 403
+        assert (await client.get("/v1/health")).status == 503
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("text", "verb", "body", "status"),
+    [
+        ("shop: {recipes: []}", "recommend", {"user_id": "u1"}, 403),
+        ("shop: {rate: 1/h, burst: 1}", "batch-recommend", {"requests": MANY}, 429),
+    ],
+)
+async def test_a_flood_of_refusals_is_slowed_down_and_nobody_else_is(
+    text: str, verb: str, body: object, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two at once, then one each twentieth of a second; other keys are answered meanwhile, and all are counted."""
+    monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 20.0)
+    monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 2.0)
+    waits: list[float] = []
+    async with bounded(text)() as (client, state):
+        path = f"/v1/recipes/movies:{verb}"
+        await client.post(path, body, headers=FREE_HEADERS)
+        await client.post(path, body, headers=HEADERS)
+        await trio.sleep(0.1)
+
+        async def ask() -> None:
+            began = trio.current_time()
+            assert (await client.post(path, body, headers=HEADERS)).status == status
+            waits.append(trio.current_time() - began)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(12):
+                nursery.start_soon(ask)
+            await trio.sleep(0.05)
+            assert (await client.post(path, body, headers=FREE_HEADERS)).status == 200
+            assert len(waits) < 12
+        text = state.metrics.render().decode()
+    assert 0.4 < max(waits) < 5
+    counted = re.search(r'svc_key_refusals_total{code="[A-Z_]+",kid="shop"} ([0-9.]+)', text)
+    assert counted is not None
+    assert float(counted[1]) >= 12
+
+
+@pytest.mark.anyio
+async def test_a_refusal_that_nobody_waits_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that floods and leaves costs no memory."""
+    monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 0.01)
+    monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 0.0)
+    async with bounded("shop: {recipes: []}")() as (client, _):
+        headers = [(b"host", b"localhost"), (b"x-api-key", KEY.encode())]
+        leaving = Sent("POST", b"/v1/recipes/movies:recommend", headers, leaves_s=0.2)
+        with trio.fail_after(5):
+            assert await client.app(leaving) is None

@@ -1,0 +1,75 @@
+"""The kinds of values that requests consist of, and their bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from svc.errors import ValidationFailed
+from svc.model.query import Interaction
+from svc.serving.api.bodies import fields
+from svc.serving.api.bodies.fields import FeatureValue, HistoryItem, ItemFeatures, digits, filter_at, whole
+
+FEATURE: TypeAdapter[Any] = TypeAdapter(FeatureValue)
+HISTORY: TypeAdapter[Any] = TypeAdapter(HistoryItem)
+DESCRIBED: TypeAdapter[Any] = TypeAdapter(ItemFeatures)
+
+
+@pytest.mark.parametrize("value", [None, True, 7, 2.5, "x" * fields.MAX_TEXT_CHARACTERS, ["a", 1, None], []])
+def test_a_feature_is_a_scalar_or_a_list_of_them(value: object) -> None:
+    """It stays what it is."""
+    assert FEATURE.validate_python(value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        "x" * (fields.MAX_TEXT_CHARACTERS + 1),
+        [[1]],
+        {"a": 1},
+        [0] * (fields.MAX_LABELS + 1),
+    ],
+)
+def test_other_features_are_refused(value: object) -> None:
+    """With one message that says what is allowed."""
+    with pytest.raises(ValidationError, match="finite number, a boolean, null, a string"):
+        FEATURE.validate_python(value)
+
+
+def test_an_interaction_is_an_id_or_an_object() -> None:
+    """The weight is 1 unless it is given, and never zero, negative or endless."""
+    for text in ("b3", "é", "b" * 256, "é" * 256):
+        assert HISTORY.validate_python(text) == Interaction(text, 1.0)
+    assert HISTORY.validate_python({"item_id": "b3", "weight": 2.5}) == Interaction("b3", 2.5)
+    odd = ("", "b" * 257, "é" * 257, "\ud800")
+    for wrong in (*odd, 3, {"item": "b3"}, {"item_id": "b3", "weight": 0.0}, {"item_id": "b3", "since": 1}, ["b3"]):
+        with pytest.raises(ValidationError):
+            HISTORY.validate_python(wrong)
+
+
+def test_features_are_those_of_one_item_or_of_several() -> None:
+    """Several when every value is an object; an item with an id must be described by one."""
+    assert DESCRIBED.validate_python({"year": 1999}) == {"year": 1999}
+    several = {"new-1": {"year": 1999}, "new-2": {}}
+    assert DESCRIBED.validate_python(several) == several
+    with pytest.raises(ValidationError):
+        DESCRIBED.validate_python({"new-1": {"year": 1999}, "year": 1999})
+
+
+def test_numbers_of_json_and_of_query_strings() -> None:
+    """10.0 is 10, and plain digits are a number; everything else stays what it is, to be refused by its type."""
+    assert (whole(10.0), whole(10.5), whole("10")) == (10, 10.5, "10")
+    assert (digits("0010"), digits("10.0"), digits("-1"), digits("10000")) == (10, "10.0", "-1", "10000")
+
+
+def test_a_wrong_filter_is_named_by_its_place_in_the_body() -> None:
+    """Wherever in the body the filter stands."""
+    with pytest.raises(ValidationFailed) as caught:
+        filter_at({"all": [{"yaer": {"gte": 1}}]}, {"year": "numerical"}, "boosts", 2, "filter")
+    (error,) = caught.value.errors
+    assert error["loc"][:4] == ["body", "boosts", 2, "filter"]
+    assert caught.value.message.startswith("boosts.2.filter.")

@@ -1,0 +1,316 @@
+"""Large bodies are read while they arrive, mean what they mean to the parser of small ones, and are refused early."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic_core import from_json
+
+from svc.errors import ValidationFailed
+from svc.serving.api.bodies import large_bodies
+from svc.serving.api.bodies.large_bodies import AHEAD_BYTES, MAX_DEPTH, LargeBody, Longest
+from svc.serving.api.bodies.parsing import parse
+from svc.serving.api.bodies.requests import RecommendRequest
+from tests.serving.bodies import ROOMY, expected, found, read, several, work
+
+LONGEST = Longest(items=10, names=8, at_top={"requests": 4})
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=12)
+    | st.sampled_from([10**4299, -(2**70), "\ud83d\ude00", 'a"b\\', "a:b", "[{,}]", "\x00\x7f\u2028"])
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=4), inner, max_size=5)
+)
+DOCUMENTS = st.builds(
+    lambda value, ascii_only, indent: json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode(
+        errors="surrogatepass"
+    ),
+    st.dictionaries(st.text(max_size=4), VALUES, max_size=5) | VALUES,
+    st.booleans(),
+    st.sampled_from([None, 1]),
+)
+INSERTS = [
+    b"",
+    *(bytes([byte]) for byte in b'"\\[]{},:0-+.eE \n\x00\x0b\x80\xffuN'),
+    b"NaN",
+    b"1,",
+    b'"a":0,',
+    b"\\ud800",
+]
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> bytes:
+    """JSON, whole or with one place spoilt."""
+    document: bytes = draw(DOCUMENTS)
+    start = draw(st.integers(0, len(document)))
+    removed, insert = draw(st.sampled_from([(0, b""), (0, b""), (1, b""), (0, None), (1, None)]))
+    return (
+        document[:start] + (draw(st.sampled_from(INSERTS)) if insert is None else insert) + document[start + removed :]
+    )
+
+
+def kind(body: bytes, longest: Longest = LONGEST) -> tuple[list[str], str]:
+    """Where and why a body is refused."""
+    with pytest.raises(ValidationFailed) as caught:
+        read(body, longest)
+    (error,) = caught.value.errors or []
+    return error["loc"], error["type"]
+
+
+@pytest.mark.parametrize("piece", [1, 24, large_bodies.PIECE_BYTES])
+def test_the_same_documents_have_the_same_values(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of the pieces, values and verdicts are those of one call."""
+    monkeypatch.setattr(large_bodies, "PIECE_BYTES", piece)
+
+    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(documents())
+    def check(body: bytes) -> None:
+        assert found(body) == expected(body)
+
+    check()
+
+
+@pytest.mark.parametrize("step", [1, 777, 1 << 16])
+def test_where_a_body_is_cut_changes_nothing(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However it arrives, and with as little of it at hand as its longest token allows."""
+    monkeypatch.setattr(large_bodies, "AHEAD_BYTES", 1 << 13)
+    monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
+
+    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(documents())
+    def check(document: bytes) -> None:
+        body = several(document, 3 << 13)
+        assert found(body, step=step) == expected(body)
+
+    check()
+
+
+ODD = [
+    b"",
+    b" ",
+    b"{}",
+    b" {} \r\n\t",
+    b"{} {}",
+    b"{},",
+    b"{}\x00",
+    b"\xef\xbb\xbf{}",
+    b"\x0b{}",
+    '{"a": 1}'.encode("utf-16"),
+    b'["a"]',
+    b'"a"',
+    b"7",
+    b"{",
+    b'{"a"',
+    b'{"a":',
+    b'{"a":1',
+    b'{"a":1,',
+    b'{"a":1,}',
+    b"{,}",
+    b'{"a" 1}',
+    b"{a:1}",
+    b"{1:1}",
+    b'{"a":[1,]}',
+    b'{"a":[,1]}',
+    b'{"a":[1 2]}',
+    b'{"a":[1}}',
+    b'{"a":{"b":1]}',
+    b'{"a":["b" "c"]}',
+    b'{"a":1"b"}',
+    b'{"a":NaN,"b":[Infinity,-Infinity]}',
+    b'{"a":nan}',
+    b'{"a":inf}',
+    b'{"a":+1}',
+    b'{"a":01}',
+    b'{"a":1.}',
+    b'{"a":.5}',
+    b'{"a":-}',
+    b'{"a":-0,"b":-0.0,"c":1e400,"d":1e-400,"e":1E+2,"f":1e99999999999999999999}',
+    b'{"a":0.1,"b":123456789012345678901234567890,"c":[1.0,2]}',
+    b'{"a":%b}' % (b"9" * 4300),
+    b'{"a":%b}' % (b"9" * 4301),
+    b'{"a":truefalse}',
+    b'{"a":[true,false,null],"b":True}',
+    b'{"a":"\xff"}',
+    b'{"a":"\xed\xa0\x80"}',
+    b'{"a":"\\ud800"}',
+    b'{"a":"\\udc00\\ud800"}',
+    b'{"a":"\\ud83d\\ude00","b":"\xf0\x9f\x98\x80"}',
+    b'{"a":"\\u00zz"}',
+    b'{"a":"\\x41"}',
+    b'{"a":"\\"}',
+    b'{"a":"\\\\"}',
+    b'{"a":"tab\t"}',
+    b'{"a":"\\u0000\x7f"}',
+    b'{"a":1/**/}',
+    b"{'a':1}",
+    b'{"a":1,"a":1}',
+    b'{"a":1,"\\u0061":1}',
+    b'{"a":[],"a":1}',
+    b'{"a":{"b":1,"c":2,"b":3}}',
+    b'{"a":[{"b":[],"b":[]}]}',
+    b'{"a:":":","a":"::"}',
+    b'{"":{"":[[],{},[{}]]}}',
+    b'{"a":["]","[","}"],"b":{"c":"}","d":"{"},"e":["a]"],"f":["\\"]}',
+    b'{"a":["]]","b":1}',
+    b'{"a":[1}],"b":{"c":1]}}',
+]
+
+
+@pytest.mark.parametrize("body", ODD)
+def test_odd_documents(body: bytes) -> None:
+    """Each is refused or read as one call does it."""
+    assert found(body) == expected(body)
+
+
+@pytest.mark.parametrize("opening, closing", [(b"[", b"]"), (b'{"a":', b"}")])
+@pytest.mark.parametrize("inmost", [b"0", b"[]", b"{}", b"[0]"])
+def test_depth(opening: bytes, closing: bytes, inmost: bytes) -> None:
+    """The deepest body that one call reads is read, a deeper one refused."""
+    verdicts = []
+    for depth in range(MAX_DEPTH - 3, MAX_DEPTH + 1):
+        body = b'{"a":' + opening * depth + inmost + closing * depth + b"}"
+        verdicts.append(found(body) is not None)
+        assert verdicts[-1] == (expected(body) is not None)
+    assert set(verdicts) == {True, False}
+
+
+def test_no_call_parses_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser is given pieces; only a single text may be longer than one, and it has a bound too."""
+    lengths = []
+
+    def parsed(piece: bytes, **options: Any) -> Any:
+        lengths.append(len(piece))
+        return from_json(piece, **options)
+
+    monkeypatch.setattr(large_bodies, "from_json", parsed)
+    words = b",".join([b'"word"'] * 100_000)
+    pairs = b",".join(b'"n%d":0' % number for number in range(50_000))
+    assert found(b'{"a":[[%b]],"b":{"c":{%b}}}' % (words, pairs)) is not None
+    assert max(lengths) <= large_bodies.PIECE_BYTES + 2
+    assert kind(b'{"a":"%b"}' % (b'\\"' * 1_000_000)) == (["body"], "too_long")
+    assert max(lengths) <= 2 * large_bodies.LONGEST_RUN_BYTES
+
+
+@pytest.mark.parametrize(
+    "body, place",
+    [
+        (b'{"requests":[1,2,3,4,5,', ["body", "requests"]),
+        (b'{"requests":[{},{},{},{},{},', ["body", "requests"]),
+        (b'{"other":[%b' % (b"1," * 11), ["body"]),
+        (b"{%b" % b"".join(b'"n%d":[],' % number for number in range(20)), ["body"]),
+    ],
+)
+def test_what_makes_the_whole_body_invalid_ends_the_reading(body: bytes, place: list[str]) -> None:
+    """Too long a list at the top, or too many names: what follows is not looked at."""
+    assert kind(body) == (place, "too_long")
+
+
+def test_what_makes_an_element_invalid_is_left_to_it() -> None:
+    """A long list keeps its length and a large object one name too many, without most of their values."""
+    body = {"requests": [{"a": list(range(30)), "b": [[0]] * 30}, {f"n{n}": [n] for n in range(30)}, {"a": 1}]}
+    first, second, third = read(json.dumps(body).encode(), LONGEST)["requests"]
+    assert (len(first["a"]), len(first["b"]), first["b"][-1]) == (30, 30, None)
+    assert list(second) == [f"n{n}" for n in range(9)]
+    assert third == {"a": 1}
+
+
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        (b'{"a":[%b[]]}' % (b'["x"],' * 100_000), "too_many_values"),
+        (b'{"a":["x"%b]}' % (b',"x"' * 1_000_000), "too_many_values"),
+        (b'{"a":"%b"}' % (b"x" * 300_000), "too_long"),
+    ],
+)
+def test_values_are_counted_before_any_is_read(body: bytes, reason: str) -> None:
+    """Too many of them, or one that is too long."""
+    assert kind(body, ROOMY) == (["body"], reason)
+
+
+@pytest.mark.parametrize("step", [1_000, large_bodies.PIECE_BYTES, 10**7])
+def test_blanks_between_tokens_may_be_of_any_length(step: int) -> None:
+    """They say nothing, however many there are and however they come."""
+    blanks = b" \t\n\r" * 100_000
+    tokens = [b"{", b'"a"', b":", b"[", b"1", b",", b'"x  y"', b"]", b"}"]
+    for place in range(len(tokens) + 1):
+        body = b"".join([*tokens[:place], blanks, *tokens[place:]])
+        large = LargeBody(LONGEST)
+        for start in range(0, len(body), step):
+            large.feed(body[start : start + step])
+            while not large.hungry:
+                large.work()
+        large.end()
+        while large.value is None:
+            large.work()
+        assert large.value == {"a": [1, "x  y"]}
+
+
+def test_a_text_of_blanks_stays_longer_than_any_that_is_valid() -> None:
+    """What is dropped of it changes no verdict."""
+    with pytest.raises(ValidationFailed):
+        parse(RecommendRequest, found(b'{"user_features": {"a": "%b"}}' % (b" " * 100_000)))
+
+
+TEXTS = b"""{"0":{"1":"2","a":[1,"3","4",{},2,"5"]},"b":"6","c":[["7"],"8",["9",[]]]}"""
+
+
+@pytest.mark.parametrize("place", range(9))
+def test_the_longest_texts_among_the_longest_blanks(place: int) -> None:
+    """Wherever two of them stand in a body, and in what has come of it, they are still read."""
+    text, between, around = b"x" * 130_000, b" " * 60_000, b" " * 125_000
+    rest = TEXTS.removeprefix(b"{")
+    rest = rest.replace(b'"%d"' % place, around + b'"%d%b"' % (place, text) + between)
+    rest = rest.replace(b'"%d"' % (place + 1), between + b'"%b"' % text + around)
+    for lead in range(0, 600_000, 30_000):
+        body = b'{"lead":["%b"],%b' % (b'","'.join([b"x" * 1000] * (lead // 1000)), rest)
+        assert found(body) == expected(body)
+
+
+def test_what_has_come_is_read_and_let_go() -> None:
+    """Of a body that goes on and on, no more stays than is needed to read on; a refusal needs no end."""
+    large = LargeBody(ROOMY)
+    part = b'"%b",' % (b"x" * 1000) * 60
+    large.feed(b'{"a":{"b":[')
+    for _ in range(100):
+        large.feed(part)
+        work(large)
+        assert len(large._window) + len(large._came) <= 4 * AHEAD_BYTES
+    large = LargeBody(LONGEST)
+    with pytest.raises(ValidationFailed, match="at most 10 items"):
+        large.feed(b'{"a":[')
+        for _ in range(2 * AHEAD_BYTES // len(part)):
+            large.feed(part)
+            work(large)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"a":[%b]}' % b",".join([b'["x",[]]'] * 1000),
+        b'{"a":[%b]}' % b",".join([b'"word"'] * 10_000),
+        b'{"a":{"b":[],%b}}' % b",".join(b'"%d":0' % n for n in range(10_000)),
+    ],
+)
+def test_a_step_is_short(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader stops at each token when its time is over, and goes on from there."""
+    monkeypatch.setattr(large_bodies, "SLICE_S", 0.0)
+    monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
+    large = LargeBody(ROOMY)
+    large.feed(body)
+    large.end()
+    steps = 0
+    while not large.hungry:
+        large.work()
+        steps += 1
+    assert steps > 700
+    assert repr(large.value) == expected(body)

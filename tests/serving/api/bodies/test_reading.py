@@ -1,0 +1,126 @@
+"""Bodies as they come from a server: whole, in parts, too large, too slow, or never."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from svc.errors import BodyTimeout, PayloadTooLargeForRequest, ValidationFailed
+from svc.serving.api.bodies import large_bodies
+from svc.serving.api.bodies.large_bodies import LargeBody
+from svc.serving.api.bodies.reading import SMALL_BYTES, Bodies, Body
+from svc.serving.transport.messages import ClientGone
+from svc.settings import Settings
+from tests.serving.sent import Sent
+
+CAP = 4 << 20
+LARGE = json.dumps({"user_features": {"text": ["x" * 8000] * 100}}).encode()
+
+
+def sent(body: bytes, *, part: int = 1 << 16, pause_s: float = 0.0, breaks_off: bool = False) -> Sent:
+    """A request whose body comes in parts of this size."""
+    parts = [body[start : start + part] for start in range(0, len(body), part)]
+    return Sent("POST", b"/", parts=parts, pause_s=pause_s, breaks_off=breaks_off)
+
+
+def take(client: Sent, **headers: str) -> Body:
+    bodies = Bodies(Settings(max_body_bytes=CAP, client_timeout_s=10))
+    named = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+    return trio.run(bodies.take, client.receive, named, clock=MockClock(autojump_threshold=0))
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"x" * SMALL_BYTES])
+@pytest.mark.parametrize("part", [1000, SMALL_BYTES])
+def test_small_bodies_are_left_as_they_are(body: bytes, part: int) -> None:
+    """However they come, and whether or not their length was declared."""
+    assert take(sent(body, part=part)) == body
+    assert take(sent(body, part=part), content_length=str(len(body))) == body
+
+
+@pytest.mark.parametrize("part", [100, 5000, 1 << 16, 1 << 20])
+def test_large_bodies_are_read(part: int) -> None:
+    """What they say comes out."""
+    assert take(sent(LARGE, part=part)) == json.loads(LARGE)
+
+
+def test_a_body_that_came_with_its_head_is_not_waited_for() -> None:
+    """It is what was given; the declared length counts for it too."""
+    bodies = Bodies(Settings(max_body_bytes=CAP))
+    client = sent(b"other")
+    assert trio.run(bodies.take, client.receive, {b"content-length": b"2"}, b"{}") == b"{}"
+    with pytest.raises(PayloadTooLargeForRequest):
+        trio.run(bodies.take, client.receive, {b"content-length": b"%d" % (CAP + 1)}, b"{}")
+    assert client.taken == 0
+
+
+def test_a_refused_body_is_still_taken_to_its_end() -> None:
+    """A client that sends before it listens gets to hear why."""
+    client = sent(b'{"exclude_items":[%b"i"]}' % (b'"i",' * 500_000))
+    with pytest.raises(ValidationFailed, match="exclude_items: List should have at most 1000 items"):
+        take(client)
+    assert client.taken == 31
+    with pytest.raises(ValidationFailed, match="Invalid JSON at or after byte 800"):
+        take(sent(LARGE[:-1]))
+
+
+@pytest.mark.parametrize("size", [0, 10, 100_000])
+def test_a_client_that_leaves(size: int) -> None:
+    """Nobody is there to be told what is wrong with a part of a body."""
+    with pytest.raises(ClientGone):
+        take(sent(b"[" * size, breaks_off=True))
+
+
+def test_too_large_a_body() -> None:
+    """It is refused by its declared length, whatever that is, before it is read, or where it goes beyond the cap."""
+    for declared in (str(CAP + 1), "9" * 5000):
+        client = sent(LARGE)
+        with pytest.raises(PayloadTooLargeForRequest, match=f"larger than {CAP} bytes"):
+            take(client, content_length=declared)
+        assert client.taken == 0
+    with pytest.raises(PayloadTooLargeForRequest):
+        take(sent(b'"' + b'"a' * CAP))
+
+
+def test_a_slow_body() -> None:
+    """It has the client timeout, and a second more for each MiB that has come."""
+    with pytest.raises(BodyTimeout, match="within 10 seconds"):
+        take(sent(b"{}", pause_s=11))
+    spaced = b" " * 60_000 + b'"x"'
+    assert take(sent(b'{"a":[%b]}' % b",".join([spaced] * 35), pause_s=0.33)) == {"a": ["x"] * 35}
+    with pytest.raises(BodyTimeout):
+        take(sent(LARGE, pause_s=1))
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the turns of the event loop."""
+
+    count = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+def test_large_bodies_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many there are: in no turn of the event loop are two steps made."""
+    turns, steps = Turns(), []
+    work = LargeBody.work
+
+    def counted(body: LargeBody) -> None:
+        steps.append(turns.count)
+        work(body)
+
+    monkeypatch.setattr(large_bodies, "SLICE_S", 0.0)
+    monkeypatch.setattr(LargeBody, "work", counted)
+
+    async def main() -> None:
+        bodies = Bodies(Settings(max_body_bytes=CAP, client_timeout_s=10))
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(bodies.take, sent(LARGE).receive, {})
+
+    trio.run(main, instruments=[turns])
+    assert len(steps) > 20
+    assert len(set(steps)) == len(steps)

@@ -1,0 +1,103 @@
+"""Bodies of requests: a long one is read in another way than a short one, and must mean the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from svc.errors import ValidationFailed
+from svc.serving.api.bodies import requests
+from svc.serving.api.bodies.parsing import Rejected, parse
+from svc.serving.api.bodies.requests import RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest
+from tests.serving.bodies import read
+
+FEATURES = {
+    "year": 1999,
+    "score": 0.5,
+    "genres": ["a", "b", None],
+    "old": True,
+    "text": "\u00e4\ud83d\ude00",
+    "no": None,
+}
+BODIES = {
+    RecommendRequest: [
+        b'{"user_id": "u1", "limit": 10.0, "exclude_items": ["a"], "include_seen": true}',
+        json.dumps({"user_features": FEATURES, "limit": 3}).encode(),
+        b'{"user_id": 5}',
+        b'{"user_id": "u", "limit": "10"}',
+        b'{"user_id": "u", "limit": 0, "other": 1}',
+        b'{"user_features": {"a": NaN}}',
+        b'{"user_features": {"a": 1e999, "b": {"c": 1}}}',
+        b'{"user_id": "u", "user_id": "v"}',
+        b'["u"]',
+        b'"u"',
+        b'{"user_id": "\\ud800"}',
+        b'{"user_id": "u"',
+        b"\xff{}",
+        b'{"user_id": ' + b"[" * 300,
+        json.dumps({"user_id": "u", "exclude_items": ["a", 1, "b" * 257] * 300}).encode(),
+        json.dumps({"user_features": {"a": ["x"] * 1001, "b": "x" * 8193, "c": [[1]]}}).encode(),
+    ],
+    RelatedRequest: [
+        json.dumps(
+            {"seed_items": ["i1"], "item_features": {"x": FEATURES, "y": {}}, "user_features": FEATURES}
+        ).encode(),
+        b'{"seed_items": []}',
+        b'{"item_features": {"x": {"a": 1}, "y": 2}}',
+    ],
+    RecommendBatch: [
+        b'{"requests": [{"user_id": "u1"}, {"user_id": 5}, {}, 7, {"user_id": "u"}], "include_metadata": true}',
+        b'{"requests": []}',
+        b'{"requests": [{"user_id": "u", "user_id": "v"}]}',
+        b'{"requests": [{"user_id": "u"}, {"user_id": "v", "limit": NaN}]}',
+        json.dumps({"requests": [{"user_id": "u", "exclude_items": ["i"] * 2000}, {"user_id": "u"}]}).encode(),
+        json.dumps({"requests": [{f"n{n}": n for n in range(2000)}, {"user_id": "u"}]}).encode(),
+    ],
+    RelatedBatch: [json.dumps({"requests": [{"item_features": FEATURES}, {"seed_items": ["a", "b"]}]}).encode()],
+}
+
+
+Parse = Callable[[Any, bytes], Any]
+
+
+def in_pieces(schema: Any, body: bytes) -> Any:
+    """What becomes of a large body."""
+    return parse(schema, read(body, requests.LONGEST))
+
+
+def outcome(schema: Any, body: bytes, how: Parse) -> object:
+    """What came of it, in a form that can be compared; errors by what the client sees."""
+    try:
+        parsed = how(schema, body)
+    except ValidationFailed as error:
+        return [one["type"] if one["type"] == "json_invalid" else one for one in error.errors or []]
+    if isinstance(parsed, requests.Batch):
+        return [one.error.errors if isinstance(one, Rejected) else one for one in requests.elements(parsed)]
+    return parsed
+
+
+@pytest.mark.parametrize("schema", BODIES, ids=lambda schema: schema.__name__)
+def test_length_changes_nothing(schema: Any) -> None:
+    """Both accept the same bodies with the same values, and refuse others with the same words but for broken JSON."""
+    for body in BODIES[schema]:
+        assert outcome(schema, body, in_pieces) == outcome(schema, body, parse)
+
+
+@pytest.mark.parametrize(
+    "schema, name, most",
+    [
+        (RecommendBatch, "requests", requests.MAX_BATCH),
+        (RecommendRequest, "exclude_items", requests.MAX_EXCLUDED),
+        (RelatedRequest, "seed_items", requests.MAX_SEEDS),
+    ],
+)
+def test_a_list_that_is_too_long_is_named(schema: Any, name: str, most: int) -> None:
+    """In a small body and in a large one."""
+    body = json.dumps({name: ["i"] * (most + 1)}).encode()
+    for how in (parse, in_pieces):
+        with pytest.raises(ValidationFailed, match=f"{name}: List should have at most {most} items") as caught:
+            how(schema, body)
+        assert [(error["loc"], error["type"]) for error in caught.value.errors or []] == [(["body", name], "too_long")]

@@ -1,0 +1,111 @@
+"""Rules that reorder a page: those of a request, and those of its recipe."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from svc.recipe.filter_tree import parse_filter
+from svc.serving.models.policy import Policy, TimedBoost, TimedPin
+from tests.serving.api.verbs.test_filters import (
+    RECOMMEND,
+    RELATED,
+    fields,
+    filtering,
+    genres_of,
+    numbers,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_rules_reorder_the_page_and_say_so() -> None:
+    """Pins, boosts, limits and diversity; what a filter removed stays away and is named."""
+    async with filtering() as (client, _):
+        asked = {
+            "user_id": "u3",
+            "limit": 6,
+            "pins": [{"item_id": "i50", "position": 1}, {"item_id": "x", "position": 2}],
+        }
+        pinned = (await client.post(RECOMMEND, asked)).json
+        filtered = (await client.post(RECOMMEND, {**asked, "filter": {"genres": {"any": ["War"]}}, "limit": 3})).json
+        limited = (
+            await client.post(RECOMMEND, {"user_id": "u3", "limit": 30, "limits": [{"field": "genres", "max": 2}]})
+        ).json
+        boost = [{"filter": {"genres": {"any": ["War"]}}, "factor": 10}]
+        boosted = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 3, "boosts": boost})).json
+        diverse = (await client.post(RELATED, {"seed_items": ["i3"], "limit": 9, "diversity": 0.7})).json
+    assert numbers(pinned)[1] == 50
+    assert pinned["items"][1]["reason"] == ["pinned"]
+    assert pinned["ignored_items"] == ["x"]
+    assert "reason" not in pinned["items"][0]
+    assert 50 in numbers(filtered)
+    assert "War" in genres_of(50)
+    for genre in ("Comedy", "Drama", "War"):
+        assert sum(genre in genres_of(item) for item in numbers(limited)) <= 2
+    assert all("War" in genres_of(item) for item in numbers(boosted))
+    assert all(item["reason"] == ["boosted"] for item in boosted["items"])
+    assert any(item.get("reason") == ["diversified"] for item in diverse["items"])
+
+
+RULES: list[tuple[dict[str, Any], list[str | int], str]] = [
+    ({"explain": 0}, ["body", "explain"], "greater than or equal to 1"),
+    ({"explain": 11}, ["body", "explain"], "less than or equal to 10"),
+    ({"diversity": 1.5}, ["body", "diversity"], "less than or equal to 1"),
+    ({"limits": [{"field": "genre", "max": 1}]}, ["body", "limits", 0, "field"], "did you mean 'genres'?"),
+    ({"limits": [{"field": "year", "max": 1}]}, ["body", "limits", 0, "field"], "numbers cannot be limited"),
+    ({"limits": [{"field": "genres", "max": 1}] * 2}, ["body", "limits", 1, "field"], "keep one"),
+    ({"limits": [{"field": "genres", "max": 0}]}, ["body", "limits", 0, "max"], "greater than or equal to 1"),
+    ({"limits": [{"field": "genres", "max": 1}] * 5}, ["body", "limits"], "at most 4"),
+    ({"boosts": [{"filter": {"yeah": {}}, "factor": 2}]}, ["body", "boosts", 0, "filter", "yeah"], "'year'"),
+    ({"boosts": [{"filter": {"year": {"gt": 1}}, "factor": 11}]}, ["body", "boosts", 0, "factor"], "equal to 10"),
+    ({"boosts": [{"factor": 2}]}, ["body", "boosts", 0, "filter"], "required"),
+    ({"pins": [{"item_id": "a", "position": 1}, {"item_id": "a", "position": 2}]}, ["body", "pins", 1], "same item_id"),
+    (
+        {"pins": [{"item_id": "a", "position": 1}, {"item_id": "b", "position": 1}]},
+        ["body", "pins", 1],
+        "same position",
+    ),
+    ({"pins": [{"item_id": "a", "position": 1000}]}, ["body", "pins", 0, "position"], "less than 1000"),
+    ({"pins": [{"item_id": f"i{n}", "position": n} for n in range(17)]}, ["body", "pins"], "at most 16"),
+]
+
+
+@pytest.mark.parametrize("case", RULES, ids=lambda case: json.dumps(case[0])[:40])
+async def test_wrong_rules_are_refused_with_their_place(case: tuple[dict[str, Any], list[str | int], str]) -> None:
+    """422 with the place and the way out."""
+    more, place, words = case
+    async with filtering() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
+    assert answer.status == 422
+    error = answer.json["errors"][0]
+    assert error["loc"][: len(place)] == place
+    assert words in error["msg"]
+
+
+async def test_the_recipes_rules_hold_until_a_request_says_otherwise() -> None:
+    """Each key by itself; an empty list switches it off; an entry whose time has not come or is over does nothing."""
+    soon = Policy(
+        diversity=0.5,
+        limits=(("genres", 1),),
+        boosts=(TimedBoost(parse_filter({"year": {"gt": 0}}, fields().kinds), 3.0, until=1.0),),
+        pins=(TimedPin("i50", 0), TimedPin("i51", 1, since=1e12)),
+    )
+    off = {"diversity": 0, "limits": [], "boosts": [], "pins": []}
+    async with filtering(soon) as (client, _):
+        ruled = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5})).json
+        plain = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5, **off})).json
+        own = (
+            await client.post(
+                RECOMMEND, {"user_id": "u3", "limit": 5, **off, "pins": [{"item_id": "i52", "position": 0}]}
+            )
+        ).json
+    async with filtering() as (client, _):
+        expected = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5})).json
+    assert ruled["items"][0]["item_id"] == "i50"
+    assert "i51" not in [item["item_id"] for item in ruled["items"][:2]]
+    assert not any("boosted" in item.get("reason", ()) for item in ruled["items"])
+    assert plain["items"] == expected["items"]
+    assert numbers(own)[0] == 52

@@ -1,0 +1,212 @@
+"""Spans: one for each request, within the caller's trace, and nothing of them where they are off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+from structlog.contextvars import get_contextvars
+from structlog.testing import capture_logs
+
+from svc import events
+from svc.errors import ConfigError
+from svc.serving import run
+from svc.serving.api.application import Application
+from svc.serving.api.observe import spans
+from svc.serving.api.observe.spans import LastWords, Spans, ToldExporter
+from tests.serving.api.observe.test_tracing import GIVEN, SPAN, TRACE
+from tests.serving.client import Client, serving
+from tests.serving.sent import Sent
+
+MOVIES = "/v1/recipes/movies:recommend"
+
+
+class Collected:
+    """Spans of a server, kept in memory."""
+
+    def __init__(self) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(sampler=sampling.DEFAULT_ON, shutdown_on_exit=False)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.spans = Spans(provider)
+
+    def take(self) -> list[ReadableSpan]:
+        """What ended since the last call, in the order in which it ended."""
+        ended = self._exporter.get_finished_spans()
+        self._exporter.clear()
+        return list(ended)
+
+
+def traced(client: Client) -> tuple[Client, Collected]:
+    """The same server with spans."""
+    state = client.app._state
+    collected = Collected()
+    state.spans = collected.spans
+    return Client(Application(state)), collected
+
+
+def context(span: ReadableSpan) -> Any:
+    assert span.context is not None
+    return span.context
+
+
+@pytest.mark.anyio
+async def test_a_request_is_a_span_of_the_callers_trace() -> None:
+    """It hangs below the caller's span, says what was asked and answered, and its id is in the answer."""
+    async with serving() as (plain, _):
+        client, collected = traced(plain)
+        answer = await client.post(MOVIES, {"user_id": "u3"}, headers={"traceparent": GIVEN, "x-request-id": "mine"})
+    step, span = collected.take()
+    assert (span.name, span.kind) == ("POST /v1/recipes/{name}:recommend", SpanKind.SERVER)
+    assert span.parent is not None
+    assert (f"{span.parent.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, SPAN)
+    assert answer.headers["traceparent"] == f"00-{TRACE}-{context(span).span_id:016x}-01"
+    assert dict(span.attributes or {}) == {
+        "http.request.method": "POST",
+        "http.route": "/v1/recipes/{name}:recommend",
+        "http.response.status_code": 200,
+        "svc.recipe": "movies",
+        "svc.request_id": "mine",
+        "svc.model_version": answer.headers["x-svc-model-version"],
+    }
+    assert span.status.status_code is StatusCode.UNSET
+    assert step.name == "rank"
+    assert step.parent is not None
+    assert step.parent.span_id == context(span).span_id
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("verb", ["recommend", "batch-recommend"])
+async def test_spans_change_no_answer(verb: str) -> None:
+    """Body and headers are those of a server without spans, but for the step that the trace names."""
+    body = {"user_id": "u3"} if verb == "recommend" else {"requests": [{"user_id": "u3"}, {"user_id": "?"}]}
+    headers = {"x-request-id": "same"}
+    async with serving() as (plain, _):
+        expected = await plain.post(f"/v1/recipes/movies:{verb}", body, headers=headers)
+        client, collected = traced(plain)
+        assert await client.post(f"/v1/recipes/movies:{verb}", body, headers=headers) == expected
+    assert [span.name for span in collected.take()] == ["rank", f"POST /v1/recipes/{{name}}:{verb}"]
+
+
+@pytest.mark.anyio
+async def test_without_a_callers_trace_a_request_begins_one() -> None:
+    """It is in the log and in no header; the next request of the task begins another."""
+    async with serving() as (plain, _):
+        client, collected = traced(plain)
+        with capture_logs() as records:
+            answers = [await client.post("/v1/recipes/none:recommend", {}) for _ in range(2)]
+        assert "trace_id" not in get_contextvars()
+    first, second = collected.take()
+    assert first.parent is second.parent is None
+    assert context(first).trace_id != context(second).trace_id
+    assert all("traceparent" not in answer.headers for answer in answers)
+    assert records
+
+
+@pytest.mark.anyio
+async def test_a_caller_that_does_not_sample_gets_no_span() -> None:
+    """The flag of the caller decides, as OpenTelemetry's default sampler has it; the answer keeps the flag."""
+    async with serving() as (plain, _):
+        client, collected = traced(plain)
+        answer = await client.post(MOVIES, {"user_id": "u3"}, headers={"traceparent": GIVEN[:-1] + "0"})
+    assert answer.headers["traceparent"].endswith("-00")
+    assert collected.take() == []
+
+
+@pytest.mark.anyio
+async def test_errors_of_the_server_are_errors_of_the_span() -> None:
+    """A 5xx is marked, a 4xx is the caller's; a wrong method or path makes no new name."""
+    async with serving() as (plain, _):
+        client, collected = traced(plain)
+        await client.post("/v1/recipes/broken:recommend", {"user_id": "u3"})
+        await client.post("/v1/recipes/movies:recommend", {"user_id": "?"})
+        await client.call("BREW", "/coffee")
+        await client.get("/v1/recipes")
+    failed, missing, unknown, listed = (span for span in collected.take() if span.name != "rank")
+    assert (failed.status.status_code, (failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "500")
+    assert missing.status.status_code is StatusCode.UNSET
+    assert (missing.attributes or {})["http.response.status_code"] == 404
+    assert unknown.name == "_OTHER"
+    assert "http.route" not in (unknown.attributes or {})
+    assert listed.name == "GET /v1/recipes"
+
+
+@pytest.mark.anyio
+async def test_probes_make_no_spans() -> None:
+    """Orchestrators ask every second."""
+    async with serving() as (plain, _):
+        client, collected = traced(plain)
+        for path in ("/v1/health", "/v1/health/live", "/v1/health/ready"):
+            await client.get(path)
+    assert collected.take() == []
+
+
+@pytest.mark.anyio
+async def test_a_client_that_leaves_ends_its_span() -> None:
+    """The span says so, and has no status."""
+    async with serving() as (plain, _):
+        client, collected = traced(plain)
+        headers = [(b"host", b"localhost:8080"), (b"content-length", b"20")]
+        sent = Sent("POST", MOVIES.encode(), headers, breaks_off=True)
+        assert await client.app(sent) is None
+    (span,) = collected.take()
+    assert (span.attributes or {})["error.type"] == "client_gone"
+    assert "http.response.status_code" not in (span.attributes or {})
+
+
+class Flaky:
+    """An exporter that fails while told to."""
+
+    def __init__(self) -> None:
+        self.fails = True
+        self.words: LastWords | None = None
+
+    def export(self, batch: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.FAILURE if self.fails else SpanExportResult.SUCCESS
+
+    def shutdown(self) -> None:
+        """Nothing is open."""
+
+
+def test_a_collector_that_fails_is_told_once() -> None:
+    """One event when it begins, one with the number of lost spans when it works again."""
+    flaky = Flaky()
+    exporter = ToldExporter(flaky, LastWords())
+    batch: list[Any] = [object(), object()]
+    with capture_logs() as records:
+        for fails in (True, True, False, False, True):
+            flaky.fails = fails
+            exporter.export(batch)
+    failed, resumed = events.SPANS_EXPORT_FAILED.name, events.SPANS_EXPORT_RESUMED.name
+    assert [record["event"] for record in records] == [failed, resumed, failed]
+    assert records[1]["lost"] == 4
+
+
+def test_a_wrong_variable_of_opentelemetry_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is a configuration error, not a traceback."""
+    monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "1000000")
+    with pytest.raises(ConfigError, match="OTEL_"):
+        spans.create()
+
+
+def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`SVC_OTEL_ENABLED=1` is asked for and cannot be had: exit 8, with what to install."""
+    monkeypatch.delattr("svc.serving.api.observe.spans")
+    monkeypatch.delitem(sys.modules, "svc.serving.api.observe.spans")
+    monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
+    with pytest.raises(ConfigError, match=r"svc-recommender\[otel\]"):
+        run._spans()
+
+
+def test_off_nothing_of_it_is_imported() -> None:
+    """The server's modules name the SDK in one file, which only SVC_OTEL_ENABLED=1 imports."""
+    code = "import sys, svc.serving.run; print(sorted(name for name in sys.modules if 'opentelemetry' in name))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

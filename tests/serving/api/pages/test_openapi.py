@@ -1,0 +1,101 @@
+"""The OpenAPI document and the reference page say what the server raises."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from svc import __version__
+from svc.errors import ApiError
+from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, RecommendRequest, RelatedRequest
+from svc.serving.api.pages.openapi import document
+
+REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
+ERRORS_PAGE = REFERENCE / "errors.md"
+API_PAGE = REFERENCE / "api.md"
+
+
+def api_errors() -> dict[str, int]:
+    """Status by code of every ApiError."""
+    return {kind.code: kind.http_status for kind in ApiError.__subclasses__()}
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from ([value["$ref"]] if "$ref" in value else [])
+        value = list(value.values())
+    if isinstance(value, list):
+        for part in value:
+            yield from references(part)
+
+
+def test_every_error_is_on_the_page_with_its_status() -> None:
+    """docs/reference/errors.md lists exactly the codes that exist."""
+    rows = re.findall(r"^\| (\d+) \| `([A-Z_]+)` \|", ERRORS_PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert {code: int(status) for status, code in rows} == api_errors()
+
+
+def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
+    """All codes but those of unknown paths and methods stand as examples, under their status."""
+    found: dict[str, int] = {}
+    for path in document(__version__, has_keys=True, has_metrics=True)["paths"].values():
+        for operation in (value for key, value in path.items() if key in ("get", "post")):
+            for status, response in operation["responses"].items():
+                for code in response["content"].get("application/json", {}).get("examples", {}):
+                    found[code] = int(status)
+    expected = api_errors()
+    assert found == {code: expected[code] for code in expected if code not in ("NOT_FOUND", "METHOD_NOT_ALLOWED")}
+
+
+def test_every_reference_leads_somewhere() -> None:
+    """No $ref of the document points outside its components."""
+    whole = document(__version__, has_keys=True, has_metrics=True)
+    known = {f"#/components/schemas/{name}" for name in whole["components"]["schemas"]}
+    assert set(references(whole)) <= known
+
+
+def test_the_page_lists_every_operation() -> None:
+    """docs/reference/api.md has exactly the document's operations, and says which ask for a key."""
+    paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
+    expected = {
+        (method.upper(), path): "yes" if "security" in path_item[method] else "no"
+        for path, path_item in paths.items()
+        for method in path_item.keys() & {"get", "post"}
+    }
+    rows = re.findall(r"^\| (GET|POST) \| `(/v1/[^`]+)` \| (yes|no) \|", API_PAGE.read_text("utf-8"), re.MULTILINE)
+    assert {(method, path): key for method, path, key in rows} == expected
+
+
+def bounds(schema: dict[str, Any]) -> set[str]:
+    """The numbers that limit a value: of its text, its length or its size."""
+    kinds = [schema, *schema.get("anyOf", [])]
+    names = ("minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "maxProperties")
+    return {str(kind[name]) for kind in kinds for name in names if kind.get(name)}
+
+
+def test_the_page_lists_every_field_with_its_bounds() -> None:
+    """Each field of a request stands in a table row, with its limits; those of features in their part."""
+    page = API_PAGE.read_text("utf-8")
+    features = page.partition("## Features")[2].partition("##")[0]
+    rows: dict[str, str] = defaultdict(str)
+    for names, meaning in re.findall(r"^\| (`[a-z_`, ]+`) \|(.*)\|$", page, re.MULTILINE):
+        for name in re.findall(r"`([a-z_]+)`", names):
+            rows[name] += meaning
+    for model in (RecommendRequest, RelatedRequest, ItemSearch, PopularQuery):
+        for name, schema in model.model_json_schema()["properties"].items():
+            assert name in rows
+            told = rows[name] + (features if name.endswith("_features") else "")
+            assert bounds(schema) <= set(re.findall(r"\d+", told)), name
+
+
+def test_without_keys_nothing_asks_for_one() -> None:
+    """The document describes this server: no security scheme, no 401, no metrics."""
+    whole = document(__version__, has_keys=False, has_metrics=False)
+    assert "securitySchemes" not in whole["components"]
+    assert "/v1/metrics" not in whole["paths"]
+    assert not any(
+        "401" in op["responses"] for path in whole["paths"].values() for op in path.values() if isinstance(op, dict)
+    )

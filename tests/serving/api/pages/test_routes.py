@@ -1,0 +1,49 @@
+"""What quart answers: recipes, metrics, the description of the API, and users to try."""
+
+from __future__ import annotations
+
+import pytest
+
+from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.settings import Settings
+from tests.serving.client import serving
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_recipes_are_listed_and_described() -> None:
+    """The list names all recipes; a description reports what the artifact was built from, and keeps its kid inside."""
+    async with serving() as (client, _):
+        listed = (await client.get("/v1/recipes")).json["recipes"]
+        assert [(item["name"], item["loaded"]) for item in listed] == [
+            ("broken", True), ("movies", True), ("plain", True), ("stub", False),
+        ]  # fmt: skip
+        described = (await client.get("/v1/recipes/movies")).json
+        assert (described["algorithms"], described["metric"], described["cutoff"]) == (["IALSRecommender"], "ndcg", 20)
+        assert "kid" not in described
+        assert (await client.get("/v1/recipes/none")).json["code"] == "RECIPE_NOT_FOUND"
+        assert (await client.get("/v1/recipes/stub")).json["code"] == "RECIPE_UNAVAILABLE"
+
+
+async def test_metrics_and_openapi_can_be_off() -> None:
+    """Without metrics there is no /v1/metrics; a closed environment has no OpenAPI document."""
+    async with serving(Settings(env="production")) as (client, _):
+        assert (await client.get("/v1/metrics")).status == 404
+        assert (await client.get("/v1/openapi.json")).status == 404
+
+
+async def test_somebody_is_told_only_with_the_console() -> None:
+    """Histories are data: where people do not try recipes, they leave the server in no answer."""
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
+        assert (await client.get("/v1/recipes/movies/somebody")).status == 401
+    async with serving() as (client, _):
+        found = (await client.get("/v1/recipes/movies/somebody", query="user_id=u3")).json
+        assert (found["user_id"], found["n_history"]) == ("u3", 4)
+        assert [item["item_id"] for item in found["history"]] == ["i0", "i1", "i2", "i3"]
+        assert found["history"][1]["title"] == "Title 1"
+        anybody = (await client.get("/v1/recipes/plain/somebody")).json
+        assert anybody["n_history"] == int(anybody["user_id"][1:]) + 1
+        unknown = await client.get("/v1/recipes/movies/somebody", query="user_id=nobody")
+        assert (unknown.status, unknown.json["code"]) == (404, "UNKNOWN_USER")
+    async with serving(Settings(console=False)) as (client, _):
+        assert (await client.get("/v1/recipes/movies/somebody")).status == 404

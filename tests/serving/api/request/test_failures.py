@@ -1,0 +1,67 @@
+"""Answers that say what went wrong: status, code, and no more of the server's inside."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from svc.serving.api.request import failures
+from tests.serving.client import RECOMMEND, RELATED, serving
+
+pytestmark = pytest.mark.anyio
+
+
+CASES: list[tuple[str, str, Any, int, str]] = [
+    ("unknown user", RECOMMEND, {"user_id": "nobody"}, 404, "UNKNOWN_USER"),
+    ("unknown seeds", RELATED, {"seed_items": ["x"]}, 404, "UNKNOWN_SEED_ITEMS"),
+    (
+        "nothing left",
+        RELATED,
+        {"seed_items": ["i0"], "exclude_items": [f"i{i}" for i in range(60)]},
+        404,
+        "NO_CANDIDATES",
+    ),
+    (
+        "nothing left, cold",
+        RECOMMEND,
+        {"user_features": {}, "exclude_items": [f"i{i}" for i in range(60)]},
+        404,
+        "NO_CANDIDATES",
+    ),
+    ("unknown recipe", "/v1/recipes/none:recommend", {"user_id": "u1"}, 404, "RECIPE_NOT_FOUND"),
+    ("stub", "/v1/recipes/stub:recommend", {"user_id": "u1"}, 503, "RECIPE_UNAVAILABLE"),
+    ("stub, batch", "/v1/recipes/stub:batch-recommend", {"requests": [{"user_id": "u1"}]}, 503, "RECIPE_UNAVAILABLE"),
+    ("no features", "/v1/recipes/plain:recommend", {"user_features": {"age": 3}}, 400, "FEATURES_NOT_SUPPORTED"),
+    ("bad feature", RECOMMEND, {"user_features": {"age": 1e9}}, 400, "FEATURE_VALUE_UNUSABLE"),
+    ("broken scorer", "/v1/recipes/broken:recommend", {"user_id": "u1"}, 500, "INTERNAL_ERROR"),
+    ("bad path", "/v1/recipes/movies:explode", {}, 404, "NOT_FOUND"),
+    ("bad name", "/v1/recipes/a.b:recommend", {}, 404, "NOT_FOUND"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+async def test_failures_have_their_status_and_code(path: str, body: Any, status: int, code: str) -> None:
+    """Every error body has request_id, detail and code, and nothing of the server's inside."""
+    async with serving() as (client, _):
+        answer = await client.post(path, body, headers={"x-request-id": "abc-1"})
+    assert (answer.status, answer.json["code"]) == (status, code)
+    assert list(answer.json) == ["request_id", "detail", "code"]
+    assert answer.json["request_id"] == answer.headers["x-request-id"] == "abc-1"
+    assert "secret" not in answer.body.decode()
+
+
+async def test_tracebacks_are_paced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every failure is logged; of many within a minute only the first ones with their traceback."""
+    monkeypatch.setattr(failures, "_last_tracebacks", deque(maxlen=failures.TRACEBACKS_A_MINUTE))
+    async with serving() as (client, _):
+        with capture_logs() as logs:
+            for _ in range(3 * failures.TRACEBACKS_A_MINUTE):
+                assert (await client.post("/v1/recipes/broken:recommend", {"user_id": "u1"})).status == 500
+    failed = [record for record in logs if record["event"] == "request_failed"]
+    assert len(failed) == 3 * failures.TRACEBACKS_A_MINUTE
+    assert sum(record.get("exc_info") is not None for record in failed) == failures.TRACEBACKS_A_MINUTE

@@ -1,0 +1,44 @@
+"""One request: its id, its key, and a client that leaves while the key is checked."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from svc.serving.api.access import authentication
+from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from tests.serving.client import RECOMMEND, serving
+from tests.serving.sent import Sent
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_request_ids_are_taken_when_well_formed() -> None:
+    """A good X-Request-ID comes back; a bad one is replaced by 12 hex characters."""
+    async with serving() as (client, _):
+        good = await client.get("/v1/health", headers={"x-request-id": "A_b-9"})
+        bad = await client.get("/v1/health", headers={"x-request-id": "a b\t"})
+    assert good.headers["x-request-id"] == "A_b-9"
+    assert len(bad.headers["x-request-id"]) == 12
+    int(bad.headers["x-request-id"], 16)
+
+
+async def test_a_client_that_leaves_is_not_kept_until_its_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood whose clients do not wait costs no memory: a refusal that nobody waits for is not waited for."""
+    monkeypatch.setattr(authentication, "REFUSALS_PER_S", 0.01)
+    monkeypatch.setattr(authentication, "REFUSALS_AT_ONCE", 0.0)
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
+        headers = [(b"host", b"localhost"), (b"x-api-key", new_api_key().encode())]
+        leaving = Sent("POST", RECOMMEND.encode(), headers, leaves_s=1)
+        started = trio.current_time()
+        assert await client.app(leaving) is None
+        assert trio.current_time() - started < 5
+
+
+async def test_what_came_while_a_key_was_checked_is_not_lost() -> None:
+    """The first request with a key may bring its body in parts."""
+    key = new_api_key()
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}")) as (client, _):
+        parts = [bytes([byte]) for byte in b'{"user_id":"u1"}']
+        answer = await client.call("POST", RECOMMEND, parts, headers={"x-api-key": key})
+    assert answer.status == 200

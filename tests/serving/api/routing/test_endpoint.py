@@ -1,0 +1,35 @@
+"""One endpoint, and the route of a path to it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from svc.errors import MethodNotAllowed
+from svc.serving.api.routing.endpoint import Endpoint
+from svc.serving.api.routing.endpoints import ENDPOINTS, Router
+
+
+def test_a_row_says_whether_it_is_public() -> None:
+    """Nobody can add an endpoint without a word on it."""
+    field = next(field for field in dataclasses.fields(Endpoint) if field.name == "public")
+    assert field.default is field.default_factory is dataclasses.MISSING
+    with pytest.raises(TypeError, match="public"):
+        Endpoint(name="new", path="/v1/new")  # type: ignore[call-arg]
+
+
+def test_methods_are_case_sensitive() -> None:
+    """HEAD goes where GET goes; every other method, in whatever letters, is told which there are."""
+    router = Router(ENDPOINTS)
+    health, verb = router.find("/v1/health"), router.find("/v1/recipes/a:recommend")
+    assert health is not None
+    assert verb is not None
+    assert health.endpoint("HEAD") is health.endpoint("GET")
+    for method in ("get", "Get", "POST", "OPTIONS", ""):
+        with pytest.raises(MethodNotAllowed) as caught:
+            health.endpoint(method)
+        assert caught.value.fields["allow"] == ["GET", "HEAD"]
+    with pytest.raises(MethodNotAllowed) as caught:
+        verb.endpoint("HEAD")
+    assert caught.value.fields["allow"] == ["POST"]

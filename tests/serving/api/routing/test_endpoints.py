@@ -1,0 +1,70 @@
+"""The table of endpoints: what a path leads to, and who may go there."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from svc.serving.api.pages.routes import build_routes
+from svc.serving.api.probes import DOCUMENTS
+from svc.serving.api.routing.endpoint import Endpoint
+from svc.serving.api.routing.endpoints import ENDPOINTS, PAGES, PROBES, VERBS, Router, served_with
+from svc.settings import Settings
+from tests.serving.client import serving
+
+PUBLIC = {"health", "live", "ready", "openapi"}
+
+
+def test_only_these_are_public() -> None:
+    """The public health, the description of the API and the files of the pages; whoever adds one says so here."""
+    assert {row.name for row in ENDPOINTS if row.public and row not in PAGES} == PUBLIC
+    assert {row.path for row in PAGES if not row.path.startswith("/console/")} == {"/", "/v1/docs"}
+    assert {row.name for row in ENDPOINTS if row.any_host} == {row.name for row in PROBES} == DOCUMENTS.keys()
+
+
+def test_a_name_and_a_path_stand_once() -> None:
+    """Two rows for one thing would be two answers to who may ask for it."""
+    assert max(Counter(row.name for row in ENDPOINTS).values()) == 1
+    assert max(Counter((row.method, row.path) for row in ENDPOINTS).values()) == 1
+
+
+@pytest.mark.anyio
+async def test_quart_has_the_other_rows_and_no_more() -> None:
+    """Its rules are those of the table, in the same words; it neither merges slashes nor redirects."""
+    async with serving() as (_, state):
+        rules = build_routes(state).url_map
+    expected = {row.path.replace("{name}", "<name>") for row in ENDPOINTS if row not in PROBES and row not in VERBS}
+    assert {rule.rule for rule in rules.iter_rules()} == expected
+    assert not rules.merge_slashes
+
+
+@pytest.mark.parametrize("row", ENDPOINTS, ids=lambda row: row.path)
+def test_each_row_is_found_by_its_path_only(row: Endpoint) -> None:
+    """A path that differs in anything leads nowhere, or to another row."""
+    router = Router(ENDPOINTS)
+    path = row.path.replace("{name}", "a-B_9")
+    route = router.find(path)
+    assert route is not None
+    assert (route.endpoint(row.method), route.name) == (row, "a-B_9" if "{name}" in row.path else "")
+    for other in (path + "/", path + "\n", "/" + path, path.upper() + "X", path[1:], path + "%", row.path + "{name}"):
+        assert router.find(other) is None
+
+
+@pytest.mark.parametrize("name", ["", "a" * 65, "a.b", "a b", "\u00e9", "a/b", "a\n", "{name}"])
+def test_what_cannot_name_a_recipe_leads_nowhere(name: str) -> None:
+    """The pattern of names is the recipe's own."""
+    for row in ENDPOINTS:
+        if "{name}" in row.path:
+            assert Router(ENDPOINTS).find(row.path.replace("{name}", name)) is None
+
+
+@pytest.mark.parametrize("environment", ["", "production"])
+def test_a_guarded_row_that_is_off_still_asks_for_a_key(environment: str) -> None:
+    """Only those with a key learn what is switched off."""
+    settings = Settings(env=environment)
+    rows = served_with(settings)
+    assert {row for row in ENDPOINTS if not row.public} <= set(rows)
+    assert all(row.is_served(settings) for row in rows if row.public)
+    settings = Settings(metrics_enabled=True)
+    assert all(row.is_served(settings) for row in served_with(settings))

@@ -1,0 +1,155 @@
+"""A question that was asked before is answered from memory: with the same bytes, and only while nothing has changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from svc.metrics import Metrics
+from svc.serving.api.request.state import ServerState
+from svc.serving.models.lanes import Lane
+from svc.serving.models.policy import Policy, TimedPin
+from svc.settings import Settings
+from tests.serving.client import RECOMMEND, RELATED, Client, Counting, serve, served_in, serving
+
+pytestmark = pytest.mark.anyio
+ID = {"x-request-id": "r1"}
+
+questions = st.one_of(
+    st.fixed_dictionaries(
+        {"user_id": st.sampled_from(["u1", "u3", "nobody"])},
+        optional={
+            "limit": st.sampled_from([1, 3, 60]),
+            "include_seen": st.booleans(),
+            "exclude_items": st.lists(st.sampled_from(["i50", "i51", "unknown"]), max_size=2),
+            "include_items": st.lists(st.sampled_from(["i0", "i40", "unknown"]), max_size=2),
+            "user_features": st.fixed_dictionaries({}, optional={"tag": st.just("a"), "colour": st.just("red")}),
+            "history": st.lists(st.sampled_from(["i7", "i9", "unknown"]), max_size=2),
+            "fallback": st.sampled_from(["none", "popular"]),
+            "explain": st.sampled_from([1, 3]),
+            "offset": st.sampled_from([0, 2]),
+        },
+    ),
+    st.just({"limit": 0}),
+)
+
+
+def counting(state: ServerState) -> Counting:
+    """Let the lane of `movies` count what it ranks."""
+    lane = served_in(state).lane
+    lane._model = model = Counting(lane._model)
+    return model
+
+
+async def answered(client: Client, question: object, path: str = RECOMMEND) -> bytes:
+    answer = await client.post(path, question, headers=ID)
+    assert answer.status == 200, answer.body
+    return answer.body
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(asked=st.lists(questions, min_size=1, max_size=6))
+async def test_answers_are_the_same_bytes_as_without_memory(asked: list[dict[str, Any]]) -> None:
+    async with (
+        serving(Settings(cached_answers=2)) as (remembering, _),
+        serving(Settings(cached_answers=0)) as (forgetful, _),
+    ):
+        for question in asked + asked:
+            first = await forgetful.post(RECOMMEND, question, headers=ID)
+            second = await remembering.post(RECOMMEND, question, headers=ID)
+            assert (first.status, first.body, first.headers) == (second.status, second.body, second.headers)
+
+
+async def test_a_question_is_ranked_once() -> None:
+    """The same bytes to the same verb; another verb, other bytes, or a batch are other questions."""
+    async with serving() as (client, state):
+        ranked = counting(state)
+        assert await answered(client, {"user_id": "u3"}) == await answered(client, {"user_id": "u3"})
+        assert ranked.ranked == 1
+        await answered(client, {"user_id": "u3", "limit": 9})
+        await answered(client, {"seed_items": ["i3"]}, RELATED)
+        await answered(client, {"seed_items": ["i3"]}, RELATED)
+        assert ranked.ranked == 3
+
+
+async def test_each_answer_has_the_id_of_its_own_request() -> None:
+    async with serving() as (client, _):
+        ids = {(await client.post(RECOMMEND, {"user_id": "u3"})).json["request_id"] for _ in range(3)}
+    assert len(ids) == 3
+
+
+async def test_whatever_changes_what_is_served_is_ranked_anew() -> None:
+    """Another model, another policy, another list of items: each is another object that is served."""
+    async with serving() as (client, state):
+        ranked = counting(state)
+        await answered(client, {"user_id": "u3"})
+        swapped = replace(served_in(state), model_version="sha256:" + "1" * 64)
+        for served in (swapped, swapped.under(Policy(popular_fallback=True))):
+            serve(state, served)
+            answer = json.loads(await answered(client, {"user_id": "u3"}))
+            assert answer["model_version"] == served.model_version
+        assert ranked.ranked == 3
+
+
+async def test_errors_are_not_kept() -> None:
+    async with serving() as (client, state):
+        ranked = counting(state)
+        for _ in range(2):
+            answer = await client.post(RECOMMEND, {"user_id": "u3", "include_items": ["unknown"]})
+            assert answer.json["code"] == "NO_CANDIDATES"
+        assert ranked.ranked == 2
+
+
+async def test_every_fallback_is_counted() -> None:
+    metrics = Metrics.create()
+    async with serving(metrics=metrics) as (client, _):
+        for _ in range(3):
+            await answered(client, {"user_id": "nobody", "fallback": "popular"})
+    assert 'svc_v1_fallbacks_total{recipe="movies",verb="recommend"} 3.0' in metrics.render().decode()
+
+
+async def test_long_questions_and_long_answers_are_not_kept() -> None:
+    """So the memory that they take is bounded by their number."""
+    long_question = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(300)]}
+    long_answer = {"user_id": "u3", "limit": 60, "explain": 3}
+    async with serving() as (client, state):
+        ranked = counting(state)
+        for _ in range(2):
+            await answered(client, long_question)
+            assert len(await answered(client, long_answer)) > 4096
+        assert ranked.ranked == 4
+
+
+async def test_a_body_in_parts_is_known_once_all_of_it_has_come() -> None:
+    async with serving() as (client, state):
+        ranked = counting(state)
+        for _ in range(2):
+            answer = await client.call("POST", RECOMMEND, [b'{"user_id":', b'"u3"}'])
+            assert answer.status == 200
+        assert ranked.ranked == 1
+
+
+async def test_what_is_known_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for nobody, however long the queue of its model is."""
+    async with serving(Settings(max_queue_s=0.2)) as (client, _):
+        known = await answered(client, {"user_id": "u3"})
+        monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 60.0)
+        monkeypatch.setattr(Lane, "is_free_of_singles", False)
+        assert await answered(client, {"user_id": "u3"}) == known
+        assert (await client.post(RECOMMEND, {"user_id": "u4"})).json["code"] == "OVERLOADED"
+
+
+async def test_with_rules_for_a_time_only_nothing_is_kept() -> None:
+    """They begin and end while the server runs."""
+    pin = TimedPin("i50", 0)
+    async with serving() as (client, state):
+        ranked = counting(state)
+        serve(state, served_in(state).under(Policy(pins=(pin,))))
+        for _ in range(2):
+            await answered(client, {"user_id": "u3"})
+        assert ranked.ranked == 2

@@ -1,0 +1,305 @@
+"""Filters, histories and the fallback as clients see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import trio
+
+from svc.metrics import Metrics
+from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.recipe.filter_tree import parse_filter
+from svc.recipe.serving_schema import Availability
+from svc.serving.api.request.state import ServerState
+from svc.serving.models.availability import ItemList, line_up
+from svc.serving.models.policy import Policy
+from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
+
+pytestmark = pytest.mark.anyio
+RECOMMEND = "/v1/recipes/movies:recommend"
+RELATED = "/v1/recipes/movies:recommend-related"
+BATCH = "/v1/recipes/movies:batch-recommend"
+POPULAR = "/v1/recipes/movies/popular"
+GENRES = ["Comedy", "Drama|Comedy", "War", None]
+SOURCE = {"type": "csv", "path": "list.csv"}
+
+
+def genres_of(item: int) -> set[str]:
+    return set((GENRES[item % 4] or "").split("|")) - {""}
+
+
+def fields() -> FilterFields:
+    """Items have the genres above in turn, the year 1990 + number, and every fifth none."""
+    genres = LabelField.read("genres", "multi_label", "|", [GENRES[item % 4] for item in range(N_ITEMS)], N_ITEMS)
+    years = NumberField.read("year", [1990 + item if item % 5 else None for item in range(N_ITEMS)], N_ITEMS)
+    secret = LabelField.read("secret", "categorical", "|", ["x"] * N_ITEMS, N_ITEMS)
+    return FilterFields({"genres": genres, "year": years, "secret": secret}, N_ITEMS, hidden=("secret",))
+
+
+@asynccontextmanager
+async def filtering(
+    policy: Policy | None = None, metrics: Metrics | None = None
+) -> AsyncIterator[tuple[Client, ServerState]]:
+    async with serving(metrics=metrics) as (client, state):
+        serve(state, replace(served_in(state), filters=fields()).under(policy or Policy()))
+        yield client, state
+
+
+def numbers(answer: Any) -> list[int]:
+    return [int(item["item_id"][1:]) for item in answer["items"]]
+
+
+async def test_a_page_is_full_of_items_that_satisfy_the_filter() -> None:
+    """And it is the unfiltered ranking without the others; a batch answers the same."""
+    tree = {"all": [{"genres": {"any": ["Comedy"]}}, {"not": {"year": {"gte": 2040}}}]}
+    async with filtering() as (client, _):
+        everything = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
+        found = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5, "filter": tree})).json
+        body = {"requests": [{"user_id": "u3", "limit": 5, "filter": tree}], "include_metadata": True}
+        batch = (await client.post(BATCH, body)).json
+    kept = [item for item in numbers(everything) if "Comedy" in genres_of(item) and (item < 50 or item % 5 == 0)]
+    assert numbers(found) == kept[:5]
+    assert json.dumps(batch["results"][0]["items"]) == json.dumps(found["items"])
+    assert list(found) == ["request_id", "recipe", "model_version", "items"]
+
+
+REFUSED: list[tuple[dict[str, Any], list[str | int], str]] = [
+    ({"filter": {"genre": {"any": ["x"]}}}, ["body", "filter", "genre"], "did you mean 'genres'?"),
+    ({"filter": {"secret": {"any": ["x"]}}}, ["body", "filter", "secret"], "there are genres, year"),
+    ({"filter": {"all": [{"year": {"gte": "x"}}]}}, ["body", "filter", "all", 0, "year", "gte"], "a finite number"),
+    ({"filter": []}, ["body", "filter"], "an object with exactly one key"),
+    ({"limit": 1000, "offset": 1}, ["body", "offset"], "add up to more than 1000"),
+    ({"offset": -1}, ["body", "offset"], "greater than or equal to 0"),
+    ({"offset": 1000}, ["body", "offset"], "less than 1000"),
+    ({"include_items": ["i1"] * 1001}, ["body", "include_items"], "at most 1000"),
+    ({"include_items": [1]}, ["body", "include_items", 0], "valid string"),
+    ({"history": ["i1"] * 1001}, ["body", "history"], "at most 1000"),
+    ({"history": [{"item": "i1"}]}, ["body", "history", 0], 'an object {"item_id": ..., "weight": ...}'),
+    ({"history": [{"item_id": "i1", "weight": 0}]}, ["body", "history", 0], "greater than 0"),
+    ({"history": [{"item_id": "i1", "weight": 1001}]}, ["body", "history", 0], "less than or equal to 1000"),
+    ({"history": [{"item_id": "i1", "weight": True}]}, ["body", "history", 0], "valid number"),
+    ({"history": [""]}, ["body", "history", 0], "at least 1 character"),
+    ({"history_mode": "add"}, ["body", "history_mode"], "'append' or 'replace'"),
+    ({"fallback": "all"}, ["body", "fallback"], "'none' or 'popular'"),
+]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=lambda case: json.dumps(case[0])[:40])
+async def test_wrong_fields_are_refused_with_their_place_and_a_way_out(
+    case: tuple[dict[str, Any], list[str | int], str],
+) -> None:
+    """Alone with 422; in a batch the element fails by itself."""
+    more, place, words = case
+    async with filtering() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u1", **more})
+        batch = (await client.post(BATCH, {"requests": [{"user_id": "u1", **more}, {"user_id": "u1"}]})).json
+    assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
+    (error,) = answer.json["errors"]
+    assert error["loc"][: len(place)] == place
+    assert words in error["msg"]
+    assert [result["status"] for result in batch["results"]] == ["error", "ok"]
+    assert words in batch["results"][0]["detail"]
+
+
+async def test_a_key_given_twice_in_a_filter_is_refused() -> None:
+    """JSON parsers would keep one of the two and drop the other condition."""
+    body = b'{"user_id": "u1", "filter": {"year": {"gt": 1, "gt": 2}}}'
+    async with filtering() as (client, _):
+        answer = await client.call("POST", RECOMMEND, body)
+    assert answer.status == 422
+    assert "one key twice" in answer.json["detail"]
+
+
+async def test_pages_are_cuts_of_one_ranking() -> None:
+    """Behind its end 200 without items; where nothing is left at all, 404 as ever."""
+    async with filtering() as (client, _):
+        whole = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 30})).json
+        pages = [(await client.post(RECOMMEND, {"user_id": "u3", "limit": 7, "offset": o})).json for o in (0, 7, 14)]
+        behind = await client.post(RECOMMEND, {"user_id": "u3", "limit": 7, "offset": 900})
+        nothing = await client.post(RECOMMEND, {"user_id": "u3", "offset": 1, "filter": {"genres": {"any": ["no"]}}})
+    assert [item for page in pages for item in page["items"]] == whole["items"][:21]
+    assert (behind.status, behind.json["items"]) == (200, [])
+    assert (nothing.status, nothing.json["code"]) == (404, "NO_CANDIDATES")
+
+
+async def test_include_items_ranks_the_callers_own_list() -> None:
+    """Seen items stay out of it, unknown ids are named once, in both verbs."""
+    listed = ["i9", "none", "i2", "i40", "none", "other"]
+    async with filtering() as (client, _):
+        found = (await client.post(RECOMMEND, {"user_id": "u3", "include_items": listed})).json
+        seen = (await client.post(RECOMMEND, {"user_id": "u3", "include_items": listed, "include_seen": True})).json
+        related = (await client.post(RELATED, {"seed_items": ["i9"], "include_items": listed})).json
+    assert set(numbers(found)) == {9, 40}
+    assert set(numbers(seen)) == {2, 9, 40}
+    assert set(numbers(related)) == {2, 40}
+    assert [answer["ignored_items"] for answer in (found, seen, related)] == [["none", "other"]] * 3
+
+
+async def test_the_answer_says_who_was_asking() -> None:
+    """As soon as a request names a history, its mode or the fallback."""
+    cases: list[tuple[dict[str, Any], str | None]] = [
+        ({"user_id": "u1"}, None),
+        ({"user_id": "u1", "fallback": "none"}, "user"),
+        ({"user_id": "u1", "history_mode": "append"}, "user"),
+        ({"user_id": "u1", "history": ["i30"]}, "user+history"),
+        ({"user_id": "u1", "history": ["i30"], "history_mode": "replace"}, "history"),
+        ({"history": [{"item_id": "i30", "weight": 2.5}]}, "history"),
+        ({"user_features": {"tag": "a"}, "history": ["i30"]}, "features+history"),
+        ({"user_features": {"tag": "a"}, "history": []}, "features"),
+        ({"user_id": "nobody", "fallback": "popular"}, "popular"),
+        ({"fallback": "popular"}, "popular"),
+    ]
+    async with filtering() as (client, _):
+        for body, profile in cases:
+            assert (await client.post(RECOMMEND, body)).json.get("profile") == profile, body
+
+
+async def test_unknown_history_leaves_the_answer_of_a_known_user_as_it_is() -> None:
+    """Byte for byte, but for what is said about it."""
+    async with filtering() as (client, _):
+        plain = (await client.post(RECOMMEND, {"user_id": "u1"})).json
+        asked = (await client.post(RECOMMEND, {"user_id": "u1", "history": ["x", "y", "x"]})).json
+        nothing = await client.post(RECOMMEND, {"history": []})
+        unknown = await client.post("/v1/recipes/plain:recommend", {"history": ["x"], "user_id": "nobody"})
+        features = await client.post("/v1/recipes/plain:recommend", {"history": ["i1"], "user_features": {}})
+    assert json.dumps(asked["items"]) == json.dumps(plain["items"])
+    assert (asked["profile"], asked["ignored_items"]) == ("user", ["x", "y"])
+    assert (nothing.status, nothing.json["code"]) == (404, "UNKNOWN_USER")
+    assert (unknown.status, unknown.json["code"]) == (404, "UNKNOWN_USER")
+    assert (features.status, features.json["code"]) == (400, "FEATURES_NOT_SUPPORTED")
+
+
+async def test_the_fallback_is_named_everywhere_and_counted() -> None:
+    """Field, profile, reason of each item, and a metric by verb; the recipe's default holds for silent requests."""
+    metrics = Metrics.create()
+    tree = {"genres": {"any": ["War"]}}
+    async with filtering(Policy(None, popular_fallback=True), metrics) as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "nobody", "limit": 3, "filter": tree})
+        batch = await client.post(BATCH, {"requests": [{"user_id": "nobody"}, {"user_id": "u1"}, {"user_id": "no"}]})
+        known = (await client.post(RECOMMEND, {"user_id": "u1"})).json
+        refused = await client.post(RECOMMEND, {"user_id": "nobody", "fallback": "none"})
+        listed = (await client.get(POPULAR, query="limit=60")).json
+        page = (await client.get(POPULAR, query="limit=2&offset=1")).json
+    assert answer.json["fallback"] == answer.json["profile"] == "popular"
+    assert numbers(answer.json) == [item for item in range(N_ITEMS) if "War" in genres_of(item)][:3]
+    assert list(answer.json["items"][0]) == ["item_id", "reason", "title", "year"]
+    assert answer.json["items"][0]["reason"] == ["popular"]
+    assert [result.get("fallback") for result in batch.json["results"]] == ["popular", None, "popular"]
+    assert "fallback" not in known
+    assert refused.status == 404
+    assert list(listed) == ["request_id", "recipe", "model_version", "items"]
+    assert numbers(listed)[:20] == list(range(20))  # each user of the test has seen all items up to its own number
+    assert page["items"] == listed["items"][1:3]
+    text = metrics.render().decode()
+    assert 'svc_v1_fallbacks_total{recipe="movies",verb="recommend"} 1.0' in text
+    assert 'svc_v1_fallbacks_total{recipe="movies",verb="batch-recommend"} 2.0' in text
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=1001", "offset=-1", "limit=999&offset=2", "limit=x"])
+async def test_wrong_parameters_of_popular_are_refused(query: str) -> None:
+    """With the bounds of :recommend."""
+    async with filtering() as (client, _):
+        answer = await client.get(POPULAR, query=query)
+    assert (answer.status, answer.json["code"]) == (422, "VALIDATION_ERROR")
+
+
+async def test_the_recipes_filter_holds_for_every_request() -> None:
+    """Joined with the request's own by AND; also for the fallback and the list."""
+    policy = Policy(parse_filter({"genres": {"any": ["Comedy"]}}, fields().kinds), popular_fallback=True)
+    async with filtering(policy) as (client, _):
+        known = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
+        own = (await client.post(RECOMMEND, {"user_id": "u3", "filter": {"genres": {"any": ["Drama"]}}})).json
+        related = (await client.post(RELATED, {"seed_items": ["i2"], "limit": N_ITEMS})).json
+        listed = (await client.get(POPULAR, query="limit=60")).json
+    for answer in (known, own, related, listed):
+        assert numbers(answer)
+        assert all("Comedy" in genres_of(item) for item in numbers(answer))
+    assert all("Drama" in genres_of(item) for item in numbers(own))
+
+
+async def test_the_description_names_the_fields_that_may_be_filtered() -> None:
+    """With kind and first values or range; not those that are denied."""
+    async with filtering() as (client, _):
+        described = (await client.get("/v1/recipes/movies")).json
+        plain = (await client.get("/v1/recipes/plain")).json
+    assert described["filter_fields"] == [
+        {"name": "genres", "kind": "multi_label", "values": ["Comedy", "Drama", "War"]},
+        {"name": "year", "kind": "numerical", "min": 1991.0, "max": 2049.0},
+    ]
+    assert "filter_fields" not in plain
+
+
+async def test_a_list_that_cannot_be_trusted_stops_the_recipe() -> None:
+    """Mode allow: 503 from the age of max_stale_seconds on, for singles, batches and the list; health stays."""
+    declared = Availability(source=SOURCE, id_column="id", mode="allow", refresh_seconds=10, max_stale_seconds=60)
+    async with filtering() as (client, state):
+        entry = state.registry.get("movies")
+        assert entry is not None
+        assert entry.served is not None
+        ids = entry.served.model.item_ids
+
+        def put(listed: ItemList | None) -> None:
+            available = line_up(declared, listed, ids)
+            assert entry is not None
+            assert entry.served is not None
+            served = replace(entry.served, available=available)
+            state.registry.put(replace(entry, availability=declared, listed=listed, served=served))
+
+        async def statuses() -> list[tuple[int, Any]]:
+            answers = [
+                await client.post(RECOMMEND, {"user_id": "u3"}),
+                await client.post(BATCH, {"requests": [{"user_id": "u3"}]}),
+                await client.get(POPULAR),
+            ]
+            return [(answer.status, answer.json.get("code")) for answer in answers]
+
+        put(None)
+        assert await statuses() == [(503, "AVAILABILITY_STALE")] * 3
+        put(ItemList(("i5", "i50", "none"), trio.current_time()))
+        assert await statuses() == [(200, None)] * 3
+        assert set(numbers((await client.post(RECOMMEND, {"user_id": "u3"})).json)) == {5, 50}
+        await trio.sleep(60)
+        assert await statuses() == [(200, None)] * 3
+        await trio.sleep(1)
+        assert await statuses() == [(503, "AVAILABILITY_STALE")] * 3
+        details = await client.get("/v1/health/details")
+        assert (await client.get("/v1/health")).json["total"] == 4
+        put(ItemList((), trio.current_time()))
+        assert (await client.post(RECOMMEND, {"user_id": "u3"})).json["code"] == "NO_CANDIDATES"
+    assert details.status == 503
+    shown = details.json["recipes"]["movies"]["availability"]
+    assert shown == {"mode": "allow", "age_seconds": 61.0, "stale": True}
+
+
+async def test_a_list_to_deny_goes_on_when_it_is_old() -> None:
+    """And denies nothing before it was ever read."""
+    declared = Availability(source=SOURCE, id_column="id", mode="deny", refresh_seconds=10, max_stale_seconds=10)
+    async with filtering() as (client, state):
+        for listed, gone in ((None, set()), (ItemList(("i5",), trio.current_time() - 100), {5})):
+            served = served_in(state)
+            serve(state, replace(served, available=line_up(declared, listed, served.model.item_ids)))
+            found = (await client.post(RECOMMEND, {"user_id": "u3", "limit": N_ITEMS})).json
+            assert set(numbers(found)) == set(range(4, N_ITEMS)) - gone
+
+
+async def test_reasons_carry_titles_as_items_do() -> None:
+    """In single answers, and in batches that ask for metadata; the rest completes the shares."""
+    async with filtering() as (client, _):
+        single = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 2, "explain": 2})).json
+        body = {"requests": [{"user_id": "u3", "limit": 2, "explain": 2}]}
+        batch = (await client.post(BATCH, body)).json["results"][0]
+        related = (await client.post(RELATED, {"item_features": {"tag": "a"}, "limit": 1, "explain": 1})).json
+        popular = (await client.post(RECOMMEND, {"fallback": "popular", "limit": 1, "explain": 3})).json
+    for item, bare in zip(single["items"], batch["items"], strict=True):
+        assert list(item) == ["item_id", "score", "because", "rest", "title", "year"]
+        assert abs(sum(reason["share"] for reason in item["because"]) + item["rest"] - 1) < 1e-12
+        assert {reason["item_id"] for reason in item["because"]} <= {"i0", "i1", "i2", "i3"}
+        assert all(list(reason) == ["item_id", "share", "title", "year"] for reason in item["because"])
+        assert all(list(reason) == ["item_id", "share"] for reason in bare["because"])
+    assert related["items"][0]["because"][0]["feature"] == "tag=a"
+    assert (popular["items"][0]["because"], popular["items"][0]["rest"]) == ([{"reason": "popular"}], 0.0)

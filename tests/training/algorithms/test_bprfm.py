@@ -1,0 +1,26 @@
+"""BPR through the extra `bprfm`: it trains, it is seeded, it is served."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from svc.training.search.fit import refit
+from svc.training.search.objective import Builder, Threads
+
+pytest.importorskip("lightfm")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_same_seed_gives_the_same_model() -> None:
+    """irspack leaves LightFM's random numbers unseeded; svc seeds them."""
+    matrix = sparse.csr_matrix((np.random.default_rng(1).random((40, 30)) < 0.2).astype(np.float32))
+
+    def items(seed: int) -> np.ndarray:
+        builder = Builder(seed, Threads.choose(None, available=1))
+        trained = refit(builder.build("BPRFMRecommender", matrix, {"n_components": 4}, {}), 3)
+        return np.array(trained.get_item_embedding())
+
+    np.testing.assert_array_equal(items(1), items(1))
+    assert np.abs(items(1) - items(2)).max() > 0

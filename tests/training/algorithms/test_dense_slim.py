@@ -1,0 +1,56 @@
+"""The variants of DenseSLIM and EDLAE train what irspack's own do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from irspack.recommenders import DenseSLIMRecommender, EDLAERecommender
+from scipy import sparse
+
+from svc.training.algorithms.dense_slim import SparseEDLAERecommender, UnlockedDenseSLIMRecommender
+
+
+def test_the_weights_are_those_of_irspack() -> None:
+    matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
+    expected = DenseSLIMRecommender(matrix, reg=30.0).learn()
+    found = UnlockedDenseSLIMRecommender(matrix, reg=30.0).learn()
+    np.testing.assert_allclose(found.W, expected.W, atol=1e-5)
+    np.testing.assert_allclose(
+        found.get_score(np.arange(200)), expected.get_score(np.arange(200)), rtol=1e-4, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+def test_the_weights_of_edlae_are_those_of_irspack(dropout_p: float) -> None:
+    matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
+    expected = EDLAERecommender(matrix, reg=30.0, dropout_p=dropout_p).learn()
+    found = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=dropout_p).learn()
+    np.testing.assert_allclose(found.W.toarray(), np.asarray(expected.W), atol=1e-5)
+
+
+def test_of_edlae_the_largest_weights_of_each_source_item_are_kept() -> None:
+    """By amount, for negative weights say as much; what is scored in the search is what is kept."""
+    matrix = sparse.csr_matrix((np.random.default_rng(1).random((200, 60)) < 0.2).astype(np.float32))
+    whole = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2).learn().W.toarray()
+    kept = SparseEDLAERecommender(matrix, reg=30.0, dropout_p=0.2, top_k=7).learn().W
+    assert (np.diff(kept.indptr) == 7).all()
+    found = kept.toarray()
+    assert (np.sort(np.abs(found), axis=1)[:, -7] == np.sort(np.abs(whole), axis=1)[:, -7]).all()
+    assert (found[found != 0] == whole[found != 0]).all()
+
+
+@pytest.mark.parametrize("n_items", [60, 700])
+def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
+    matrix = sparse.csr_matrix((np.random.default_rng(1).random((900, n_items)) < 0.1).astype(np.float32))
+    expected = np.linalg.inv((matrix.T @ matrix).toarray().astype(np.float64) + 5.0 * np.eye(n_items))
+    expected /= -expected.diagonal()
+    np.fill_diagonal(expected, 0.0)
+    found = UnlockedDenseSLIMRecommender(matrix, reg=5.0).learn().W
+    of_irspack = DenseSLIMRecommender(matrix, reg=5.0).learn().W
+    assert np.abs(found - expected).max() <= 2 * np.abs(of_irspack - expected).max()
+
+
+def test_rounding_that_leaves_no_positive_definite_matrix_fails_no_training() -> None:
+    """Fewer users than items, values that single precision rounds, and a regularization that it cannot see."""
+    matrix = sparse.csr_matrix(np.random.default_rng(1).random((20, 60)).astype(np.float32))
+    assert np.isfinite(UnlockedDenseSLIMRecommender(matrix, reg=1e-9).learn().W).all()

@@ -1,0 +1,107 @@
+"""The variant of iALS, whose users may be drawn to a learned mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from irspack.recommenders import IALSRecommender, TopPopRecommender
+from scipy import sparse
+
+from svc.model.query import Query
+from svc.training.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.algorithms.registry import ALGORITHMS, Params, search_space
+from svc.training.evaluation.evaluator import Evaluation
+from svc.training.search.fit import Judge, fit
+from svc.training.winner.export import export
+
+PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
+EXACT: Params = {**PARAMETERS, "solver_type": "CHOLESKY"}
+
+
+def draws(n_users: int, n_items: int, length: float, *, groups: int, loyalty: float, seed: int) -> np.ndarray:
+    """(users, items) booleans: long-tailed items in groups, of which each user prefers one by that `loyalty`."""
+    rng = np.random.default_rng(seed)
+    popularity = rng.permutation(np.arange(1, n_items + 1.0) ** -0.8)
+    group = rng.integers(0, groups, n_items)
+    dense = np.zeros((n_users, n_items), dtype=bool)
+    for row in dense:
+        weights = popularity * np.where(group == rng.integers(0, groups), 1.0, 1.0 - loyalty)
+        most = min(n_items // 2, np.count_nonzero(weights))
+        size = min(most, max(3, int(rng.lognormal(np.log(length), 0.6))))
+        row[rng.choice(n_items, size, replace=False, p=weights / weights.sum())] = True
+    return dense
+
+
+def held_out(dense: np.ndarray, seed: int) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+    """A third of each user's items apart from the others."""
+    rng = np.random.default_rng(seed)
+    held = np.zeros_like(dense)
+    for row, mine in zip(held, dense, strict=True):
+        items = np.flatnonzero(mine)
+        row[rng.permutation(items)[: len(items) // 3]] = True
+    return sparse.csr_matrix((dense & ~held).astype(np.float32)), sparse.csr_matrix(held.astype(np.float32))
+
+
+def score(recommender: Any, name: str, train: sparse.csr_matrix, heldout: sparse.csr_matrix) -> float:
+    judge = Judge.of(Evaluation(heldout, offset=0, cutoff=10), "ndcg", 1)
+    found = fit(recommender, ALGORITHMS[name].epochs, judge, seen=train, check=lambda: None, report=lambda *_: None)
+    return found.metrics["ndcg"]
+
+
+SHAPES = {
+    "tiny, no tastes": (80, 40, 9, 1, 0.0),
+    "tiny, two tastes": (80, 40, 9, 2, 0.9),
+    "small, tastes": (400, 200, 15, 5, 0.9),
+    "no tastes": (900, 400, 20, 1, 0.0),
+    "sparse": (1500, 1200, 5, 8, 0.95),
+    "sparse, no tastes": (1500, 1200, 5, 1, 0.0),
+    "dense": (300, 90, 30, 3, 0.8),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_first_trial_is_not_below_popularity(shape: str) -> None:
+    """Whatever the data is like. Where there is nothing but popularity, two orders of it differ by chance."""
+    n_users, n_items, length, groups, loyalty = SHAPES[shape]
+    for seed in (0, 1):
+        dense = draws(n_users, n_items, length, groups=groups, loyalty=loyalty, seed=seed)
+        train, heldout = held_out(dense, seed)
+        guess = search_space("IALSRecommender", n_users=n_users, n_items=n_items).guesses[0]
+        first = MeanPriorIALSRecommender(train, **guess, random_seed=42, n_threads=1)
+        popular = score(TopPopRecommender(train), "TopPopRecommender", train, heldout)
+        assert score(first, "IALSRecommender", train, heldout) >= popular * 0.99
+
+
+def matrix() -> sparse.csr_matrix:
+    return sparse.csr_matrix(draws(90, 50, 8, groups=3, loyalty=0.7, seed=4).astype(np.float64))
+
+
+def test_without_the_mean_it_is_irspacks() -> None:
+    """Bit for bit, so that nothing changes for those who bound the search to it."""
+    expected = IALSRecommender(matrix(), **PARAMETERS).learn()
+    found = MeanPriorIALSRecommender(matrix(), mean_prior=False, **PARAMETERS).learn()
+    np.testing.assert_array_equal(found.get_user_embedding(), expected.get_user_embedding())
+    np.testing.assert_array_equal(found.get_item_embedding(), expected.get_item_embedding())
+
+
+def test_seeds_are_drawn_to_the_mean_as_an_exact_solver_of_irspack_does() -> None:
+    """The exported model places a new history where irspack places a user whose only feature is the constant."""
+    data = matrix()
+    recommender = MeanPriorIALSRecommender(data, mean_prior=True, **EXACT).learn()
+    users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))
+    model = export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=data, features=None)
+    for seeds in ([3], [1, 4, 9], list(range(0, 40, 3))):
+        history = sparse.csr_matrix((np.ones(len(seeds)), ([0] * len(seeds), seeds)), shape=(1, data.shape[1]))
+        expected = np.asarray(recommender.get_score_cold_user(history))[0]
+        (ranking,) = model.rank([Query(limit=50, seeds=np.array(seeds, dtype=np.int32))])
+        np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-4, atol=5e-6)
+
+
+def test_the_mean_is_not_a_feature_that_could_be_asked_for() -> None:
+    data = matrix()
+    recommender = MeanPriorIALSRecommender(data, mean_prior=True, **PARAMETERS).learn()
+    users, items = ([f"{prefix}{row}" for row in range(size)] for prefix, size in zip("ui", data.shape, strict=True))
+    model = export(recommender, "IALSRecommender", user_ids=users, item_ids=items, X=data, features=None)
+    assert model.scorer.feature_dim("user") is None

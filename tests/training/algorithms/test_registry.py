@@ -1,0 +1,79 @@
+"""What is tuned, within which bounds, and what is tried first."""
+
+from __future__ import annotations
+
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from svc.recipe.algorithms import TUNED
+from svc.training.algorithms.registry import ALGORITHMS, search_space
+
+TRAINABLE = [name for name in ALGORITHMS if name != "BPRFMRecommender"]
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+@pytest.mark.parametrize(("n_users", "n_items"), [(3, 2), (40, 30), (50_000, 40_000)])
+def test_first_guesses_lie_in_the_search_space(name: str, n_users: int, n_items: int) -> None:
+    """However small the data is, and each names every parameter."""
+    space = search_space(name, n_users=n_users, n_items=n_items)
+    for guess in space.guesses:
+        assert guess.keys() == space.keys()
+        for parameter, distribution in space.items():
+            inner = distribution.to_internal_repr(guess[parameter])
+            assert distribution._contains(inner), (parameter, guess[parameter])
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_every_tuned_parameter_is_one_of_the_constructor(name: str) -> None:
+    """A range for a parameter that the class does not take would fail every trial."""
+    import numpy as np
+    from scipy import sparse
+
+    space = search_space(name, n_users=12, n_items=8)
+    matrix = sparse.csr_matrix((np.random.default_rng(0).random((12, 8)) < 0.5).astype(np.float32))
+    for guess in space.guesses:
+        assert ALGORITHMS[name].irspack_class(matrix, **guess) is not None
+
+
+def test_sizes_are_capped_by_the_data() -> None:
+    space = search_space("RP3betaRecommender", n_users=500, n_items=120)
+    assert space["top_k"] == IntDistribution(10, 120, log=True)
+    assert not search_space("TopPopRecommender", n_users=5, n_items=5)
+    assert isinstance(
+        search_space("CosineKNNRecommender", n_users=5, n_items=5)["feature_weighting"], CategoricalDistribution
+    )
+
+
+@pytest.mark.parametrize("name", TRAINABLE)
+def test_what_a_recipe_may_bound_is_what_is_tuned(name: str) -> None:
+    """The recipe's table, which must not import Optuna, names the parameters and choices of the search."""
+    sides = ("user", "item") if ALGORITHMS[name].takes_features else ()
+    spaces = [search_space(name, n_users=5000, n_items=3000, feature_sides=chosen) for chosen in (sides, ())]
+    assert {parameter for space in spaces for parameter in space} == TUNED[name].keys()
+    for space in spaces:
+        for parameter, distribution in space.items():
+            choices = TUNED[name][parameter].choices
+            if choices:
+                assert isinstance(distribution, CategoricalDistribution)
+                assert set(distribution.choices) == set(choices)
+
+
+def test_a_recipe_takes_the_place_of_single_bounds() -> None:
+    """On the scale of the default, still capped by the data, and without steps."""
+    wanted = {"n_components": [64, 2000], "reg": [1e-5, 0.5], "mean_prior": [True]}
+    space = search_space("IALSRecommender", n_users=500, n_items=300, wanted=wanted)
+    assert space["n_components"] == IntDistribution(64, 2000, log=True)
+    assert space["reg"] == FloatDistribution(1e-5, 0.5, log=True)
+    assert space["mean_prior"] == CategoricalDistribution((True,))
+    assert not space.grows
+    assert all(guess["mean_prior"] is True and guess["n_components"] >= 64 for guess in space.guesses)
+    knn = search_space("CosineKNNRecommender", n_users=5, n_items=30, wanted={"top_k": [5, 500], "shrinkage": [0, 50]})
+    assert knn["top_k"] == IntDistribution(5, 30, log=True)
+    assert knn["shrinkage"] == FloatDistribution(0.0, 50.0)
+
+
+def test_features_of_users_bring_the_mean_with_them() -> None:
+    """Their constant is what users are drawn to, so there is nothing to choose."""
+    with_users = search_space("IALSRecommender", n_users=9, n_items=9, feature_sides=("user",))
+    assert "mean_prior" not in with_users
+    assert "mean_prior" in search_space("IALSRecommender", n_users=9, n_items=9, feature_sides=("item",))

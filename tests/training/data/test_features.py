@@ -1,0 +1,116 @@
+"""Feature tables: ids, vocabularies, encoded matrices, failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableError
+from svc.recipe.schema import FeatureSide
+from svc.settings import Settings
+from svc.training.data.features import fit_side
+from svc.training.data.vocabulary import count_tokens
+
+
+def side(*columns: dict[str, Any]) -> FeatureSide:
+    return FeatureSide.model_validate(
+        {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "columns": list(columns)}
+    )
+
+
+GENRES = {"name": "genres", "kind": "multi_label"}
+YEAR = {"name": "year", "kind": "numerical"}
+TABLE = pd.DataFrame(
+    {
+        "id": pd.Categorical(["a", "b", "c", "a", " ", None]),
+        "genres": pd.Categorical(["Action|Drama", "Drama", None, "Comedy", "Horror", "Horror"]),
+        "year": [1990.0, 2000.0, 2010.0, 1.0, 2.0, 3.0],
+    }
+)
+
+
+def test_rows_stand_for_the_ids_of_the_interactions() -> None:
+    """Same order; an id without a row has only the constant; values are those the encoder gives when serving."""
+    fitted = fit_side(TABLE, side(GENRES, YEAR), "item", ["b", "zz", "a"], Settings())
+    assert fitted.encoder.columns == ("genres", "year")
+    assert fitted.encoder.dim == 4
+    dense = fitted.matrix.toarray()
+    assert dense[1].tolist() == [0, 0, 0, 1]
+    served, _ = fitted.encoder.encode({"genres": "Action|Drama", "year": 1990})
+    np.testing.assert_allclose(dense[2], served, rtol=1e-6)
+
+
+def test_repeated_and_blank_ids_are_dropped_with_counts(log: list[dict[str, Any]]) -> None:
+    """The first row of an id counts; neither dropped row feeds the vocabulary."""
+    fitted = fit_side(TABLE, side(GENRES), "item", ["a"], Settings())
+    dropped = next(record for record in log if record["event"] == "feature_rows_dropped")
+    assert (dropped["duplicates"], dropped["blank_ids"]) == (1, 2)
+    assert fitted.encoder.encoders[0].width == 2
+
+
+def test_the_vocabulary_comes_from_the_whole_table() -> None:
+    """Tokens of items that nobody has used yet are known when such an item is asked for."""
+    fitted = fit_side(TABLE, side(GENRES), "item", ["b"], Settings())
+    vector, _ = fitted.encoder.encode({"genres": "Action"})
+    assert vector.sum() == 2
+
+
+def test_coverage_is_logged_and_partial_coverage_is_fine(log: list[dict[str, Any]]) -> None:
+    """Only no overlap at all is an error."""
+    fit_side(TABLE, side(YEAR), "item", ["a", "x", "y"], Settings())
+    record = next(record for record in log if record["event"] == "feature_axis_coverage")
+    assert (record["side"], record["matched"], record["total"]) == ("item", 1, 3)
+
+
+def test_no_overlap_shows_ids_of_both_sides() -> None:
+    """Integers that became floats are seen at a glance."""
+    table = TABLE.assign(id=pd.Categorical(["1.0", "2.0", "3.0", "4.0", "5.0", "6.0"]))
+    with pytest.raises(FeatureAxisError, match=r"'1', '2'.*'1.0', '2.0'.*pinned to str"):
+        fit_side(table, side(YEAR), "item", ["1", "2"], Settings())
+
+
+def test_a_table_that_says_nothing_is_refused(log: list[dict[str, Any]]) -> None:
+    """All tokens pruned and a number that does not vary: each column is named, then the training fails."""
+    table = TABLE.assign(year=7.0)
+    with pytest.raises(FeatureTableError, match="min_frequency"):
+        fit_side(table, side({**GENRES, "min_frequency": 50}, YEAR), "item", ["a"], Settings())
+    empty = [record["column"] for record in log if record["event"] == "feature_empty_vocabulary_column"]
+    assert empty == ["genres", "year"]
+
+
+def test_heavy_pruning_is_warned_of(log: list[dict[str, Any]]) -> None:
+    """From 20% of rows without signal on, with all counts."""
+    fit_side(TABLE, side({**GENRES, "min_frequency": 2}), "item", ["a"], Settings())
+    record = next(record for record in log if record["event"] == "feature_vocabulary_pruned")
+    assert (record["min_frequency"], record["distinct_values"], record["kept_values"]) == (2, 2, 1)
+    assert (record["rows_without_signal"], record["n_rows"]) == (1, 3)
+
+
+def test_too_wide_a_side_is_refused_before_it_is_built() -> None:
+    """The limit is one side's; the message names the widest column."""
+    table = pd.DataFrame({"id": pd.Categorical([str(i) for i in range(100)]), "tag": [f"t{i}" for i in range(100)]})
+    tags = {"name": "tag", "kind": "categorical"}
+    with pytest.raises(FeatureDimensionExceeded, match="'tag'"):
+        fit_side(table, side(tags), "item", ["1"], Settings(max_feature_dim=50))
+    with pytest.raises(FeatureDimensionExceeded, match=r"101 is above.*'tag'"):
+        fit_side(table, side(tags), "item", ["1"], Settings(max_feature_dim=100))
+
+
+def test_numbers_in_text_columns_are_read() -> None:
+    """A numerical column that came as text is standardized; what is no number counts as missing."""
+    table = TABLE.assign(year=pd.Categorical(["1990", "2000", "n/a", "1", "2", "3"]))
+    fitted = fit_side(table, side(YEAR), "item", ["a", "b", "c"], Settings())
+    np.testing.assert_allclose(fitted.matrix.toarray()[:, 0], [-1, 1, 0])
+
+
+def test_counting_keeps_only_what_can_be_frequent() -> None:
+    """A million values that occur once leave nothing behind but their number of buckets."""
+    values = [f"v{i}" for i in range(200_000)] + ["often"]
+    weights = np.ones(len(values), dtype=np.int64)
+    weights[-1] = 500
+    found = count_tokens(values, weights, lambda value: [str(value)], min_frequency=100, limit=10)
+    assert found.tokens == ["often"]
+    assert found.distinct > 150_000

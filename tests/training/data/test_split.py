@@ -1,0 +1,142 @@
+"""The three splits: who is held out, who trains, and the smallest ratio that works."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from svc.training.data.interactions import Interactions
+from svc.training.data.split import SplitPlan, shuffle_items, smallest_working_ratio, split
+
+
+def interactions(histories: list[list[int]], times: list[list[int]] | None = None) -> Interactions:
+    users = np.repeat(np.arange(len(histories)), [len(h) for h in histories]).astype(np.int32)
+    items = np.concatenate([np.asarray(h, dtype=np.int32) for h in histories])
+    flat = None if times is None else np.concatenate([np.asarray(t, dtype=np.int64) for t in times])
+    n_items = int(items.max()) + 1
+    return Interactions(
+        users, items, flat, [f"u{u}" for u in range(len(histories))], [f"i{i}" for i in range(n_items)], {}
+    )
+
+
+def test_the_holdout_is_floored_for_each_user() -> None:
+    """A user with fewer than 1/ratio items contributes nothing; others floor(n·r)."""
+    found = split(interactions([[0, 1], [0, 1, 2], list(range(7))]), SplitPlan("random", 1 / 3, 1.0, 1))
+    assert found.val_offset == 1
+    assert np.diff(found.heldout.indptr).tolist() == [1, 2]
+    assert found.n_heldout == 3
+
+
+def test_a_ratio_that_floating_point_misses_is_not_lost() -> None:
+    """0.29 of 100 items are 29, although the product is 28.999999999999996."""
+    assert split(interactions([list(range(100))]), SplitPlan("random", 0.29, 1.0, 1)).n_heldout == 29
+
+
+def test_time_user_holds_out_the_latest() -> None:
+    """Order of rows plays no part but among equal times, where the later row is the later event."""
+    data = interactions([[0, 1, 2, 3], [4, 5, 6, 7]], [[9, 1, 2, 8], [5, 5, 5, 5]])
+    found = split(data, SplitPlan("time_user", 0.5, 1.0, 1))
+    assert [row.indices.tolist() for row in found.heldout] == [[0, 3], [6, 7]]
+
+
+def test_time_global_cuts_everybody_at_one_moment() -> None:
+    """What is later trains nobody, and users without a history before it are not validated."""
+    data = interactions([[0, 1, 2], [3, 4], [5]], [[1, 2, 9], [3, 4], [10]])
+    found = split(data, SplitPlan("time_global", 0.3, 1.0, 1))
+    assert found.n_heldout == 1
+    assert found.train.nnz == 4
+    assert found.heldout.indices.tolist() == [2]
+
+
+def test_random_is_seeded_and_ignores_time() -> None:
+    """The same seed draws the same items, whatever the times; another seed draws others."""
+    histories = [list(range(30)) for _ in range(20)]
+    one = split(interactions(histories), SplitPlan("random", 0.2, 0.5, 7))
+    two = split(interactions(histories, [[5] * 30] * 20), SplitPlan("random", 0.2, 0.5, 7))
+    other = split(interactions(histories), SplitPlan("random", 0.2, 0.5, 8))
+    assert (one.heldout != two.heldout).nnz == 0
+    assert one.order.tolist() == two.order.tolist()
+    assert one.order.tolist() != other.order.tolist()
+
+
+def test_test_user_ratio_draws_that_share_of_users() -> None:
+    """Only drawn users lose items; they stand last in the training matrix."""
+    found = split(interactions([list(range(10)) for _ in range(40)]), SplitPlan("random", 0.3, 0.25, 3))
+    sizes = np.diff(found.train.indptr)
+    assert found.val_offset == 30
+    assert sizes[:30].tolist() == [10] * 30
+    assert sizes[30:].tolist() == [7] * 10
+
+
+def test_training_and_held_out_items_make_up_the_history() -> None:
+    """Row r of the held-out matrix belongs to row val_offset + r of the training matrix."""
+    data = interactions([[0, 2, 4], [1, 3, 5, 0, 2, 4], [5]])
+    found = split(data, SplitPlan("random", 0.5, 1.0, 3))
+    everything = data.matrix()[found.order]
+    again = found.train.copy().tolil()
+    again[found.val_offset :] = again[found.val_offset :] + found.heldout
+    assert (again.tocsr() != everything).nnz == 0
+
+
+@pytest.mark.parametrize("scheme", ["random", "time_user", "time_global"])
+def test_the_smallest_ratio_works_and_a_smaller_one_does_not(scheme: str) -> None:
+    """What a message recommends holds out something, and just below it nothing is held out."""
+    times = [[1, 2, 3], [2, 4, 6, 8, 10], [20]]
+    data = interactions([[0, 1, 2], [0, 1, 2, 3, 4], [0]], times)
+    ratio = smallest_working_ratio(data, SplitPlan(scheme, 0.01, 1.0, 1))  # type: ignore[arg-type]
+    assert ratio is not None
+    assert split(data, SplitPlan(scheme, ratio, 1.0, 1)).n_heldout > 0  # type: ignore[arg-type]
+    below = ratio - (0.1 if scheme == "time_global" else 1e-3)
+    assert split(data, SplitPlan(scheme, below, 1.0, 1)).n_heldout == 0  # type: ignore[arg-type]
+
+
+def test_no_ratio_works_for_single_items() -> None:
+    """Users with one item each can lose none."""
+    assert smallest_working_ratio(interactions([[0], [1]]), SplitPlan("random", 0.5, 1.0, 1)) is None
+
+
+def test_leave_one_out_holds_out_the_latest_of_each_user_with_two() -> None:
+    """By time, and among equal times or without times by the place in the table; single items stay in training."""
+    histories = [[0, 1, 2], [3], [4, 5], [1, 0, 2]]
+    plan = SplitPlan("leave_one_out", 0.1, 1.0, 1)
+    timed = split(interactions(histories, [[5, 9, 1], [1], [7, 7], [3, 2, 1]]), plan)
+    assert [row.indices.tolist() for row in timed.heldout] == [[1], [5], [1]]
+    assert timed.val_offset == 1
+    untimed = split(interactions(histories), plan)
+    assert [row.indices.tolist() for row in untimed.heldout] == [[2], [5], [2]]
+    assert timed.train.nnz == untimed.train.nnz == 9 - 3
+
+
+def test_leave_one_out_works_where_a_small_ratio_holds_out_nothing() -> None:
+    """Most users of a small shop have one to three purchases."""
+    data = interactions([[0, 1], [0, 2, 3], [1], [2, 0]])
+    assert split(data, SplitPlan("random", 0.1, 1.0, 1)).n_heldout == 0
+    assert split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1)).n_heldout == 3
+
+
+@pytest.mark.parametrize("scheme", ["random", "time_user", "leave_one_out"])
+@pytest.mark.parametrize("test", [0.01, 0.3, 0.99])
+def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
+    """Together they are the users of a split without a test share; both kinds train with the same items."""
+    data = interactions([list(range(12)) for _ in range(20)], [list(range(12))] * 20)
+    whole = split(data, SplitPlan(scheme, 0.3, 1.0, 2))  # type: ignore[arg-type]
+    parted = split(data, SplitPlan(scheme, 0.3, 1.0, 2, test))  # type: ignore[arg-type]
+    assert whole.test is None
+    assert parted.test is not None
+    assert (parted.train != whole.train).nnz == 0
+    assert ((parted.heldout + parted.test) != whole.heldout).nnz == 0
+    sizes = np.diff(parted.test.indptr) > 0
+    assert int(sizes.sum()) == max(1, int(20 * test + 1e-9))
+    assert not (sizes & (np.diff(parted.heldout.indptr) > 0)).any()
+    assert parted.n_heldout == parted.heldout.nnz > 0
+
+
+def test_shuffled_items_are_the_same_split() -> None:
+    """Column c is item item_order[c] in every matrix."""
+    data = interactions([list(range(12)) for _ in range(6)])
+    plain = split(data, SplitPlan("random", 0.3, 1.0, 2, 0.5))
+    moved = shuffle_items(plain, 3)
+    assert moved.item_order.tolist() != list(range(12))
+    for before, after in ((plain.train, moved.train), (plain.heldout, moved.heldout), (plain.test, moved.test)):
+        assert before is not None and after is not None
+        assert (before[:, moved.item_order] != after).nnz == 0

@@ -1,0 +1,58 @@
+"""Any column that means time."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from svc.errors import TimeMixture, TimeUnitRequired
+from svc.recipe.schema import Cleansing
+from svc.training.data.interactions import from_frame
+from tests.training.data.test_interactions import SCHEMA, frame
+
+
+def test_text_dates_and_zones_are_read_as_utc() -> None:
+    """ISO 8601 text with an offset is the same moment as without."""
+    data = frame(["a", "b", "c"], ["x", "y", "z"], ["2024-01-01T01:00:00+01:00", "2024-01-01", "nonsense"])
+    schema = SCHEMA.model_copy(update={"time_unit": None})
+    found = from_frame(data, schema, Cleansing(), with_times=True)
+    assert found.times is not None
+    assert found.times.tolist() == [1704067200 * 10**9] * 2
+
+
+def test_a_numeric_time_needs_its_unit() -> None:
+    """Seconds and milliseconds cannot be told apart by looking."""
+    schema = SCHEMA.model_copy(update={"time_unit": None})
+    with pytest.raises(TimeUnitRequired, match="time_unit"):
+        from_frame(frame(["a"], ["x"], [1]), schema, Cleansing(), with_times=True)
+
+
+@pytest.mark.parametrize("categorical", [False, True])
+def test_one_number_among_dates_costs_one_row(*, categorical: bool) -> None:
+    """With a unit, text is what most rows are: 999 dates stay, whatever the last row holds."""
+    times = pd.Series(["2024-01-01T00:00:00"] * 999 + ["7"])
+    data = frame(["a"] * 1000, [f"i{n}" for n in range(1000)])
+    data["t"] = times.astype("category") if categorical else times
+    found = from_frame(data, SCHEMA, Cleansing(), with_times=True)
+    assert (len(found), found.dropped) == (999, {"bad_times": 1})
+    data["t"] = pd.Series(["1704067200"] * 999 + ["2024-01-01"])
+    found = from_frame(data, SCHEMA, Cleansing(), with_times=True)
+    assert found.times is not None
+    assert set(found.times.tolist()) == {1704067200 * 10**9}
+    assert found.dropped == {"bad_times": 1}
+
+
+@pytest.mark.parametrize("n_numbers", [1, 2, 50])
+def test_a_mixture_of_dates_and_numbers_is_refused_with_examples(n_numbers: int) -> None:
+    """From more than one row in a hundred on nobody can tell what is meant."""
+    data = frame(["a"] * 60, [f"i{n}" for n in range(60)])
+    data["t"] = pd.Series(["1704067200"] * n_numbers + ["2024-01-02"] * (60 - n_numbers))
+    with pytest.raises(TimeMixture, match=r"1704067200.*2024-01-02"):
+        from_frame(data, SCHEMA, Cleansing(), with_times=True)
+
+
+def test_numbers_as_text_need_their_unit_too() -> None:
+    """One unreadable cell makes a CSV column text; its numbers are still numbers."""
+    data = frame(["a", "b", "c"], ["x", "y", "z"], ["1704067200", "1704067201", "n/a"])
+    with pytest.raises(TimeUnitRequired, match="1704067200"):
+        from_frame(data, SCHEMA.model_copy(update={"time_unit": None}), Cleansing(), with_times=True)

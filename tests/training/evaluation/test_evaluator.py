@@ -1,0 +1,147 @@
+"""Rankings and metrics, held against irspack's own evaluator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from irspack import Evaluator
+from irspack.recommenders import (
+    CosineKNNRecommender,
+    DenseSLIMRecommender,
+    IALSRecommender,
+    RP3betaRecommender,
+    TopPopRecommender,
+    TruncatedSVDRecommender,
+)
+from scipy import sparse
+
+from svc.training.data.interactions import Interactions
+from svc.training.data.split import SplitPlan, shuffle_items, split
+from svc.training.evaluation.evaluator import METRICS, Evaluation, scorer_of
+from svc.training.evaluation.intervals import interval
+from svc.training.evaluation.ties import TieOrder
+from svc.training.search.fit import refit
+
+RNG = np.random.default_rng(5)
+FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))
+HELD_MASK = sparse.csr_matrix((RNG.random((60, 700)) < 0.3).astype(np.float32))
+HELD = FULL.multiply(HELD_MASK).tocsr()
+TRAIN = (FULL - HELD).tocsr()
+TRAIN.eliminate_zeros()
+
+
+@pytest.mark.filterwarnings("ignore:Found col-major")
+@pytest.mark.parametrize(
+    ("cls", "epochs", "parameters"),
+    [
+        (IALSRecommender, 3, {"n_components": 8, "alpha0": 0.1, "n_threads": 1}),
+        (DenseSLIMRecommender, None, {}),
+        (TruncatedSVDRecommender, None, {"n_components": 8}),
+    ],
+)
+@pytest.mark.parametrize("cutoff", [1, 20, 700])
+def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters: dict, cutoff: int) -> None:
+    """Every metric agrees, for families without tied scores (irspack breaks ties by number) and for all cutoffs."""
+    trained = refit(cls(TRAIN, **parameters), epochs)
+    expected = Evaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
+    found = Evaluation(HELD[20:], offset=20, cutoff=cutoff).metrics(scorer_of(trained), TRAIN)
+    for name in ("ndcg", "map", "recall", "hit", "precision"):
+        assert found[name] == pytest.approx(expected[name], abs=3e-3 if cutoff == 700 else 1e-9), name
+    assert set(found) == set(METRICS)
+
+
+@pytest.mark.parametrize("cutoff", [1, 7, 60])
+@pytest.mark.parametrize("levels", [1, 2, 5, 40])
+@pytest.mark.parametrize("n_items", [2, 60, 513, 3000])
+def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_the_users_order(
+    cutoff: int, levels: int, n_items: int
+) -> None:
+    """Brute force: whatever is tied, within the page or at its end, and whatever is seen."""
+    rng = np.random.default_rng([cutoff, levels, n_items])
+    scores = rng.integers(0, levels, (12, n_items)) / 4.0
+    seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))
+    truth = sparse.csr_matrix(np.ones((12, n_items), dtype=np.float32))
+    found = Evaluation(truth, offset=0, cutoff=cutoff, seed=3).rankings(lambda rows: scores[rows], seen)
+    ties = TieOrder(12, n_items, 3)
+    for user in range(12):
+        items = np.setdiff1d(np.arange(n_items), seen[user].indices)
+        ranks = ties.ranks(np.full(len(items), user), items)
+        expected = items[np.lexsort((ranks, -scores[user, items]))][:cutoff]
+        assert found[user] == expected.tolist()
+
+
+def _learnable(name: str) -> sparse.csr_matrix:
+    """Interactions whose popular items come first, as they do in every table that is read in order of time."""
+    n_users, n_items, each = {"tiny": (40, 300, 4), "sparse": (400, 2000, 5), "dense": (300, 200, 40)}[name]
+    rng = np.random.default_rng(1)
+    chance = 1.0 / np.arange(1, n_items + 1)
+    items = [rng.choice(n_items, each, replace=False, p=chance / chance.sum()) for _ in range(n_users)]
+    rows = np.repeat(np.arange(n_users), each)
+    return sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, np.concatenate(items))), shape=(n_users, n_items))
+
+
+@pytest.mark.parametrize("data", ["tiny", "sparse", "dense"])
+@pytest.mark.parametrize(
+    ("cls", "parameters"), [(TopPopRecommender, {}), (CosineKNNRecommender, {"top_k": 5}), (RP3betaRecommender, {})]
+)
+def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameters: dict) -> None:
+    """The score of the table's own order lies within the interval of a shuffled one, and the other way round."""
+    matrix = _learnable(data).tocoo()
+    n_users, n_items = matrix.shape
+    times = np.random.default_rng(3).permutation(matrix.nnz)
+    names = [[f"{side}{number}" for number in range(size)] for side, size in (("u", n_users), ("i", n_items))]
+    scores = []
+    for rng in (None, np.random.default_rng(2)):
+        rows, columns = (np.arange(n) if rng is None else rng.permutation(n) for n in (n_users, n_items))
+        users, items = rows[matrix.row].astype(np.int32), columns[matrix.col].astype(np.int32)
+        table = Interactions(users, items, times, *names, {})
+        found = shuffle_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
+        trained = cls(found.train, **parameters).learn()
+        judge = Evaluation(found.heldout, offset=found.val_offset, cutoff=20, seed=5)
+        scores.append(judge.judge(scorer_of(trained), found.train).by_user("ndcg"))
+    for one, other in (scores, scores[::-1]):
+        low, high = interval(other, seed=1)
+        assert low <= one.mean() <= high
+
+
+def test_disjoint_users_score_about_what_chance_gives() -> None:
+    """Where no two users share an item nothing can be known: popular items cannot be guessed from their place."""
+    n_users, each = 60, 5
+    rows, columns = np.repeat(np.arange(n_users), each), np.arange(n_users * each)
+    truth = sparse.csr_matrix((np.ones(n_users), (np.arange(n_users), columns[::each])), shape=(n_users, len(columns)))
+    seen = sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=truth.shape) - truth
+    seen.eliminate_zeros()
+    judge = Evaluation(truth, offset=0, cutoff=20, seed=7)
+    found = judge.judge(lambda rows: np.zeros((len(rows), len(columns))), seen.tocsr()).by_user("hit")
+    low, high = interval(found, seed=1)
+    assert low <= 20 / (len(columns) - each + 1) <= high
+
+
+def test_seen_items_never_count() -> None:
+    """A held-out item that is also in training can not be recommended."""
+    truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
+    found = Evaluation(truth, offset=0, cutoff=4).metrics(lambda rows: np.ones((len(rows), 4)), truth)
+    assert found["hit"] == 0.0
+
+
+def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
+    """Between epochs few users stand for all; the same ones in every run."""
+    evaluation = Evaluation(HELD, offset=0, cutoff=5)
+    one, two = evaluation.sample(7, 1), evaluation.sample(7, 1)
+    assert np.count_nonzero(np.diff(one.heldout.indptr)) == 7
+    assert (one.heldout != two.heldout).nnz == 0
+    assert evaluation.sample(1000, 1) is evaluation
+
+
+@pytest.mark.parametrize("n_users", [1, 7, 1000])
+def test_nobody_is_scored_but_those_who_are_judged(n_users: int) -> None:
+    """Each of them once, wherever in the matrix they are: scoring is what an epoch's judgement costs."""
+    judge = Evaluation(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
+    scored: list[int] = []
+
+    def scorer(rows: np.ndarray) -> np.ndarray:
+        scored.extend(rows.tolist())
+        return np.zeros((len(rows), HELD.shape[1]))
+
+    judge.metrics(scorer, TRAIN)
+    assert scored == (20 + judge.judged).tolist()

@@ -1,0 +1,144 @@
+"""A new model goes live when it is proven to be no worse than the live one, and not otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.artifact.versions import Versions
+from svc.settings import Settings
+from tests.training.promotion.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training
+
+
+def test_a_worse_model_is_written_and_does_not_go_live(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """The pointer stays, exit code 9; the decision is signed, logged, in the log of versions and in `train_done`."""
+    good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
+    assert run(good).exit_code == 0
+    assert run(good).exit_code == 0
+    before, log[:] = live(good), []
+    worse = run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training("TopPop")))
+    assert worse.exit_code == 9
+    assert live(good) == before
+    decision = header(worse.artifact)["promotion"]
+    assert (decision["decision"], decision["mode"], decision["metric"]) == ("refused", "enforce", "ndcg")
+    incumbent, baseline = decision["against"]
+    assert (incumbent["name"], incumbent["scored"], incumbent["n_users"]) == ("incumbent", "refitted", 80)
+    assert incumbent["change"] == pytest.approx(incumbent["candidate"] / incumbent["other"] - 1)
+    assert incumbent["interval"][0] < incumbent["change"] < incumbent["interval"][1] < -0.5
+    assert (baseline["name"], baseline["interval"]) == ("TopPop", [0.0, 0.0])
+    told = said(log, "promotion_decided")[0]
+    assert {name: told[name] for name in ("decision", "mode", "metric", "against", "guardrails")} == {
+        name: decision[name] for name in ("decision", "mode", "metric", "against", "guardrails")
+    }
+    done = said(log, "train_done")[0]
+    assert (done["exit_code"], done["promoted"], done["artifact"]) == (9, False, worse.artifact)
+    versions = Versions(good.output_uri, development_keys(), Settings())
+    newest = versions.log().lines[-1]
+    assert (newest.version["decision"], newest.before, newest.live) == ("refused", before, before)
+    assert [version.decision for version in versions.history()] == ["refused", "promoted", "promoted"]
+    assert versions.problems() == []
+
+
+def test_a_refused_first_model_makes_no_pointer(make_recipe: Make) -> None:
+    """Without an incumbent popularity alone is asked: a model that is not better by half does not go live."""
+    bold = {"mode": "enforce", "min_relative_change": 0.5}
+    loaded = make_recipe(output=OUTPUT, promotion=bold, training=training("TopPop"))
+    assert run(loaded).exit_code == 9
+    assert not Path(loaded.output_uri).exists()
+
+
+def test_a_report_decides_and_moves_the_pointer(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """So that one can look at the decisions of some weeks before they count; also for a single file."""
+    for output in (OUTPUT, {"path": "out/single.svc"}):
+        run(make_recipe(output=output, promotion={"mode": "report"}, training=training()))
+        log.clear()
+        result = run(make_recipe(output=output, promotion={"mode": "report"}, training=training("TopPop")))
+        assert result.exit_code == 0
+        assert said(log, "promotion_decided")[0]["decision"] == "refused"
+        assert said(log, "train_done")[0]["promoted"] is True
+        loaded = make_recipe(output=output)
+        assert header(loaded.output_uri)["promotion"]["decision"] == "refused"
+
+
+def test_switched_off_it_changes_nothing_but_the_log_of_versions(
+    make_recipe: Make, log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """The same header and payload as without the block, no decision, no `promoted`."""
+    found = []
+    for name, blocks in (("plain", {}), ("off", {"promotion": {"mode": "off"}})):
+        output = {**OUTPUT, "path": f"out/{name}/small.svc"}
+        result = run(make_recipe(output=output, training=training(), **blocks))
+        _, parsed = read_verified(str(result.artifact), development_keys(), Settings())
+        timed = {"trained_at", "tuning", "recipe", "recipe_hash"}
+        found.append(({key: value for key, value in parsed.header.items() if key not in timed}, bytes(parsed.payload)))
+    assert found[0] == found[1]
+    assert "promoted" not in said(log, "train_done")[0] | said(log, "train_done")[1]
+    assert said(log, "promotion_decided") == []
+    assert {path.name for path in (tmp_path / "out" / "plain").iterdir()} >= {"small.svc"}
+    assert not (tmp_path / "out" / "plain" / "small.svc.log.jsonl").exists()
+    assert (tmp_path / "out" / "off" / "small.svc.log.jsonl").exists()
+
+
+def test_the_block_is_no_part_of_the_hash_nor_of_the_header(make_recipe: Make) -> None:
+    """It does not change what a model is."""
+    plain, gated = make_recipe(output=OUTPUT), make_recipe(output=OUTPUT, promotion=ENFORCE)
+    assert plain.recipe_hash == gated.recipe_hash
+    assert "promotion" not in gated.unexpanded
+
+
+def test_a_refused_model_under_a_hold_is_no_news(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """A hold keeps the pointer whatever is decided: exit code 0, `promoted` is false."""
+    good = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
+    assert (run(good).exit_code, run(good).exit_code) == (0, 0)
+    held, _ = Versions(good.output_uri, development_keys(), Settings()).rollback(None, hold=True)
+    log.clear()
+    assert run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training("TopPop"))).exit_code == 0
+    assert run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())).exit_code == 0
+    assert [record["decision"] for record in said(log, "promotion_decided")] == ["refused", "promoted"]
+    assert [record["promoted"] for record in said(log, "train_done")] == [False, False]
+    assert len(said(log, "promotion_held")) == 2
+    assert live(good) == held
+
+
+def test_an_incumbent_that_cannot_be_verified_is_passed(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """Its key was dropped, or it is damaged: an event says so, and popularity is compared all the same."""
+    loaded = make_recipe(output=OUTPUT, promotion=ENFORCE, training=training())
+    Path(loaded.output_uri).write_bytes(b"no artifact")
+    result = run(loaded)
+    assert result.exit_code == 0
+    assert "magic bytes mismatch" in said(log, "incumbent_not_comparable")[0]["reason"]
+    decision = header(result.artifact)["promotion"]
+    assert [comparison["name"] for comparison in decision["against"]] == ["TopPop"]
+    assert decision["guardrails"] == {}
+
+
+def test_a_guardrail_refuses_what_the_metric_lets_pass(
+    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
+) -> None:
+    """Half of the users, scored as well as ever: refused, unless the guardrail is off or wide enough."""
+    rules = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
+    assert run(make_recipe(output=OUTPUT, promotion=rules, training=training())).exit_code == 0
+    half = {"ratings": make_ratings("half.csv", n_users=40), "output": OUTPUT, "training": training()}
+    refused = run(make_recipe(promotion=rules, **half))
+    assert refused.exit_code == 9
+    found = header(refused.artifact)["promotion"]["guardrails"]
+    assert found["n_users"] == {
+        "candidate": 40, "other": 80, "change": -0.5, "min_relative_change": -0.3, "passed": False
+    }  # fmt: skip
+    assert found["n_items"]["passed"]
+    assert run(make_recipe(promotion={**rules, "guardrails": {"n_users": None}}, **half)).exit_code == 0
+    assert said(log, "promotion_decided")[-1]["guardrails"].keys() == {"catalog_coverage", "n_items"}
+
+
+def test_a_decision_is_part_of_what_is_signed(make_recipe: Make, tmp_path: Path) -> None:
+    """It stands in the header as plain JSON."""
+    result = run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training()))
+    found = header(result.artifact)["promotion"]
+    assert json.loads(json.dumps(found)) == found
+    assert [path.name for path in (tmp_path / "out").glob("small.*.svc")] == [Path(str(result.artifact)).name]

@@ -1,0 +1,168 @@
+"""The page of a training: the same when it is made again from the artifact, with an earlier run beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.cli import main
+from svc.model import codec
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.progress import NullProgress
+from svc.training.report.page import Counts, render
+from svc.training.report.plots import changes_plot
+from svc.training.run import TrainOptions, train
+from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
+
+pytest.importorskip("matplotlib")
+Make = Callable[..., LoadedRecipe]
+CONFIRMED = ["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"]
+
+
+@pytest.fixture(autouse=True)
+def development(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key that anybody knows is enough for these artifacts."""
+    monkeypatch.setenv("SVC_ENV", "development")
+    monkeypatch.delenv("SVC_SIGNING_KEYS", raising=False)
+
+
+def trained(loaded: LoadedRecipe, report: Path | None = None) -> str:
+    options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
+    result = train(loaded, options, Settings(), NullProgress())
+    assert result.artifact is not None
+    return result.artifact
+
+
+def recipe(make_recipe: Make, **changes: Any) -> LoadedRecipe:
+    training = {
+        "algorithms": ["TopPop", "CosineKNN"],
+        "n_trials": 4,
+        "cutoff": 5,
+        "split": {"scheme": "time_user", "heldout_ratio": 0.3, "test": 0.2},
+        **changes,
+    }
+    return make_recipe(training=training, output={"path": "out/small.svc", "versioning": "append_sha"})
+
+
+def test_the_page_made_again_is_the_page_of_the_training(make_recipe: Make, tmp_path: Path) -> None:
+    """Byte for byte: it needs nothing that the artifact does not hold."""
+    first, again = tmp_path / "first.html", tmp_path / "again.html"
+    artifact = trained(recipe(make_recipe), report=first)
+    assert main.run(["report", artifact, "--output", str(again), *CONFIRMED]) == 0
+    assert again.read_bytes() == first.read_bytes()
+
+
+def test_the_page_says_how_sure_its_scores_are(make_recipe: Make, tmp_path: Path) -> None:
+    """Interval, users scored, test users, the lead, and other cutoffs."""
+    target = tmp_path / "page.html"
+    artifact = trained(recipe(make_recipe), report=target)
+    page = target.read_text(encoding="utf-8")
+    found = read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]
+    low, high = found["interval"]
+    assert f"95% interval {low:.4f} to {high:.4f}" in page
+    assert "64 of 80 users were scored" in page
+    assert "on 16 test users that no trial has seen" in page
+    assert "Ahead of " in page
+    for cutoff, at in found["cutoffs"].items():
+        assert f'<td class="">{cutoff}</td><td class="n">{at["ndcg"]:.4f}</td>' in page
+    assert "earlier" not in page
+
+
+def test_the_page_says_for_whom_and_with_which_items(make_recipe: Make, tmp_path: Path) -> None:
+    """Three parts of users and of items, each metric with its interval; everybody's figures are the search's own."""
+    target = tmp_path / "page.html"
+    artifact = trained(recipe(make_recipe), report=target)
+    page = target.read_text(encoding="utf-8")
+    head = read_verified(artifact, development_keys(), Settings())[1].header
+    rows = {(row["group"], row["part"], row["metric"]): row for row in head["evaluation"]["breakdown"]}
+    assert {part for group, part, _ in rows if group == "activity"} == {"few", "some", "many"}
+    assert {part for group, part, _ in rows if group == "popularity"} == {"head", "middle", "tail"}
+    everybody = rows["all", "all", "ndcg"]
+    assert everybody["value"] == pytest.approx(head["best_score"])
+    assert everybody["low"] < everybody["value"] < everybody["high"]
+    assert f"{everybody['value']:.4f} ({everybody['low']:.4f} to {everybody['high']:.4f})" in page
+    assert f"Coverage {rows['all', 'all', 'coverage']['value']:.4f}, novelty" in page
+
+
+def test_the_run_before_stands_beside_it(make_recipe: Make, tmp_path: Path) -> None:
+    """Found among the versions in the folder, or named; while training, what is about to be replaced."""
+    before = trained(recipe(make_recipe))
+    target, again, named = tmp_path / "page.html", tmp_path / "again.html", tmp_path / "named.html"
+    after = trained(recipe(make_recipe, seed=7), report=target)
+    assert after != before
+    page = target.read_text(encoding="utf-8")
+    assert "Beside the earlier run" in page
+    assert "ndcg, earlier" in page
+    assert "The recipe has changed in between." in page
+    assert main.run(["report", "out/small.svc", "--output", str(again), *CONFIRMED]) == 5
+    assert main.run(["report", str(tmp_path / "out/small.svc"), "--output", str(again), *CONFIRMED]) == 0
+    assert again.read_bytes() == target.read_bytes()
+    assert main.run(["report", after, "--earlier", before, "--output", str(named), *CONFIRMED]) == 0
+    assert named.read_bytes() == target.read_bytes()
+
+
+def test_the_page_shows_the_decision_with_its_comparisons(make_recipe: Make, tmp_path: Path) -> None:
+    """A chart of the changes with their intervals, both tables, and in words what was decided."""
+    blocks = {"output": {"path": "out/small.svc", "versioning": "append_sha"}, "promotion": {"mode": "enforce"}}
+    settings = {"n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user", "heldout_ratio": 0.3}}
+    first = tmp_path / "first.html"
+    trained(make_recipe(training={"algorithms": ["CosineKNN"], **settings}, **blocks), report=first)
+    page = first.read_text(encoding="utf-8")
+    assert "Going live: promoted" in page
+    assert "<td>popularity</td>" in page or '<td class="">popularity</td>' in page
+    second = tmp_path / "second.html"
+    artifact = trained(make_recipe(training={"algorithms": ["TopPop"], **settings}, **blocks), report=second)
+    page = second.read_text(encoding="utf-8")
+    assert "Going live: refused" in page
+    assert "The new model is refused." in page
+    assert "the lower end of each 95% interval must reach -1.0%" in page
+    assert 'aria-label="Relative change from each opponent, with its interval"' in page
+    assert "the live model" in page
+    assert "trained on the same data as the new model" in page
+    assert "catalog_coverage" in page
+    assert "refuses the model" in page
+    _, parsed = read_verified(artifact, development_keys(), Settings())
+    live = parsed.header["promotion"]["against"][0]
+    assert f"{live['interval'][0]:+.1%} to {live['interval'][1]:+.1%}" in page
+    reported = {**parsed.header, "promotion": {**parsed.header["promotion"], "mode": "report", "against": []}}
+    page = render(reported, Counts.of(codec.decode(parsed.payload).history, 40))
+    assert "the recipe only reports" in page
+    assert "There was nothing to compare with." in page
+
+
+def test_a_change_from_nothing_stays_in_the_picture() -> None:
+    """An opponent that finds nothing makes the change enormous."""
+    one = {"name": "TopPop", "change": 1e300, "interval": [1e299, 1e301]}
+    assert "e+" not in changes_plot([one], -0.01, "ndcg@5")
+
+
+def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> None:
+    """Without intervals, cutoffs and the course of the search."""
+    artifact = trained(recipe(make_recipe))
+    head = read_verified(artifact, development_keys(), Settings())[1].header
+    measured = {name: value for name, value in head["evaluation"].items() if isinstance(value, float)}
+    best = {
+        name: {key: one[key] for key in ("score", "params", "seconds")}
+        for name, one in head["tuning"]["best_per_algorithm"].items()
+    }
+    tuning = {key: value for key, value in head["tuning"].items() if key not in {"trials", "workers"}}
+    old = {**head, "evaluation": measured, "tuning": {**tuning, "best_per_algorithm": best}}
+    model = popularity_model()
+    page = render(old, Counts.of(model.history, model.n_items), old)
+    assert page.count("<svg") == 2
+    assert "interval" not in page.replace('<td class="">interval</td>', "").replace("<th>interval</th>", "")
+
+
+def test_an_artifact_that_was_not_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is nothing to report of it."""
+    path = tmp_path / "a.svc"
+    write_artifact(path, popularity_model())
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    assert main.run(["report", str(path), "--output", str(tmp_path / "a.html")]) == 5
+    assert not (tmp_path / "a.html").exists()

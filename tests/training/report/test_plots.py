@@ -1,0 +1,52 @@
+"""The pictures of the report: inline SVG that says what it shows and scales with its column."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from svc.training.report.plots import algorithms_plot, search_plot, tail_plot
+from svc.training.search.trials import TrialRecord
+
+pytest.importorskip("matplotlib")
+
+
+def trial(number: int, algorithm: str, score: float | None) -> TrialRecord:
+    return TrialRecord(number, algorithm, {}, "complete", score, {"ndcg": score or 0.0}, None, 1.0)
+
+
+TRIALS = [trial(0, "IALSRecommender", 0.2), trial(1, "TopPopRecommender", 0.1), trial(2, "IALSRecommender", 0.3)]
+
+
+def drawn() -> list[str]:
+    counts = np.array([9, 3, 1, 1], dtype=np.int64)
+    return [
+        search_plot(TRIALS, "ndcg"),
+        algorithms_plot(TRIALS[1:], "ndcg", {"IALSRecommender": (0.25, 0.35)}),
+        tail_plot(counts, counts),
+    ]
+
+
+def test_each_picture_is_one_svg_without_a_size() -> None:
+    """It can stand in a page as it is, has a label for who cannot see it, and refers to nothing outside."""
+    for text in drawn():
+        picture = ET.fromstring(text)
+        assert picture.tag.endswith("svg")
+        assert picture.get("aria-label")
+        assert picture.get("width") is None
+        assert "viewBox" in picture.attrib
+        assert "<script" not in text and "<metadata" not in text
+
+
+def test_the_same_figures_are_the_same_bytes() -> None:
+    """So that a page made again is the page of the training."""
+    assert drawn() == drawn()
+
+
+def test_names_and_scores_are_text() -> None:
+    """They can be searched for; algorithms are named without their ending."""
+    text = drawn()[1]
+    for word in ("IALS", "TopPop", "0.3000", "ndcg"):
+        assert f">{word}<" in text.replace(" ", "")

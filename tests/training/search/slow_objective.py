@@ -1,0 +1,48 @@
+"""An objective that worker processes can import: what it does stands in the parameters of the trial."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from svc.training.search.fit import Fitted
+
+
+class SlowObjective:
+    """Sums its numbers; `seconds` of sleep before it, `exit` to crash, `error` to fail, `warn` to warn.
+
+    It keeps `grow` bytes of memory.
+    """
+
+    def __init__(self, numbers: Any) -> None:
+        self.numbers = np.asarray(numbers, dtype=np.float64)
+
+    def warm_up(self) -> None:
+        """Needs nothing."""
+
+    def __call__(
+        self,
+        _algorithm: str,
+        params: dict[str, Any],
+        *,
+        check: Callable[[], None],
+        report: Callable[[int, float], None],
+    ) -> Fitted:
+        self.kept = b"x" * params.get("grow", 0)
+        time.sleep(params.get("seconds", 0.0))
+        if "exit" in params:
+            os._exit(params["exit"])
+        if "error" in params:
+            raise ValueError(params["error"])
+        if "warn" in params:
+            warnings.warn(params["warn"], RuntimeWarning, stacklevel=1)
+        for epoch, score in enumerate(params.get("scores", []), start=1):
+            report(epoch, score)
+        check()
+        self.numbers[0] += 1  # stays in this process
+        return Fitted({"ndcg": float(self.numbers.sum()), "pid": os.getpid()}, None)

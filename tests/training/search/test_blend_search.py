@@ -1,0 +1,125 @@
+"""Which models are blended, with which weights, and that what is served is what was searched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.model import codec
+from svc.model.query import Encoded, Query
+from svc.model.rehearsal import rehearse
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.progress import NullProgress
+from svc.training.run import TrainOptions, train
+from svc.training.search.blend_search import candidates, simplex
+from svc.training.search.trials import SearchResult, TrialRecord
+
+Make = Callable[..., LoadedRecipe]
+TRAINING = {
+    "algorithms": ["IALS", "CosineKNN", "TopPop", "Blend"],
+    "n_trials": 5,
+    "cutoff": 5,
+    "split": {"scheme": "time_user", "heldout_ratio": 0.3},
+}
+
+
+def result(*scored: tuple[str, float]) -> SearchResult:
+    trials = [
+        TrialRecord(place, f"{name}Recommender", {}, "complete", score, {}, None, 1.0)
+        for place, (name, score) in enumerate(scored)
+    ]
+    return SearchResult(trials, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("scored", "expected"),
+    [
+        ([("IALS", 0.3), ("TopPop", 0.4), ("CosineKNN", 0.2)], ["IALS", "CosineKNN"]),
+        ([("IALS", 0.3), ("TruncatedSVD", 0.29), ("SLIM", 0.2), ("RP3beta", 0.1)], ["IALS", "SLIM", "RP3beta"]),
+        ([("SLIM", 0.4), ("RP3beta", 0.3), ("CosineKNN", 0.25), ("IALS", 0.2)], ["SLIM", "RP3beta", "IALS"]),
+        ([("SLIM", 0.4), ("BPRFM", 0.5)], ["SLIM"]),
+        ([("SLIM", 0.4), ("IALS", 0.0)], ["SLIM"]),
+    ],
+)
+def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, float]], expected: list[str]) -> None:
+    """One of factors, two at most of the others, and neither popularity nor what finds nothing."""
+    found = candidates(result(*scored))
+    assert [trial.algorithm.removesuffix("Recommender") for trial in found] == expected
+
+
+def test_weights_add_up_and_let_two_parts_count() -> None:
+    assert len(list(simplex(2, 1))) == 9
+    for weights in simplex(3, 2):
+        assert sum(weights) == 10
+        assert sum(weight > 0 for weight in weights) >= 2
+
+
+def trained(loaded: LoadedRecipe) -> tuple[Any, dict[str, Any]]:
+    found = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), NullProgress())
+    assert found.artifact is not None
+    _, parsed = read_verified(found.artifact, development_keys(), Settings())
+    model = codec.decode(parsed.payload)
+    model.check_features(parsed.header)
+    model.ready()
+    rehearse(model)
+    return model, dict(parsed.header)
+
+
+def blend_wins(trials: list[TrialRecord]) -> list[TrialRecord]:
+    return sorted(trials, key=lambda trial: (not trial.parts, -(trial.score or 0.0), trial.number))
+
+
+def test_a_blend_is_searched_stored_by_parts_and_served(
+    make_recipe: Make, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
+) -> None:
+    """The header names weights and parts; the payload holds each part once; the same run gives the same bytes."""
+    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins)
+    model, head = trained(make_recipe(training=TRAINING))
+    assert head["best_class"] == "BlendRecommender"
+    weights = head["best_params"]["weights"]
+    assert set(weights) == {"IALSRecommender", "CosineKNNRecommender"}
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert {part["class"]: part["weight"] for part in head["parts"]} == weights
+    assert all(part["answers"] == "everything" and part["bytes"] > 0 for part in head["parts"])
+    assert head["best_score"] > 0
+    searched = next(record for record in log if record["event"] == "blend_searched")
+    assert searched["weights"] == weights
+    assert {"scorer.factors.users", "scorer.sums.0.weights", "scorer.deviations"} <= set(model.parts())
+    rankings = model.rank([Query(limit=5, user=user) for user in range(model.n_users)])
+    again, _ = trained(make_recipe(training=TRAINING))
+    for one, other in zip(rankings, again.rank([Query(limit=5, user=u) for u in range(model.n_users)]), strict=True):
+        assert one.scores.tobytes() == other.scores.tobytes()
+    related = model.rank([Query(limit=5, seeds=np.array([1, 3], dtype=np.int32))])
+    assert len(related[0].items) == 5
+
+
+def test_a_blend_with_features_answers_cold_starts_by_its_own_part(
+    make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins)
+    columns = [{"name": "group", "kind": "categorical"}]
+    side = {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id", "columns": columns}
+    model, head = trained(make_recipe(training=TRAINING, features={"item": side}))
+    assert head["best_class"] == "BlendRecommender"
+    assert head["features"]["active"] is True
+    assert model.cold is None
+    vector, _ = model.features.item.encode({"group": "odd"})
+    query = Query(limit=5, seed_features=(Encoded.of(vector),))
+    (expected,) = model.scorer.factors.rank([query], model.history)
+    assert model.rank([query])[0].scores.tobytes() == expected.scores.tobytes()
+
+
+def test_without_two_complete_parts_nothing_is_blended(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """The search goes on without it, and says why."""
+    training = {**TRAINING, "algorithms": ["TopPop", "CosineKNN", "IALS", "Blend"], "n_trials": 2}
+    _, head = trained(make_recipe(training=training))
+    assert head["best_class"] != "BlendRecommender"
+    skipped = [record for record in log if record["event"] == "algorithm_skipped"]
+    assert skipped[-1]["algorithm"] == "BlendRecommender"

@@ -1,0 +1,104 @@
+"""Training one recommender: early stopping while searching, a known number of epochs afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from svc.training.algorithms.registry import Epochs
+from svc.training.evaluation.evaluator import Evaluation
+from svc.training.search.fit import Judge, Stop, fit, refit
+
+N_USERS, N_ITEMS = 4, 6
+EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
+
+
+class Learner:
+    """Ranks the held-out item of so many users first, as many as `course` says for its epoch."""
+
+    def __init__(self, course: list[int]) -> None:
+        self.course = course
+        self.epoch = self.saved = 0
+        self.learned = False
+        self.X_train_all = EMPTY
+
+    def start_learning(self) -> None:
+        self.epoch = 0
+
+    def run_epoch(self) -> None:
+        self.epoch += 1
+
+    def save_state(self) -> None:
+        self.saved = self.epoch
+
+    def load_state(self) -> None:
+        self.epoch = self.saved
+
+    def learn(self) -> Learner:
+        self.learned, self.epoch = True, 1
+        return self
+
+    def get_score(self, rows: np.ndarray) -> np.ndarray:
+        scores = np.tile(np.arange(N_ITEMS, 0, -1.0), (N_USERS, 1))
+        scores[: self.course[self.epoch - 1], N_ITEMS - 1] = 99.0
+        return scores[rows]
+
+
+@pytest.fixture
+def judge() -> Judge:
+    """Every user has the last item held out; only the first one of a list counts."""
+    columns = np.full(N_USERS, N_ITEMS - 1)
+    heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
+    return Judge.of(Evaluation(heldout, offset=0, cutoff=1), "hit", 1)
+
+
+def trained(learner: Learner, epochs: Epochs | None, judge: Judge, check: Callable[[], None]) -> tuple[object, list]:
+    told: list[tuple[int, float]] = []
+    fitted = fit(learner, epochs, judge, seen=EMPTY, check=check, report=lambda *at: told.append(at))
+    return fitted, told
+
+
+def test_the_best_epoch_counts_and_patience_ends_the_training(judge: Judge) -> None:
+    """Judgements without gain are counted anew after each gain; the scores are those of the best state."""
+    learner = Learner([1, 2, 2, 1, 3, 2, 2, 2, 4])
+    fitted, told = trained(learner, Epochs(most=9, every=1, patience=3), judge, lambda: None)
+    assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)  # type: ignore[attr-defined]
+    assert told[:5] == [(1, 0.25), (2, 0.5), (3, 0.5), (4, 0.25), (5, 0.75)]
+    assert learner.epoch == 8
+
+
+def test_epochs_between_judgements_are_not_judged(judge: Judge) -> None:
+    """Every second one here, so the last of an odd number is not."""
+    fitted, told = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), judge, lambda: None)
+    assert told == [(2, 0.5), (4, 0.25)]
+    assert fitted.epochs == 2  # type: ignore[attr-defined]
+
+
+def test_without_epochs_it_learns_once(judge: Judge) -> None:
+    """And is judged on all validation users."""
+    learner = Learner([2])
+    fitted, told = trained(learner, None, judge, lambda: None)
+    assert learner.learned
+    assert (fitted.epochs, fitted.metrics["hit"], told) == (None, 0.5, [])  # type: ignore[attr-defined]
+
+
+def test_a_check_ends_the_training(judge: Judge) -> None:
+    """Before the next epoch, whatever it raises."""
+    learner = Learner([1] * 9)
+
+    def check() -> None:
+        if learner.epoch == 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        trained(learner, Epochs(most=9, every=1, patience=9), judge, check)
+    assert learner.epoch == 3
+
+
+def test_a_final_training_runs_the_epochs_that_were_best() -> None:
+    """Without looking at anything."""
+    assert refit(Learner([]), 7).epoch == 7
+    assert refit(Learner([]), None).learned

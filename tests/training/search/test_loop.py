@@ -1,0 +1,279 @@
+"""The search over a study: budget, duplicates, deadlines, interrupts, several processes."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+from svc.training.algorithms.registry import Space
+from svc.training.progress import NullProgress
+from svc.training.search import budget
+from svc.training.search.budget import TrialPlan
+from svc.training.search.fit import Fitted
+from svc.training.search.loop import Limits, Search
+from svc.training.search.sampler import AlgorithmSampler
+from svc.training.search.storage import StudyStorage, locate, open_storage
+from svc.training.search.trial_task import TrialPruned
+from svc.training.search.workers import ThreadWorkers
+
+KNN, POP, SLIM = "CosineKNNRecommender", "TopPopRecommender", "DenseSLIMRecommender"
+SPACES = {
+    KNN: Space(
+        {"top_k": IntDistribution(1, 50), "feature_weighting": CategoricalDistribution(("NONE", "BM_25"))},
+        ({"top_k": 25, "feature_weighting": "NONE"},),
+    ),
+    POP: Space(),
+    SLIM: Space({"reg": FloatDistribution(1.0, 1e4, log=True)}, ({"reg": 100.0},)),
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Optuna's own lines stay out of the way."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    yield
+
+
+class Peak:
+    """A score with a maximum, and a record of what was trained."""
+
+    def __init__(self, act: Callable[[str, dict, Callable[[], None]], None] = lambda *_: None) -> None:
+        self.trained: list[tuple[str, dict]] = []
+        self.act = act
+
+    def warm_up(self) -> None:
+        """Needs nothing."""
+
+    def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
+        self.trained.append((algorithm, params))
+        self.act(algorithm, params, check)
+        score = 0.1 if algorithm == POP else 1.0 / (1.0 + abs(params.get("top_k", 30) - 17))
+        return Fitted({"ndcg": score}, None)
+
+
+class Losing(Peak):
+    """DenseSLIM scores next to nothing."""
+
+    def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
+        fitted = super().__call__(algorithm, params, check=check, report=report)
+        return Fitted({"ndcg": 0.001}, None) if algorithm == SLIM else fitted
+
+
+def make(
+    plan: dict[str, int],
+    objective: Any,
+    *,
+    storage: StudyStorage | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+    seed: int = 1,
+    workers: int = 1,
+) -> Search:
+    storage = storage or open_storage(locate("", Path()))
+    shares = TrialPlan(plan, {name: len(SPACES[name]) for name in plan})
+    sampler = AlgorithmSampler(shares, SPACES, seed)
+    study = optuna.create_study(
+        study_name="svc_small_r",
+        storage=storage.backend,
+        sampler=sampler,
+        direction="maximize",
+        load_if_exists=True,
+    )
+    return Search(study, storage, sampler, shares, ThreadWorkers(objective, workers), "ndcg", limits, NullProgress())
+
+
+def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
+    """Every share is used, by turns; the best of all is the highest score."""
+    objective = Peak()
+    result = make({KNN: 12, POP: 1}, objective).run()
+    assert len(result.trials) == 13
+    assert [name for name, _ in objective.trained[:3]] == [KNN, POP, KNN]
+    assert result.best.score == max(trial.score or 0 for trial in result.trials)
+    assert set(result.best_per_algorithm) == {KNN, POP}
+
+
+def test_the_same_seed_gives_the_same_search() -> None:
+    """Parameters do not depend on clocks, hashes or earlier searches; another seed tries others."""
+    runs = [Peak(), Peak(), Peak()]
+    for objective, seed in zip(runs, (1, 1, 2), strict=True):
+        make({KNN: 8, SLIM: 4}, objective, seed=seed).run()
+    assert runs[0].trained == runs[1].trained
+    assert runs[0].trained != runs[2].trained
+
+
+def test_nothing_is_trained_twice() -> None:
+    """A space of four settings costs four trainings, whatever its share; recorded values fill the rest."""
+    objective = Peak()
+    search = make({KNN: 9}, objective)
+    search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
+    result = search.run()
+    assert len(result.completed) == 9
+    assert sorted(params["top_k"] for _, params in objective.trained) == [1, 2, 3, 4]
+
+
+def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
+    """Its error is logged, its place in the budget is used."""
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        if algorithm == SLIM:
+            raise MemoryError("too large")
+
+    result = make({KNN: 2, SLIM: 2}, Peak(act)).run()
+    assert (len(result.completed), result.count("failed")) == (2, 2)
+    assert [record["error"] for record in log if record["event"] == "trial_failed"] == ["MemoryError: too large"] * 2
+
+
+def test_hopeless_parameters_are_pruned() -> None:
+    """What cannot be trained on this data is no failure."""
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        if params.get("top_k", 0) > 25:
+            raise TrialPruned("ridge")
+
+    result = make({KNN: 8}, Peak(act)).run()
+    assert result.count("pruned") > 0
+    assert len(result.trials) == 8
+
+
+def test_a_trial_over_its_time_is_left_behind(log: list[dict]) -> None:
+    """It counts as orphaned and as used, and its thread ends at the next epoch."""
+    ended = threading.Event()
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        if algorithm != SLIM:
+            return
+        try:
+            while True:
+                ended.wait(0.01)
+                check()
+        finally:
+            ended.set()
+
+    result = make({KNN: 3, SLIM: 1}, Peak(act), limits=Limits(per_trial_timeout_s=0.3)).run()
+    assert result.n_orphaned == 1
+    assert (len(result.completed), result.count("failed")) == (3, 1)
+    assert ended.wait(10)
+    assert any(record["event"] == "trial_timed_out" for record in log)
+
+
+def test_the_search_ends_when_its_time_is_over_but_not_without_a_model() -> None:
+    """The first complete trial is waited for; after it nothing new begins."""
+    gate = threading.Event()
+    objective = Peak(lambda *_: gate.wait(0.5) and None)
+    result = make({KNN: 50}, objective, limits=Limits(timeout_s=0.01)).run()
+    assert len(result.completed) == 1
+
+
+def test_several_trials_run_at_once() -> None:
+    """With three workers three trials meet at a barrier that fewer could not pass."""
+    barrier = threading.Barrier(3, timeout=20)
+    result = make({SLIM: 6}, Peak(lambda *_: barrier.wait() and None), workers=3).run()
+    assert len(result.completed) == 6
+
+
+def test_an_interrupt_gives_running_trials_back(tmp_path: Path) -> None:
+    """A resumed search finds the finished ones, and the lost one's place is free again."""
+
+    class Impatient(NullProgress):
+        def trial(self, done: int, total: int, best_score: float | None, algorithm: str | None) -> None:
+            if done == 2:
+                raise KeyboardInterrupt
+
+    storage = open_storage(locate("s.db", tmp_path))
+    search = make({KNN: 5}, Peak(), storage=storage)
+    search.progress = Impatient()
+    with pytest.raises(KeyboardInterrupt):
+        search.run()
+    again = Peak()
+    result = make({KNN: 5}, again, storage=open_storage(locate("s.db", tmp_path))).run()
+    assert len(result.completed) == 5
+    assert len(again.trained) == 3
+
+
+def test_what_a_dead_process_left_running_is_tried_again(tmp_path: Path) -> None:
+    """Its trial is found by its owner's pid at once, without waiting for a heartbeat to go stale."""
+    storage = open_storage(locate("s.db", tmp_path))
+    lost = make({KNN: 4}, Peak(), storage=storage)
+    trial = lost.study.ask()
+    trial.set_user_attr(budget.ALGORITHM, KNN)
+    trial.set_user_attr(budget.OWNER, lost._identity.rpartition("|")[0] + "|1")
+    result = make({KNN: 4}, Peak(), storage=open_storage(locate("s.db", tmp_path))).run()
+    assert len(result.completed) == 4
+    assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
+
+
+def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(tmp_path: Path) -> None:
+    """The owner is written with the trial itself, so there is no moment in which nobody owns it."""
+    storage = open_storage(locate("s.db", tmp_path))
+    lost = make({KNN: 4}, Peak(), storage=storage)
+    trial = storage.new_trial(lost.study, {budget.OWNER: lost._identity.rpartition("|")[0] + "|1"})
+    assert trial.user_attrs.keys() == {budget.OWNER}
+    result = make({KNN: 4}, Peak(), storage=open_storage(locate("s.db", tmp_path))).run()
+    assert len(result.completed) == 4
+    assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
+
+
+def test_what_ends_first_does_not_change_the_search() -> None:
+    """Trials that take random times, in several threads: the parameters tried are the same each time."""
+    found = []
+    for seed in range(4):
+        delays = random.Random(seed)
+        lock = threading.Lock()
+
+        def act(*_: Any, delays: random.Random = delays, lock: threading.Lock = lock) -> None:
+            with lock:
+                seconds = delays.choice((0.0, 0.0, 0.004, 0.02))
+            time.sleep(seconds)
+
+        result = make({KNN: 14, SLIM: 10}, Peak(act), workers=3).run()
+        found.append([(trial.number, trial.algorithm, trial.params, trial.score) for trial in result.trials])
+    assert all(each == found[0] for each in found)
+
+
+def test_equal_parameters_that_are_asked_for_together_are_trained_once() -> None:
+    """With many trials under way a space of four settings still costs four trainings."""
+    objective = Peak()
+    search = make({KNN: 30}, objective, workers=4)
+    search.sampler._spaces = {KNN: Space({"top_k": IntDistribution(1, 4)}, ({"top_k": 2},))}
+    result = search.run()
+    assert len(result.completed) == 30
+    assert sorted(params["top_k"] for _, params in objective.trained) == [1, 2, 3, 4]
+
+
+def test_algorithms_that_need_much_memory_wait_for_each_other() -> None:
+    """Of three workers at most one trains DenseSLIM; the others go on."""
+    running, most = 0, 0
+    lock = threading.Lock()
+
+    def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
+        nonlocal running, most
+        if algorithm != SLIM:
+            return
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(0.005)
+        with lock:
+            running -= 1
+
+    result = make({KNN: 6, SLIM: 6}, Peak(act), workers=3, limits=Limits(at_once={SLIM: 1})).run()
+    assert len(result.completed) == 12
+    assert most == 1
+
+
+def test_an_algorithm_that_is_clearly_behind_gives_its_trials_away() -> None:
+    """All trials are used; most of those of the loser go to the winner; the same seed decides the same."""
+    runs = []
+    for _ in range(2):
+        result = make({KNN: 12, SLIM: 12}, Losing()).run()
+        assert len(result.trials) == 24
+        runs.append([(trial.algorithm, trial.params) for trial in result.trials])
+    assert runs[0] == runs[1]
+    assert sum(1 for name, _ in runs[0] if name == SLIM) <= 6

@@ -1,0 +1,36 @@
+"""What happens when irspack cannot solve for the feature weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from irspack.recommenders.ials import FeatureRidgeCholeskyError
+from scipy import sparse
+
+from svc.errors import FeatureRidgeFailed
+from svc.training.search.objective import Builder, Threads, refit_winner
+from svc.training.search.trials import TrialRecord
+
+
+class Singular:
+    """A recommender whose training meets a singular system."""
+
+    def start_learning(self) -> None:
+        raise FeatureRidgeCholeskyError("not positive definite")
+
+    learn = start_learning
+
+
+class SingularBuilder(Builder):
+    def build(self, *_: Any) -> Any:
+        return Singular()
+
+
+def test_a_final_training_that_meets_a_singular_system_names_the_way_out() -> None:
+    """The search prunes such a trial; the refit has no other to fall back on."""
+    winner = TrialRecord(0, "IALSRecommender", {"n_components": 4}, "complete", 0.1, {"ndcg": 0.1}, 2, 1.0)
+    builder = SingularBuilder(1, Threads.choose(1, available=1))
+    with pytest.raises(FeatureRidgeFailed, match="min_frequency"):
+        refit_winner(builder, winner, sparse.csr_matrix(np.eye(3)), {})

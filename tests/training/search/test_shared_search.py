@@ -1,0 +1,149 @@
+"""Several processes on one study: one budget, nothing twice, a killed one loses only its own trial."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from svc.recipe.load import LoadedRecipe
+from svc.training.search import budget
+from svc.training.search.sampler import own_parameters
+from svc.training.search.storage import GRACE_S, locate, open_storage
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from svc import logs
+from svc.recipe.load import load_recipe
+from svc.settings import Settings
+from svc.training.progress import NullProgress
+from svc.training.run import TrainOptions, train
+
+logs.configure(Settings(log_format="json"))
+loaded = load_recipe(Path(sys.argv[1]), {}, settings=Settings())
+options = TrainOptions(run_id=sys.argv[2], search_only=True)
+sys.exit(train(loaded, options, Settings(), NullProgress()).exit_code)
+"""
+N_TRIALS = 16
+
+
+def start(recipe: Path, run_id: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(recipe), run_id], stderr=subprocess.PIPE, text=True, env=os.environ.copy()
+    )
+
+
+def storage_path(kind: str) -> str:
+    if kind == "sqlite":
+        return "shared.db"
+    variable = {"postgres": "SVC_TEST_POSTGRES_URL", "mysql": "SVC_TEST_MYSQL_URL"}[kind]
+    url = os.environ.get(variable)
+    if not url:
+        pytest.skip(f"{variable} is not set")
+    return url
+
+
+def shared_recipe(make: Callable[..., LoadedRecipe], path: str) -> LoadedRecipe:
+    return make(
+        training={
+            "algorithms": ["IALS", "CosineKNN", "TopPop"],
+            "n_trials": N_TRIALS,
+            "cutoff": 5,
+            "storage_path": path,
+            "split": {"scheme": "time_user", "heldout_ratio": 0.3},
+        }
+    )
+
+
+def trials_of(loaded: LoadedRecipe, run_id: str) -> list[Any]:
+    storage = open_storage(locate(loaded.recipe.training.storage_path, loaded.base_dir))
+    study = optuna.load_study(study_name=f"svc_small_{run_id}", storage=storage.backend)
+    try:
+        return study.get_trials(deepcopy=False)
+    finally:
+        storage.close()
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    """Read the log of `process` until a line has `text`, or it ends."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if text in line:
+            return
+
+
+def check(trials: list[Any]) -> None:
+    counted = [trial for trial in trials if budget.uses_budget(trial)]
+    assert len(counted) == N_TRIALS
+    assert all(trial.state.is_finished() for trial in trials)
+    trained = [trial for trial in counted if "svc:reused" not in trial.user_attrs]
+    seen = [
+        (name, tuple(sorted(own_parameters(name, trial.params).items())))
+        for trial in trained
+        for name in [trial.user_attrs[budget.ALGORITHM]]
+    ]
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+@pytest.mark.parametrize("n_processes", [2, 4, 8])
+def test_processes_share_one_budget(kind: str, n_processes: int, make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """However many join, the study ends with exactly its number of trials, each tried once."""
+    loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
+    processes = [start(loaded.path, run_id) for _ in range(n_processes)]
+    for process in processes:
+        _, err = process.communicate(timeout=170)
+        assert process.returncode == 0, err[-2000:]
+    check(trials_of(loaded, run_id))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_a_process_killed_at_any_moment_keeps_nobody_waiting(
+    kind: str, make_recipe: Callable[..., LoadedRecipe]
+) -> None:
+    """Six are killed one after the other, at random moments of the search; the next one finishes it at once."""
+    loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
+    moments = random.Random(run_id)
+    for _ in range(6):
+        victim = start(loaded.path, run_id)
+        wait_for(victim, '"split_done"')
+        time.sleep(moments.uniform(0.0, 0.6))
+        victim.kill()
+        victim.communicate()
+    last = start(loaded.path, run_id)
+    wait_for(last, '"search_started"')
+    begin = time.monotonic()
+    _, err = last.communicate(timeout=110)
+    assert last.returncode == 0, err[-2000:]
+    assert time.monotonic() - begin < GRACE_S / 2
+    check(trials_of(loaded, run_id))
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_a_killed_process_loses_only_its_own_trial(kind: str, make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """kill -9 in the middle: the other one takes the place of what was lost, at once."""
+    loaded, run_id = shared_recipe(make_recipe, storage_path(kind)), uuid.uuid4().hex[:12]
+    victim, survivor = start(loaded.path, run_id), start(loaded.path, run_id)
+    wait_for(victim, '"trial_done"')
+    victim.send_signal(signal.SIGKILL)
+    victim.communicate()
+    _, err = survivor.communicate(timeout=110)
+    assert survivor.returncode == 0, err[-2000:]
+    trials = trials_of(loaded, run_id)
+    check(trials)
+    assert sum(1 for trial in trials if trial.state is TrialState.FAIL) <= 2

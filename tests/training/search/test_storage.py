@@ -1,0 +1,120 @@
+"""`training.storage_path`: what is accepted, what is refused and with which advice."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from svc.errors import StoragePathUnusable
+from svc.training.search.storage import locate, open_storage, preflight
+
+
+def test_nothing_means_memory(tmp_path: Path) -> None:
+    """An empty path is no shared storage."""
+    location = preflight("", tmp_path)
+    assert not location.shared
+    assert not open_storage(location).shared
+
+
+@pytest.mark.parametrize("form", ["search.db", "sqlite:///search.db"])
+def test_a_path_is_a_sqlite_file_beside_the_recipe(form: str, tmp_path: Path) -> None:
+    """Both spellings mean the same file; looking leaves none behind."""
+    location = preflight(form, tmp_path)
+    assert location.path == tmp_path / "search.db"
+    assert list(tmp_path.iterdir()) == []
+    open_storage(location).backend.remove_session()
+    assert (tmp_path / "search.db").exists()
+
+
+def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
+    """As SQLAlchemy reads it."""
+    assert locate(f"sqlite:///{tmp_path}/x{{1}}.db", Path("/elsewhere")).path == tmp_path / "x{1}.db"
+
+
+def test_braces_in_a_path_are_no_placeholders(tmp_path: Path) -> None:
+    """Optuna formats its URL; a folder may be named as it likes."""
+    open_storage(preflight("a{b}.db", tmp_path))
+    assert (tmp_path / "a{b}.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("postgres://h/db", r"dialect postgres: .*postgresql\+psycopg://.*svc-recommender\[postgres\]"),
+        ("postgresql://h/db", r"dialect postgresql: .*postgresql\+psycopg://.*svc-recommender\[postgres\]"),
+        ("postgresql+psycopg2://h/db", r"postgresql\+psycopg://"),
+        ("mysql://h/db", r"dialect mysql: .*mysql\+pymysql:// or mariadb\+pymysql://.*svc-recommender\[mysql\]"),
+        ("mariadb+mysqldb://h/db", r"dialect mariadb: .*mariadb\+pymysql://"),
+        ("oracle://h/db", r"'oracle' is not supported.*sqlite://.*mysql\+pymysql://"),
+        ("redis://h", "not supported"),
+        ("sqlite://", "name a file"),
+        ("sqlite:///:memory:", "name a file"),
+        ("postgresql+psycopg://me:hidden@h/db", "must not stand in the recipe.*PGPASSFILE"),
+        ("mysql+pymysql://h/db?password=hidden", "must not stand in the recipe.*read_default_file"),
+        ("mysql+pymysql://me:hid@den@h/db", "must not stand in the recipe"),
+    ],
+)
+def test_wrong_spellings_are_refused_with_the_right_one(url: str, advice: str, tmp_path: Path) -> None:
+    """The message names the dialect, the right spelling and the extra; never a password."""
+    with pytest.raises(StoragePathUnusable, match=advice) as caught:
+        locate(url, tmp_path)
+    assert (caught.value.code, caught.value.exit_code) == ("storage_path_unusable", 8)
+    assert "hid" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"), [("postgresql+psycopg://h/db", "postgres"), ("mariadb+pymysql://h/db", "mysql")]
+)
+def test_a_missing_driver_names_its_extra(
+    url: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is connected or read."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(StoragePathUnusable, match=rf"svc-recommender\[{extra}\]"):
+        locate(url, tmp_path)
+
+
+def test_files_that_cannot_be_databases_are_refused(tmp_path: Path) -> None:
+    """A folder, a file of something else, a folder that is not there."""
+    (tmp_path / "text.db").write_text("no database, but long enough to be looked at " * 30)
+    for path, reason in ((".", "is a folder"), ("text.db", "cannot be used"), ("no/where.db", "does not exist")):
+        with pytest.raises(StoragePathUnusable, match=reason):
+            preflight(path, tmp_path)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("variable", ["SVC_TEST_POSTGRES_URL", "SVC_TEST_MYSQL_URL"])
+def test_a_real_server_answers_and_a_wrong_one_is_named(variable: str, tmp_path: Path) -> None:
+    """The pre-flight connects; an unknown database or a closed port is an error that says so."""
+    url = os.environ.get(variable)
+    if not url:
+        pytest.skip(f"{variable} is not set")
+    assert preflight(url, tmp_path).shared
+    with pytest.raises(StoragePathUnusable, match="does not answer"):
+        preflight(url.rpartition("/")[0] + "/no_such_database_here", tmp_path)
+
+
+OPEN = """
+import sys
+import subprocess
+import sys
+from pathlib import Path
+from svc.training.search.storage import open_storage, preflight
+open_storage(preflight("shared.db", Path(sys.argv[1]))).close()
+"""
+
+
+def test_processes_that_begin_together_make_the_tables_once(tmp_path: Path) -> None:
+    """Each looks, opens and closes a file that none of them finds at first; none takes it from another."""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", OPEN, str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    errors = [process.communicate(timeout=150)[1] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, errors
+    assert (tmp_path / "shared.db").stat().st_size > 0

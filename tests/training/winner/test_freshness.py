@@ -1,0 +1,166 @@
+"""Serials and expiry of new artifacts: only when asked for, and always higher."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.artifact import freshness, layout
+from svc.artifact.keys import SigningKeys, parse_signing_keys
+from svc.artifact.store import open_store, read_verified
+from svc.errors import RecipeError
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.progress import NullProgress
+from svc.training.run import TrainOptions, train
+from svc.training.winner.freshness import MAX_INPUTS, Inputs, fresh_fields, is_asked, next_serial
+
+Make = Callable[..., LoadedRecipe]
+KEY, OTHER = f"k1:{'11' * 32}", f"k2:{'22' * 32}"
+KEYS = parse_signing_keys(f"{KEY},{OTHER}")
+QUICK = {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": {"scheme": "time_user", "heldout_ratio": 0.3}}
+
+
+def signed(loaded: LoadedRecipe, keys: SigningKeys, **header: Any) -> None:
+    """Put an artifact with this header in the output's place."""
+    kid, key = keys.active
+
+    def write(out: Any) -> layout.Written:
+        return layout.write(out, kid=kid, key=key, header=header, payload=[b"x"])
+
+    open_store(loaded.output_uri, Settings()).publish(write, "always_overwrite")
+
+
+def test_nothing_is_added_unless_it_is_asked_for(make_recipe: Make) -> None:
+    """Artifacts of recipes and settings of before are what they were."""
+    loaded, settings = make_recipe(), Settings(signing_keys=KEY)
+    assert fresh_fields(loaded, settings, KEYS, "2026-11-22T00:00:00+00:00", Inputs(loaded.base_dir)) == {}
+    assert not is_asked(loaded, settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "output", "fields"),
+    [
+        ({"artifact_signature": "ed25519"}, {}, {"serial", "inputs"}),
+        ({"state_dir": "state"}, {}, {"serial", "inputs"}),
+        ({}, {"expires_after": "30d"}, {"serial", "inputs", "expires_at"}),
+    ],
+)
+def test_each_of_three_ways_asks_for_a_serial(
+    make_recipe: Make, settings: dict[str, Any], output: dict[str, Any], fields: set[str]
+) -> None:
+    """Ed25519, a state directory, and an expiry, which adds its moment."""
+    loaded = make_recipe(output={"path": "out/small.svc", **output})
+    chosen = Settings(signing_keys=KEY, **settings)
+    found = fresh_fields(loaded, chosen, KEYS, "2026-11-22T01:02:03+00:00", Inputs(loaded.base_dir))
+    assert set(found) == fields
+    assert freshness.serial_of(found) is not None
+    if "expires_at" in fields:
+        assert freshness.expires_at(found) == datetime.fromisoformat("2026-12-22T01:02:03+00:00")
+
+
+def test_a_serial_is_higher_whatever_the_clock_says(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock while it goes forward, by what is there when it was set back."""
+    loaded, settings = make_recipe(), Settings()
+    assert abs(next_serial(loaded, settings, KEYS) - time.time() * 1000) < 60_000
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    assert next_serial(loaded, settings, KEYS) == 1
+    signed(loaded, KEYS, serial=41)
+    assert next_serial(loaded, settings, KEYS) == 42
+    signed(loaded, KEYS)
+    assert next_serial(loaded, settings, KEYS) == 1
+
+
+def test_what_another_key_signed_leads_nowhere(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that got out cannot use up the serials of the next one; nor can a file that does not verify."""
+    monkeypatch.setattr(time, "time_ns", lambda: 7_000_000)
+    loaded, settings = make_recipe(), Settings()
+    signed(loaded, parse_signing_keys(OTHER), serial=freshness.MAX_SERIAL)
+    assert next_serial(loaded, settings, KEYS) == 7
+    signed(loaded, parse_signing_keys(f"k1:{'33' * 32}"), serial=freshness.MAX_SERIAL)
+    assert next_serial(loaded, settings, KEYS) == 7
+    signed(loaded, KEYS, serial=freshness.MAX_SERIAL)
+    assert next_serial(loaded, settings, KEYS) == freshness.MAX_SERIAL
+
+
+def test_what_was_rolled_back_from_counts(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers have seen it, and take nothing below."""
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
+    loaded, settings = make_recipe(), Settings()
+    signed(loaded, KEYS, serial=3)
+    move = {"action": "rollback", "sha256": "ab" * 32, "from_serial": 9}
+    kid, key = KEYS.active
+    lines = [
+        freshness.signed_line(move, kid=kid, key=key, signature="ed25519"),
+        freshness.signed_line(move | {"from_serial": 99}, kid=kid, key=bytes(32), signature="hmac"),
+        freshness.signed_line(move | {"from_serial": 99}, kid="k2", key=bytes.fromhex("22" * 32), signature="hmac"),
+    ]
+    Path(f"{loaded.output_uri}.log.jsonl").write_text("\n".join(lines))
+    assert next_serial(loaded, settings, KEYS) == 10
+
+
+def test_a_training_signs_serial_and_expiry(make_recipe: Make) -> None:
+    """Twice, the second higher; the recipe's hash is that of the recipe without an expiry."""
+    loaded = make_recipe(training=QUICK, output={"path": "out/small.svc", "expires_after": "36h"})
+    serials = []
+    for _ in range(2):
+        result = train(loaded, TrainOptions(run_id="r1"), Settings(signing_keys=KEY), NullProgress())
+        assert result.artifact is not None
+        header = read_verified(result.artifact, KEYS, Settings())[1].header
+        serials.append(header["serial"])
+        lasts = datetime.fromisoformat(header["expires_at"]) - datetime.fromisoformat(header["trained_at"])
+        assert abs(lasts.total_seconds() - 36 * 3600) < 2
+    assert serials[0] < serials[1]
+    assert loaded.recipe_hash == make_recipe(training=QUICK).recipe_hash
+
+
+def test_a_training_signs_what_it_read(make_recipe: Make, items_csv: Path, tmp_path: Path) -> None:
+    """Each file by the name that the recipe's folder gives it, with the sha256 of what `sha256sum` reads."""
+    column = {"name": "group", "kind": "categorical"}
+    side = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id", "columns": [column]}
+    loaded = make_recipe(training=QUICK | {"algorithms": ["IALS", "TopPop"], "n_trials": 2}, features={"item": side})
+    settings = Settings(signing_keys=KEY, artifact_signature="ed25519")
+    result = train(loaded, TrainOptions(run_id="r1"), settings, NullProgress())
+    assert result.artifact is not None
+    header = read_verified(result.artifact, KEYS, Settings())[1].header
+    assert header["inputs"] == [
+        {"name": name, "sha256": hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()}
+        for name in ("ratings.csv", "items.csv")
+    ]
+
+
+def test_many_files_are_one_digest_over_all_of_theirs(tmp_path: Path) -> None:
+    """A header holds at most 64 KiB; the digest is that of what `sha256sum` prints."""
+    inputs = Inputs(tmp_path)
+    for number in range(MAX_INPUTS):
+        inputs.hear(str(tmp_path / f"{number}.csv"), f"{number:064x}")
+    assert len(inputs.listed()) == MAX_INPUTS
+    assert inputs.listed()[7] == {"name": "7.csv", "sha256": f"{7:064x}"}
+    inputs.hear("s3://bucket/more.csv", "f" * 64)
+    lines = (
+        "".join(f"{number:064x}  {number}.csv\n" for number in range(MAX_INPUTS))
+        + f"{'f' * 64}  s3://bucket/more.csv\n"
+    )
+    digest = hashlib.sha256(lines.encode()).hexdigest()
+    assert inputs.listed() == [{"name": "65 files, as sha256sum lists them", "sha256": digest}]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1min", 60), ("36h", 129_600), ("30d", 2_592_000), ("2w", 1_209_600), ("1y", 31_557_600)]
+)
+def test_durations(make_recipe: Make, text: str, seconds: int) -> None:
+    """A whole number and a unit."""
+    assert make_recipe(output={"path": "a.svc", "expires_after": text}).recipe.output.expires_after_s == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0d", "-1d", "1.5d", "30", "d", "1 d", "1month", "1d\n", "99999999d", 30, True])
+def test_durations_that_are_none(make_recipe: Make, text: Any) -> None:
+    """The field is named."""
+    with pytest.raises(RecipeError, match="expires_after"):
+        make_recipe(output={"path": "a.svc", "expires_after": text})

@@ -1,0 +1,87 @@
+"""From a finished search to the model that is served."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.model import codec
+from svc.model.query import Encoded, Query
+from svc.model.rehearsal import rehearse
+from svc.settings import Settings
+from svc.training.run import TrainResult
+from svc.training.search.trials import TrialRecord
+from tests.training.test_run import Make, item_features, run, small_training
+
+
+def test_features_answer_cold_starts_whoever_wins(
+    make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """The winner answers for known users as it does alone; the best feature-aware trial for features and seeds."""
+    monkeypatch.setattr("svc.training.search.trials.by_score", last_first)
+    plain = run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=3)))
+    alone, _ = loaded(plain)
+    training = small_training(algorithms=["TopPop", "IALS", "CosineKNN"], n_trials=5)
+    report = tmp_path / "report.html" if importlib.util.find_spec("matplotlib") else None
+    result = run(make_recipe(training=training, features=item_features(items_csv)), report=report)
+    model, head = loaded(result)
+    assert head["best_class"] == "CosineKNNRecommender"
+    assert head["features"]["active"] is True
+    assert [(part["class"], part["answers"]) for part in head["parts"]] == [
+        ("CosineKNNRecommender", "known users"),
+        ("IALSRecommender", "features and seeds"),
+    ]
+    assert all(part["bytes"] > 0 for part in head["parts"])
+    assert "cold_start" in head["evaluation"]
+    assert next(record for record in log if record["event"] == "cold_start_part_trained")["score"] is not None
+    model.check_features(head)
+    rehearse(model)
+    assert isinstance(model.scorer_of(Query(limit=5, user=3)), type(alone.scorer))
+    described, _ = model.features.item.encode({"group": "odd", "size": 7})
+    seeds = np.array([1, 4], dtype=np.int32)
+    queries = [Query(limit=5, user=3), Query(limit=5, seed_features=(Encoded.of(described),)), Query(5, seeds=seeds)]
+    known, cold, related = model.rank(queries)
+    assert (known.items == alone.rank(queries[:1])[0].items).all()
+    assert known.scores.tobytes() == alone.rank(queries[:1])[0].scores.tobytes()
+    for query, ranking in zip(queries[1:], (cold, related), strict=True):
+        (expected,) = model.cold.rank([query], model.history)
+        assert ranking.scores.tobytes() == expected.scores.tobytes()
+    if report is not None:
+        assert "features and seeds" in report.read_text(encoding="utf-8")
+
+
+def test_features_without_a_complete_trial_of_theirs_are_said_to_be_inactive(
+    make_recipe: Make, items_csv: Path, monkeypatch: pytest.MonkeyPatch, log: list[dict[str, Any]]
+) -> None:
+    """A warning, not silence, and a header that agrees with the payload."""
+    monkeypatch.setattr("svc.training.winner.refit.FEATURE_AWARE", "Nobody")
+    training = small_training(algorithms=["TopPop", "IALS"], n_trials=2)
+    monkeypatch.setattr(
+        "svc.training.search.trials.by_score", lambda trials: sorted(trials, key=lambda one: one.number)
+    )
+    model, head = loaded(run(make_recipe(training=training, features=item_features(items_csv))))
+    assert head["best_class"] == "TopPopRecommender"
+    assert head["features"]["active"] is False
+    assert "parts" not in head
+    assert "features_inactive" in [record["event"] for record in log]
+    model.check_features(head)
+
+
+def last_first(trials: list[TrialRecord]) -> list[TrialRecord]:
+    """As if CosineKNN had won."""
+    return sorted(trials, key=lambda trial: (trial.algorithm != "CosineKNNRecommender", trial.number))
+
+
+def loaded(result: TrainResult) -> tuple[Any, dict[str, Any]]:
+    """The model of a training, ready, and its header."""
+    assert result.artifact is not None
+    _, parsed = read_verified(result.artifact, development_keys(), Settings())
+    model = codec.decode(parsed.payload)
+    model.ready()
+    return model, dict(parsed.header)
