@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from svc.model.filter_fields import LabelField
 from svc.model.item_sets import ItemSet
+from svc.model.topk import reaching
 
 POOL: Final = 100
 POOL_PER_ITEM: Final = 5
@@ -86,45 +87,61 @@ def arrange(
     found: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
 ) -> Arranged:
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
-    items, scores = found.items, found.scores
-    values, factors = _boosted(items, scores, rules.boosts)
-    if factors is not None:
-        order = np.lexsort((items, -values))
-        items, scores, values, factors = items[order], scores[order], values[order], factors[order]
-    own = np.isin(items, [pin.column for pin in rules.pins], invert=True)
-    items, scores, values = items[own], scores[own], values[own]
-    chosen, early = _choose(items, values, rules, wanted, similar)
-    is_whole = found.is_whole
-    if len(chosen) < wanted and not is_whole:
-        whole, whole_scores = found.rest()
-        free = np.isin(whole, [pin.column for pin in rules.pins], invert=True)
-        items, scores, is_whole = whole[free], whole_scores[free], True
-        chosen += _continued(items, rules.limits, chosen, wanted)
+    ordered = _ordered(found, rules, rules.pool(wanted) + len(rules.pins))
+    chosen, early = _choose(ordered.items, ordered.values, rules, wanted, similar)
+    if len(chosen) < wanted and not ordered.is_whole:
+        ordered = _ordered(_whole(found), rules)
+        chosen += _continued(ordered.items, rules.limits, chosen, wanted)
+    items, boosted = ordered.items[chosen].tolist(), ordered.is_boosted[chosen].tolist()
     reasons = [
-        (*(("boosted",) if _is_boosted(rules.boosts, column) else ()), *(("diversified",) if place in early else ()))
-        for place, column in zip(chosen, items[chosen].tolist(), strict=True)
+        (*(("boosted",) if lifted else ()), *(("diversified",) if place in early else ()))
+        for place, lifted in zip(chosen, boosted, strict=True)
     ]
-    ends = len(chosen) < wanted or (is_whole and len(chosen) == len(items))
-    rows = list(zip(items[chosen].tolist(), scores[chosen].tolist(), reasons, strict=True))
+    ends = len(chosen) < wanted or (ordered.is_whole and len(chosen) == len(ordered.items))
+    rows = list(zip(items, ordered.scores[chosen].tolist(), reasons, strict=True))
     return _with_pins(rows, rules.pins, pinned, wanted, ends=ends)
 
 
-def _boosted(items: Items, scores: Scores, boosts: Sequence[Boost]) -> tuple[Scores, Scores | None]:
-    """Scores shifted to be non-negative times their boost factors; and those factors, None without boosts."""
-    if not boosts or not len(items):
-        return scores, None
+class _Ordered(NamedTuple):
+    """Items without the pinned ones, by descending value: their score, or what the boosts make of it."""
+
+    items: Items
+    scores: Scores
+    values: Scores
+    is_boosted: NDArray[np.bool_]
+    is_whole: bool
+
+
+def _whole(found: Candidates) -> Candidates:
+    if found.is_whole:
+        return found
+    items, scores = found.rest()
+    return Candidates(items, scores, is_whole=True, rest=found.rest)
+
+
+def _ordered(found: Candidates, rules: Rules, most: int | None = None) -> _Ordered:
+    """The candidates in the order of their values; with boosts only the best `most` of them are sorted."""
+    items, scores, is_whole = found.items, found.scores, found.is_whole
+    values, is_boosted = scores, np.zeros(len(items), dtype=np.bool_)
+    if rules.boosts and len(items):
+        factors = _factors(items, rules.boosts)
+        values, is_boosted = (scores - min(0.0, float(scores.min()))) * factors, factors != 1.0
+        kept = np.arange(len(items)) if most is None else reaching(values, most)
+        kept = kept[np.lexsort((items[kept], -values[kept]))]
+        is_whole = is_whole and len(kept) == len(items)
+        items, scores, values, is_boosted = items[kept], scores[kept], values[kept], is_boosted[kept]
+    if rules.pins:
+        own = np.isin(items, [pin.column for pin in rules.pins], invert=True)
+        items, scores, values, is_boosted = items[own], scores[own], values[own], is_boosted[own]
+    return _Ordered(items, scores, values, is_boosted, is_whole)
+
+
+def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
+    """The product of the boost factors of each item."""
     factors = np.ones(len(items))
     for boost in boosts:
         factors[boost.items.contains(items)] *= boost.factor
-    return (scores - min(0.0, float(scores.min()))) * factors, factors
-
-
-def _is_boosted(boosts: Sequence[Boost], column: int) -> bool:
-    factor = 1.0
-    for boost in boosts:
-        if boost.items.contains(np.array([column], dtype=np.int32))[0]:
-            factor *= boost.factor
-    return factor != 1.0
+    return factors
 
 
 class _Counts:
@@ -182,12 +199,13 @@ def _continued(items: Items, limits: Sequence[Limit], chosen: Sequence[int], wan
     for place in chosen:
         counts.take(place)
     found: list[int] = []
-    for place in range(len(items)):
-        if len(chosen) + len(found) == wanted:
+    place = 0
+    while len(chosen) + len(found) < wanted and place < len(items):
+        place += int(np.argmax(counts.eligible[place:]))
+        if not counts.eligible[place]:
             break
-        if counts.eligible[place]:
-            counts.take(place)
-            found.append(place)
+        counts.take(place)
+        found.append(place)
     return found
 
 
