@@ -26,8 +26,9 @@ def pool_of(query: Query, n_items: int) -> Query:
     """The query to rank so that the rules of `query` have enough items to choose from: its best items, or all."""
     if query.rules is None:
         return query
-    limit = n_items if query.rules.needs_all else min(n_items, query.rules.pool(query.limit))
-    return query._replace(limit=limit)
+    if query.rules.needs_all:
+        return query._replace(limit=n_items, unordered=True)
+    return query._replace(limit=min(n_items, query.rules.pool(query.limit)))
 
 
 def arranged(query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank) -> Ranking:

@@ -46,7 +46,8 @@ class Query(NamedTuple):
     unless `include_seen`, the seeds and the history of `user` must not either. With `allowed` only its items are
     ranked. `limit` is the most items to return. A `popular` query asks for the most chosen items of the training data,
     the same for every user. `known` marks seeds that hold the history of a training user. `rules` arrange the ranking.
-    With `explain`, each item from position `offset` on gets at most that many reasons.
+    With `explain`, each item from position `offset` on gets at most that many reasons. The ranking of an `unordered`
+    query may come in any order: it is asked for all items, of which its rules select the best.
     """
 
     limit: int
@@ -63,6 +64,7 @@ class Query(NamedTuple):
     rules: Rules | None = None
     explain: int = 0
     offset: int = 0
+    unordered: bool = False
 
 
 class Interaction(NamedTuple):

@@ -16,6 +16,7 @@ from svc.model.item_sets import ItemSet
 from svc.model.model import Model
 from svc.model.query import Interaction, Query, Ranking, Restriction
 from tests.families import EVERY_FAMILY, N_ITEMS, family
+from tests.serving.artifacts import factor_model
 
 model_of = cache(family)
 LABELS = [["a", "a|b", "b", "c", None][item % 5] for item in range(N_ITEMS)]
@@ -200,19 +201,37 @@ def test_a_pin_behind_the_end_stands_at_the_end() -> None:
     assert 30 not in shown(model, 3, pins=[("i30", 900)]).items.tolist() or shown(model, 3).items.tolist().count(30)
 
 
-@pytest.mark.parametrize("more", [{}, {"limits": (Limit(FIELD, 3),)}, {"diversity": 0.5}])
-def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
-    """The best are selected by a partition: sorting 100,000 candidates for ten items takes most of the time."""
-    count, sorted_counts = 100_000, []
-    scores = np.sort(np.random.default_rng(3).standard_normal(count))[::-1]
-    columns = np.arange(count, dtype=np.int32)
-    lexsort = np.lexsort
+def counting_sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items each call of `np.lexsort` sorts from now on."""
+    lexsort, counts = np.lexsort, []
 
     def counted(keys: Any) -> Any:
-        sorted_counts.append(len(keys[0]))
+        counts.append(len(keys[0]))
         return lexsort(keys)
 
     monkeypatch.setattr(np, "lexsort", counted)
+    return counts
+
+
+def test_a_boosted_question_sorts_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scorer gives the scores of all items in any order, alone and in a batch."""
+    model = factor_model(10, 20_000, 8)
+    model.ready()
+    boosts = (Boost(ItemSet.of_columns(np.arange(0, 20_000, 3), 20_000), 2.0),)
+    query = Query(limit=10, user=3, rules=Rules(boosts=boosts))
+    counts = counting_sorts(monkeypatch)
+    alone, batched = model.rank([query])[0], model.rank([query, query])[1]
+    assert alone.items.tolist() == batched.items.tolist()
+    assert 0 < sum(counts) < 2_000
+
+
+@pytest.mark.parametrize("more", [{}, {"limits": (Limit(FIELD, 3),)}, {"diversity": 0.5}])
+def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
+    """The best are selected by a partition: sorting 100,000 candidates for ten items takes most of the time."""
+    count = 100_000
+    scores = np.sort(np.random.default_rng(3).standard_normal(count))[::-1]
+    columns = np.arange(count, dtype=np.int32)
+    sorted_counts = counting_sorts(monkeypatch)
     boosted = ItemSet.of_columns(np.arange(0, N_ITEMS, 7), count)
     found = Candidates(columns, scores, True, lambda: (columns, scores))
     no_limits = LabelField.read("genres", "multi_label", "|", [None] * count, count)

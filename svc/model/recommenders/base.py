@@ -73,6 +73,9 @@ def best_items(scores: NDArray[np.float64], query: Query, history: History) -> N
     """Columns of the best items that may come back, by the score of every item, (n,), which is changed."""
     scores[excluded_columns(query, history)] = -np.inf
     allowed = query.allowed
+    if query.unordered and query.limit >= len(scores):
+        items = np.flatnonzero(scores > -np.inf).astype(np.int32)
+        return items if allowed is None else items[allowed.contains(items)]
     if allowed is None:
         return best(scores, query.limit).astype(np.int32)
     if is_few(allowed):

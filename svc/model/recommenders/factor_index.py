@@ -120,7 +120,7 @@ class FactorIndex(Stored):
             return self._first_columns(wanted)
         if wanted.allowed is not None and is_few(wanted.allowed):
             columns = wanted.allowed.columns_without(wanted.excluded)
-            return scan_few(self._layout, vector, length, wanted.limit, columns, cosine=cosine)
+            return scan_few(self._layout, vector, length, wanted, columns, cosine=cosine)
         return scan_one(self._layout, vector, length, wanted, cosine=cosine)
 
     def _first_columns(self, wanted: Wanted) -> Ranking:

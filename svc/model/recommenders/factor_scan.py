@@ -61,6 +61,8 @@ class Wanted(NamedTuple):
     limit: int
     excluded: NDArray[np.int32]
     allowed: ItemSet | None = None
+    unordered: bool = False
+    """The ranking may come in any order, if it is of all items."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +137,7 @@ def scan_one(layout: Layout, vector: NDArray[np.float64], length: float, wanted:
     positions, bound = lone.search(length)
     if _floor(bound, slack) <= 0:
         positions = np.concatenate([positions, zero_items(layout, limit, excluded, wanted.allowed)])
-    return _ranked(layout, vector, limit, positions, cosine=cosine)
+    return _ranked(layout, vector, wanted, positions, cosine=cosine)
 
 
 class _Lone(NamedTuple):
@@ -212,9 +214,16 @@ class _Lone(NamedTuple):
 
 
 def scan_few(
-    layout: Layout, vector: NDArray[np.float64], length: float, limit: int, columns: NDArray[np.int32], *, cosine: bool
+    layout: Layout,
+    vector: NDArray[np.float64],
+    length: float,
+    wanted: Wanted,
+    columns: NDArray[np.int32],
+    *,
+    cosine: bool,
 ) -> Ranking:
     """The best of these distinct columns for one vector, (K,), by gathering their rows in the order of the index."""
+    limit = wanted.limit
     slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
     approximate = vector.astype(np.float32)
     places = np.sort(layout.positions[columns]).astype(np.intp)
@@ -229,16 +238,20 @@ def scan_few(
         kept = np.concatenate([kept, part])
         values = np.concatenate([values, layout.scores_at(approximate, part, cosine=cosine)])
         bound, start, size = max(bound, _kth(values, limit)), start + size, 2 * size
-    return _ranked(layout, vector, limit, kept[values >= _floor(bound, slack)], cosine=cosine)
+    return _ranked(layout, vector, wanted, kept[values >= _floor(bound, slack)], cosine=cosine)
 
 
-def _ranked(layout: Layout, vector: NDArray[np.float64], limit: int, positions: Positions, *, cosine: bool) -> Ranking:
+def _ranked(
+    layout: Layout, vector: NDArray[np.float64], wanted: Wanted, positions: Positions, *, cosine: bool
+) -> Ranking:
     scores = np.empty(len(positions))
     for start in range(0, len(positions), RESCORE_AT_ONCE):
         part = positions[start : start + RESCORE_AT_ONCE]
         scores[start : start + RESCORE_AT_ONCE] = layout.exact(vector, part, cosine=cosine)
     columns = layout.columns[positions]
-    order = np.lexsort((columns, -scores))[:limit]
+    if wanted.unordered and len(positions) <= wanted.limit:
+        return Ranking(columns, scores)
+    order = np.lexsort((columns, -scores))[: wanted.limit]
     return Ranking(columns[order], scores[order])
 
 

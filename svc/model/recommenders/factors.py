@@ -49,7 +49,10 @@ class FactorScorer(Stored, ABC):
             (query,) = queries
             known_user = query.user >= 0
             vector = self.users[query.user].astype(np.float64) if known_user else self.embed_cold(queries)[0]
-            return [self.index.search_one(vector, Wanted(query.limit, excluded_columns(query, history), query.allowed))]
+            wanted = Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
+            return [self.index.search_one(vector, wanted)]
+        if any(query.unordered for query in queries):  # each of them goes through all items by itself
+            return [self.rank([query], history)[0] for query in queries]
         users = np.array([query.user for query in queries], dtype=np.intp)
         known = np.flatnonzero(users >= 0)
         vectors = np.empty((len(queries), self.users.shape[1]))
