@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 import trio
-from svc.serving.api.authentication import Authenticator
-from svc.serving.api.state import ServerState
 
 from svc.metrics import Metrics
+from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
+from svc.serving.api.request.state import ServerState
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lanes import Lane
 from svc.serving.models.metadata import MetadataTable
