@@ -109,15 +109,20 @@ class Connection:
         response = await self._shared.application(Exchange(head, self, self._reader))
         if response is None:
             return False
-        while not self._reader.body_ended and self._reader.part():  # what has come of a body that nobody wanted
-            pass
-        whole = self._reader.body_ended
+        whole = self._skip_body()
         leaving = self._shared.ending or self._shared.application.is_leaving
         closing = leaving or not (head.keeps_alive and whole)
         await self._send(response, closing=closing, without_body=head.method == "HEAD")
         if not whole:
             await self._linger()
         return not closing
+
+    def _skip_body(self) -> bool:
+        """Throw away what has come of a body that nobody wanted; True when that was all of it, and well formed."""
+        with suppress(ApiError):
+            while not self._reader.body_ended and self._reader.part():
+                pass
+        return self._reader.body_ended
 
     async def receive(self) -> bytes:
         """The next bytes, none at the end. Whoever is cancelled here has lost nothing."""

@@ -2,7 +2,7 @@
 
 llhttp (by httptools) parses a head. Around it stand the rules that it does not have, so that nothing is taken here that
 h11 would refuse: `tests/serving/transport/test_http1.py` compares the two. A request that is not well formed raises an
-ApiError; what came behind it on the same connection must not be believed.
+ApiError, and its reader is broken for ever: what came behind it on the same connection is never read.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from dataclasses import replace
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
+from typing import TypeVar
 
 import httptools
 
-from svc.errors import AmbiguousLength, HeadersTooLarge, MalformedRequest, TargetTooLong
+from svc.errors import AmbiguousLength, ApiError, HeadersTooLarge, MalformedRequest, TargetTooLong
 from svc.serving.transport.messages import Head, Response
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -33,12 +34,17 @@ KEPT_HEADS, KEPT_BYTES = 256, 1024
 """How many heads are kept, each at most so long."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+T = TypeVar("T")
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _request_line = re.compile(rb"(%b) ([!-~]+) HTTP/1\.([01])\r\n" % _TOKEN)
 _token = re.compile(_TOKEN)
 _bare_newline = re.compile(rb"(?<!\r)\n")
-_chunk = re.compile(rb'([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|"[\t !#-\[\]-~]*"))?)*' % (_TOKEN, _TOKEN))
+_QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
+_chunk = re.compile(
+    rb"(?=[0-9A-Fa-f]{1,20}(?:;|\Z))0*([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|%b))?)*" % (_TOKEN, _TOKEN, _QUOTED)
+)
+"""RFC 9112, 7.1 without what h11 refuses: blanks before an extension, and a size of more than 20 digits."""
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
 _credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*+([\t -~\x80-\xff]*+)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
@@ -70,7 +76,10 @@ class Heads:
 
 
 class RequestReader:
-    """The requests of one connection, one after the other: a head, then the parts of its body to their end."""
+    """The requests of one connection, one after the other: a head, then the parts of its body to their end.
+
+    A reader that has raised an error raises one whenever it is asked again, and keeps no more bytes.
+    """
 
     def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
         self._parse = parse or parse_head
@@ -78,9 +87,12 @@ class RequestReader:
         self._searched, self._is_new = 0, True
         self._parts: Iterator[bytes | None] = iter(())
         self._length: int | None = 0
+        self._broken = False
         self.body_ended = True
 
     def feed(self, data: bytes) -> None:
+        if self._broken:
+            return
         self._data, self._at = (self._data[self._at :] + data if self._data else data), 0
 
     @property
@@ -106,6 +118,29 @@ class RequestReader:
 
     def head(self) -> Head | None:
         """The next head, or None while it is not whole. Raises an ApiError."""
+        return self._unless_broken(self._head)
+
+    def part(self) -> bytes | None:
+        """The next bytes of the body: none at its end, None when there are no more of them yet. Raises an ApiError."""
+        return self._unless_broken(self._part)
+
+    def whole_body(self) -> bytes | None:
+        """The body of the last head if all of it has come with it; None otherwise, and of one in chunks."""
+        return self._unless_broken(self._whole_body)
+
+    def _unless_broken(self, read: Callable[[], T]) -> T:
+        """What `read` gives. Once it has raised, nothing more may be taken for a message or for the end of one, even
+        when whoever asked has turned the error into an answer."""
+        if self._broken:
+            raise MalformedRequest("what came before on this connection is not valid")
+        try:
+            return read()
+        except ApiError:
+            self._broken, self._data, self._at, self._parts = True, b"", 0, iter(())
+            self.body_ended = False
+            raise
+
+    def _head(self) -> Head | None:
         end = self._data.find(b"\r\n\r\n", self._at + self._searched) - self._at
         if end < 0 or end > MAX_HEAD_BYTES:
             self._refuse_early()
@@ -118,8 +153,7 @@ class RequestReader:
         self.body_ended = head.length == 0
         return head
 
-    def part(self) -> bytes | None:
-        """The next bytes of the body: none at its end, None when there are no more of them yet. Raises an ApiError."""
+    def _part(self) -> bytes | None:
         found: list[bytes] = []
         for part in self._parts:
             if part is None or len(found) >= CHUNKS_AT_ONCE:
@@ -128,8 +162,7 @@ class RequestReader:
         self.body_ended = True
         return b"".join(found)
 
-    def whole_body(self) -> bytes | None:
-        """The body of the last head if all of it has come with it; None otherwise, and of one in chunks."""
+    def _whole_body(self) -> bytes | None:
         if self.body_ended:
             return b""
         if self._length is None or self._length > min(self.waiting, WHOLE_BYTES):

@@ -1,0 +1,258 @@
+"""Nothing behind a broken message is answered: whole connections, over sockets, with the application behind them.
+
+`SVC_TEST_MESSAGES` sets how many mutated messages are compared with h11.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from svc.errors import ApiError
+from svc.metrics import Metrics
+from svc.serving.api.access import authentication
+from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.application import Application
+from svc.serving.api.routing.endpoint import Endpoint
+from svc.serving.api.routing.endpoints import ENDPOINTS, VERBS
+from svc.serving.transport.http1 import RequestReader
+from svc.serving.transport.messages import Incoming, Response
+from svc.settings import Settings
+from tests.serving.client import serving
+from tests.serving.messages import REFUSED, Taken, by_h11, compared, mutated
+from tests.serving.sockets import everything, exchange, listening
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
+
+MESSAGES = int(os.environ.get("SVC_TEST_MESSAGES", "2000"))
+AT_ONCE = 16
+KEY = new_api_key()
+MARK = b"\r\nx-request-id: marked\r\n"
+BEHIND = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: marked\r\n\r\n"
+QUESTION = b'{"user_id":"u3","limit":2}'
+WITH_QUESTION = {
+    "a broken size behind a question": b"1a\r\n%b\r\nzz\r\n" % QUESTION,
+    "a question longer than its chunk": b"19\r\n%b\r\n0\r\n\r\n" % QUESTION,
+    "a broken trailer behind a question": b"1a\r\n%b\r\n0\r\nnothing\r\n\r\n" % QUESTION,
+    "a bare LF behind a question": b"1a\r\n%b\r\n0\n\n" % QUESTION,
+}
+VALID_FRAMING = {
+    "leading zeros": b"0000000001a\r\n%b\r\n00\r\n\r\n" % QUESTION,
+    "a thousand leading zeros": b"0" * 1000 + b"1a\r\n%b\r\n0\r\n\r\n" % QUESTION,
+    "a blank before the extension": b"1a ;a=b\r\n%b\r\n0\r\n\r\n" % QUESTION,
+    "blanks around the extension": b"1a\t; a = b\r\n%b\r\n0\r\n\r\n" % QUESTION,
+    "a quoted pair": b'1a;a="\\"\\\\;\\\t"\r\n%b\r\n0;x="\\ "\r\n\r\n' % QUESTION,
+    "letters beyond ASCII in quotes": b'1a;a="\xc3\xa9"\r\n%b\r\n0\r\n\r\n' % QUESTION,
+    "a trailer": b"1a\r\n%b\r\n0\r\nX-Sum: 1\r\n\r\n" % QUESTION,
+}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """With the clock of the machine: virtual time would jump ahead while a thread compares a key."""
+    return "trio"
+
+
+class Noted:
+    """One request as it reached the application. Its body is noted as far as the application reads it."""
+
+    def __init__(self, incoming: Incoming) -> None:
+        self._incoming = incoming
+        self.body = incoming.whole_body or b""
+        self.is_whole = incoming.whole_body is not None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._incoming, name)
+
+    async def receive(self) -> bytes:
+        part = await self._incoming.receive()
+        self.body += part
+        self.is_whole = not part
+        return part
+
+    @property
+    def taken(self) -> Taken:
+        head = self._incoming.head
+        headers = [*head.headers, *([head.credential] if head.credential else [])]
+        return Taken(head.method, head.target, compared(headers), self.body, head.keeps_alive)
+
+
+class Recording:
+    """An application that notes the requests which it passes on to another one."""
+
+    def __init__(self, application: Application) -> None:
+        self._application = application
+        self.seen: list[Noted] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._application, name)
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        noted = Noted(incoming)
+        self.seen.append(noted)
+        return await self._application(noted)  # type: ignore[arg-type]
+
+    def refused(self, error: ApiError) -> Response:
+        return self._application.refused(error)
+
+
+@asynccontextmanager
+async def opened(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Recording, int]]:
+    """An application that asks for keys, and its port."""
+    monkeypatch.setattr(authentication, "REFUSALS_PER_S", 1e6)
+    keys = parse_api_keys(f"k:{hash_api_key(KEY)}")
+    async with serving(Settings(), keys, Metrics.create()) as (client, _):
+        application = Recording(client.app)
+        async with listening(application) as port:  # type: ignore[arg-type]
+            yield application, port
+
+
+def addressed(message: bytes, endpoint: Endpoint, key: str | None) -> bytes:
+    """The message, sent to this endpoint with this key."""
+    path = endpoint.path.replace("{name}", "movies").encode()
+    line = b"%b %b HTTP/1.1\r\n" % (endpoint.method.encode(), path)
+    for before in (b"POST /v1/x HTTP/1.1\r\n", b"GET / HTTP/1.1\r\n"):
+        message = message.replace(before, line)
+    header = b"" if key is None else b"X-API-Key: %b\r\n" % key.encode()
+    return message.replace(b"Host: a\r\n", b"Host: localhost\r\n" + header)
+
+
+def chunked(body: bytes) -> bytes:
+    return b"POST /v1/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+
+
+async def in_parts(port: int, parts: list[bytes]) -> bytes:
+    """What comes back to parts that the server reads one by one."""
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        with suppress(trio.BrokenResourceError):
+            for part in parts:
+                await stream.send_all(part)
+                await wait_all_tasks_blocked()
+        return await everything(stream)
+
+
+def broken_messages() -> Iterator[tuple[str, bytes]]:
+    """Each with its name, and the marked request behind it."""
+    bodies = {name: chunked(body) for name, body in WITH_QUESTION.items()}
+    for endpoint in ENDPOINTS:
+        for name, message in {**REFUSED, **bodies}.items():
+            for key in (KEY, None):
+                title = f"{name}, {endpoint.name}, {'with' if key else 'without'} key"
+                yield title, addressed(message, endpoint, key) + BEHIND
+
+
+def is_ended(answer: bytes) -> bool:
+    """Whether the last answer, which is complete, says that the connection ends, and the mark is in none."""
+    last = answer.rpartition(b"HTTP/1.1 ")[2]
+    return MARK not in answer and b"\r\nconnection: close\r\n" in last
+
+
+async def test_whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For every endpoint, with and without a key, the connection ends with the answer to a broken message."""
+    wrong: list[str] = []
+    messages = broken_messages()
+
+    async def client() -> None:
+        for name, message in messages:
+            answer = await exchange(port, message)
+            if not is_ended(answer):
+                wrong.append(f"{name}: {answer!r}")
+
+    async with opened(monkeypatch) as (_, port), trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(client)
+    assert not wrong, f"{len(wrong)}: {wrong[0]}"
+
+
+def divided(pick: random.Random, message: bytes, step: int | None) -> list[bytes]:
+    """The message in parts of `step` bytes, or without it in two that are divided anywhere."""
+    if step is None:
+        place = pick.randrange(1, len(message))
+        return [message[:place], message[place:]]
+    return [message[at : at + step] for at in range(0, len(message), step)]
+
+
+@pytest.mark.parametrize(("step", "share"), [(None, 1), (1, 20)], ids=["in two parts", "byte by byte"])
+async def test_divided_messages(step: int | None, share: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a broken message is divided, the connection ends with its answer."""
+    pick = random.Random(30)
+    messages = [pair for pair in broken_messages() if len(pair[1]) < 1000 and not pick.randrange(share)]
+    async with opened(monkeypatch) as (_, port):
+        for name, message in messages:
+            answer = await in_parts(port, divided(pick, message, step))
+            assert is_ended(answer), f"{name}: {answer!r}"
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
+@pytest.mark.parametrize("body", VALID_FRAMING.values(), ids=VALID_FRAMING.keys())
+async def test_what_chunks_may_look_like(verb: Endpoint, body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What RFC 9112, 7.1 allows is taken, and the request behind it answered, or it ends the connection."""
+    async with opened(monkeypatch) as (application, port):
+        behind = BEHIND.replace(b"Host:", b"Connection: close\r\nHost:")
+        answer = await exchange(port, addressed(chunked(body), verb, KEY) + behind)
+    if len(application.seen) > 1:
+        assert application.seen[0].body == QUESTION
+        assert MARK in answer
+    else:
+        assert is_ended(answer)
+
+
+def difference(message: bytes, seen: list[Noted], answer: bytes) -> str:
+    """What was answered on this connection that h11 would not have taken, or would have taken otherwise."""
+    answers = [one for one in answer.split(b"HTTP/1.1 ")[1:] if not one.startswith(b"100 ")]
+    if len(answers) > len(seen) + 1:
+        return "there are more answers than requests"
+    for place, (ours, theirs) in enumerate(zip_longest(seen, by_h11(message))):
+        if ours is None:
+            break
+        if theirs is None:
+            is_last = place + 1 == len(seen) and len(answers) <= len(seen)
+            is_closed = place >= len(answers) or b"\r\nconnection: close\r\n" in answers[-1]
+            return "" if is_last and is_closed else "h11 refuses what did not end the connection"
+        if ours.taken[:3] != theirs[:3] or (ours.is_whole and ours.body != theirs.body):
+            return f"{ours.taken} is not {theirs}"
+    return ""
+
+
+async def test_whole_connections_compared_with_h11(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is answered that h11 refuses, or that it divides in another way into requests."""
+    pick = random.Random(112)
+    several = 0
+    async with opened(monkeypatch) as (application, port):
+        for _ in range(MESSAGES):
+            message = addressed(mutated(pick), pick.choice((*ENDPOINTS, *VERBS * 8)), pick.choice((KEY, KEY, None)))
+            message += pick.choice((b"", BEHIND))
+            application.seen.clear()
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                with suppress(trio.BrokenResourceError):
+                    await stream.send_all(message)
+                    await stream.send_eof()
+                answer = await everything(stream)
+            found = difference(message, application.seen, answer)
+            assert not found, f"{found}: {message!r} -> {answer!r}"
+            several += len(application.seen) > 1
+    assert several > MESSAGES / 50
+
+
+def test_a_reader_that_raised_reads_nothing_more() -> None:
+    """Whatever is asked of it afterwards, and whatever else comes, it raises an error and keeps no bytes."""
+    for name, message in REFUSED.items():
+        reader = RequestReader()
+        reader.feed(message + BEHIND)
+        with pytest.raises(ApiError):
+            while (reader.head() is not None) if reader.body_ended else reader.part():
+                pass
+        for ask in (reader.head, reader.part, reader.whole_body):
+            reader.feed(BEHIND)
+            with pytest.raises(ApiError):
+                ask()
+        assert not reader.body_ended, name
+        assert reader.waiting == 0, name
