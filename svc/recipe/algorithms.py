@@ -17,6 +17,7 @@ ALGORITHMS: tuple[str, ...] = (
     "BPRFMRecommender",
     "SLIMRecommender",
     "EDLAERecommender",
+    "TransitionsRecommender",
     "BlendRecommender",
 )
 BLEND = "BlendRecommender"
@@ -29,8 +30,11 @@ BLENDED: tuple[str, ...] = (
     "DenseSLIMRecommender",
     "SLIMRecommender",
     "EDLAERecommender",
+    "TransitionsRecommender",
 )
 """What a blend may be made of: its parts must say something of each user by themselves, and place new ones."""
+TRANSITIONS = "TransitionsRecommender"
+"""The one recommender that learns which item follows which, so it needs the time of each interaction."""
 FEATURE_AWARE = "IALSRecommender"
 """The one recommender that learns from features."""
 DEFAULT_ALGORITHMS: tuple[str, ...] = ALGORITHMS[:6]
@@ -82,6 +86,14 @@ TUNED: Mapping[str, Mapping[str, Tuned]] = {
         "loss": Tuned(choices=("bpr", "warp")),
     },
     "SLIMRecommender": {"alpha": _STRENGTH, "l1_ratio": Tuned(0, 1), "top_k": _NEIGHBOURS},
+    TRANSITIONS: {
+        "max_steps": Tuned(1, 20, whole=True),
+        "backward": Tuned(choices=(0.0, 0.5, 1.0)),
+        "max_gap": Tuned(choices=("none", "30m", "1d", "30d")),
+        "source_exponent": Tuned(0, 1),
+        "target_exponent": Tuned(0, 1),
+        "top_k": Tuned(10, 2000, whole=True),
+    },
     BLEND: {},
     "EDLAERecommender": {"reg": _STRENGTH, "dropout_p": Tuned(0, 0.999), "top_k": _NEIGHBOURS},
 }

@@ -15,7 +15,15 @@ from pydantic import (
 )
 
 from svc.names import RECIPE_NAME, Versioning
-from svc.recipe.algorithms import BLEND, BLENDED, DEFAULT_ALGORITHMS, FEATURE_AWARE, canonical_name, check_search_space
+from svc.recipe.algorithms import (
+    BLEND,
+    BLENDED,
+    DEFAULT_ALGORITHMS,
+    FEATURE_AWARE,
+    TRANSITIONS,
+    canonical_name,
+    check_search_space,
+)
 from svc.recipe.promotion_schema import Promotion
 from svc.recipe.serving_schema import FilterField, Kind, Serving
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
@@ -240,6 +248,11 @@ class Training(Block):
         default=True, description="A training with --report measures what diversity costs its winner."
     )
 
+    @property
+    def trains_on_times(self) -> bool:
+        """Whether some model depends on when an interaction happened, whatever the split does."""
+        return self.time_decay is not None or TRANSITIONS in self.algorithms
+
     @field_validator("algorithms")
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -331,6 +344,8 @@ class Recipe(Block):
             raise ValueError("training.weighted_metric needs schema.weight_column or schema.event_column")
         if self.training.time_decay is not None and self.schema_.time_column is None:
             raise ValueError("training.time_decay needs schema.time_column")
+        if TRANSITIONS in self.training.algorithms and self.schema_.time_column is None:
+            raise ValueError(f"{TRANSITIONS} learns which item follows which, so it needs schema.time_column")
         return self
 
     @model_validator(mode="after")

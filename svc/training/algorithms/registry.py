@@ -17,6 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 
 from svc import install_command
 from svc.errors import ConfigError
+from svc.recipe.algorithms import TRANSITIONS, TUNED
 
 Params = dict[str, Any]
 GROWS_FROM = 128
@@ -64,7 +65,8 @@ class Algorithm:
     `guesses` are the parameters of the first trials; a function gets the number of items. `ranges` take the place of
     irspack's for single parameters, and add parameters that irspack does not tune. `grows` are sizes whose upper end
     is reached step by step. `variant`, "module:class", is trained instead of irspack's class. `needs_dense_items`
-    says that training holds dense matrices of all items by all items.
+    says that training holds dense matrices of all items by all items, `takes_times` that it learns from the time of
+    each interaction.
     """
 
     name: str
@@ -77,6 +79,7 @@ class Algorithm:
     threads_change_bits: bool = False
     takes_features: bool = False
     needs_dense_items: bool = False
+    takes_times: bool = False
     variant: str | None = None
 
     @property
@@ -205,6 +208,23 @@ _TABLE = (
         needs_dense_items=True,
         variant="svc.training.algorithms.dense_slim:SparseEDLAERecommender",
     ),
+    Algorithm(
+        TRANSITIONS,
+        guesses=(
+            {"max_steps": 10, "backward": 0.0, "source_exponent": 0.5, "target_exponent": 0.0, "top_k": 500},
+            {"max_steps": 10, "backward": 0.5, "source_exponent": 0.5, "target_exponent": 0.3, "top_k": 500},
+        ),
+        ranges={
+            "max_steps": IntDistribution(1, 20, log=True),
+            "backward": CategoricalDistribution((0.0, 0.5, 1.0)),
+            "max_gap": CategoricalDistribution(("none", "30m", "1d", "30d")),
+            "source_exponent": FloatDistribution(0.0, 1.0),
+            "target_exponent": FloatDistribution(0.0, 1.0),
+            "top_k": IntDistribution(10, 2000, log=True),
+        },
+        takes_times=True,
+        variant="svc.training.algorithms.transitions:TransitionsRecommender",
+    ),
 )
 ALGORITHMS = {algorithm.name: algorithm for algorithm in _TABLE}
 
@@ -240,7 +260,8 @@ def search_space(
             del space["mean_prior"]  # these features contain a constant, whose weight is the mean
     for parameter, bounds in wanted.items():
         if parameter in space:
-            space[parameter] = _within(space[parameter], bounds)
+            chosen = bool(TUNED[name][parameter].choices)
+            space[parameter] = CategoricalDistribution(tuple(bounds)) if chosen else _within(space[parameter], bounds)
     if name == "TruncatedSVDRecommender":
         space["n_components"] = _capped(space["n_components"], min(n_users, n_items) - 1)
     if "top_k" in space:
@@ -258,18 +279,12 @@ def _guesses(algorithm: Algorithm, space: Mapping[str, BaseDistribution], n_item
 
 
 def _within(distribution: BaseDistribution, wanted: Sequence[Any]) -> BaseDistribution:
-    """The recipe's bounds on the scale of `distribution`, or the recipe's choices."""
-    if isinstance(distribution, CategoricalDistribution) and not _are_numbers(distribution.choices):
-        return CategoricalDistribution(tuple(wanted))
+    """The recipe's bounds on the scale of `distribution`; numbers that irspack chooses from become a range."""
     low, high = wanted
     if isinstance(distribution, IntDistribution):
         return IntDistribution(low, high, log=distribution.log and low > 0)
     log = isinstance(distribution, FloatDistribution) and distribution.log and low > 0
     return FloatDistribution(float(low), float(high), log=log)
-
-
-def _are_numbers(choices: Sequence[Any]) -> bool:
-    return all(isinstance(choice, float) for choice in choices)
 
 
 def _distribution(entry: Any) -> BaseDistribution:

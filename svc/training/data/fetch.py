@@ -100,7 +100,7 @@ def _warn_of_ids(found: Interactions) -> None:
 
 def _uses_time(loaded: LoadedRecipe) -> bool:
     recipe = loaded.recipe
-    wanted = recipe.training.split.scheme != "random" or recipe.training.time_decay is not None
+    wanted = recipe.training.split.scheme != "random" or recipe.training.trains_on_times
     return wanted and recipe.schema_.time_column is not None
 
 

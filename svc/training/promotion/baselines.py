@@ -165,12 +165,15 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
     strange = sorted(set(trial.params) - set(known) - {HALF_LIFE})
     if strange:
         raise _Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
+    if ALGORITHMS[name].takes_times and task.objective.times is None:
+        raise _Unfit(f"its class {name} learns from times, which this recipe does not read")
     if trial.params.get(HALF_LIFE, NO_DECAY) != NO_DECAY and task.objective.times is None:
         raise _Unfit("it was trained with a half-life, and the recipe no longer has training.time_decay")
 
 
 def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Any:
     try:
-        return refit_winner(task.builder, trial, task.objective.decayed(trial.params), features)
+        inputs = task.objective
+        return refit_winner(task.builder, trial, inputs.decayed(trial.params), features, inputs.times)
     except FeatureRidgeFailed as error:
         raise _Unfit(error.message) from None

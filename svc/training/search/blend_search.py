@@ -51,7 +51,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     shared = {name: value for name, value in chosen[0].params.items() if name == HALF_LIFE}
     train = objective.decayed(shared)
     try:
-        trained = [refit_winner(task.builder, trial, train, objective.features) for trial in chosen]
+        trained = [refit_winner(task.builder, trial, train, objective.features, objective.times) for trial in chosen]
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
     sample = objective.judge.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)

@@ -43,10 +43,17 @@ class Builder:
     seed: int
     threads: Threads
 
-    def build(self, name: str, matrix: sparse.csr_matrix, params: Params, features: Matrices) -> Any:
+    def build(
+        self,
+        name: str,
+        matrix: sparse.csr_matrix,
+        params: Params,
+        features: Matrices,
+        times: sparse.csr_matrix | None = None,
+    ) -> Any:
         """An untrained recommender over `matrix`, (users, items), whose decay has been applied.
 
-        `features` are passed to algorithms that take them.
+        `features`, and `times` with the entries of `matrix`, are passed to algorithms that take them.
         """
         algorithm = ALGORITHMS[name]
         fixed: Params = {}
@@ -56,6 +63,8 @@ class Builder:
             fixed[algorithm.threads] = self.threads.exact if algorithm.threads_change_bits else self.threads.free
         if algorithm.takes_features:
             fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
+        if algorithm.takes_times:
+            fixed["times"] = times
         own = {name: value for name, value in params.items() if name != HALF_LIFE}
         return algorithm.irspack_class(matrix, **own, **fixed)
 
@@ -64,7 +73,7 @@ class Builder:
 class TrialObjective:
     """Trains on `train` and judges by `judge`. `features` have rows in the order of `train`.
 
-    `times` has the entries of `train` where older ones may count less, and `hidden` the items that users are not to
+    `times` has the entries of `train` where a model depends on them, and `hidden` the items that users are not to
     be shown.
     """
 
@@ -95,7 +104,7 @@ class TrialObjective:
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:
         try:
-            recommender = self.builder.build(algorithm, self.decayed(params), params, self.features)
+            recommender = self.builder.build(algorithm, self.decayed(params), params, self.features, self.times)
             return fit(
                 recommender,
                 ALGORITHMS[algorithm].epochs,
@@ -108,16 +117,22 @@ class TrialObjective:
             raise TrialPruned(str(error)) from error
 
 
-def refit_winner(builder: Builder, winner: TrialRecord, matrix: sparse.csr_matrix, features: Matrices) -> Any:
+def refit_winner(
+    builder: Builder,
+    winner: TrialRecord,
+    matrix: sparse.csr_matrix,
+    features: Matrices,
+    times: sparse.csr_matrix | None = None,
+) -> Any:
     """Train the winner on all data, for as many epochs as its trial found best.
 
     Raises FeatureRidgeFailed where its feature weights cannot be solved for.
     """
     name = winner.algorithm
     if winner.parts:
-        trained = [refit_winner(builder, part, matrix, features) for part in winner.parts]
+        trained = [refit_winner(builder, part, matrix, features, times) for part in winner.parts]
         return BlendedRecommender(trained, winner)
-    recommender = builder.build(name, matrix, winner.params, features)
+    recommender = builder.build(name, matrix, winner.params, features, times)
     try:
         return run_in_thread(lambda: refit(recommender, winner.epochs))
     except failures(name) as error:

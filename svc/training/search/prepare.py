@@ -81,7 +81,7 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
 
 def split_plan(loaded: LoadedRecipe) -> SplitPlan:
     chosen = loaded.recipe.training.split
-    keep_times = loaded.recipe.training.time_decay is not None
+    keep_times = loaded.recipe.training.trains_on_times
     return SplitPlan(
         chosen.scheme, chosen.heldout_ratio, chosen.test_user_ratio, chosen.seed, chosen.test, keep_times=keep_times
     )

@@ -92,7 +92,8 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[str, Sc
 def _train(task: Task, trial: TrialRecord) -> Any:
     """The model of `trial` on what the search trained on; None where it cannot be trained a second time."""
     try:
-        return refit_winner(task.builder, trial, task.objective.decayed(trial.params), task.objective.features)
+        inputs = task.objective
+        return refit_winner(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
     except FeatureRidgeFailed:
         return None
 

@@ -25,7 +25,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer
-from svc.recipe.algorithms import BLEND
+from svc.recipe.algorithms import BLEND, TRANSITIONS
 from svc.training.search.blended import BlendedRecommender
 
 
@@ -225,5 +225,6 @@ _SCORERS: Mapping[str, Callable[[Any], Scorer]] = {
     "TopPopRecommender": _popularity,
     "SLIMRecommender": _neighbours,
     "EDLAERecommender": _neighbours,
+    TRANSITIONS: _neighbours,
     BLEND: _blend,
 }

@@ -109,7 +109,8 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
 
 def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> tuple[Scorer, float]:
     started = time.monotonic()
-    recommender = refit_winner(task.builder, trial, matrix, task.features)
+    times = task.data.trained.latest() if task.loaded.recipe.training.trains_on_times else None
+    recommender = refit_winner(task.builder, trial, matrix, task.features, times)
     return to_scorer(recommender, trial.algorithm), time.monotonic() - started
 
 

@@ -31,8 +31,9 @@ def test_every_tuned_parameter_is_one_of_the_constructor(name: str) -> None:
 
     space = search_space(name, n_users=12, n_items=8)
     matrix = sparse.csr_matrix((np.random.default_rng(0).random((12, 8)) < 0.5).astype(np.float32))
+    times = {"times": matrix.astype(np.int64)} if ALGORITHMS[name].takes_times else {}
     for guess in space.guesses:
-        assert ALGORITHMS[name].irspack_class(matrix, **guess) is not None
+        assert ALGORITHMS[name].irspack_class(matrix, **times, **guess) is not None
 
 
 def test_sizes_are_capped_by_the_data() -> None:

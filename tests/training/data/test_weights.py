@@ -178,7 +178,7 @@ SCHEMA = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["IALS", "CosineKNN", "TopPop", "RP3beta", "DenseSLIM", "TruncatedSVD", "SLIM", "EDLAE"]
+    "algorithm", ["IALS", "CosineKNN", "TopPop", "RP3beta", "DenseSLIM", "TruncatedSVD", "SLIM", "EDLAE", "Transitions"]
 )
 def test_weights_reach_every_algorithm_and_hidden_items_never_come_back(
     make_recipe: Make, tmp_path: Path, algorithm: str

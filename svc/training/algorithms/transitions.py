@@ -1,0 +1,175 @@
+"""Transitions: which item follows which in the histories of the users, as item weights.
+
+The weight of item i for item j counts how often j follows i within `max_steps` positions of a history, each time
+divided by the distance. Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms", UMUAI 2018, call
+the rule with one direction and 1/distance "sequential rules" (SR); `backward` adds the opposite direction, as their
+association rules do, and the two exponents penalize items that lead everywhere or follow everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from irspack.recommenders.base import BaseSimilarityRecommender
+from numpy.typing import NDArray
+from scipy import sparse
+
+_MINUTE_NS = 60 * 10**9
+MAX_GAPS_NS = {"none": None, "30m": 30 * _MINUTE_NS, "1d": 1_440 * _MINUTE_NS, "30d": 43_200 * _MINUTE_NS}
+"""The longest time between two items of a pair, in nanoseconds, by its name in a recipe."""
+_MOST_PAIRS = 4_000_000
+"""Pairs of an item and a position near it that are held in memory at once."""
+
+
+class TransitionsRecommender(BaseSimilarityRecommender, register_class=False):
+    """Item weights from the order of histories. `times`, (users, items) CSR, has the entries of `matrix` as times.
+
+    weight(i → j) = C(i, j) / (Σ_k C(i, k))^source_exponent / (Σ_k C(k, j))^target_exponent, where C(i, j) is the sum of
+    1/distance over the pairs of a history with i before j, plus `backward` times the same sum with j before i. The
+    distance is that of the positions; items of one user with the same time share a position and form no pair.
+    Pairs more than `max_steps` positions or `max_gap` apart do not count. The `top_k` strongest weights of each item i
+    stay; of equal ones the first.
+    """
+
+    default_tune_range: list[Any] = []  # noqa: RUF012 - the form that irspack reads
+
+    def __init__(
+        self,
+        matrix: Any,
+        *,
+        times: sparse.csr_matrix,
+        max_steps: int = 10,
+        backward: float = 0.0,
+        max_gap: str = "none",
+        source_exponent: float = 1.0,
+        target_exponent: float = 0.0,
+        top_k: int = 100,
+    ) -> None:
+        super().__init__(matrix)
+        self._positions = _Positions(times)
+        self.max_steps = max_steps
+        self.backward = backward
+        self.max_gap = max_gap
+        self.source_exponent = source_exponent
+        self.target_exponent = target_exponent
+        self.top_k = top_k
+
+    def _learn(self) -> None:
+        forward = 1.0 / np.arange(1, self.max_steps + 1)
+        near = _Near(self._positions, forward, self.backward * forward, MAX_GAPS_NS[self.max_gap])
+        sources = near.sums() ** self.source_exponent
+        targets = near.reversed().sums() ** self.target_exponent
+        blocks = []
+        for first, counts in near.counts():
+            rows = np.repeat(np.arange(first, first + counts.shape[0]), np.diff(counts.indptr))
+            counts.data /= sources[rows] * targets[counts.indices]
+            blocks.append(_strongest(counts, self.top_k))
+        self._W = sparse.vstack(blocks, format="csr")
+
+
+class _Positions:
+    """The entries of all histories, sorted by user and time, and the positions that they stand at.
+
+    Position p of the whole table belongs to the user `user[p]` and the time `time_ns[p]`; `items`, (positions, items)
+    CSR of ones, has the items that stand there.
+    """
+
+    def __init__(self, times: sparse.csr_matrix) -> None:
+        users = np.repeat(np.arange(times.shape[0]), np.diff(times.indptr))
+        order = np.lexsort((times.indices, times.data, users))
+        users, moments, items = users[order], times.data[order], times.indices[order]
+        begins = np.ones(len(order), dtype=bool)
+        begins[1:] = (users[1:] != users[:-1]) | (moments[1:] != moments[:-1])
+        starts = np.append(np.flatnonzero(begins), len(order))
+        self.user = users[begins]
+        self.time_ns = moments[begins]
+        self.items = sparse.csr_matrix((np.ones(len(order)), items, starts), shape=(len(self.user), times.shape[1]))
+
+    def by_item(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The position of each entry, sorted by item, and where the entries of each item begin, (items + 1,)."""
+        columns = self.items.tocsc()
+        return columns.indices.astype(np.int64), columns.indptr.astype(np.int64)
+
+
+class _Near:
+    """Pairs of an item and a position that is at most so many steps behind or before one of the item's positions.
+
+    `after[d - 1]` weighs the positions d steps later, `before[d - 1]` those d steps earlier.
+    """
+
+    def __init__(
+        self,
+        positions: _Positions,
+        after: NDArray[np.float64],
+        before: NDArray[np.float64],
+        max_gap_ns: int | None,
+    ) -> None:
+        self._positions = positions
+        self._after = after
+        self._before = before
+        self._max_gap_ns = max_gap_ns
+
+    def reversed(self) -> _Near:
+        """The same pairs seen from their other end."""
+        return _Near(self._positions, self._before, self._after, self._max_gap_ns)
+
+    def sums(self) -> NDArray[np.float64]:
+        """Σ_k C(i, k) of each item i, (items,); 1 where it is 0, so that it can divide."""
+        sizes = np.diff(self._positions.items.indptr).astype(np.float64)
+        sums = np.concatenate([pairs @ sizes for _, pairs in self._blocks()])
+        return np.where(sums > 0, sums, 1.0)
+
+    def counts(self) -> Iterator[tuple[int, sparse.csr_matrix]]:
+        """The rows of C, block by block: the number of the first item, and (items of the block, items) CSR."""
+        for first, pairs in self._blocks():
+            counts = pairs @ self._positions.items
+            counts.sort_indices()
+            yield first, counts
+
+    def _blocks(self) -> Iterator[tuple[int, sparse.csr_matrix]]:
+        """Weights of positions by item, (items of the block, positions) CSR, for as many items as fit into memory."""
+        entries, starts = self._positions.by_item()
+        n_items = len(starts) - 1
+        most_entries = max(1, _MOST_PAIRS // (2 * len(self._after)))
+        first = 0
+        while first < n_items:
+            end = int(np.searchsorted(starts, starts[first] + most_entries, side="right")) - 1
+            end = min(max(end, first + 1), n_items)
+            own = entries[starts[first] : starts[end]]
+            rows = np.repeat(np.arange(end - first), np.diff(starts[first : end + 1]))
+            yield first, self._pairs(rows, own, end - first)
+            first = end
+
+    def _pairs(self, rows: NDArray[np.int64], own: NDArray[np.int64], n_rows: int) -> sparse.csr_matrix:
+        user, time_ns = self._positions.user, self._positions.time_ns
+        found_rows, found_positions, found_weights = [], [], []
+        for sign, weights in ((1, self._after), (-1, self._before)):
+            for steps, weight in enumerate(weights, start=1):
+                other = own + sign * steps
+                inside = (other >= 0) & (other < len(user)) & (weight > 0)
+                mine, theirs = own[inside], other[inside]
+                near = user[theirs] == user[mine]
+                if self._max_gap_ns is not None:
+                    near &= np.abs(time_ns[theirs] - time_ns[mine]) <= self._max_gap_ns
+                found_rows.append(rows[inside][near])
+                found_positions.append(theirs[near])
+                found_weights.append(np.full(int(near.sum()), weight))
+        places = (np.concatenate(found_rows), np.concatenate(found_positions))
+        return sparse.csr_matrix((np.concatenate(found_weights), places), shape=(n_rows, len(user)))
+
+
+def _strongest(weights: sparse.csr_matrix, top_k: int) -> sparse.csr_matrix:
+    """The `top_k` largest entries of each row; of equal ones those of the first columns."""
+    kept = np.ones(weights.nnz, dtype=bool)
+    for row in np.flatnonzero(np.diff(weights.indptr) > top_k):
+        begin, end = weights.indptr[row], weights.indptr[row + 1]
+        values = weights.data[begin:end]
+        bound = np.partition(values, len(values) - top_k)[len(values) - top_k]
+        at_bound = np.flatnonzero(values == bound)
+        keep = values > bound
+        keep[at_bound[: top_k - np.count_nonzero(keep)]] = True
+        kept[begin:end] = keep
+    rows = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr))[kept]
+    return sparse.csr_matrix((weights.data[kept], (rows, weights.indices[kept])), shape=weights.shape)
