@@ -16,16 +16,16 @@ class Pace:
 
     def __init__(self) -> None:
         self._slices: deque[float] = deque(maxlen=SLICES)
-        self._seconds, self._count = 0.0, 0
+        self._seconds, self._count = 0.0, 0.0
         self.each_s = 0.0
 
-    def learn(self, seconds: float, count: int) -> None:
-        """A step of so many seconds, in which `count` (1 or more) left the queue."""
+    def learn(self, seconds: float, count: float) -> None:
+        """A step of so many seconds, in which `count` (above 0) left the queue."""
         self._seconds += seconds
         self._count += count
         if self._seconds < SLICE_S:
             return
         self._slices.append(self._seconds / self._count)
-        self._seconds, self._count = 0.0, 0
+        self._seconds, self._count = 0.0, 0.0
         if len(self._slices) >= FEWEST_SLICES:
             self.each_s = sorted(self._slices)[len(self._slices) // 2]

@@ -1,27 +1,27 @@
 """The queue of one model: requests that are waiting together are scored together, in one worker-thread call.
 
 No request waits for a timer. A single request is scored at once; under load, batches form by themselves while the
-thread is busy with the previous one.
+thread is busy with the previous one. Dear questions have a queue and a thread of their own (`dear`).
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
 
 import trio
 
-from svc.errors import RecipeUnavailable
 from svc.model.query import Query, Ranking
+from svc.serving.models.calls import Asked, Outcome, Ranker, Share, Ticket, checked, fail, give_all, rank_groups, score
+from svc.serving.models.costs import LARGEST_CALL, PLAIN, Costs, kind_of
+from svc.serving.models.dear import CALL_S, DearQueue
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.pace import Pace
 
-MAX_BATCH = 256
+MAX_BATCH = LARGEST_CALL
 INLINE_S = 400e-6
-"""Cheaper queries are scored on the event loop: handing them to a thread costs about as much (GIL hand-over)."""
+"""Cheaper plain queries are scored on the event loop: handing them to a thread costs about as much (GIL hand-over)."""
 INLINE_BESIDE_OTHERS_S = 150e-6
 """The same while other requests are handled: so little is less than the two task switches of a wait in the queue cost,
 and 16 connections to 1,700 items get 1.4 times as many answers. Dearer queries gain more by being scored together."""
@@ -29,52 +29,12 @@ INLINE_EACH_S = 10e-6
 """Batches are scored on the event loop too, if each further query adds at most this."""
 INLINE_MOST_S = 1e-3
 """The longest time for which a batch may block the event loop."""
-INLINE_LIMIT = 32
-INLINE_SEEDS = 64
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
 """Callers woken in one turn of the event loop. They encode and send in the next turn, and a health probe waits for all
 of them; the smaller number holds while further requests are queued."""
-_STEP = 1.05
 BULK_SLICE = 64
-"""Queries of batches in one call. They have this room even while more single requests wait than fit into a call."""
-BULK_CALL_S = 0.05
-"""Where queries are so dear that a slice would take longer, it is smaller: a single request waits for a whole call."""
-
-Outcome = list[Ranking] | Exception
-
-
-class Ranker(Protocol):
-    """What a lane needs of a model. `rank` is pure and thread-safe; rankings come in the order of the queries."""
-
-    def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
-
-
-class _Ticket:
-    """The queries of one caller and the answers received so far."""
-
-    __slots__ = ("answers", "done", "error", "queries", "taken")
-
-    def __init__(self, queries: Sequence[Query]) -> None:
-        self.queries = queries
-        self.taken = 0
-        self.answers: list[Ranking] = []
-        self.error: Exception | None = None
-        self.done = trio.Event()
-
-    def take(self, most: int) -> Sequence[Query]:
-        """The next queries, at most `most`, that have not been taken for scoring."""
-        part = self.queries[self.taken : self.taken + most]
-        self.taken += len(part)
-        return part
-
-    def give(self, outcome: Outcome) -> None:
-        if isinstance(outcome, Exception):
-            self.error = outcome
-            self.done.set()
-            return
-        self.answers += outcome
-        if len(self.answers) == len(self.queries):
-            self.done.set()
+"""Queries of batches in one call. They have this room even while more single requests wait than fit into a call.
+Where they would take longer than CALL_S, it is smaller: a single request waits for a whole call."""
 
 
 class Lane:
@@ -87,15 +47,15 @@ class Lane:
     def __init__(self, model: Ranker, threads: ScoringThreads) -> None:
         self._model = model
         self._threads = threads
-        self._singles: deque[_Ticket] = deque()
-        self._bulk: deque[_Ticket] = deque()
+        self._costs = Costs()
+        self._singles: deque[Share] = deque()
+        self._bulk: deque[Share] = deque()
+        self._dear = DearQueue(self._score_dear, self._costs)
         self._wake = trio.Event()
         self._closing = False
         self._busy = False
         self._taken, self._taken_at = 0, 0.0
         self._pace = Pace()
-        self._bulk_waiting = 0
-        self._costs_s = [math.inf] * (MAX_BATCH.bit_length() + 1)
 
     async def rank(self, queries: Sequence[Query], *, alone: bool = False) -> list[Ranking]:
         """Rankings in the order of `queries`. Raises what the model raised for them.
@@ -107,42 +67,34 @@ class Lane:
         """
         if self._may_score_here(queries, alone=alone):
             return self._score_alone(queries)
+        ticket = Ticket(queries)
+        light, dear = self._shares(ticket)
         if self._closing:
-            return await self._threads.run(
-                self._model.rank, queries, usual_s=self._usual_s(len(queries)), abandon_on_cancel=True
-            )
-        ticket = _Ticket(queries)
-        if len(queries) == 1:
-            self._singles.append(ticket)
-        else:
-            self._bulk.append(ticket)
-            self._bulk_waiting += len(queries)
-        self._wake.set()
+            return await self._score_apart(ticket, light, dear)
+        self._enqueue(light, dear)
         try:
             await ticket.done.wait()
-        except trio.Cancelled:
-            if ticket in self._singles:
-                self._singles.remove(ticket)
-            elif ticket in self._bulk:
-                self._drop_bulk(ticket)
-            raise
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.answers
+        finally:
+            self._forget(light, dear)
+        return ticket.rankings()
 
     @property
     def is_free_of_singles(self) -> bool:
         """True when no single request waits: one that came now would be in the next call."""
         return not self._singles
 
+    def weight(self, query: Query) -> float:
+        """How many plain questions take as long as this one; never less than 1."""
+        return self._costs.weight(query)
+
     def expected_wait_s(self, batch: int = 0) -> float:
         """Seconds before what would be queued now is answered: 0 while nothing waits, or too little was measured.
 
         `batch` is the number of queries of a batch, which goes behind single requests and makes room for later ones;
         the time that it would take alone is no wait. The call that answers is taken to be as large as the one that
-        runs, because as many arrive meanwhile.
+        runs, because as many arrive meanwhile. What is dear waits elsewhere: see `dear_wait_s`.
         """
-        singles, bulk = len(self._singles), self._bulk_waiting
+        singles, bulk = len(self._singles), sum(share.waiting for share in self._bulk)
         if not (self._taken or singles or bulk):
             return 0.0
         each_s = self._pace.each_s
@@ -155,9 +107,14 @@ class Lane:
             ahead = singles + min(bulk, (singles // room + 1) * BULK_SLICE)
         return running_s + (ahead + self._taken) * each_s
 
+    def dear_wait_s(self, queries: Sequence[Query]) -> float:
+        """Seconds that the dear ones of these queries would wait for those of other callers; 0 if none is dear."""
+        return self._dear.expected_wait_s(queries)
+
     def close(self) -> None:
         """Let `run()` return once the queue is empty."""
         self._closing = True
+        self._dear.close()
         self._wake.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -167,185 +124,144 @@ class Lane:
         """
         task_status.started()
         try:
-            while True:
-                parts = self._take()
-                if parts:
-                    await self._score_timed(parts)
-                elif self._closing:
-                    return
-                else:
-                    self._wake = trio.Event()
-                    await self._wake.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._dear.run)
+                while True:
+                    asked = self._take()
+                    if asked:
+                        await self._score_timed(asked)
+                    elif self._closing:
+                        return
+                    else:
+                        self._wake = trio.Event()
+                        await self._wake.wait()
         finally:
             self._closing = True
-            _fail_waiting([*self._singles, *self._bulk])
+            fail([share.ticket for share in (*self._singles, *self._bulk)])
             self._singles.clear()
             self._bulk.clear()
-            self._bulk_waiting = 0
 
-    def _take(self) -> list[tuple[_Ticket, Sequence[Query]]]:
+    def _shares(self, ticket: Ticket) -> tuple[Share | None, Share | None]:
+        """The light and the dear queries of a caller."""
+        places: tuple[list[int], list[int]] = ([], [])
+        seconds = 0.0
+        for place, query in enumerate(ticket.queries):
+            is_dear = self._costs.is_dear(query)
+            places[is_dear].append(place)
+            seconds += self._costs.seconds(query) if is_dear else 0.0
+        light = Share(ticket, places[False]) if places[False] else None
+        dear = Share(ticket, places[True], seconds / len(places[True])) if places[True] else None
+        return light, dear
+
+    def _enqueue(self, light: Share | None, dear: Share | None) -> None:
+        if light is not None:
+            (self._singles if len(light.ticket.queries) == 1 else self._bulk).append(light)
+            self._wake.set()
+        if dear is not None:
+            self._dear.add(dear)
+
+    def _forget(self, light: Share | None, dear: Share | None) -> None:
+        """Take out of the queues what has not been taken for scoring: the caller has left, or has an error."""
+        if light is not None and light.waiting:
+            for queue in (self._singles, self._bulk):
+                if light in queue:
+                    queue.remove(light)
+        if dear is not None and dear.waiting:
+            self._dear.remove(dear)
+
+    async def _score_apart(self, ticket: Ticket, light: Share | None, dear: Share | None) -> list[Ranking]:
+        """Score the queries of one caller while the lane does not run any more."""
+        for share, most in ((light, BULK_SLICE), (dear, 1)):
+            while share is not None and share.waiting:
+                asked = share.take(most)
+                outcomes = await self._score_in_thread(asked, dear=share is dear)
+                give_all(asked, outcomes)
+        return ticket.rankings()
+
+    def _take(self) -> list[Asked]:
         """Singles first, then one slice of the batches, each batch in turn, for which there is always room."""
-        parts: list[tuple[_Ticket, Sequence[Query]]] = []
+        taken: list[Asked] = []
         most = MAX_BATCH - BULK_SLICE if self._bulk else MAX_BATCH
-        while self._singles and len(parts) < most:
-            ticket = self._singles.popleft()
-            parts.append((ticket, ticket.take(1)))
-        room = min(self._slice(len(parts)), MAX_BATCH - len(parts))
+        while self._singles and len(taken) < most:
+            taken += self._singles.popleft().take(1)
+        room = min(self._slice(len(taken)), MAX_BATCH - len(taken))
         while self._bulk and room:
-            ticket = self._bulk.popleft()
-            part = ticket.take(room)
-            parts.append((ticket, part))
-            room -= len(part)
-            self._bulk_waiting -= len(part)
-            if ticket.taken < len(ticket.queries):
-                self._bulk.append(ticket)
-        return parts
+            share = self._bulk.popleft()
+            asked = share.take(room)
+            taken += asked
+            room -= len(asked)
+            if share.waiting:
+                self._bulk.append(share)
+        return taken
 
     def _slice(self, singles: int) -> int:
         """Queries of batches that have room beside so many single requests: a quarter of the call at least."""
         each_s = self._pace.each_s
         if not each_s:
             return BULK_SLICE
-        return min(BULK_SLICE, max(int(BULK_CALL_S / each_s), singles * BULK_SLICE // (MAX_BATCH - BULK_SLICE), 1))
+        return min(BULK_SLICE, max(int(CALL_S / each_s), singles * BULK_SLICE // (MAX_BATCH - BULK_SLICE), 1))
 
-    async def _score_timed(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
+    async def _score_timed(self, asked: list[Asked]) -> None:
         """Score, and learn how long a query takes from one call to the next, with all that goes on beside it."""
-        count = sum(len(part) for _, part in parts)
-        self._taken, self._taken_at = count, trio.current_time()
+        self._taken, self._taken_at = len(asked), trio.current_time()
         leaves_some = bool(self._singles or self._bulk)
         try:
-            await self._score(parts)
+            await self._score(asked)
         finally:
             self._taken = 0
         if leaves_some:  # a query of a smaller call takes longer, and nobody waits behind such a call
-            self._pace.learn(trio.current_time() - self._taken_at, count)
+            self._pace.learn(trio.current_time() - self._taken_at, len(asked))
 
-    async def _score(self, parts: list[tuple[_Ticket, Sequence[Query]]]) -> None:
-        tickets, questions = [ticket for ticket, _ in parts], [part for _, part in parts]
-        singles = [ticket.queries[0] for ticket in tickets if len(ticket.queries) == 1]
-        if len(singles) == len(parts) and self._are_cheap(singles):
-            outcomes = self._score_here(questions)
+    async def _score(self, asked: list[Asked]) -> None:
+        queries = [one.query for one in asked]
+        if all(len(one.ticket.queries) == 1 for one in asked) and self._are_cheap(queries):
+            outcomes = self._score_here(queries)
         else:
+            self._busy = True
             try:
-                outcomes = await self._score_in_thread(questions)
-            except trio.Cancelled:
-                _fail_waiting(tickets)
-                raise
-        await self._give_out(tickets, outcomes)
+                outcomes = await self._score_in_thread(asked)
+            finally:
+                self._busy = False
+        await self._give_out(asked, outcomes)
 
-    def _drop_bulk(self, ticket: _Ticket) -> None:
-        self._bulk.remove(ticket)
-        self._bulk_waiting -= len(ticket.queries) - ticket.taken
+    async def _score_in_thread(self, asked: list[Asked], *, dear: bool = False) -> list[Outcome]:
+        return await score(self._model, self._threads, self._costs, asked, dear=dear)
 
-    async def _give_out(self, tickets: list[_Ticket], outcomes: list[Outcome]) -> None:
-        for place, (ticket, outcome) in enumerate(zip(tickets, outcomes, strict=True), start=1):
-            ticket.give(outcome)
-            if isinstance(outcome, Exception) and ticket in self._bulk:
-                self._drop_bulk(ticket)
+    async def _score_dear(self, asked: list[Asked]) -> list[Outcome]:
+        return await self._score_in_thread(asked, dear=True)
+
+    async def _give_out(self, asked: list[Asked], outcomes: list[Outcome]) -> None:
+        """Wake a few callers in each turn of the event loop."""
+        woken = 0
+        for one, outcome in zip(asked, outcomes, strict=True):
+            was_done = one.ticket.done.is_set()
+            one.ticket.give(one.place, outcome)
+            woken += not was_done and one.ticket.done.is_set()
             others_wait = self._singles or self._bulk
-            if place % (ANSWERED_WHILE_OTHERS_WAIT if others_wait else ANSWERED_A_TURN) == 0:
+            if woken >= (ANSWERED_WHILE_OTHERS_WAIT if others_wait else ANSWERED_A_TURN):
+                woken = 0
                 await trio.lowlevel.cancel_shielded_checkpoint()
 
     def _may_score_here(self, queries: Sequence[Query], *, alone: bool) -> bool:
         """True for cheap queries that would overtake nobody."""
         if self._busy or self._singles or not (alone or len(queries) == 1):
             return False
-        return self._are_cheap(queries) and (alone or self._costs_s[1] < INLINE_BESIDE_OTHERS_S)
+        return self._are_cheap(queries) and (alone or self._costs.plain_s(1) < INLINE_BESIDE_OTHERS_S)
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:
         """True for plain queries whose measured cost, for a batch of about this size, is below the limits above."""
         size = len(queries)
         limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
-        cheap = self._costs_s[size.bit_length()] < limit_s
-        return cheap and all(map(_is_plain, queries))
+        return self._costs.plain_s(size) < limit_s and all(kind_of(query) is PLAIN for query in queries)
 
     def _score_alone(self, queries: Sequence[Query]) -> list[Ranking]:
         started = time.thread_time()
         try:
-            return _checked(self._model.rank(queries), len(queries))
+            return checked(self._model.rank(queries), len(queries))
         finally:
-            self._learn(len(queries), time.thread_time() - started)
+            self._costs.learn(PLAIN, len(queries), time.thread_time() - started)
 
-    def _score_here(self, questions: list[Sequence[Query]]) -> list[Outcome]:
-        outcomes, seconds = _rank_apart(self._model, questions)
-        self._learn(_count(questions), seconds)
+    def _score_here(self, queries: Sequence[Query]) -> list[Outcome]:
+        ((outcomes, seconds),) = rank_groups(self._model, [queries])
+        self._costs.learn(PLAIN, len(queries), seconds)
         return outcomes
-
-    async def _score_in_thread(self, questions: list[Sequence[Query]]) -> list[Outcome]:
-        self._busy = True
-        try:
-            outcomes, seconds = await self._threads.run(
-                _rank_apart, self._model, questions, usual_s=self._usual_s(_count(questions)), abandon_on_cancel=False
-            )
-        finally:
-            self._busy = False
-        self._learn(_count(questions), seconds)
-        return outcomes
-
-    def _usual_s(self, count: int) -> float:
-        """Processor seconds that a batch of about this size takes; 0 before the first measurement."""
-        known_s = self._costs_s[count.bit_length()]
-        return 0.0 if known_s == math.inf else known_s
-
-    def _learn(self, count: int, seconds: float) -> None:
-        """Move the estimate one step towards the median cost for this batch size: a rare slow call hardly moves it."""
-        size = count.bit_length()
-        known_s = self._costs_s[size]
-        self._costs_s[size] = seconds if known_s == math.inf else known_s * (_STEP if seconds > known_s else 1 / _STEP)
-
-
-def _is_plain(query: Query) -> bool:
-    """True for a short answer to a known user, or to a history that is not much dearer."""
-    if query.user < 0 and (not 0 < len(query.seeds) <= INLINE_SEEDS or query.seed_features):
-        return False
-    return query.limit <= INLINE_LIMIT
-
-
-def _fail_waiting(tickets: list[_Ticket]) -> None:
-    """Fail the callers that are still waiting: the server is stopping."""
-    for ticket in tickets:
-        ticket.give(RecipeUnavailable("the server is stopping"))
-
-
-def _rank_apart(model: Ranker, questions: list[Sequence[Query]]) -> tuple[list[Outcome], float]:
-    """An outcome for each caller, and the processor seconds that scoring took."""
-    started = time.thread_time()
-    outcomes = _outcomes(model, questions)
-    return outcomes, time.thread_time() - started
-
-
-def _outcomes(model: Ranker, questions: list[Sequence[Query]]) -> list[Outcome]:
-    """Rank all callers' queries in one call; if that fails, each caller's separately: only the faulty ones fail."""
-    try:
-        return _deal(model.rank([query for part in questions for query in part]), questions)
-    except Exception as error:
-        if len(questions) == 1:
-            return [error]
-    outcomes: list[Outcome] = []
-    for part in questions:
-        try:
-            outcomes += _deal(model.rank(part), [part])
-        except Exception as error:
-            outcomes.append(error)
-    return outcomes
-
-
-def _count(questions: Sequence[Sequence[Query]]) -> int:
-    return sum(map(len, questions))
-
-
-def _checked(rankings: list[Ranking], count: int) -> list[Ranking]:
-    if len(rankings) != count:
-        raise RuntimeError(f"the model answered {len(rankings)} of {count} queries")
-    return rankings
-
-
-def _deal(rankings: list[Ranking], questions: list[Sequence[Query]]) -> list[Outcome]:
-    """Split `rankings`, one for each query, into the shares of the callers."""
-    _checked(rankings, _count(questions))
-    shares: list[Outcome] = []
-    start = 0
-    for part in questions:
-        shares.append(rankings[start : start + len(part)])
-        start += len(part)
-    return shares

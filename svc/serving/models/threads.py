@@ -36,10 +36,14 @@ def be_nice() -> None:
 
 
 class ScoringThreads(trio.abc.Instrument):
-    """At most `count` threads, shared by all lanes. As a trio instrument it delays the loop while a call is overdue."""
+    """At most `count` threads, shared by all lanes, and one more for dear questions.
+
+    As a trio instrument it delays the loop while a call is overdue.
+    """
 
     def __init__(self, count: int) -> None:
         self._limiter = trio.CapacityLimiter(count)
+        self._dear_limiter = trio.CapacityLimiter(1)
         self._late_at: dict[object, float] = {}
 
     @classmethod
@@ -51,9 +55,16 @@ class ScoringThreads(trio.abc.Instrument):
     def count(self) -> int:
         return int(self._limiter.total_tokens)
 
-    async def run(self, function: Callable[..., T], *arguments: object, usual_s: float, abandon_on_cancel: bool) -> T:
-        """`function(*arguments)` in a thread of low priority, once one is free."""
-        place = _Place(self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s)
+    async def run(
+        self,
+        function: Callable[..., T],
+        *arguments: object,
+        usual_s: float,
+        abandon_on_cancel: bool,
+        dear: bool = False,
+    ) -> T:
+        """`function(*arguments)` in a thread of low priority, once one is free; with `dear` in the one for that."""
+        place = _Place(self._dear_limiter if dear else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s)
         return await trio.to_thread.run_sync(
             _nicely,
             function,

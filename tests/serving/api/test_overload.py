@@ -43,7 +43,7 @@ class Threads:
         self._call_s, self._each_s = call_s, each_s
         self.pause_s = 0.0
 
-    async def run(self, function: Callable[..., Any], *arguments: Any, usual_s: float, abandon_on_cancel: bool) -> Any:
+    async def run(self, function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         pause_s, self.pause_s = self.pause_s, 0.0
         await trio.sleep(self._call_s + self._each_s * sum(map(len, arguments[1])) + pause_s)
         return function(*arguments)

@@ -13,11 +13,11 @@ import trio.testing
 
 from svc.errors import RecipeUnavailable
 from svc.model.query import Query, Ranking
+from svc.serving.models.costs import PLAIN, PLAIN_SEEDS
 from svc.serving.models.lanes import (
     ANSWERED_A_TURN,
     ANSWERED_WHILE_OTHERS_WAIT,
     BULK_SLICE,
-    INLINE_SEEDS,
     MAX_BATCH,
     Lane,
 )
@@ -206,7 +206,7 @@ async def test_beside_others_only_the_cheapest_queries_are_scored_at_once(cost_s
     """A dearer one waits to be scored with others; and nobody overtakes a query that waits already."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
-    lane._costs_s[1] = cost_s
+    lane._costs.learn(PLAIN, 1, cost_s)
     answers: list[int] = []
 
     async def client(user: int) -> None:
@@ -235,8 +235,8 @@ async def test_lone_cheap_queries_need_no_thread() -> None:
         nursery.start_soon(lane.run)
         for _ in range(100):
             await lane.rank([ask(1)])
-        await lane.rank([Query(limit=1, seeds=np.arange(INLINE_SEEDS, dtype=np.int32))])
-        await lane.rank([Query(limit=1, seeds=np.arange(INLINE_SEEDS + 1, dtype=np.int32))])
+        await lane.rank([Query(limit=1, seeds=np.arange(PLAIN_SEEDS, dtype=np.int32))])
+        await lane.rank([Query(limit=1, seeds=np.arange(PLAIN_SEEDS + 1, dtype=np.int32))])
         await lane.rank([Query(limit=1000, user=1)])
         await lane.rank([ask(1), ask(2)])
         lane.close()

@@ -118,7 +118,9 @@ class Request(BaseModel):
     ] = None
 
     def has_new_filter(self, served: Served) -> bool:
-        """Whether the request's own filter has to be compiled, which takes longer than all else in a query."""
+        """Whether the request has filters of its own to compile, which takes longer than all else in a query."""
+        if self.boosts:
+            return True
         return self.filter is not None and served.filters is not None and served.filters.cached(self.filter) is None
 
     def own_items(self, served: Served) -> ItemSet | None:

@@ -1,0 +1,117 @@
+"""A real server with 100,000 items: nobody waits for another client's dear question."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from svc.serving.models.dear import CALL_S
+from tests.e2e.load import Clients
+from tests.e2e.server import Server
+from tests.filter_items import filterable_home
+from tests.serving.artifacts import factor_model
+
+pytestmark = pytest.mark.integration
+N_USERS, N_ITEMS = 1_000, 100_000
+ASKED = 60
+HEALTH_S = 0.025
+
+ONE_BOOST = [{"filter": {"genres": {"any": ["g3"]}}, "factor": 2.0}]
+BOOSTS = [{"filter": {"year": {"gte": 1950 + place}}, "factor": 1.1} for place in range(16)]
+LIMITS = [{"field": "genres", "max": 1}, {"field": "country", "max": 900}]
+HISTORY = [f"i{item * 97}" for item in range(1_000)]
+DEAR: dict[str, dict[str, Any]] = {
+    "a boost": {"boosts": ONE_BOOST},
+    "many boosts": {"boosts": BOOSTS, "limit": 1000},
+    "diversity": {"diversity": 0.5, "limit": 1000},
+    "limits": {"limits": LIMITS, "limit": 1000},
+    "reasons": {"explain": 10, "limit": 1000, "history": HISTORY},
+    "all": {"diversity": 0.5, "boosts": BOOSTS, "limits": LIMITS, "explain": 10, "limit": 1000, "history": HISTORY},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    rows = (f"i{item},g{item % 30}|g{item % 7},c{item % 40},{1950 + item % 75}" for item in range(N_ITEMS))
+    home = filterable_home(tmp_path_factory.mktemp("dear"), "a", factor_model(N_USERS, N_ITEMS, 64), rows)
+    with Server(home, env={"SVC_CACHED_ANSWERS": "0", "SVC_MAX_QUEUE_SECONDS": "30"}) as running:
+        yield running
+
+
+class Client:
+    """Each call gives the seconds until the answer, which must be 200."""
+
+    def __init__(self, connection: http.client.HTTPConnection) -> None:
+        self._connection = connection
+
+    def seconds(self, method: str, path: str, body: object = None) -> float:
+        began = time.perf_counter()
+        self._connection.request(method, path, None if body is None else json.dumps(body))
+        answer = self._connection.getresponse()
+        content = answer.read()
+        assert answer.status == 200, content
+        return time.perf_counter() - began
+
+    def plain(self, user: int) -> float:
+        return self.seconds("POST", "/v1/recipes/a:recommend", {"user_id": f"u{user}", "limit": 10})
+
+    def health(self) -> float:
+        return self.seconds("GET", "/v1/health")
+
+
+class Dear(Clients):
+    """Two clients that ask one dear request again and again, each over a connection that the end may cut."""
+
+    def __init__(self, server: Server, path: str, body: object) -> None:
+        self._address = server.url.removeprefix("http://")
+        self._path, self._body = path, json.dumps(body)
+        self.statuses: list[int] = []
+        self._connections: dict[int, http.client.HTTPConnection] = {}
+        super().__init__(2)
+
+    def ask(self, number: int) -> None:
+        while not self.over.is_set():
+            with closing(http.client.HTTPConnection(self._address, timeout=120)) as connection:
+                self._connections[number] = connection
+                with suppress(OSError, http.client.HTTPException):
+                    connection.request("POST", self._path, self._body)
+                    answer = connection.getresponse()
+                    answer.read()
+                    self.statuses.append(answer.status)
+
+    def __exit__(self, *reason: object) -> None:
+        self.over.set()
+        for connection in self._connections.values():
+            with suppress(OSError, AttributeError):  # closed meanwhile
+                connection.sock.shutdown(socket.SHUT_RDWR)
+        super().__exit__(*reason)
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("name", DEAR)
+def test_a_plain_request_and_health_wait_for_no_dear_question(server: Server, name: str, batched: bool) -> None:
+    """A plain request takes at most twice the time of one call longer than alone, a probe less than 25 ms."""
+    question = {"user_id": "u7", **DEAR[name]}
+    if batched:
+        path = "/v1/recipes/a:batch-recommend"
+        body: object = {"requests": [{**question, "user_id": f"u{user}"} for user in range(256)]}
+    else:
+        path, body = "/v1/recipes/a:recommend", question
+    with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)) as connection:
+        client = Client(connection)
+        alone = [client.plain(user) for user in range(ASKED)]
+        with Dear(server, path, body) as dear:
+            time.sleep(0.5)
+            beside = [client.plain(user) for user in range(ASKED)]
+            probes = [client.health() for _ in range(ASKED)]
+    assert not set(dear.statuses) - {200}
+    assert statistics.median(beside) <= statistics.median(alone) + 2 * CALL_S
+    assert statistics.median(probes) < HEALTH_S
