@@ -31,11 +31,19 @@ def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> Non
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The fast tests: no server, no network."""
+    """The fast tests: no process of their own, no load, no network."""
     _install(session, "test")
     workers = ("--numprocesses=auto", "--maxprocesses=4")
-    session.run(*PYTEST, *workers, "-m", "not integration", *session.posargs, env=CACHED)
+    session.run(*PYTEST, *workers, "-m", "not integration and not system", *session.posargs, env=CACHED)
     logging.getLogger("nox").setLevel(logging.WARNING)  # pytest's closing line is the last one
+
+
+@nox.session
+def system(session: nox.Session) -> None:
+    """Tests that start processes of svc or simulate load; like the fast tests they need nothing but Python."""
+    _install(session, "test")
+    workers = "--numprocesses=4"  # also on two cores: many of these tests wait for a poll or a timeout
+    session.run(*PYTEST, workers, "-m", "system and not integration", *session.posargs, env=CACHED)
 
 
 @nox.session

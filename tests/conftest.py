@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -17,6 +20,33 @@ from svc.serving.models import threads
 # Examples have no deadline: the first one may import a library, and machines are busy.
 hypothesis.settings.register_profile("svc", deadline=None)
 hypothesis.settings.load_profile("svc")
+
+SYSTEM_FOLDERS = (Path(__file__).parent / "e2e",)
+"""Every test in these starts processes or simulates load."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is in a system folder, so that its modules need not say so."""
+    for item in items:
+        if any(folder in item.path.parents for folder in SYSTEM_FOLDERS):
+            item.add_marker(pytest.mark.system)
+
+
+@pytest.fixture(autouse=True)
+def no_interpreter_unless_marked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test that starts a Python process, which costs seconds, must carry the marker `system` or `integration`."""
+    if any(request.node.get_closest_marker(marker) for marker in ("system", "integration")):
+        return
+    start = subprocess.Popen.__init__
+
+    def checked(self: subprocess.Popen[Any], args: Any, *more: Any, **options: Any) -> None:
+        command = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
+        if sys.executable in map(str, command):
+            pytest.fail("starts a Python process: mark it with pytest.mark.system")
+        start(self, args, *more, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", checked)
 
 
 @pytest.fixture

@@ -133,6 +133,7 @@ def modules_after(code: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.system
 def test_help_loads_nothing_heavy() -> None:
     """`svc --help` answers at once."""
     loaded = modules_after("from svc.cli.main import run\nassert run(['--help']) == 0")
@@ -152,6 +153,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded & heavy == set()
 
 
+@pytest.mark.system
 def test_the_server_loads_no_training_library() -> None:
     """Not even by way of another library."""
     assert modules_after("import svc.serving.run") & (NOT_WHILE_SERVING | {"pandas"}) == set()

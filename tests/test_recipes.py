@@ -80,6 +80,7 @@ def orders(data: Path) -> None:
     database.close()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "make"),
     [
@@ -99,6 +100,7 @@ def test_an_example_trains(name: str, make: Callable[[Path], None], tmp_path: Pa
     assert list((tmp_path / "artifacts").glob("*.svc"))
 
 
+@pytest.mark.system
 def test_the_example_with_a_gate_lets_only_proven_models_pass(tmp_path: Path) -> None:
     """The first model is better than popularity; popularity alone is not as good as that one, and is refused."""
     table = tmp_path / "data" / "purchases.csv"

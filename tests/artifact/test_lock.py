@@ -60,6 +60,7 @@ def test_a_waiting_run_gets_the_lock_when_the_first_ends(tmp_path: Path) -> None
     assert order == ["first", "second"]
 
 
+@pytest.mark.system
 def test_many_runs_never_overlap(tmp_path: Path) -> None:
     """Processes that take, delete and take the lock again never hold it together."""
     script = (
@@ -77,6 +78,7 @@ def test_many_runs_never_overlap(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.system
 def test_a_killed_run_leaves_no_lock_behind(tmp_path: Path) -> None:
     """The lock ends with its process: the file that is left holds nobody up."""
     script = (

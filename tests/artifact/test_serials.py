@@ -57,6 +57,7 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
     assert other.highest("a", "k1") == 6
 
 
+@pytest.mark.system
 def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     """Each has its own kid, and counts up."""
     script = (

@@ -50,6 +50,7 @@ def test_the_umask_decides_who_may_read(tmp_path: Path) -> None:
     assert (tmp_path / "m.svc").stat().st_mode & 0o777 == 0o644
 
 
+@pytest.mark.system
 def test_leftovers_of_dead_writers_go_and_those_of_living_ones_stay(tmp_path: Path) -> None:
     """A temporary file whose writer was killed is removed by the next run; one that is being written is not."""
     script = (

@@ -61,6 +61,7 @@ def test_examples_fit_a_terminal(module: ModuleType) -> None:
     assert [line for line in lines if len(line) > 78] == []
 
 
+@pytest.mark.system
 def test_help_needs_none_of_the_heavy_libraries() -> None:
     """`svc --help` is there at once, whatever is installed."""
     script = "import sys\nfrom svc.cli import main\nmain.run(['--help'])\nprint(*sys.modules, file=sys.stderr)"
@@ -88,11 +89,13 @@ def run_process(**environment: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.system
 def test_the_shell_completes_commands() -> None:
     """What `svc --install-completion` sets up answers with the commands that fit."""
     assert run_process(_SVC_COMPLETE="complete_bash", COMP_WORDS="svc tra", COMP_CWORD="1").split() == ["train"]
 
 
+@pytest.mark.system
 def test_no_color_means_no_colours() -> None:
     """Not even where colours are forced."""
     assert "\x1b" in run_process(FORCE_COLOR="1", TERM="xterm", NO_COLOR="")

@@ -46,6 +46,7 @@ def test_a_recipe_stands_for_its_artifact(recommend: Export, tmp_path: Path) -> 
     assert len(rows_of(out)) == 3 * N_USERS
 
 
+@pytest.mark.system
 def test_killed_at_any_moment_nothing_half_written_is_seen(tmp_path: Path) -> None:
     """SIGKILL, and SIGTERM with exit code 143: what is there is always a whole export, the next run tidies up."""
     source, folder = tmp_path / "big.svc", tmp_path / "out"

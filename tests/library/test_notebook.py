@@ -19,6 +19,7 @@ def cells(kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in found if cell["cell_type"] == kind]
 
 
+@pytest.mark.system
 def test_every_cell_runs(tmp_path: Path) -> None:
     """As a plain program, in a fresh folder; the last line of a cell is shown in a notebook, and evaluated here."""
     script = "\n".join(cells("code"))

@@ -175,6 +175,7 @@ def test_wrong_arguments_are_named(books: svc.Recommender, limit: int) -> None:
         books.recommend_many("ü 1")
 
 
+@pytest.mark.system
 def test_a_program_keeps_its_own_logging(tmp_path: Path) -> None:
     """Loading neither prints nor touches handlers and warnings of the program; records go to the logger `svc`."""
     import subprocess

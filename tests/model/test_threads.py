@@ -18,6 +18,7 @@ print([pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == 
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("before", ["assert 'numpy' not in sys.modules", "import numpy"])
 def test_the_limit_holds_before_and_after_numpy_is_imported(before: str) -> None:
     """In a process of its own, as the server sets it."""

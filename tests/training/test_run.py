@@ -121,6 +121,7 @@ def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
         read_verified(result.artifact, parse_signing_keys(f"k1:{'12' * 32}"), Settings())
 
 
+@pytest.mark.system
 def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) -> None:
     """Other hash seeds, same recipe, data and seed: the same payload, parameters and score, byte for byte."""
     make_recipe()

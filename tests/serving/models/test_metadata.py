@@ -90,6 +90,7 @@ def test_a_missing_field_may_be_null_instead(tmp_path: Path) -> None:
     assert [(one["event"], one["fields"]) for one in lines] == [("metadata_field_missing", ["colour"])]
 
 
+@pytest.mark.system
 def test_reading_does_not_import_pandas(tmp_path: Path) -> None:
     """That would cost a server with metadata 44 MiB; values of every kind come without it."""
     recipe(tmp_path, "item_id,title,year,rating\ni0,One,1992,1.5\ni1,,,\ni2,Two,1999,nan\n")

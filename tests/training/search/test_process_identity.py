@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from svc.training.search.process_identity import is_dead, own_identity
 
 
+@pytest.mark.system
 def test_a_process_lives_until_it_ends() -> None:
     """Also one whose end nobody has looked at yet; its id may be used again, its start may not."""
     script = "from svc.training.search.process_identity import own_identity as o; print(o(), flush=True); input()"

@@ -109,6 +109,7 @@ open_storage(preflight("shared.db", Path(sys.argv[1]))).close()
 """
 
 
+@pytest.mark.system
 def test_processes_that_begin_together_make_the_tables_once(tmp_path: Path) -> None:
     """Each looks, opens and closes a file that none of them finds at first; none takes it from another."""
     processes = [

@@ -106,6 +106,7 @@ def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
     assert bench.run(2).state == "complete"
 
 
+@pytest.mark.system
 def test_workers_end_with_a_process_that_is_killed() -> None:
     """kill -9 of the training leaves no worker behind, though they are in the middle of a trial."""
     script = """
@@ -146,6 +147,7 @@ def test_two_workers_give_the_same_model_bit_for_bit(make_recipe: Callable[..., 
     assert headers[0]["tuning"]["workers"] == 2
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("moment", ["starting", "training"])
 def test_workers_hear_no_signal_and_end_with_the_search(moment: str) -> None:
     """Ctrl-C reaches every process of a terminal: workers ignore it, close() ends them, standard error stays empty."""

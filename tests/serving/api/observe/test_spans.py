@@ -205,6 +205,7 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
         run._spans()
 
 
+@pytest.mark.system
 def test_off_nothing_of_it_is_imported() -> None:
     """The server's modules name the SDK in one file, which only SVC_OTEL_ENABLED=1 imports."""
     code = "import sys, svc.serving.run; print(sorted(name for name in sys.modules if 'opentelemetry' in name))"
