@@ -111,6 +111,12 @@ PROMOTION_HELD = _event(
 DATA_LOST_ROWS = _event(
     "rows_dropped", "info", "reason count", "Cleansing dropped rows for one reason (null ids, duplicates, bad times)."
 )
+FUTURE_TIMES = _event(
+    "future_times",
+    "warning",
+    "count detail",
+    "Rows have a time later than the start of the training; `time_decay` weighs them like the last event.",
+)
 MANY_ROWS_DROPPED = _event(
     "many_rows_dropped", "warning", "count n_rows detail", "More than 5% of the rows have no id or no readable time."
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from svc.sources.base import DataSource, SourceContext, build_source
 from svc.sources.table import float_text
 from svc.training.algorithms.registry import check_available
 from svc.training.data.dropped import MANY, odd_years
-from svc.training.data.fetch import feature_context, interaction_context
+from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_frame
 from svc.training.search.storage import preflight
 
@@ -108,14 +109,16 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
 
 def _judged(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
     """Warnings about what cleansing would make of the first rows. Raises what a training would."""
-    schema, uses_time = recipe.schema_, recipe.training.split.scheme != "random"
-    found = from_frame(frame, schema, recipe.cleansing, with_times=uses_time)
+    schema, with_times = recipe.schema_, uses_time(recipe)
+    found = from_frame(frame, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
     reasons = "; ".join(found.reasons.values())
     told = f"{found.n_unusable} of the first {len(frame)} rows would be dropped: {reasons}"
     if found.n_unusable == len(frame) > 0:
         raise MinDataViolation(told)
     warnings = [told] if found.n_unusable > MANY * len(frame) else []
-    if uses_time and schema.time_column and (doubt := odd_years(frame[schema.time_column], schema.time_unit)):
+    if found.future is not None:
+        warnings.append(f"{found.future.count} of the first {len(frame)} rows are of the future: {found.future.detail}")
+    if with_times and schema.time_column and (doubt := odd_years(frame[schema.time_column], schema.time_unit)):
         warnings.append(doubt)
     if recipe.source.type != "csv":  # its probe reports this, also for features and metadata
         for name in (schema.user_column, schema.item_column):

@@ -50,3 +50,16 @@ def test_a_failed_check_does_not_end_the_rest(make_recipe: Callable[..., LoadedR
     assert (failed.ok, failed.code, failed.exit_code) == (False, "storage_path_unusable", 8)
     assert checks["algorithms"].ok
     assert checks["source"].ok
+
+
+def test_rows_of_the_future_are_told_before_a_training(
+    make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
+) -> None:
+    """With an example, also where only the decay of weights looks at times."""
+    ratings = tmp_path / "future.csv"
+    ratings.write_text("user_id,item_id,ts\na,x,1600000000\na,y,4070908800\nb,x,1600000000\n", encoding="utf-8")
+    training = {"algorithms": ["TopPop"], "split": {"scheme": "random"}, "time_decay": {"half_life": "30d"}}
+    recipe = make_recipe(ratings=ratings, training=training)
+    told = "\n".join(check.detail for check in validate(recipe, Settings(), {}) if check.name == "source")
+    assert "warning: 1 of the first 3 rows" in told
+    assert "'ts' holds '4070908800' in data row 2" in told

@@ -1,4 +1,4 @@
-"""Older interactions count less: a weight halves with each half-life before the last event of the training data.
+"""Older interactions count less: a weight halves with each half-life of its age (see `times.reference_time`).
 
 The half-life is a parameter of a trial like any other, under the name HALF_LIFE; recommenders never see it, only the
 matrix that it makes.
@@ -30,13 +30,12 @@ def seconds(half_life: str) -> float | None:
 def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]) -> sparse.csr_matrix:
     """`matrix` with the decay of the half-life in `params` applied; `matrix` itself if there is none.
 
-    `times` has the entries of `matrix`, as nanoseconds since some moment.
+    `times` has the entries of `matrix`, in nanoseconds from the time at which an interaction counts whole.
     """
     half_life_s = seconds(params.get(HALF_LIFE, NO_DECAY))
     if half_life_s is None or times is None or not matrix.nnz:
         return matrix
-    age_s = (times.data.max() - times.data) / 1e9
-    factors = np.maximum(np.exp2(-age_s / half_life_s), _LEAST)
+    factors = np.maximum(np.exp2(times.data / 1e9 / half_life_s), _LEAST)
     data = (matrix.data * factors).astype(np.float32)
     return sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 

@@ -1,4 +1,4 @@
-"""Explains why rows cannot be used: the column, an example value, and the likely cause."""
+"""Explains what is wrong with rows: the column, an example value, and the likely cause."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
         return f"the time column {name!r} holds {shown} in data row {row + 1}, which is no ISO 8601 date or time"
     where = f"the time column {name!r} holds {shown} in data row {row + 1}"
     return f"{where}, which is no time in {unit}{_unit_hint(value)}"
+
+
+def future_times(column: pd.Series, future: NDArray[np.bool_], name: str) -> str:
+    """The message for times after the start of the training, with the value of the first such row."""
+    row = _first(future)
+    shown = repr(str(column.iloc[row])[:_SHOWN_CHARACTERS])
+    return (
+        f"the time column {name!r} holds {shown} in data row {row + 1}, which is later than the start of the training"
+    )
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from svc import events, logs
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.names import MAX_ID_CHARACTERS, is_float_text
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.schema import Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.training.data import interactions as cleaning
@@ -52,11 +54,14 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     recipe = loaded.recipe
     source = build_source(recipe.source, interaction_context(loaded, settings, variables, progress))
     frame = source.fetch()
+    started_ns = time.time_ns()  # not before: a source that is being written to has rows of the minutes of its reading
     n_fetched = len(frame)
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
     progress.phase("cleansing")
-    found = cleaning.from_frame(frame, recipe.schema_, recipe.cleansing, with_times=_uses_time(loaded))
-    if _uses_time(loaded) and recipe.schema_.time_column is not None:
+    found = cleaning.from_frame(
+        frame, recipe.schema_, recipe.cleansing, with_times=uses_time(recipe), started_ns=started_ns
+    )
+    if uses_time(recipe) and recipe.schema_.time_column is not None:
         doubt = odd_years(frame[recipe.schema_.time_column], recipe.schema_.time_unit)
         if doubt is not None:
             logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
@@ -64,6 +69,8 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     for reason, count in found.dropped.items():
         example = {"detail": found.reasons[reason]} if reason in found.reasons else {}
         logs.emit(events.DATA_LOST_ROWS, reason=reason, count=count, **example)
+    if found.future is not None:
+        logs.emit(events.FUTURE_TIMES, count=found.future.count, detail=found.future.detail)
     if found.n_unusable > MANY * n_fetched:
         why = "; ".join(found.reasons.values())
         logs.emit(events.MANY_ROWS_DROPPED, count=found.n_unusable, n_rows=n_fetched, detail=why)
@@ -98,8 +105,8 @@ def _warn_of_ids(found: Interactions) -> None:
                 logs.emit(events.IDS_HARDLY_MEANT, side=side, reason=reason, count=len(names), example=example)
 
 
-def _uses_time(loaded: LoadedRecipe) -> bool:
-    recipe = loaded.recipe
+def uses_time(recipe: Recipe) -> bool:
+    """Whether a training reads the times of interactions."""
     wanted = recipe.training.split.scheme != "random" or recipe.training.trains_on_times
     return wanted and recipe.schema_.time_column is not None
 
@@ -110,7 +117,7 @@ def interaction_context(
     """The context of the interaction source: ids, weights, and the time column only if something uses it."""
     schema = loaded.recipe.schema_
     ids = (schema.user_column, schema.item_column)
-    optional = (schema.time_column if _uses_time(loaded) else None, schema.weight_column, schema.event_column)
+    optional = (schema.time_column if uses_time(loaded.recipe) else None, schema.weight_column, schema.event_column)
     columns = dict.fromkeys([*ids, *(name for name in optional if name is not None)])
     texts = {*ids, schema.event_column} if schema.event_column is not None else ids
     return SourceContext(

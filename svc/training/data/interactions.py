@@ -14,7 +14,7 @@ from scipy import sparse
 from svc.errors import MinDataViolation, TimeUnitRequired
 from svc.training.data import dropped as why
 from svc.training.data.stable_sort import stable_order
-from svc.training.data.times import BAD_TIME, to_nanoseconds
+from svc.training.data.times import BAD_TIME, NO_START, from_reference, reference_time, to_nanoseconds
 from svc.training.data.weights import Event, RowWeights, Weights, of_events, of_numbers
 
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
@@ -54,6 +54,14 @@ class _Cleansing(Protocol):
     def min_items(self) -> int | None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class FutureRows:
+    """How many rows have a time after the start of the training, and a message about the first of them."""
+
+    count: int
+    detail: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Interactions:
     """Clean interactions, in the order of the source.
@@ -62,7 +70,8 @@ class Interactions:
     (n,) nanoseconds since 1970, or None where the recipe does not look at time. `weights` is (n,) float32, or None
     where every row counts 1. `hidden` are the users and items, (h,) each, of pairs whose item the user is never shown.
     `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
-    used.
+    used. `reference` is the time from which ages count, None without times; `future` are the rows that are later than
+    the start of the training, None where there are none.
     """
 
     users: Codes
@@ -74,6 +83,8 @@ class Interactions:
     reasons: dict[str, str] = field(default_factory=dict)
     weights: NDArray[np.float32] | None = None
     hidden: tuple[Codes, Codes] | None = None
+    reference: int | None = None
+    future: FutureRows | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -101,16 +112,13 @@ class Interactions:
         return matrix
 
     def latest(self) -> sparse.csr_matrix:
-        """(users, items) int64, the entries of `matrix`: nanoseconds of each pair's latest time, counted from before
-        the first of all, so that none is zero.
-        """
-        assert self.times is not None, "whoever asks for times has had them read"
+        """(users, items) int64, the entries of `matrix`: nanoseconds from `reference` to each pair's latest time."""
+        assert self.times is not None and self.reference is not None, "whoever asks for times has had them read"
         order = np.lexsort((self.times, self.items, self.users))
         users, items = self.users[order], self.items[order]
         last = np.ones(len(order), dtype=bool)
         last[:-1] = (users[1:] != users[:-1]) | (items[1:] != items[:-1])
-        times = self.times[order][last] - self.times.min() + 1
-        return self._sparse(times, users[last], items[last])
+        return self._sparse(from_reference(self.times[order][last], self.reference), users[last], items[last])
 
     def _sparse(self, values: NDArray[Any], users: Codes, items: Codes) -> sparse.csr_matrix:
         shape = (len(self.user_ids), len(self.item_ids))
@@ -119,10 +127,13 @@ class Interactions:
         return matrix
 
 
-def from_frame(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing, *, with_times: bool) -> Interactions:
+def from_frame(
+    frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing, *, with_times: bool, started_ns: int = NO_START
+) -> Interactions:
     """Clean `frame`; its id columns are categorical text. Thresholds are not checked here.
 
-    Raises MinDataViolation when nothing at all is left, and TimeUnitRequired for numeric times without a unit.
+    `started_ns` is the start of the training, in nanoseconds since 1970. Raises MinDataViolation when nothing at all
+    is left, and TimeUnitRequired for numeric times without a unit.
     """
     users, user_names = _codes(frame[schema.user_column])
     items, item_names = _codes(frame[schema.item_column])
@@ -148,6 +159,7 @@ def from_frame(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing, *, w
         dropped[rated.problem] = int(np.count_nonzero(unknown))
         keep &= ~rated.hides & ~unknown
     users, items = users[keep], items[keep]
+    future = None if times is None else _future_rows(frame, schema, keep & (times > started_ns))
     times = None if times is None else times[keep]
     weights = None if rated is None else rated.values[keep]
     if cleansing.dedup != "none":
@@ -167,7 +179,17 @@ def from_frame(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing, *, w
         reasons,
         None if weights is None else weights.astype(np.float32),
         None if hidden is None else _of_known(row_of[hidden[0]], column_of[hidden[1]]),
+        None if times is None else reference_time(times, started_ns),
+        future,
     )
+
+
+def _future_rows(frame: pd.DataFrame, schema: _Schema, which: NDArray[np.bool_]) -> FutureRows | None:
+    if not which.any():
+        return None
+    name = schema.time_column
+    assert name is not None, "rows are late by the time column"
+    return FutureRows(int(np.count_nonzero(which)), why.future_times(frame[name], which, name))
 
 
 def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) -> RowWeights | None:

@@ -25,6 +25,7 @@ from scipy import sparse
 
 from svc.training.data.interactions import Interactions
 from svc.training.data.stable_sort import stable_order
+from svc.training.data.times import from_reference
 
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 _SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must still hold out 29
@@ -50,9 +51,10 @@ class Split:
     begin at row `val_offset`; `heldout` has one row for each of these, in the same order, 1.0 at held-out items.
     The columns of both are `item_order`: column c is item `item_order[c]` of the interactions. `test` has the rows and
     columns of `heldout` and the held-out items of the users who are set aside, whose rows in `heldout` are empty; it is
-    None without a test share. `times` has the entries of `train` as nanoseconds since some moment, if the plan keeps
-    them. `hidden`, in rows and columns of `train`, has what users are not to be shown, which is never held out. With
-    weights, `train` and `heldout` have them as values.
+    None without a test share. `times` has the entries of `train`, if the plan keeps them, in nanoseconds from the same
+    time as in the final training; under `time_global` from the cut-off, as the search knows nothing later. `hidden`, in
+    rows and columns of `train`, has what users are not to be shown, which is never held out. With weights, `train` and
+    `heldout` have them as values.
     """
 
     train: sparse.csr_matrix
@@ -88,7 +90,7 @@ def split(interactions: Interactions, plan: SplitPlan) -> Split:
         held, unused = held & shown, unused | (held & ~shown)
     found = _assemble(interactions, pairs, held, unused)
     if plan.keep_times:
-        found = replace(found, times=_times(pairs, ~(held | unused), found))
+        found = replace(found, times=_times(pairs, ~(held | unused), found, _reference(interactions, pairs, plan)))
     return found if not plan.test else _set_aside(found, plan)
 
 
@@ -96,12 +98,19 @@ def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Inte
     return users.astype(np.int64) * len(interactions.item_ids) + items
 
 
-def _times(pairs: _Pairs, train: NDArray[np.bool_], found: Split) -> sparse.csr_matrix:
-    """(users, items) int64, the entries of `found.train`; counted from before the first time, so that none is zero."""
-    assert pairs.times is not None, "whoever asks for times has had them read"
+def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> int:
+    assert pairs.times is not None and interactions.reference is not None, "whoever asks for times has had them read"
+    if plan.scheme != "time_global":
+        return interactions.reference
+    return min(interactions.reference, _cutoff(pairs.times, plan.heldout_ratio))
+
+
+def _times(pairs: _Pairs, train: NDArray[np.bool_], found: Split, reference: int) -> sparse.csr_matrix:
+    """(users, items) int64, the entries of `found.train`, in nanoseconds from `reference`."""
+    assert pairs.times is not None, "there is a reference only with times"
     row_of = _inverse(found.order)
-    times = pairs.times - pairs.times.min() + 1
-    return _csr(times[train], row_of[pairs.users[train]], pairs.items[train], found.train.shape)
+    times = from_reference(pairs.times[train], reference)
+    return _csr(times, row_of[pairs.users[train]], pairs.items[train], found.train.shape)
 
 
 def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:

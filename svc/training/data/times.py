@@ -1,4 +1,4 @@
-"""Converts any column that holds times to nanoseconds since 1970."""
+"""Converts any column that holds times to nanoseconds since 1970, and chooses from when ages count."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from svc.errors import TimeMixture, TimeUnitRequired
 Weights = NDArray[np.float64]
 BAD_TIME = np.iinfo(np.int64).min
 """Stands for a missing, unreadable or out-of-range time."""
+NO_START = np.iinfo(np.int64).max
+"""The start of a training after which no row can be."""
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 
@@ -36,6 +38,20 @@ def to_nanoseconds(column: pd.Series, unit: str | None, weights: Weights | None 
     if pd.api.types.is_datetime64_any_dtype(column.dtype):
         return _from_dates(column)
     return _from_text(column, unit, np.ones(len(column)) if weights is None else weights)
+
+
+def reference_time(times: NDArray[np.int64], started_ns: int) -> int:
+    """The time from which ages count: the latest of `times` that is not after the start of the training.
+
+    A later one, which is a mistake of the data, would otherwise make all others old. If all are later: the start.
+    """
+    return int(times.max(where=times <= started_ns, initial=BAD_TIME)) if (times <= started_ns).any() else started_ns
+
+
+def from_reference(times: NDArray[np.int64], reference: int) -> NDArray[np.int64]:
+    """(n,) nanoseconds from `reference` to each time: 0 for a later one, else negative, at least what 64 bits hold."""
+    earliest = max(reference - np.iinfo(np.int64).max, np.iinfo(np.int64).min)
+    return np.clip(times, earliest, reference) - reference
 
 
 def _from_text(column: pd.Series, unit: str | None, weights: Weights) -> NDArray[np.int64]:

@@ -383,4 +383,6 @@ def _warnings(header: Mapping[str, Any]) -> str:
         found.append(f"The winner's lead over {lead['over']} may be chance.")
     if stats["drop_count"] > 0.2 * max(stats["n_rows"] + stats["drop_count"], 1):
         found.append(f"Cleansing dropped {stats['drop_count']:,} rows.")
+    if stats.get("future_times"):
+        found.append(f"{stats['future_times']:,} rows have a time that is later than the start of the training.")
     return _card("Warnings", "".join(f'<p class="warn">{html.escape(text)}</p>' for text in found))

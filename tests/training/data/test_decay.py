@@ -1,13 +1,30 @@
-"""Older interactions count less."""
+"""Older interactions count less, counted from the last event that is not in the future."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
-from svc.training.data import decay
-from tests.training.data.test_weights import DAY
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.recipe.schema import Cleansing
+from svc.settings import Settings
+from svc.training.data import decay, fetch
+from svc.training.data.interactions import from_frame
+from svc.training.progress import NullProgress
+from svc.training.search import prepare
+from svc.training.search.prepare import Task
+from tests.training.data.test_weights import DAY, SCHEMA, WEIGHTED, frame
+from tests.training.test_run import Make, run
+
+NOW_S = 1_700_000_000
+SCHEMES = ["random", "time_user", "leave_one_out", "time_global"]
+MONTH = {"half_life": "30d"}
 
 
 @pytest.mark.parametrize(("text", "expected"), [("none", None), ("12h", 43_200), ("7d", 604_800), ("1.5y", 47_336_400)])
@@ -16,14 +33,122 @@ def test_half_lives_are_lengths_of_time(text: str, expected: float | None) -> No
     assert decay.seconds(text) == expected
 
 
-def test_a_weight_halves_with_each_half_life_before_the_last_event() -> None:
+def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
     """The last event counts whole; what is very old never vanishes, for it has been seen."""
     matrix = sparse.csr_matrix(np.array([[8.0, 8.0], [4.0, 1.0]], np.float32))
-    days = np.array([[70_000, 69_993], [69_986, 1]], np.int64)
-    times = sparse.csr_matrix(days * DAY * 10**9)
+    days = np.array([0, 7, 14, 69_999], np.int64)
+    times = sparse.csr_matrix((-days * DAY * 10**9, matrix.indices, matrix.indptr), shape=matrix.shape)
     found = decay.decayed(matrix, times, {"half_life": "7d"}).toarray()
     assert found[:, 0].tolist() == [8.0, 1.0]
     assert found[0, 1] == 4.0
     assert 0 < found[1, 1] < 1e-5
     assert decay.decayed(matrix, times, {"half_life": "none"}) is matrix
     assert decay.decayed(matrix, times, {}) is matrix
+
+
+@pytest.mark.parametrize(
+    ("days", "reference", "ages"),
+    [
+        ([-3, -1, 400], -1, [2, 0, 0]),
+        ([-3, -1, 0], 0, [3, 1, 0]),
+        ([1, 2, 400], 0, [0, 0, 0]),
+    ],
+    ids=["one in the future", "none in the future", "all in the future"],
+)
+def test_no_row_after_the_start_of_the_training_sets_an_age(days: list[int], reference: int, ages: list[int]) -> None:
+    """Ages count from the last row that is not after it; later rows have none, and are counted with an example."""
+    rows = [("u", item, 1.0, NOW_S + day * DAY) for item, day in zip("xyz", days, strict=True)]
+    data = frame(rows, "u", "i", "w", "t")
+    found = from_frame(data, WEIGHTED, Cleansing(), with_times=True, started_ns=NOW_S * 10**9)
+    assert found.reference == (NOW_S + reference * DAY) * 10**9
+    assert (-found.latest().toarray() // (DAY * 10**9)).tolist() == [ages]
+    n_future = sum(day > 0 for day in days)
+    assert (0 if found.future is None else found.future.count) == n_future
+    if found.future is not None:
+        row = next(place for place, day in enumerate(days, 1) if day > 0)
+        assert f"'t' holds '{NOW_S + days[row - 1] * DAY}' in data row {row}" in found.future.detail
+
+
+def _table(path: Path, stray: int | str) -> Path:
+    """Sixty users with twelve items each within the year before `NOW_S`; the first row has the time `stray`."""
+    rng = np.random.default_rng(4)
+    rows = [
+        (f"u{user}", f"i{item}", NOW_S - int(rng.integers(0, 365)) * DAY - user)
+        for user in range(60)
+        for item in rng.choice(30, size=12, replace=False)
+    ]
+    data = pd.DataFrame(rows, columns=["user_id", "item_id", "ts"]).astype({"ts": object})
+    data.loc[0, "ts"], data.loc[12, "ts"] = stray, NOW_S
+    data.to_csv(path, index=False)
+    return path
+
+
+def _training(**changes: Any) -> dict[str, Any]:
+    split = {"scheme": "time_user", "heldout_ratio": 0.2, "test_user_ratio": 1.0}
+    decay_by = {"time_decay": MONTH}
+    return {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "split": split, **decay_by, **changes}
+
+
+def _task(make_recipe: Make, tmp_path: Path, scheme: str, stray: int, **training: Any) -> Task:
+    split = {"scheme": scheme, "heldout_ratio": 0.2, "test_user_ratio": 1.0}
+    loaded = make_recipe(
+        ratings=_table(tmp_path / "stray.csv", stray), schema=SCHEMA, training=_training(split=split, **training)
+    )
+    found = fetch.load(loaded, Settings(), {}, NullProgress())
+    return prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
+
+
+def _oldest_age_s(matrix: sparse.csr_matrix) -> float:
+    """The age that the smallest weight of a binary matrix says, by the half-life of a month."""
+    return float(-np.log2(matrix.data.min()) * 30 * DAY)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("stray", [NOW_S, 4_070_908_800], ids=["no future row", "a row of 2099"])
+def test_the_final_training_weighs_what_the_search_saw_as_the_search_did(
+    make_recipe: Make, tmp_path: Path, scheme: str, stray: int
+) -> None:
+    """Both count ages from the same time; under time_global, whose search knows nothing later, from the cut-off."""
+    task = _task(make_recipe, tmp_path, scheme, stray)
+    searched = task.objective.decayed(MONTH)
+    final = task.matrix(MONTH)[task.split.order][:, task.split.item_order]
+    both = np.asarray(final[searched.nonzero()]).ravel()
+    if scheme == "time_global":
+        times = task.data.interactions.times
+        assert times is not None
+        cutoff = np.sort(times)[int(0.8 * (len(times) - 1))]
+        assert _oldest_age_s(searched) == pytest.approx((cutoff - times.min()) / 1e9, rel=1e-4)
+        assert _oldest_age_s(final) == pytest.approx(NOW_S - times.min() / 1e9, rel=1e-4)
+    else:
+        np.testing.assert_array_equal(searched.data, both)
+
+
+def test_a_sample_of_the_users_counts_from_the_same_time_as_everybody(make_recipe: Make, tmp_path: Path) -> None:
+    """Whoever is placed after the training of the sample is weighed as the sample was."""
+    task = _task(make_recipe, tmp_path, "time_user", NOW_S + 400 * DAY, sample_users=20)
+    assert task.data.sample is not None
+    assert 0 not in task.data.sample.rows
+    sampled, everybody = task.matrix(MONTH), task.matrix(MONTH, everybody=True)
+    assert abs(everybody[task.data.sample.rows] - sampled).nnz == 0
+
+
+def test_a_row_of_another_century_leaves_the_model_as_it_is(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """The payload is the one of the same row at the last event; log, header and report say that there is such a row."""
+    payloads, heads = [], []
+    report = tmp_path / "report.html"
+    for stray in (NOW_S, 4_070_908_800):
+        loaded = make_recipe(ratings=_table(tmp_path / "stray.csv", stray), schema=SCHEMA, training=_training())
+        artifact = run(loaded, report=report).artifact
+        assert artifact is not None
+        parsed = read_verified(artifact, development_keys(), Settings())[1]
+        payloads.append(bytes(parsed.payload))
+        heads.append(parsed.header)
+    assert payloads[0] == payloads[1]
+    (told,) = [record for record in log if record["event"] == "future_times"]
+    assert (told["log_level"], told["count"]) == ("warning", 1)
+    assert "'ts' holds '4070908800' in data row 1," in told["detail"]
+    assert "future_times" not in heads[0]["data_stats"]
+    assert heads[1]["data_stats"]["future_times"] == 1
+    assert "later than the start of the training" in report.read_text(encoding="utf-8")

@@ -106,7 +106,15 @@ def test_weights_are_split_with_their_pairs() -> None:
     weights = rng.random(rows.nnz).astype(np.float32) + 1
     times = rng.permutation(rows.nnz) * 10**9
     ids = [[f"{side}{n}" for n in range(size)] for side, size in (("u", 30), ("i", 20))]
-    data = Interactions(rows.row.astype(np.int32), rows.col.astype(np.int32), times, *ids, {}, weights=weights)
+    data = Interactions(
+        rows.row.astype(np.int32),
+        rows.col.astype(np.int32),
+        times,
+        *ids,
+        {},
+        weights=weights,
+        reference=int(times.max()),
+    )
     found = split(data, SplitPlan("time_user", 0.3, 1.0, 1, keep_times=True))
     again = found.train.tolil()
     again[found.val_offset :] += found.heldout
