@@ -31,39 +31,39 @@ def _dyadic(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
     return (rng.integers(-16, 17, size=shape) / 8).astype(np.float32)
 
 
-def _ials(rng: np.random.Generator) -> Scorer:
+def _ials(rng: np.random.Generator, n_items: int) -> Scorer:
     weights = np.array([[0.5], [-0.25], [1.0], [0.125]], dtype=np.float32)
     solver = LeastSquares(
-        alpha0=0.125, reg=0.25, nu=1.0, confidence=1.0, target_weight=1.0, n_users=N_USERS, n_items=N_ITEMS,
+        alpha0=0.125, reg=0.25, nu=1.0, confidence=1.0, target_weight=1.0, n_users=N_USERS, n_items=n_items,
         user_weights=weights, item_weights=weights,
     )  # fmt: skip
-    return IALSScorer(_dyadic(rng, N_USERS, 1), FactorIndex.build(_dyadic(rng, N_ITEMS, 1)), solver)
+    return IALSScorer(_dyadic(rng, N_USERS, 1), FactorIndex.build(_dyadic(rng, n_items, 1)), solver)
 
 
-def _svd(rng: np.random.Generator) -> Scorer:
-    return SVDScorer(_dyadic(rng, N_USERS, 4), FactorIndex.build(_dyadic(rng, N_ITEMS, 4)))
+def _svd(rng: np.random.Generator, n_items: int) -> Scorer:
+    return SVDScorer(_dyadic(rng, N_USERS, 4), FactorIndex.build(_dyadic(rng, n_items, 4)))
 
 
-def _bpr(rng: np.random.Generator) -> Scorer:
-    directions = np.zeros((N_ITEMS, 4), dtype=np.float32)
-    directions[np.arange(N_ITEMS), rng.integers(0, 4, N_ITEMS)] = rng.integers(1, 9, N_ITEMS) / 4
-    items = np.column_stack([directions, _dyadic(rng, N_ITEMS)]).astype(np.float32)
+def _bpr(rng: np.random.Generator, n_items: int) -> Scorer:
+    directions = np.zeros((n_items, 4), dtype=np.float32)
+    directions[np.arange(n_items), rng.integers(0, 4, n_items)] = rng.integers(1, 9, n_items) / 4
+    items = np.column_stack([directions, _dyadic(rng, n_items)]).astype(np.float32)
     return BPRScorer(_dyadic(rng, N_USERS, 4), FactorIndex.build(items))
 
 
-def _neighbours(rng: np.random.Generator) -> Scorer:
-    weights = _dyadic(rng, N_ITEMS, N_ITEMS) * (rng.random((N_ITEMS, N_ITEMS)) < 0.3)
+def _neighbours(rng: np.random.Generator, n_items: int) -> Scorer:
+    weights = _dyadic(rng, n_items, n_items) * (rng.random((n_items, n_items)) < 0.3)
     rows, columns = np.nonzero(weights)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=N_ITEMS))]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n_items))]).astype(np.int32)
     return NeighbourScorer(offsets, columns.astype(np.int32), weights[rows, columns].astype(np.float32))
 
 
-def _dense_weights(rng: np.random.Generator) -> Scorer:
-    return DenseWeightsScorer(_dyadic(rng, N_ITEMS, N_ITEMS))
+def _dense_weights(rng: np.random.Generator, n_items: int) -> Scorer:
+    return DenseWeightsScorer(_dyadic(rng, n_items, n_items))
 
 
-def _popularity(rng: np.random.Generator) -> Scorer:
-    return PopularityScorer(rng.integers(0, 9, N_ITEMS).astype(np.float64))
+def _popularity(rng: np.random.Generator, n_items: int) -> Scorer:
+    return PopularityScorer(rng.integers(0, 9, n_items).astype(np.float64))
 
 
 _MAKERS = {
@@ -81,20 +81,20 @@ def _encoder() -> SideEncoder:
     return SideEncoder((tokens, NumberColumn("age", mean=40.0, deviation=8.0, low=8.0, high=88.0)))
 
 
-def family(name: str, seed: int = 7) -> Model:
+def family(name: str, seed: int = 7, n_items: int = N_ITEMS) -> Model:
     """The model of one family; user u0 has seen one item, u11 twelve, in both halves of the items."""
     rng = np.random.default_rng(seed)
-    seen = [np.sort(rng.choice(N_ITEMS, user + 1, replace=False)).astype(np.int32) for user in range(N_USERS)]
+    seen = [np.sort(rng.choice(n_items, user + 1, replace=False)).astype(np.int32) for user in range(N_USERS)]
     history = History(np.cumsum([0, *map(len, seen)]).astype(np.int64), np.concatenate(seen))
     if name == "blend":
         scorer: Scorer = BlendScorer.of(
-            cast(SVDScorer, _svd(rng)), [cast(NeighbourScorer, _neighbours(rng))], [0.7, 0.3], history
+            cast(SVDScorer, _svd(rng, n_items)), [cast(NeighbourScorer, _neighbours(rng, n_items))], [0.7, 0.3], history
         )
     else:
-        scorer = _MAKERS[name](rng)
+        scorer = _MAKERS[name](rng, n_items)
     model = Model(
         user_ids=IdTable.from_ids([f"u{user}" for user in range(N_USERS)]),
-        item_ids=IdTable.from_ids([f"i{item}" for item in range(N_ITEMS)]),
+        item_ids=IdTable.from_ids([f"i{item}" for item in range(n_items)]),
         history=history,
         scorer=scorer,
         features=FeatureState(FEATURE_VERSION, _encoder(), _encoder()) if name == "IALS" else None,

@@ -87,23 +87,23 @@ def arrange(
     found: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
 ) -> Arranged:
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
-    ordered = _ordered(found, rules, rules.pool(wanted) + len(rules.pins))
-    chosen, early = _choose(ordered.items, ordered.values, rules, wanted, similar)
+    ordered = _ordered(found, rules.boosts, rules.pool(wanted))
+    chosen, early = _diverse(ordered, rules, wanted, similar)
+    chosen += _continued(ordered.items, rules, chosen, wanted)
     if len(chosen) < wanted and not ordered.is_whole:
-        ordered = _ordered(_whole(found), rules)
-        chosen += _continued(ordered.items, rules.limits, chosen, wanted)
+        ordered = _ordered(_whole(found), rules.boosts)
+        chosen += _continued(ordered.items, rules, chosen, wanted)
     items, boosted = ordered.items[chosen].tolist(), ordered.is_boosted[chosen].tolist()
     reasons = [
         (*(("boosted",) if lifted else ()), *(("diversified",) if place in early else ()))
         for place, lifted in zip(chosen, boosted, strict=True)
     ]
-    ends = len(chosen) < wanted or (ordered.is_whole and len(chosen) == len(ordered.items))
     rows = list(zip(items, ordered.scores[chosen].tolist(), reasons, strict=True))
-    return _with_pins(rows, rules.pins, pinned, wanted, ends=ends)
+    return _with_pins(rows, rules.pins, pinned, wanted)
 
 
 class _Ordered(NamedTuple):
-    """Items without the pinned ones, by descending value: their score, or what the boosts make of it."""
+    """Items by descending value: their score, or what the boosts make of it."""
 
     items: Items
     scores: Scores
@@ -119,21 +119,17 @@ def _whole(found: Candidates) -> Candidates:
     return Candidates(items, scores, is_whole=True, rest=found.rest)
 
 
-def _ordered(found: Candidates, rules: Rules, most: int | None = None) -> _Ordered:
+def _ordered(found: Candidates, boosts: Sequence[Boost], most: int | None = None) -> _Ordered:
     """The candidates in the order of their values; with boosts only the best `most` of them are sorted."""
-    items, scores, is_whole = found.items, found.scores, found.is_whole
-    values, is_boosted = scores, np.zeros(len(items), dtype=np.bool_)
-    if rules.boosts and len(items):
-        factors = _factors(items, rules.boosts)
-        values, is_boosted = (scores - min(0.0, float(scores.min()))) * factors, factors != 1.0
-        kept = np.arange(len(items)) if most is None else reaching(values, most)
-        kept = kept[np.lexsort((items[kept], -values[kept]))]
-        is_whole = is_whole and len(kept) == len(items)
-        items, scores, values, is_boosted = items[kept], scores[kept], values[kept], is_boosted[kept]
-    if rules.pins:
-        own = np.isin(items, [pin.column for pin in rules.pins], invert=True)
-        items, scores, values, is_boosted = items[own], scores[own], values[own], is_boosted[own]
-    return _Ordered(items, scores, values, is_boosted, is_whole)
+    items, scores = found.items, found.scores
+    if not boosts or not len(items):
+        return _Ordered(items, scores, scores, np.zeros(len(items), dtype=np.bool_), found.is_whole)
+    factors = _factors(items, boosts)
+    values = (scores - min(0.0, float(scores.min()))) * factors
+    kept = np.arange(len(items)) if most is None else reaching(values, most)
+    kept = kept[np.lexsort((items[kept], -values[kept]))]
+    is_whole = found.is_whole and len(kept) == len(items)
+    return _Ordered(items[kept], scores[kept], values[kept], factors[kept] != 1.0, is_whole)
 
 
 def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
@@ -145,19 +141,19 @@ def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
 
 
 class _Counts:
-    """Counts the labels of the chosen items, and marks every item ineligible whose label has reached its limit."""
+    """Counts the labels of the chosen items. An item is eligible until it is chosen or one of its labels has reached
+    its limit; a pinned item never is.
+    """
 
-    def __init__(self, items: Items, limits: Sequence[Limit]) -> None:
-        self.eligible = np.ones(len(items), dtype=np.bool_)
+    def __init__(self, items: Items, rules: Rules) -> None:
+        self.eligible = np.isin(items, [pin.column for pin in rules.pins], invert=True)
         self._items = items
-        self._limits = limits
+        self._limits = rules.limits
         self._taken: dict[tuple[int, int], int] = {}
 
     def take(self, place: int) -> None:
         self.eligible[place] = False
-        self.count(int(self._items[place]))
-
-    def count(self, column: int) -> None:
+        column = int(self._items[place])
         for number, limit in enumerate(self._limits):
             for label in limit.field.labels_of(column).tolist():
                 taken = self._taken[number, label] = self._taken.get((number, label), 0) + 1
@@ -165,15 +161,17 @@ class _Counts:
                     self.eligible[limit.field.having(label).contains(self._items)] = False
 
 
-def _choose(
-    items: Items, values: Scores, rules: Rules, wanted: int, similar: Callable[[Items], Similar]
+def _diverse(
+    ordered: _Ordered, rules: Rules, wanted: int, similar: Callable[[Items], Similar]
 ) -> tuple[list[int], set[int]]:
-    """Indices of the chosen items in order, and the set of those that diversity preferred to a more relevant item."""
+    """Indices of the items that diversity chooses from the pool, in order, and the set of those that it preferred to a
+    more relevant item. Pinned items are part of the pool, so a pin does not change the relevance of the others.
+    """
     if not rules.diversity:
-        return _continued(items, rules.limits, [], wanted), set()
-    pool = items[: rules.pool(wanted)]
-    counts, to_pool = _Counts(pool, rules.limits), similar(pool)
-    relevance = _relevance(values[: len(pool)]) * (1 - rules.diversity)
+        return [], set()
+    pool = ordered.items[: rules.pool(wanted)]
+    counts, to_pool = _Counts(pool, rules), similar(pool)
+    relevance = _relevance(ordered.values[: len(pool)]) * (1 - rules.diversity)
     nearest = np.full(len(pool), -np.inf)
     chosen: list[int] = []
     early: set[int] = set()
@@ -188,22 +186,19 @@ def _choose(
     return chosen, early
 
 
-def _continued(items: Items, limits: Sequence[Limit], chosen: Sequence[int], wanted: int) -> list[int]:
+def _continued(items: Items, rules: Rules, chosen: Sequence[int], wanted: int) -> list[int]:
     """Indices of further items in ranking order until `wanted` are chosen; the limits count those chosen already."""
-    if not limits:
-        taken = set(chosen)
-        return [place for place in range(min(len(items), wanted + len(taken))) if place not in taken][
-            : max(0, wanted - len(chosen))
-        ]
-    counts = _Counts(items, limits)
+    if len(chosen) >= wanted:
+        return []
+    if not rules.limits:  # then every item may follow, and this many places hold enough of them
+        items = items[: wanted + len(chosen) + len(rules.pins)]
+    counts = _Counts(items, rules)
     for place in chosen:
         counts.take(place)
     found: list[int] = []
     place = 0
-    while len(chosen) + len(found) < wanted and place < len(items):
+    while len(chosen) + len(found) < wanted and counts.eligible[place:].any():
         place += int(np.argmax(counts.eligible[place:]))
-        if not counts.eligible[place]:
-            break
         counts.take(place)
         found.append(place)
     return found
@@ -215,9 +210,10 @@ def _relevance(values: Scores) -> Scores:
 
 
 def _with_pins(
-    rows: list[tuple[int, float, tuple[str, ...]]], pins: Sequence[Pin], pinned: Scores, wanted: int, *, ends: bool
+    rows: list[tuple[int, float, tuple[str, ...]]], pins: Sequence[Pin], pinned: Scores, wanted: int
 ) -> Arranged:
     """Insert each pin at its position. One beyond the whole ranking goes to its end, if `rows` reach that far."""
+    ends = len(rows) < wanted
     for number in sorted(range(len(pins)), key=lambda number: pins[number].position):
         pin = pins[number]
         if pin.position <= len(rows) or ends:
