@@ -57,7 +57,7 @@ WINGS = {
     "svc.serving": {
         "models": {"pace"},
         "transport": {"pace", "signals"},
-        "api": {"lru_cache", "models", "transport"},
+        "api": {"admission", "lru_cache", "models", "transport"},
     },
     "svc.serving.api": {
         "bodies": set(),
@@ -66,7 +66,7 @@ WINGS = {
         "observe": {"access", "routing"},
         "request": {"access", "bodies", "observe", "routing"},
         "pages": {"bodies", "request", "routing"},
-        "verbs": {"access", "bodies", "overload", "request", "routing"},
+        "verbs": {"access", "bodies", "request", "routing"},
     },
     "svc.training": {
         "algorithms": set(),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,22 +14,21 @@ from svc.errors import ApiError, NotFound
 from svc.serving.api.bodies import hints
 from svc.serving.api.observe.access_log import AccessLog
 from svc.serving.api.observe.tracing import Trace
-from svc.serving.api.pages.routes import FAILURE, MAY_ASK, build_routes
+from svc.serving.api.pages.routes import BUDGET, FAILURE, MAY_ASK, build_routes
 from svc.serving.api.probes import DOCUMENTS
 from svc.serving.api.request.failures import failure
-from svc.serving.api.request.request import Checks, MayAsk, Request, new_request_id
+from svc.serving.api.request.request import Checks, Request, new_request_id
 from svc.serving.api.request.state import ServerState
-from svc.serving.api.routing.endpoint import BATCH_PREFIX, PARAMETER, Route
+from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Route
 from svc.serving.api.routing.endpoints import PROBES, VERBS, Router, served_with
-from svc.serving.api.routing.targets import Target
+from svc.serving.api.routing.targets import Target, parse_target
 from svc.serving.api.verbs.verbs import Verbs
-from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Response
+from svc.serving.transport.messages import JSON, ClientGone, Headers, Incoming, Opening, Response
 
 if TYPE_CHECKING:
     from svc.serving.api.observe.spans import Spans
 
 _PROBE_TARGETS = frozenset(row.path.encode() for row in PROBES)
-_VERB = re.compile(f"{VERBS[0].method} {VERBS[0].path.partition(PARAMETER)[0]}([^:]+):({BATCH_PREFIX})?".encode())
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
@@ -52,15 +50,27 @@ class Application:
         """True from the beginning of the drain: the next request of a client would not be answered here."""
         return self._state.draining
 
-    @property
-    def is_crowded(self) -> bool:
-        """True for a moment after the queue of a model was too long for a request."""
-        return self._verbs.is_crowded
+    def late_s(self, opening: Opening, turn_s: float) -> float:
+        """Seconds that a request would wait, if that is longer than it may and it asks a model; else 0."""
+        if not (turn_s or self._state.admission.is_crowded):
+            return 0.0
+        method, target = opening.method_and_target()
+        endpoint, name = self._asked(method.decode("latin-1"), target)
+        if endpoint is None or not endpoint.asks_model:
+            return 0.0
+        entry = self._state.registry.get(name)
+        queue = None if entry is None or entry.served is None else entry.served.lane
+        return self._state.admission.late_s(queue, turn_s, opening.timeout(), is_batch=endpoint.is_batch)
 
-    def queue_s(self, line: bytes) -> float | None:
-        """The expected wait in the queue of the model that is asked; None for what is no verb."""
-        asked = _VERB.match(line)
-        return None if asked is None else self._verbs.queue_s(asked[1].decode("latin-1"), is_batch=bool(asked[2]))
+    def _asked(self, method: str, target: bytes) -> tuple[Endpoint | None, str]:
+        """The row that a request asks, and the name of its recipe."""
+        try:
+            route = self._router.find(parse_target(target, method).path)
+        except ApiError:  # it is told so when it is answered
+            return None, ""
+        if route is None:
+            return None, ""
+        return route.endpoints.get("GET" if method == "HEAD" else method), route.name
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         """The answer with the headers that every answer has; None when the client is gone. Raises nothing."""
@@ -139,9 +149,12 @@ class Application:
         if not endpoint.is_served(self._state.settings):
             raise NotFound
         path = endpoint.path.replace(PARAMETER, route.name)
-        return await self._from_quart(request.method, path, target.query, request.may_ask)
+        more: dict[str, object] = {MAY_ASK: request.may_ask}
+        if endpoint.asks_model:
+            more[BUDGET] = request.budget(self._state.admission)
+        return await self._from_quart(request.method, path, target.query, more)
 
-    async def _from_quart(self, method: str, path: str, query: bytes, may_ask: MayAsk) -> Response:
+    async def _from_quart(self, method: str, path: str, query: bytes, more: Mapping[str, object]) -> Response:
         """Run the quart handler of a row, under the path that the table has for it. Raises what the handler raised.
 
         Quart gets neither the body nor the headers of the request, so it cannot interpret them differently.
@@ -159,7 +172,7 @@ class Application:
             "client": None,
             "server": None,
             "extensions": {},
-            MAY_ASK: may_ask,
+            **more,
         }
         sent: list[MutableMapping[str, Any]] = []
 

@@ -16,7 +16,7 @@ from svc.serving.api.pages.routes import METRICS_TYPE
 from svc.serving.api.probes import DOCUMENTS
 from svc.serving.api.routing.endpoints import PROBES
 from svc.serving.transport import server
-from svc.serving.transport.messages import Incoming, Response
+from svc.serving.transport.messages import Incoming, Opening, Response
 from svc.serving.transport.shared import Limits
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ class Monitoring:
     """Answers the requests of the monitoring port."""
 
     urgent: tuple[bytes, ...] = ()
-    is_crowded = False
     is_leaving = True
     """One request a connection: scrapes are rare, and connections that idle between them would only take up files."""
 
@@ -60,8 +59,9 @@ class Monitoring:
             return Response(status, to_json(document))
         return _text(404, "/metrics and the probes are served here")
 
-    def queue_s(self, _line: bytes) -> None:
+    def late_s(self, _opening: Opening, _turn_s: float) -> float:
         """Nothing is refused here."""
+        return 0.0
 
     def refused(self, error: ApiError) -> Response:
         """The answer to input that is not a valid HTTP request."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 from contextlib import suppress
 
@@ -14,7 +13,7 @@ from svc.serving.transport import http2
 from svc.serving.transport.http1 import CONTINUE, RequestReader, encode_head
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
-from svc.serving.transport.shared import DOOR_SHARE, WAIT_SHARE, Shared
+from svc.serving.transport.shared import Shared
 
 READ_BYTES = 1 << 16
 LINGER_S = 2.0
@@ -79,22 +78,10 @@ class Connection:
         if not self._reader.waiting:
             return None
         rank = Rank.PROBE if self._reader.starts_with(self._shared.application.urgent) else self._rank
-        self.late_s = self._lateness(rank)
+        self.late_s = self._shared.application.late_s(self._reader, self._shared.turns.expected_wait_s(rank))
         await self._shared.turns.enter(Rank.REFUSED if self.late_s else rank)
         self._rank = Rank.GOING_ON
         return self._reader.head()
-
-    def _lateness(self, rank: Rank) -> float:
-        """The expected wait of a request that can be refused and may not wait so long, else 0."""
-        application, wait_s = self._shared.application, self._shared.turns.expected_wait_s(rank)
-        if not (wait_s or application.is_crowded):
-            return 0.0
-        queue_s = application.queue_s(self._reader.first_line())
-        if queue_s is None:
-            return 0.0
-        may_s = min(self._shared.limits.queue_s or math.inf, self._reader.timeout_s())
-        is_late = wait_s > DOOR_SHARE * may_s or wait_s + queue_s > WAIT_SHARE * may_s
-        return wait_s + queue_s if is_late else 0.0
 
     def _last_head(self) -> Head | None:
         """The server ends: what has come already is still answered."""

@@ -7,7 +7,6 @@ ApiError, and its reader is broken for ever: what came behind it on the same con
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -48,7 +47,7 @@ _chunk = re.compile(
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
 _credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*+([\t -~\x80-\xff]*+)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
-_timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[ \t]{0,8}([0-9]{1,9})[ \t]{0,8}\r\n")
+_timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[\t ]{0,8}([^\r\n]{0,32})(?=\r\n)")
 
 
 class Heads:
@@ -103,14 +102,16 @@ class RequestReader:
     def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
         return self._data.startswith(beginnings, self._at)
 
-    def first_line(self) -> bytes:
-        """The first line of the next request, or the beginning of a long one."""
-        return self._data[self._at : self._at + MAX_LINE_BYTES].partition(b"\r\n")[0]
+    def method_and_target(self) -> tuple[bytes, bytes]:
+        """Of the next request, before it is parsed; both empty when its first line is none, or very long."""
+        line = self._data[self._at : self._at + MAX_LINE_BYTES].partition(b"\r\n")[0]
+        parts = line.split(b" ")
+        return (parts[0], parts[1]) if len(parts) == 3 else (b"", b"")
 
-    def timeout_s(self) -> float:
-        """What the next head says in X-Request-Timeout-Ms, in seconds, before it is parsed; infinite without it."""
-        found = _timeout.search(self._data, 0, self._data.find(b"\r\n\r\n") + 2)
-        return int(found[1]) / 1000 if found else math.inf
+    def timeout(self) -> bytes | None:
+        """The value of X-Request-Timeout-Ms in the next head, before it is parsed."""
+        found = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
+        return found[-1] if found else None
 
     def take_http2(self) -> bytes:
         """All bytes so far, when the connection begins as one of HTTP/2."""

@@ -118,8 +118,10 @@ class _Requests:
         self._running += 1
         self._shared.idle.pop(self._connected, None)
         try:
-            await self._shared.turns.enter(Rank.KNOWN)
-            response = await self._response(_Exchange(scope, receive))
+            exchange, turns = _Exchange(scope, receive), self._shared.turns
+            exchange.late_s = self._shared.application.late_s(exchange, turns.expected_wait_s(Rank.KNOWN))
+            await turns.enter(Rank.REFUSED if exchange.late_s else Rank.KNOWN)
+            response = await self._response(exchange)
             if response is not None:
                 await self._send(response, send)
         finally:
@@ -161,6 +163,12 @@ class _Exchange:
         self._receive = receive
         self._early: list[dict[str, Any]] = []
         self._ended = False
+
+    def method_and_target(self) -> tuple[bytes, bytes]:
+        return self.head.method.encode(), self.head.target
+
+    def timeout(self) -> bytes | None:
+        return dict(self.head.headers).get(b"x-request-timeout-ms")
 
     async def receive(self) -> bytes:
         while not self._ended:

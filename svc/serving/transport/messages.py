@@ -60,7 +60,7 @@ class Incoming(Protocol):
 
     late_s: float
     """Above 0: it would wait for so many seconds, more than it may, so it comes out of turn to be refused.
-    Only requests for which `Application.queue_s` gives a time are treated so."""
+    See `Application.late_s`."""
 
     whole_body: bytes | None
     """The body, when all of it came with the head: most do, and need neither a deadline nor a wait."""
@@ -70,6 +70,16 @@ class Incoming(Protocol):
 
     async def until_gone(self) -> None:
         """Return when the client has left. What it sends until then is kept for `receive`, within bounds."""
+
+
+class Opening(Protocol):
+    """What is known of a request before it is parsed."""
+
+    def method_and_target(self) -> tuple[bytes, bytes]:
+        """Both empty when the first line is none."""
+
+    def timeout(self) -> bytes | None:
+        """The value of X-Request-Timeout-Ms."""
 
 
 class Application(Protocol):
@@ -82,12 +92,11 @@ class Application(Protocol):
     def is_leaving(self) -> bool:
         """True when clients are to be told that their connection ends with this answer."""
 
-    @property
-    def is_crowded(self) -> bool:
-        """True while requests may wait for long after they were parsed, so that it is worth asking `queue_s`."""
+    def late_s(self, opening: Opening, turn_s: float) -> float:
+        """Seconds that a request would wait, if that is longer than it may, so that it comes out of turn to be refused.
 
-    def queue_s(self, line: bytes) -> float | None:
-        """Seconds that a request with this first line would wait once it is parsed; None: it is never refused."""
+        0 for all others. `turn_s` is the wait before it is parsed.
+        """
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         """The answer, or None when the client does not wait for it. Raises nothing."""

@@ -14,24 +14,15 @@ from svc.serving.transport.pacing import Turnstile
 
 PRECISION_S = 0.1
 """An idle connection may live this much longer."""
-WAIT_SHARE = 0.8
-"""Of what a request may wait: expected waits are averages, and the answer has to be made and sent too."""
-DOOR_SHARE = 0.4
-"""Of what a request may wait before it is parsed. The rest is for the queue of the model: one that had waited all of it
-here would be refused there, after all that was done for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: for a head to come, for an answer to be taken (and for each MiB one more), and for a drain.
-
-    `queue_s` is how long a request may wait for its turn; 0: as long as it takes.
-    """
+    """Seconds: for a head to come, for an answer to be taken (and for each MiB one more), and for a drain."""
 
     idle_s: float
     unread_s: float
     drain_s: float
-    queue_s: float = 0.0
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from svc.errors import ApiError
-from svc.serving.transport.messages import ClientGone, Incoming, Response
+from svc.serving.transport.messages import ClientGone, Incoming, Opening, Response
 
 LARGE, MEDIUM = bytes(12 << 20), bytes(300_000)
 REQUEST = b"GET /%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -18,16 +18,16 @@ class Echo:
     """
 
     urgent = (b"GET /probe ",)
-    is_crowded = False
     is_leaving = False
 
     def __init__(self) -> None:
         self.left = 0
         self.asked: list[bytes] = []
 
-    def queue_s(self, line: bytes) -> float | None:
-        """Only `/slow` is ever refused, and only while others wait before it is parsed."""
-        return 0.0 if line.startswith(b"POST /slow") else None
+    def late_s(self, opening: Opening, turn_s: float) -> float:
+        """Only `/slow` is ever late: when it would wait longer than it says."""
+        is_slow = opening.method_and_target() == (b"POST", b"/slow")
+        return turn_s if is_slow and turn_s > int(opening.timeout() or b"1000000") / 1000 else 0.0
 
     async def __call__(self, incoming: Incoming) -> Response | None:
         self.asked.append(incoming.head.target)

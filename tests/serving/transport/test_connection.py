@@ -226,38 +226,24 @@ class Lateness(Echo):
 
 
 @pytest.mark.parametrize(
-    ("head", "limit_s", "late_s"),
+    ("head", "late_s"),
     [
-        (b"POST /slow HTTP/1.1\r\n", 12.0, b"5"),
-        (b"POST /slow HTTP/1.1\r\n", 13.0, b"0"),
-        (b"POST /slow HTTP/1.1\r\n", 0.0, b"0"),
-        (b"POST /slow HTTP/1.1\r\nx-request-TIMEOUT-ms: 12000\r\n", 0.0, b"5"),
-        (b"POST /slow HTTP/1.1\r\nX-Request-Timeout-Ms: 13000\r\n", 12.0, b"5"),
-        (b"GET /slow HTTP/1.1\r\n", 1.0, b"0"),
-        (b"GET /probe HTTP/1.1\r\n", 1.0, b"0"),
+        (b"POST /slow HTTP/1.1\r\n", b"0"),
+        (b"POST /slow HTTP/1.1\r\nx-request-TIMEOUT-ms: 4000\r\n", b"5"),
+        (b"POST /slow HTTP/1.1\r\nX-Request-Timeout-Ms:4000\r\n", b"5"),
+        (b"POST /slow HTTP/1.1\r\nX-Request-Timeout-Ms: 6000\r\n", b"0"),
+        (b"GET /slow HTTP/1.1\r\nX-Request-Timeout-Ms: 4000\r\n", b"0"),
+        (b"GET /probe HTTP/1.1\r\nX-Request-Timeout-Ms: 4000\r\n", b"0"),
     ],
 )
-async def test_what_would_wait_too_long_comes_out_of_turn(
-    head: bytes, limit_s: float, late_s: bytes, monkeypatch: pytest.MonkeyPatch
+async def test_the_application_says_before_a_request_is_parsed_whether_it_is_late(
+    head: bytes, late_s: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Longer than the server's limit or its own; only what the application can refuse."""
+    """It is told the method, the target, the header and the wait; the same for one that was sent behind another."""
     monkeypatch.setattr(Turnstile, "expected_wait_s", lambda _self, rank: 0.0 if rank is Rank.PROBE else 5.0)
-    async with listening(Lateness(), queue_s=limit_s) as port:
+    async with listening(Lateness()) as port:
         answer = await exchange(port, head + b"Host: a\r\nConnection: close\r\n\r\n")
-    assert answer.endswith(b"\r\n\r\n" + late_s)
-
-
-@pytest.mark.parametrize(
-    ("is_crowded", "queue_s", "late_s"),
-    [(True, 9.0, b"9"), (True, 7.0, b"0"), (True, None, b"0"), (False, 9.0, b"0")],
-)
-async def test_what_would_wait_too_long_for_its_model_comes_out_of_turn(
-    is_crowded: bool, queue_s: float | None, late_s: bytes
-) -> None:
-    """While the application says that it is crowded."""
-    application = Lateness()
-    application.is_crowded = is_crowded
-    application.queue_s = lambda line: queue_s  # type: ignore[method-assign]
-    async with listening(application, queue_s=10.0) as port:
-        answer = await exchange(port, b"POST /slow HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-    assert answer.endswith(b"\r\n\r\n" + late_s)
+        assert answer.endswith(b"\r\n\r\n" + late_s)
+        before = b"POST /slow HTTP/1.1\r\nHost: a\r\nX-Request-Timeout-Ms: 1\r\n\r\n"
+        both = await exchange(port, before + head + b"Host: a\r\nConnection: close\r\n\r\n")
+        assert both.endswith(b"\r\n\r\n" + late_s)

@@ -12,6 +12,7 @@ from quart_trio import QuartTrio
 
 from svc import events, logs
 from svc.errors import NoCandidates, RecipeNotFound, RecipeUnavailable, SvcError
+from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.fields import MAX_FOUND
 from svc.serving.api.bodies.parsing import parse_query
 from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, SomebodyQuery
@@ -29,6 +30,8 @@ T = TypeVar("T")
 FAILURE = "svc.failure"
 MAY_ASK = "svc.may_ask"
 """The key of the ASGI scope for the function that says whether the request may know of a recipe."""
+BUDGET = "svc.budget"
+"""The key of the ASGI scope for the `WaitBudget` of a request that asks a model."""
 MODEL_VERSION = "X-Svc-Model-Version"
 LONGEST_LISTING_S = 10.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -97,6 +100,8 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     async def popular(name: str) -> Response:
         entry, served = _entry(state, name)
         served.require_fresh()
+        budget: WaitBudget = request.scope[BUDGET]  # type: ignore[literal-required]
+        budget.require(served.lane)
         prepared = parse_query(PopularQuery, request.args.to_dict()).prepare(served)
         ranking = (await served.lane.rank((prepared.query,)))[0]
         if not len(ranking.items):

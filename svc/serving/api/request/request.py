@@ -12,6 +12,7 @@ import trio
 
 from svc.errors import AmbiguousLength, ApiError
 from svc.metrics import AUTH_FAILURES
+from svc.serving.admission import TIMEOUT_HEADER, Admission, WaitBudget
 from svc.serving.api.access.authentication import key_in
 from svc.serving.api.access.cors import PREFLIGHT_HEADERS, Origins
 from svc.serving.api.access.hosts import HostRules, parse_host
@@ -111,6 +112,10 @@ class Request:
     def late_s(self) -> float:
         """Above 0: it would wait so many seconds before anything is done for it, which is too long."""
         return self._incoming.late_s
+
+    def budget(self, admission: Admission) -> WaitBudget:
+        """How long it may wait. Raises ValidationFailed for a header that says it in no valid way."""
+        return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s)
 
     @property
     def may_ask(self) -> MayAsk:

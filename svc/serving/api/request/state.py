@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from svc import __version__
 from svc.metrics import Metrics
+from svc.serving.admission import Admission
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.access.key_policies import KeyPolicies
 from svc.serving.api.access.policy_file import PolicyFile
@@ -37,3 +38,7 @@ class ServerState:
     refusals: Refusals = field(default_factory=Refusals)
     versions: ReadVersions | None = None
     version: str = __version__
+    admission: Admission = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.admission = Admission(self.settings.max_queue_s)

@@ -39,7 +39,7 @@ class Endpoint:
     nothing of a recipe. `response` is None for what the OpenAPI document leaves out. `errors` are those beside the ones
     that every endpoint has; `unavailable` says when the answer is the response with status 503. `under_verb` is
     the verb that a key must be allowed for what is no verb itself; what `tells_of_all` recipes at once is refused to a
-    key that may ask for some only.
+    key that may ask for some only. What `asks_model` waits in the queue of a model, and may be refused for a long one.
     """
 
     name: str
@@ -57,6 +57,7 @@ class Endpoint:
     is_served: Callable[[Settings], bool] = _always
     under_verb: str = ""
     tells_of_all: bool = False
+    asks_model: bool = False
 
     @property
     def is_batch(self) -> bool:

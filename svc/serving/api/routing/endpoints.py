@@ -61,6 +61,7 @@ def _verb(verb: str, request: type[BaseModel], response: type[BaseModel], failur
         request=request,
         response=response,
         errors=failures,
+        asks_model=True,
     )
 
 
@@ -143,8 +144,9 @@ RESOURCES = (
         summary="The most chosen items of the training data.",
         query=PopularQuery,
         response=responses.PopularItems,
-        errors=(*RECIPE, errors.AvailabilityStale, errors.NoCandidates, errors.ValidationFailed),
+        errors=(*SHOWN, errors.NoCandidates, errors.ValidationFailed),
         under_verb="recommend",
+        asks_model=True,
     ),
     Endpoint(
         name="somebody",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,12 +14,12 @@ from svc.errors import (
     ApiError,
     InternalError,
     NoCandidates,
-    Overloaded,
     RecipeNotFound,
     RecipeUnavailable,
 )
 from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
 from svc.model.query import Prepared, Ranking
+from svc.serving.admission import WaitBudget
 from svc.serving.api.access.key_policies import elements_in
 from svc.serving.api.bodies.parsing import Rejected, parse
 from svc.serving.api.bodies.reading import Body
@@ -33,7 +32,6 @@ from svc.serving.api.bodies.requests import (
     RelatedRequest,
     elements,
 )
-from svc.serving.api.overload import BATCH_SHARE, Patience
 from svc.serving.api.request.failures import log_failure
 from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
@@ -42,13 +40,10 @@ from svc.serving.lru_cache import Recent
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
-from svc.serving.transport.shared import WAIT_SHARE
 
 INLINE_BODY_BYTES = 4096
 INLINE_ITEMS = 100
 WORK_THREADS = 2
-CROWDED_S = 1.0
-"""After a refusal; meanwhile what would wait too long is refused before it is parsed."""
 CACHED_BYTES = 4096
 """Longer questions and answers are not kept."""
 
@@ -78,22 +73,8 @@ class Verbs:
         self._state = state
         self._work = trio.CapacityLimiter(WORK_THREADS)
         self._present = 0
-        self._crowded_until = -math.inf
         self._known: Recent[tuple[int, str, bytes], Found] = Recent(state.settings.cached_answers)
-        self._most_s = state.settings.max_queue_s
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
-
-    @property
-    def is_crowded(self) -> bool:
-        """True for a moment after a request was refused because of a queue."""
-        return trio.current_time() < self._crowded_until
-
-    def queue_s(self, recipe: str, *, is_batch: bool) -> float:
-        """The expected wait in the queue of a recipe, as a request counts it that may wait as long as a single one."""
-        entry = self._state.registry.get(recipe)
-        if entry is None or entry.served is None or (entry.served.lane.is_free_of_singles and not is_batch):
-            return 0.0
-        return entry.served.lane.expected_wait_s(int(is_batch)) * (WAIT_SHARE / BATCH_SHARE if is_batch else 1.0)
 
     async def answer(self, request: Request, route: Route) -> Response:
         """The response, counted in the request metrics. Raises the error that is to be answered."""
@@ -104,8 +85,6 @@ class Verbs:
             status = "ok"
         except ApiError as error:
             status = error.metric_status
-            if isinstance(error, Overloaded):
-                self._crowded_until = trio.current_time() + CROWDED_S
             raise
         finally:
             metrics = self._state.metrics
@@ -126,11 +105,11 @@ class Verbs:
     async def _admitted(self, request: Request, route: Route, endpoint: Endpoint) -> Response:
         served = self._served(route.name)
         header = AnswerHeader(request.request_id, route.name, served.model_version)
-        patience = Patience(request.headers, request.arrived_s, self._most_s, late_s=request.late_s)
+        budget = request.budget(self._state.admission)
         if endpoint.is_batch:
-            answer = await self._batch(request, route.verb, served, header, patience)
+            answer = await self._batch(request, route.verb, served, header, budget)
         else:
-            found = await self._single(request, route.verb, served, patience)
+            found = await self._single(request, route.verb, served, budget)
             if found.is_popular:
                 self._count_fallbacks(route.name, route.verb, 1)
             answer = header.before(found.encoded)
@@ -147,18 +126,17 @@ class Verbs:
         entry.served.require_fresh()
         return entry.served
 
-    async def _single(self, request: Request, verb: str, served: Served, patience: Patience) -> Found:
+    async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> Found:
         """What is found for one question; what was asked before is neither ranked again nor ever refused."""
         found = self._recall(served, verb, request.whole_body)
         if found is not None:
             return found
-        lane = served.lane
-        patience.require(lane.expected_wait_s(), is_batch=False, is_next=lane.is_free_of_singles)
+        budget.require(served.lane)
         body = await request.body()
         if request.whole_body is None:
             found = self._recall(served, verb, body)
         if found is None:
-            found = await self._find(verb, body, served)
+            found = await self._find(verb, body, served, budget)
             self._keep(served, verb, body, found)
         return found
 
@@ -172,7 +150,7 @@ class Verbs:
         if not served.policy.timed:  # a rule may begin or end at any moment
             self._known.put((served.number, verb, body), found)
 
-    async def _find(self, verb: str, body: Body, served: Served) -> Found:
+    async def _find(self, verb: str, body: Body, served: Served, budget: WaitBudget) -> Found:
         schema = SINGLE[verb]
         if isinstance(body, bytes) and len(body) <= INLINE_BODY_BYTES:
             prepared = await self._prepared(parse(schema, body), served)
@@ -180,6 +158,7 @@ class Verbs:
             prepared = await trio.to_thread.run_sync(
                 lambda: parse(schema, body).prepare(served), limiter=self._work, abandon_on_cancel=True
             )
+        budget.require(served.lane, (prepared.query,))
         with self._step("rank"):
             ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
         if not len(ranking.items):
@@ -202,9 +181,9 @@ class Verbs:
         self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
 
     async def _batch(
-        self, request: Request, verb: str, served: Served, header: AnswerHeader, patience: Patience
+        self, request: Request, verb: str, served: Served, header: AnswerHeader, budget: WaitBudget
     ) -> bytes:
-        patience.require(served.lane.expected_wait_s(1), is_batch=True)
+        budget.require(served.lane, is_batch=True)
         body = await request.body()
         if request.permit is not None:
             await request.charge(elements_in(body))
@@ -212,7 +191,7 @@ class Verbs:
             _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
         )
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
-        patience.require(served.lane.expected_wait_s(len(queries)), is_batch=True)
+        budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
             rankings = await served.lane.rank(queries) if queries else []
         results = _merge(prepared, rankings)

@@ -14,8 +14,8 @@ import trio.testing
 
 from svc.errors import Overloaded, ValidationFailed
 from svc.model.query import Query, Ranking
+from svc.serving.admission import TIMEOUT_HEADER, Admission, parse_timeout
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
-from svc.serving.api.overload import Patience, timeout_s
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
@@ -62,23 +62,22 @@ class Clients:
     def __init__(self, limit_s: float = LIMIT_S, call_s: float = CALL_S, each_s: float = EACH_S) -> None:
         self.threads = Threads(call_s, each_s)
         self.lane = Lane(Echo(), cast(ScoringThreads, self.threads))
-        self.limit_s = limit_s
+        self.admission = Admission(limit_s)
         self.answered: dict[str, list[float]] = defaultdict(list)
         self.refused: dict[str, list[float]] = defaultdict(list)
 
     async def ask(self, kind: str, count: int = 1, headers: dict[bytes, bytes] | None = None) -> bool:
         """Whether it was answered. The lists have the seconds that answers and refusals took."""
         began = trio.current_time()
+        queries = [Query(limit=DEAR, user=1)] * count
         try:
-            wait_s = self.lane.expected_wait_s(0 if count == 1 else count)
-            Patience(headers or {}, began, self.limit_s).require(
-                wait_s, is_batch=count > 1, is_next=count == 1 and self.lane.is_free_of_singles
-            )
+            budget = self.admission.budget((headers or {}).get(TIMEOUT_HEADER), began, 0.0)
+            budget.require(self.lane, queries if count > 1 else None, is_batch=count > 1)
         except Overloaded as refusal:
             assert refusal.fields["retry_after"] >= 1
             self.refused[kind].append(trio.current_time() - began)
             return False
-        await self.lane.rank([Query(limit=DEAR, user=1)] * count)
+        await self.lane.rank(queries)
         self.answered[kind].append(trio.current_time() - began)
         return True
 
@@ -252,7 +251,7 @@ async def test_a_request_that_may_wait_less_is_refused_sooner() -> None:
 def test_a_timeout_that_is_none_is_refused_by_name(value: bytes) -> None:
     """422 with the place, and without the value."""
     with pytest.raises(ValidationFailed) as caught:
-        timeout_s({b"x-request-timeout-ms": value})
+        parse_timeout(value)
     assert caught.value.errors[0]["loc"] == ["header", "X-Request-Timeout-Ms"]
 
 
@@ -309,29 +308,100 @@ async def test_what_is_known_is_answered_though_it_is_late() -> None:
             assert response.status == status
 
 
-async def test_the_queue_of_a_model_is_told_by_the_first_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing for what is no verb; no wait where there is no model; double for batches, which may wait half as long."""
-    async with serving() as (client, _):
+class Opened:
+    """What is known of a request before it is parsed."""
+
+    def __init__(self, line: str, timeout: bytes | None = None) -> None:
+        self._method, _, self._target = line.encode("latin-1").partition(b" ")
+        self._timeout = timeout
+
+    def method_and_target(self) -> tuple[bytes, bytes]:
+        return self._method, self._target
+
+    def timeout(self) -> bytes | None:
+        return self._timeout
+
+
+ASKS_MODEL = [
+    "POST /v1/recipes/movies:recommend",
+    "POST /v1/recipes/movies:recommend-related",
+    "POST /v1/recipes/%6dovies:recommend",
+    "POST /v1/recipes/movies%3Arecommend",
+    "POST http://localhost/v1/recipes/movies:recommend?a=b",
+    "GET /v1/recipes/movies/popular?limit=3",
+    "HEAD /v1/recipes/movies/popular",
+]
+
+
+@pytest.mark.parametrize("line", ASKS_MODEL)
+async def test_the_queue_of_a_model_counts_before_a_request_is_parsed(
+    line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However its name and path are written, for each endpoint that uses the queue; only while somebody is refused."""
+    async with serving(Settings(max_queue_s=2)) as (client, state):
         monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 3.0)
-
-        def told(line: str) -> float | None:
-            return client.app.queue_s(line.encode("latin-1"))
-
-        assert told("POST /v1/recipes/movies:recommend HTTP/1.1") == 0.0
-        assert told("POST /v1/recipes/movies:batch-recommend HTTP/1.1") == 6.0
         monkeypatch.setattr(Lane, "is_free_of_singles", False)
-        assert told("POST /v1/recipes/movies:recommend HTTP/1.1") == 3.0
-        assert told("POST /v1/recipes/movies:recommend-related HTTP/1.1") == 3.0
-        for name in ("nothing", "stub", "m\xf6vies", "%6dovies"):
-            assert told(f"POST /v1/recipes/{name}:recommend HTTP/1.1") == 0.0
-        for line in ("GET /v1/recipes/movies", "GET /v1/health HTTP/1.1", "", "POST /v1/recipes/" + "x" * 4096):
-            assert told(line) is None
+        assert client.app.late_s(Opened(line), 0.0) == 0
+        state.admission.refuse(1.0)
+        assert client.app.late_s(Opened(line), 0.0) == 3
+        monkeypatch.setattr(Lane, "is_free_of_singles", True)
+        assert client.app.late_s(Opened(line), 0.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "turn_s", "allowed", "late"),
+    [
+        ("POST /v1/recipes/movies:recommend", 0.9, None, True),
+        ("POST /v1/recipes/movies:recommend", 0.7, None, False),
+        ("POST /v1/recipes/movies:recommend", 0.7, b"1000", True),
+        ("POST /v1/recipes/movies:recommend", 0.9, b"soon", False),
+        ("POST /v1/recipes/movies:batch-recommend", 0.0, None, True),
+        ("POST /v1/recipes/nothing:recommend", 0.9, None, True),
+        ("POST /v1/recipes/stub:recommend", 0.0, None, False),
+        ("GET /v1/recipes/movies", 9.0, None, False),
+        ("GET /v1/health", 9.0, None, False),
+        ("POST /v1/recipes/m%F6vies:recommend", 9.0, None, False),
+        ("", 9.0, None, False),
+    ],
+)
+async def test_what_would_wait_too_long_is_late(
+    line: str, turn_s: float, allowed: bytes | None, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the server's limit of 2 s or its own; what is malformed or asks no model is told so in its turn."""
+    async with serving(Settings(max_queue_s=2)) as (client, state):
+        monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 1.0 if batch else 0.0)
+        state.admission.refuse(1.0)
+        assert bool(client.app.late_s(Opened(line, allowed), turn_s)) == late
+
+
+async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait in the same queue."""
+    async with serving(Settings(max_queue_s=2)) as (client, _):
+        assert (await client.get("/v1/recipes/movies/popular")).status == 200
+        assert await _late(client, "GET", b"/v1/recipes/movies/popular") == 503
+        monkeypatch.setattr(Lane, "expected_wait_s", lambda lane, batch=0: 60.0)
+        monkeypatch.setattr(Lane, "is_free_of_singles", False)
+        answer = await client.get("/v1/recipes/movies/popular")
+        assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "OVERLOADED", "60")
+
+
+async def test_a_dear_question_is_refused_for_the_queue_of_dear_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain ones beside it are answered."""
+    async with serving(Settings(max_queue_s=2)) as (client, _):
+        monkeypatch.setattr(
+            Lane, "dear_wait_s", lambda lane, queries: 60.0 * any(query.rules is not None for query in queries)
+        )
+        for diversity, status in ((0.0, 200), (0.5, 503)):
+            body: dict[str, object] = {"user_id": "u3", "diversity": diversity}
+            assert (await client.post(RECOMMEND, body)).status == status
+            batch = await client.post(RECOMMEND.replace(":", ":batch-"), {"requests": [body]})
+            assert batch.status == status
 
 
 async def test_a_server_is_crowded_for_a_moment_after_a_refusal() -> None:
-    async with serving() as (client, _):
-        assert not client.app.is_crowded
+    async with serving() as (client, state):
+        assert not state.admission.is_crowded
         assert await _late(client, "POST", RECOMMEND.encode()) == 503
-        assert client.app.is_crowded
+        assert state.admission.is_crowded
         await trio.sleep(1.1)
-        assert not client.app.is_crowded
+        assert not state.admission.is_crowded

@@ -1,0 +1,138 @@
+"""Whether a request may wait for its turn: one that would wait longer than it may is refused at once.
+
+A request waits twice: before it is parsed, while others have their turn, and in the queue of the model that it asks.
+The transport asks for both before it parses a request (`Admission.late_s`), and whoever answers asks again before and
+after the body is read (`WaitBudget.require`). Nothing else decides who is refused because others wait.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Protocol
+
+import trio
+
+from svc.errors import Overloaded, ValidationFailed
+from svc.model.query import Query
+
+TIMEOUT_HEADER = b"x-request-timeout-ms"
+WAIT_SHARE = 0.8
+"""Of what a request may wait: expected waits are averages, and the answer has to be made and sent too."""
+UNPARSED_SHARE = 0.4
+"""Of what a request may wait before it is parsed. The rest is for the queue of the model: one that had waited all of it
+before would be refused there, after all that was done for it."""
+BATCH_SHARE = 0.4
+"""Of what a batch may wait, so that batches are refused before single requests are."""
+SHORT_SHARE = 0.25
+"""Of what a request may wait: behind a shorter wait it is not refused by the server's limit, late as it may be."""
+CROWDED_S = 1.0
+"""After a refusal; meanwhile what would wait too long is refused before it is parsed."""
+_MILLISECONDS = re.compile(rb"[0-9]{1,9}")
+
+
+class Queue(Protocol):
+    """What is asked of the queue of a model."""
+
+    @property
+    def is_free_of_singles(self) -> bool: ...
+
+    def expected_wait_s(self, batch: int = 0) -> float: ...
+
+    def dear_wait_s(self, queries: Sequence[Query]) -> float: ...
+
+
+def parse_timeout(value: bytes | None) -> float:
+    """Seconds after which a client does not need its answer any more; infinite when it does not say.
+
+    Raises ValidationFailed.
+    """
+    if value is None:
+        return math.inf
+    if not _MILLISECONDS.fullmatch(value) or not int(value):
+        message = "Input should be a whole number of milliseconds, 1 or more"
+        errors = [{"loc": ["header", "X-Request-Timeout-Ms"], "msg": message, "type": "int_parsing"}]
+        raise ValidationFailed(f"header: X-Request-Timeout-Ms: {message}", errors=errors)
+    return int(value) / 1000
+
+
+class Admission:
+    """The limit of one server, and whether somebody was refused by it a moment ago. `most_s` of 0 is no limit."""
+
+    def __init__(self, most_s: float) -> None:
+        self.most_s = most_s or math.inf
+        self._crowded_until = -math.inf
+
+    @property
+    def is_crowded(self) -> bool:
+        """True for a moment after a request was refused because others wait."""
+        return trio.current_time() < self._crowded_until
+
+    def late_s(self, queue: Queue | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
+        """Seconds that a request would wait that is not parsed yet, if that is too long; else 0.
+
+        `turn_s` is the wait before it is parsed, `timeout` the value of its header, and `queue` that of its model.
+        """
+        try:
+            may_s = min(self.most_s, parse_timeout(timeout))
+        except ValidationFailed:  # it is told so when it is answered
+            return 0.0
+        queue_s = 0.0
+        if queue is not None and (is_batch or not queue.is_free_of_singles):
+            queue_s = queue.expected_wait_s(int(is_batch))
+        share = BATCH_SHARE / WAIT_SHARE if is_batch else 1.0
+        is_late = turn_s > UNPARSED_SHARE * may_s or turn_s + queue_s / share > WAIT_SHARE * may_s
+        return turn_s + queue_s if is_late else 0.0
+
+    def budget(self, timeout: bytes | None, arrived_s: float, late_s: float) -> WaitBudget:
+        """How long a request may wait that arrived at `arrived_s`. Raises ValidationFailed for its header."""
+        return WaitBudget(self, parse_timeout(timeout), arrived_s, late_s)
+
+    def refuse(self, wait_s: float) -> Overloaded:
+        """The refusal of a request that would wait so long: by then others have been answered.
+
+        The time that a late refusal took counts too: the more there is to refuse, the later all come again.
+        """
+        self._crowded_until = trio.current_time() + CROWDED_S
+        return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})
+
+
+class WaitBudget:
+    """How long one request may wait from its arrival. With `late_s` above 0 it was too late before it was parsed."""
+
+    __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s")
+
+    def __init__(self, admission: Admission, own_s: float, arrived_s: float, late_s: float) -> None:
+        self._admission = admission
+        self._own_s = own_s
+        self._arrived_s = arrived_s
+        self._late_s = late_s
+
+    def require(self, queue: Queue, queries: Sequence[Query] | None = None, *, is_batch: bool = False) -> None:
+        """Raise Overloaded when the wait in the queue would be too long. Whoever need not wait is never refused.
+
+        Asked without the `queries` while they are not known. What is answered by the next call is refused by its own
+        limit alone, so that batches, which make calls long, never shut single requests out.
+        """
+        if self._late_s:
+            raise self._admission.refuse(self._late_s + trio.current_time() - self._arrived_s)
+        if queries is None:
+            wait_s = queue.expected_wait_s(int(is_batch))
+        elif is_batch:
+            wait_s = max(queue.expected_wait_s(len(queries)), queue.dear_wait_s(queries))
+        else:
+            wait_s = queue.dear_wait_s(queries)
+        is_next = queries is None and not is_batch and queue.is_free_of_singles
+        if wait_s and self._is_too_long(wait_s, BATCH_SHARE if is_batch else WAIT_SHARE, is_next=is_next):
+            raise self._admission.refuse(wait_s)
+
+    def _is_too_long(self, wait_s: float, share: float, *, is_next: bool) -> bool:
+        """What has little left to wait is too late for its own limit only.
+
+        The machine may have paused, and where nobody waits for long there is nothing that a refusal would mend.
+        """
+        most_s = self._admission.most_s
+        is_short = is_next or wait_s <= SHORT_SHARE * share * most_s
+        may_s = self._own_s if is_short else min(self._own_s, most_s)
+        return trio.current_time() - self._arrived_s + wait_s > may_s * share
