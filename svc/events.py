@@ -108,6 +108,12 @@ PROMOTION_HELD = _event(
     "recipe artifact",
     "A rollback holds the pointer: the new version is written, and is not live until `svc promote`.",
 )
+VERSION_LOG_LINES_IGNORED = _event(
+    "version_log_lines_ignored",
+    "warning",
+    "path count held reason",
+    "The newest lines of a version log are not believed, for the first `reason`; `held` is whether a hold stands.",
+)
 DATA_LOST_ROWS = _event(
     "rows_dropped", "info", "reason count", "Cleansing dropped rows for one reason (null ids, duplicates, bad times)."
 )

@@ -67,8 +67,9 @@ def recipe_of(header: Mapping[str, Any], declared: str) -> str:
 def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Signature) -> str:
     """One line of the log beside an output, signed with `key`: the fields of `move`, `kid` and `signature`.
 
-    A rollback has `action: rollback`, the `sha256` that the pointer names from then on, and `from_serial`, the serial
-    of the artifact that it leaves: once a later one was served, the line allows nothing any more.
+    A rollback has `action: rollback`, the `recipe`, the `sha256` that the pointer names from then on, and
+    `from_serial`, the highest serial of the kid `serial_kid` until then: once a later one was served, the line allows
+    nothing any more.
     """
     content = {**move, "kid": kid}
     digest = _digest(content)
@@ -104,6 +105,16 @@ def holds(content: Mapping[str, Any], code: bytes, keys: SigningKeys) -> bool:
 def _digest(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).digest()
+
+
+def about(lines: Iterator[dict[str, Any]], *, recipe: str, kid: str) -> Iterator[dict[str, Any]]:
+    """The lines that were written for this recipe and count serials of this kid; lines that name neither are included.
+
+    A log that lies beside another output with the same key must allow nothing here.
+    """
+    for line in lines:
+        if line.get("recipe") in (None, recipe) and line.get("serial_kid") in (None, kid):
+            yield line
 
 
 def is_rolled_back_to(sha256: str, highest: int, lines: Iterator[dict[str, Any]]) -> bool:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from svc.artifact import keys as signing
 from svc.artifact import layout
 from svc.artifact.layout import Parsed, Written
-from svc.errors import ArtifactError, ArtifactReadError, ConfigError, NoSuchVersion, PayloadTooLarge
+from svc.errors import ArtifactError, ArtifactMisplaced, ArtifactReadError, ConfigError, NoSuchVersion, PayloadTooLarge
 from svc.logs import redact_text
 from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES, Versioning
 from svc.settings import Settings
@@ -34,12 +34,14 @@ _LOG_SUFFIX = ".log.jsonl"
 class Blob:
     """The bytes of one artifact in a private, page-aligned, read-only buffer, and the sha256 of exactly those.
 
-    `resolved` is where they lay, behind any pointer.
+    `resolved` is where they lay, behind any pointer. `named` are the first 8 hex digits of a sha256 that the name of
+    a version promises; None for a file whose name promises nothing. Whoever can write to the store chose the name.
     """
 
     view: memoryview
     sha256: str
     resolved: str
+    named: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,13 @@ class Store:
         """
         name, view = self._name, self._read(self._name, max_bytes)
         target = _pointed_at(view, self._name)
-        if target is not None:
-            name, view = self._follow(target, max_bytes)
-        return Blob(view, hashlib.sha256(view).hexdigest(), self._folder.uri_of(name))
+        if target is None:
+            return self._blob(name, view, None)
+        name, view = self._follow(target, max_bytes)
+        return self._blob(name, view, _sha8_in(name))
+
+    def _blob(self, name: str, view: memoryview, named: str | None) -> Blob:
+        return Blob(view, hashlib.sha256(view).hexdigest(), self._folder.uri_of(name), named)
 
     def _read(self, name: str, max_bytes: int) -> memoryview:
         try:
@@ -174,7 +180,7 @@ class Store:
         except (FileNotFoundError, PayloadTooLarge):
             return None
         target = _pointed_at(view, self._name)
-        return None if target is None else target.removesuffix(_SUFFIX)[-SHA8:]
+        return None if target is None else _sha8_in(target)
 
     def versions(self) -> set[str] | None:
         """The versions beside the pointer; None where the place does not list its objects."""
@@ -192,8 +198,7 @@ class Store:
         name = _target_name(self._name, sha8)
         if not re.fullmatch(r"[0-9a-f]{8}", sha8) or not self._has(name):
             raise NoSuchVersion(f"there is no version {sha8} beside {self.uri}")
-        view = self._read(name, max_bytes)
-        return Blob(view, hashlib.sha256(view).hexdigest(), self._folder.uri_of(name))
+        return self._blob(name, self._read(name, max_bytes), sha8)
 
     def remove_version(self, sha8: str) -> None:
         self._folder.remove(_target_name(self._name, sha8))
@@ -214,6 +219,10 @@ class Store:
 
 def _target_name(name: str, sha256_hex: str) -> str:
     return f"{name.removesuffix(_SUFFIX)}.{sha256_hex[:SHA8]}{_SUFFIX}"
+
+
+def _sha8_in(target: str) -> str:
+    return target.removesuffix(_SUFFIX)[-SHA8:]
 
 
 def _version_pattern(name: str) -> re.Pattern[str]:
@@ -288,11 +297,23 @@ def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tu
     """
     blob = open_store(uri, replace(settings, artifact_root=None)).read(settings.max_artifact_bytes)
     try:
-        parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
-        signing.verify(parsed, keys)
+        return blob, verified(blob, keys, settings)
     except ArtifactError as error:
         raise located(error, blob.resolved) from None
-    return blob, parsed
+
+
+def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parsed:
+    """The parts of an artifact within the caps, signed with one of `keys`, and the one that its file name promises.
+
+    Else a signed older version could stand under the name of another. Raises ArtifactError in one of its forms.
+    """
+    parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
+    signing.verify(parsed, keys)
+    if blob.named is not None and not blob.sha256.startswith(blob.named):
+        raise ArtifactMisplaced(
+            f"the file holds another version: its sha256 begins with {blob.sha256[:SHA8]}, the name says {blob.named}"
+        )
+    return parsed
 
 
 def located(error: ArtifactError, where: str) -> ArtifactError:

@@ -2,6 +2,10 @@
 
 A move of the pointer is written to the log first and then done, under a short lock on this host. Whoever is killed
 between the two leaves a log whose last line did not happen: what is live is always what the pointer says.
+
+Whoever can write to the store may have put the pointer, the files and lines of the log there. The pointer moves only to
+a version whose signature holds and which is the one that its name and recipe promise; what is signed comes from
+signed lines and artifacts.
 """
 
 from __future__ import annotations
@@ -11,18 +15,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from svc.artifact import keys as signing
-from svc.artifact import layout, version_log
-from svc.artifact.freshness import MAX_LOG_BYTES, serial_of
+from svc import events, logs
+from svc.artifact import version_log
+from svc.artifact.freshness import MAX_LOG_BYTES, MAX_SERIAL, recipe_of, serial_of
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed, Written
 from svc.artifact.lock import run_lock
-from svc.artifact.store import Blob, Store, located, open_store
+from svc.artifact.store import Blob, Store, located, open_store, verified
 from svc.artifact.version_log import Action, Line, VersionLog
-from svc.errors import ArtifactError, NoSuchVersion
+from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
 from svc.settings import Settings
 
 _LOCK_TIMEOUT_S = 60.0
+_FACTS = ("trained_at", "best_class", "best_score")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +58,21 @@ def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
     """What the log keeps of a version."""
     promotion = header.get("promotion")
     decision = promotion.get("decision") if isinstance(promotion, Mapping) else None
-    return {**{name: header.get(name) for name in ("trained_at", "best_class", "best_score")}, "decision": decision}
+    serial = {"serial": header["serial"]} if "serial" in header else {}
+    return {**{name: header.get(name) for name in _FACTS}, "decision": decision, **serial}
 
 
 class Versions:
-    """The versions of the recipe whose pointer is at `uri`. `keys` verify what is pointed at and sign the log."""
+    """The versions of the recipe whose pointer is at `uri`. `keys` verify what is pointed at and sign the log.
 
-    def __init__(self, uri: str, keys: SigningKeys, settings: Settings) -> None:
+    With the name of the `recipe`, versions and lines of another one are refused.
+    """
+
+    def __init__(self, uri: str, keys: SigningKeys, settings: Settings, *, recipe: str | None = None) -> None:
         self._uri = uri
         self._keys = keys
         self._settings = settings
+        self._recipe = recipe
         self._store: Store = open_store(uri, settings)
 
     @property
@@ -73,7 +83,7 @@ class Versions:
         return self._store.has_log()
 
     def log(self) -> VersionLog:
-        return version_log.parse(bytes(self._store.read_log(MAX_LOG_BYTES)), self._keys)
+        return version_log.parse(bytes(self._store.read_log(MAX_LOG_BYTES)), self._keys, self._recipe)
 
     def live(self) -> str | None:
         """The version that the pointer names; None where there is no pointer."""
@@ -112,7 +122,7 @@ class Versions:
     def problems(self) -> list[str]:
         """What `svc history --verify` has to say: changed, missing and misplaced lines, and files without one."""
         log, live = self.log(), self.live()
-        found = list(log.problems)
+        found = [*log.problems, *self._misplaced(log)]
         if log.lines and log.lines[-1].live != live:
             found.append(
                 f"the last line says that {log.lines[-1].live} is live, the pointer says {live}: the last lines are "
@@ -128,6 +138,16 @@ class Versions:
                 )
         return found
 
+    def _misplaced(self, log: VersionLog) -> Iterator[str]:
+        """The versions whose content is not the one that their name or recipe promises."""
+        for sha8 in self._names(log):
+            try:
+                self._verified(sha8)
+            except ArtifactMisplaced as error:
+                yield f"version {sha8}: {error.message}"
+            except ArtifactError:
+                continue  # damaged, or of a key that is gone: no command goes to it
+
     def publish(
         self, write: Callable[[BinaryIO], Written], header: Mapping[str, Any], *, move: bool, keep: int | None
     ) -> Training:
@@ -137,18 +157,20 @@ class Versions:
         """
         sha8, written = self._store.put_version(write)
         with self._lock():
-            log, live = self.log(), self.live()
+            log, live = self._log_to_go_on(), self.live()
             promoted = move and not (log.held and live is not None)
+            before = _believed(log, live)
             line = Line(
-                at=version_log.now(),
+                at=version_log.next_time(log),
                 action="train",
                 sha8=sha8,
-                before=live,
-                live=sha8 if promoted else live,
+                before=before,
+                live=sha8 if promoted else before,
                 held=log.held,
                 version=facts_of(header),
+                recipe=self._recipe,
             )
-            self._move(line)
+            self._move(line, live)
             if keep is not None:
                 self._tidy(keep)
         return Training(sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted)
@@ -173,23 +195,56 @@ class Versions:
 
     def _go(self, action: Action, choose: Callable[[VersionLog, str | None], str], *, hold: bool) -> str | None:
         with self._lock():
-            log, live = self.log(), self.live()
+            log, live = self._log_to_go_on(), self.live()
             sha8 = choose(log, live)
             blob, parsed = self._verified(sha8)
-            held = hold or (action == "rollback" and log.held)
-            facts, highest = facts_of(parsed.header), self._highest_serial(log, live)
-            self._move(Line(version_log.now(), action, sha8, live, sha8, held, facts, blob.sha256, highest))
+            line = Line(
+                at=version_log.next_time(log),
+                action=action,
+                sha8=sha8,
+                before=_believed(log, live),
+                live=sha8,
+                held=hold or (action == "rollback" and log.held),
+                version=facts_of(parsed.header),
+                sha256=blob.sha256,
+                from_serial=self._highest_serial(log, live, parsed.kid),
+                serial_kid=parsed.kid,
+                recipe=self._recipe,
+            )
+            self._move(line, live)
         return live
 
+    def _log_to_go_on(self) -> VersionLog:
+        """The log that the next line is added to. Lines that could have changed what is done now are told."""
+        log = self.log()
+        if log.ignored:
+            logs.emit(
+                events.VERSION_LOG_LINES_IGNORED,
+                path=f"{self.uri}.log.jsonl",
+                count=len(log.ignored),
+                held=log.held,
+                reason=log.ignored[0],
+            )
+        return log
+
     def _before(self, log: VersionLog, live: str | None) -> str:
-        """What a rollback without a target goes to: the last that was live and is there, else the next older one."""
+        """What a rollback without a target goes to. Raises NoSuchVersion."""
         if live is None:
             raise NoSuchVersion(f"{self.uri} is no pointer to a version, so there is nothing to go back to")
-        names = self._names(log)
-        found = next((sha8 for sha8 in log.before(live) if sha8 in names), None) or self._older_than(live)
+        if log.lines and not log.knows_as_live(live):
+            raise NoSuchVersion(
+                f"{self.uri} points to {live}, which the signed log does not know as live: somebody else moved it; "
+                "name the version with --to"
+            )
+        found = self._live_before(log, live)
         if found is not None:
             return found
         raise NoSuchVersion(f"there is no version before {live} beside {self.uri}: nothing to go back to")
+
+    def _live_before(self, log: VersionLog, live: str) -> str | None:
+        """The last version that was live before `live` and is there, else the next older one."""
+        names = self._names(log)
+        return next((sha8 for sha8 in log.before(live) if sha8 in names), None) or self._older_than(live)
 
     def _older_than(self, live: str) -> str | None:
         """The newest version that was trained before `live`, and was not refused."""
@@ -197,31 +252,47 @@ class Versions:
         place = next((place for place, version in enumerate(known) if version.sha8 == live), len(known))
         return next((version.sha8 for version in known[place + 1 :] if version.decision != "refused"), None)
 
-    def _highest_serial(self, log: VersionLog, live: str | None) -> int | None:
-        """The highest serial that was live so far, as the log and the live version tell; None without serials."""
-        serials = [line.from_serial for line in log.lines if line.from_serial is not None]
+    def _highest_serial(self, log: VersionLog, live: str | None, kid: str) -> int | None:
+        """The highest serial of `kid` so far, as the log and the live version tell; None without serials.
+
+        Of another key's serials no line tells but those of the key that signs now: another one may have got out.
+        """
+        told = [line for line in log.lines if line.kid in (kid, self._keys.active[0])]
+        serials = [serial for line in told for serial in _serials(line, kid)]
         try:
-            now = serial_of(self._verified(live)[1].header) if live else None
+            parsed = self._verified(live)[1] if live else None
+            now = serial_of(parsed.header) if parsed is not None and parsed.kid == kid else None
         except ArtifactError:
             now = None  # a damaged version is what one goes back from
         return max([*serials, *([] if now is None else [now])], default=None)
 
     def _verified(self, sha8: str) -> tuple[Blob, Parsed]:
-        """The version `sha8`, its signature checked. Raises NoSuchVersion and the forms of ArtifactError."""
+        """The version `sha8` of this recipe, which its signature proves. Raises NoSuchVersion and ArtifactError."""
         blob = self._store.read_version(sha8, self._settings.max_artifact_bytes)
         try:
-            parsed = layout.parse(blob.view, max_payload_bytes=self._settings.max_payload_bytes)
-            signing.verify(parsed, self._keys)
+            parsed = verified(blob, self._keys, self._settings)
+            self._require_own(parsed)
         except ArtifactError as error:
             raise located(error, blob.resolved) from None
         return blob, parsed
 
-    def _move(self, line: Line) -> None:
+    def _require_own(self, parsed: Parsed) -> None:
+        if self._recipe is None:
+            return
+        trained_for = recipe_of(parsed.header, self._recipe)
+        if trained_for != self._recipe:
+            raise ArtifactMisplaced(
+                f"the version was trained for the recipe {trained_for}, not for {self._recipe}: train this recipe, or "
+                f"go to a version of its own"
+            )
+
+    def _move(self, line: Line, live: str | None) -> None:
+        """Write the line, and point to what it makes live unless `live`, which the pointer names, is that already."""
         data = bytes(self._store.read_log(MAX_LOG_BYTES))
-        log = version_log.parse(data, self._keys)
+        log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
         self._store.write_log(version_log.appended(data, log, line, self._keys, signature))
-        if line.live is not None and line.live != line.before:
+        if line.live is not None and line.live != live:
             self._store.point_to(line.live)
 
     def _tidy(self, keep: int) -> None:
@@ -232,7 +303,7 @@ class Versions:
         log, live = self.log(), self.live()
         known = [version for version in self.history() if version.trained_at is not None]
         order = [version.sha8 for version in known if self._is_settled(version, log)]
-        kept = {*order[:keep], live, *(log.before(live)[:1] if live else ())}
+        kept = {*order[:keep], live, self._live_before(log, live) if live else None}
         for sha8 in order:
             if sha8 not in kept:
                 self._store.remove_version(sha8)
@@ -247,5 +318,18 @@ class Versions:
             yield
 
 
+def _believed(log: VersionLog, live: str | None) -> str | None:
+    """`live`, which an unsigned pointer names, as far as the log knows it; all of it while there is no log."""
+    return live if not log.lines or log.knows_as_live(live) else None
+
+
+def _serials(line: Line, kid: str) -> Iterator[int]:
+    """The serials of `kid` that a line tells: the highest before a move, and that of its version."""
+    if (line.serial_kid or line.kid) == kid:
+        for serial in (line.from_serial, line.version.get("serial")):
+            if type(serial) is int and 0 <= serial <= MAX_SERIAL:
+                yield serial
+
+
 def _told(facts: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: (facts or {}).get(name) for name in ("trained_at", "best_class", "best_score", "decision")}
+    return {name: (facts or {}).get(name) for name in (*_FACTS, "decision")}

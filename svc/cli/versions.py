@@ -39,4 +39,4 @@ def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned:
             f"{recipe_file}: output.versioning is {loaded.recipe.output.versioning}, which keeps one file without a "
             "history; set output.versioning: append_sha"
         )
-    return Versions(loaded.output_uri, keys, settings)
+    return Versions(loaded.output_uri, keys, settings, recipe=loaded.recipe.name)

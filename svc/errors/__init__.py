@@ -15,7 +15,7 @@ SvcError
 ├─ ArtifactError            5  an artifact cannot be read, trusted or used
 │  ├─ ArtifactReadError, NoSuchVersion, MetadataError                                   stage "read"
 │  ├─ MagicMismatch, UnsupportedFormat, HeaderTooLarge, HeaderInvalid, PayloadTooLarge,  stage "parse"
-│  │  ArtifactReplayed, ArtifactExpired
+│  │  ArtifactMisplaced, ArtifactReplayed, ArtifactExpired
 │  ├─ UnknownKid, SignatureMismatch                                                     stage "hmac"
 │  └─ ForbiddenClass, PayloadInvalid, VersionSkew, FeatureVersionMismatch,              stage "deserialize"
 │     FeatureStateMismatch, RehearsalFailed

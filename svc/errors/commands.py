@@ -162,6 +162,12 @@ class SignatureMismatch(ArtifactError):
     reason = "signature"
 
 
+class ArtifactMisplaced(ArtifactError):
+    """Its signature holds, but the content is not the one that its file name or its recipe stands for."""
+
+    reason = "misplaced"
+
+
 class ArtifactReplayed(ArtifactError):
     """An older artifact than one that was served before, which no signed rollback names."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from svc import logs
 from svc.artifact import layout
 from svc.artifact.freshness import is_rolled_back_to, verified_lines
 from svc.artifact.keys import SigningKeys
@@ -226,14 +228,25 @@ def test_a_version_whose_line_was_cut_is_found(shelf: Shelf) -> None:
     assert any("has no line" in problem for problem in shelf.versions.problems())
 
 
-def test_lines_of_a_key_that_is_gone_still_count(shelf: Shelf) -> None:
-    """A hold must not end because a key was changed; verification says that it cannot vouch for them."""
+def test_lines_of_a_key_that_is_gone_do_not_count(shelf: Shelf) -> None:
+    """Verification says so, and the next move tells it in an event."""
     shelf.train()
     shelf.train()
     shelf.versions.rollback(None, hold=True)
     without = Versions(shelf.uri, OTHERS, shelf.settings)
-    assert without.log().held
+    assert not without.log().held
     assert any("its key a is not here" in problem for problem in without.problems())
+    records: list[dict[str, Any]] = []
+    logs.configure(Settings(log_format="json"), lambda line: records.append(json.loads(line)))
+    kid, key = OTHERS.active
+    header = {"trained_at": "2099-01-01T00:30:00+00:00"}
+    without.publish(
+        lambda out: layout.write(out, kid=kid, key=key, header=header, payload=[b"x"]), header, move=True, keep=None
+    )
+    logs.configure(Settings())
+    (told,) = records
+    assert (told["event"], told["count"], told["held"]) == ("version_log_lines_ignored", 3, False)
+    assert "its key a is not here" in told["reason"]
 
 
 def test_a_move_that_was_killed_before_the_pointer_did_not_happen(shelf: Shelf) -> None:

@@ -1,6 +1,6 @@
 """From an artifact's bytes to a model that can answer: the one way, at start and on every swap.
 
-read → caps → parse → signature → expiry and serial → version checks → decode → derived state → item metadata →
+read → caps → parse → signature → name → expiry and serial → version checks → decode → derived state → item metadata →
 rehearsal → serial kept. Nothing of the header or the payload is looked at before their signature holds. All of it
 blocks and computes: call it from a worker thread.
 """
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from svc import events, logs
-from svc.artifact.keys import SigningKeys, is_development, verify
-from svc.artifact.layout import Parsed, kid_of, parse
-from svc.artifact.store import Blob, Store, located
+from svc.artifact.keys import SigningKeys, is_development
+from svc.artifact.layout import Parsed, kid_of
+from svc.artifact.store import Blob, Store, located, verified
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.filter_fields import FilterFields
 from svc.model.model import Model
@@ -80,8 +80,7 @@ class Loader:
         if blob.sha256 == known_sha256:
             return None
         try:
-            parsed = parse(blob.view, max_payload_bytes=self.settings.max_payload_bytes)
-            verify(parsed, self.keys)
+            parsed = verified(blob, self.keys, self.settings)
             self.guard.check(recipe.recipe.name, parsed, blob, store, self.keys)
             model, fragments, filters = self._open(recipe, parsed)
             rehearse_answers(recipe, model, fragments, live)

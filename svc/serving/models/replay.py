@@ -36,12 +36,15 @@ class ReplayGuard:
         serial = freshness.serial_of(parsed.header)
         if self.state is None:
             return
-        highest = self.state.highest(freshness.recipe_of(parsed.header, name), parsed.kid)
+        trained_for = freshness.recipe_of(parsed.header, name)
+        highest = self.state.highest(trained_for, parsed.kid)
         if highest is None or (serial is not None and serial >= highest):
             return
-        lines = freshness.verified_lines(store.read_log(freshness.MAX_LOG_BYTES), keys)
-        if freshness.is_rolled_back_to(blob.sha256, highest, lines):
-            return
+        if trained_for == name:  # a move names a version for its own recipe alone
+            lines = freshness.verified_lines(store.read_log(freshness.MAX_LOG_BYTES), keys)
+            lines = freshness.about(lines, recipe=name, kid=parsed.kid)
+            if freshness.is_rolled_back_to(blob.sha256, highest, lines):
+                return
         logs.emit(events.ARTIFACT_REPLAYED, name=name, kid=parsed.kid, serial=serial, highest=highest)
         raise ArtifactReplayed(
             f"an older artifact: its serial is {serial}, and {highest} was served before under the kid {parsed.kid}; "

@@ -26,5 +26,5 @@ def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     versioning = recipe.recipe.output.versioning
     if versioning != "append_sha":
         return {"versioning": versioning, "versions": []}
-    found = Versions(recipe.output_uri, keys, settings).history(by_log_alone=True)
+    found = Versions(recipe.output_uri, keys, settings, recipe=recipe.recipe.name).history(by_log_alone=True)
     return {"versioning": versioning, "versions": [asdict(version) for version in found[:MOST]]}

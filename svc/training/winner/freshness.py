@@ -66,23 +66,25 @@ def next_serial(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys) -> 
     Only serials that this key has signed for this output count: another key may have leaked.
     """
     kid = keys.active[0]
-    before = [_of_incumbent(loaded, settings, keys, kid), *_left_by_rollbacks(loaded, settings, keys, kid)]
+    before = [_of_incumbent(loaded, settings, keys, kid), *_left_by_moves(loaded, settings, keys, kid)]
     return min(max(time.time_ns() // 1_000_000, 1 + max(before)), freshness.MAX_SERIAL)
 
 
 def _of_incumbent(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> int:
     try:
         _, parsed = read_verified(loaded.output_uri, keys, settings)
-        return (freshness.serial_of(parsed.header) or 0) if parsed.kid == kid else 0
+        is_own = parsed.kid == kid and freshness.recipe_of(parsed.header, loaded.recipe.name) == loaded.recipe.name
+        return (freshness.serial_of(parsed.header) or 0) if is_own else 0
     except SvcError:  # none yet, or none that can be trusted
         return 0
 
 
-def _left_by_rollbacks(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
-    """The serials before each rollback: servers have seen them and refuse lower ones."""
+def _left_by_moves(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, kid: str) -> list[int]:
+    """The serials before each rollback or promotion: servers have seen them and refuse lower ones."""
     try:
         log = open_store(loaded.output_uri, settings).read_log(freshness.MAX_LOG_BYTES)
     except SvcError:
         return []
-    found = [line.get("from_serial") for line in freshness.verified_lines(log, keys) if line.get("kid") == kid]
+    lines = freshness.about(freshness.verified_lines(log, keys), recipe=loaded.recipe.name, kid=kid)
+    found = [line.get("from_serial") for line in lines if line.get("kid") == kid]
     return [serial for serial in found if type(serial) is int and 0 <= serial <= freshness.MAX_SERIAL]

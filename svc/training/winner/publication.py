@@ -71,7 +71,7 @@ def _publish(
     loaded: LoadedRecipe, head: Mapping[str, Any], write: Any, keys: SigningKeys, settings: Settings, *, move: bool
 ) -> Publication:
     output = loaded.recipe.output
-    versions = Versions(loaded.output_uri, keys, settings)
+    versions = Versions(loaded.output_uri, keys, settings, recipe=loaded.recipe.name)
     is_logged = output.keep or loaded.recipe.promotion is not None or versions.has_log()
     if output.versioning == "always_overwrite" or not is_logged:
         published = open_store(loaded.output_uri, settings).publish(write, output.versioning)

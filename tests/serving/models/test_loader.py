@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -174,6 +175,23 @@ def test_an_artifact_of_another_recipe_is_a_warning(tmp_path: Path, records: lis
     assert [(one["event"], one["name"], one["artifact_recipe"]) for one in records] == [
         ("artifact_of_another_recipe", "a", "books")
     ]
+
+
+def test_another_version_under_the_name_of_one_is_refused(tmp_path: Path) -> None:
+    """Its signature holds; the pointer named something else."""
+    files = {}
+    for best in (0, 1):
+        write_artifact(tmp_path / "a.svc", popularity_model(best))
+        content = (tmp_path / "a.svc").read_bytes()
+        files[hashlib.sha256(content).hexdigest()[:8]] = content
+    one, other = files
+    (tmp_path / "a.svc").write_text(f"a.{one}.svc\n")
+    (tmp_path / f"a.{one}.svc").write_bytes(files[one])
+    assert load(tmp_path) is not None
+    (tmp_path / f"a.{one}.svc").write_bytes(files[other])
+    with pytest.raises(LoadFailed, match=f"begins with {other}, the name says {one}") as refused:
+        load(tmp_path)
+    assert refused.value.error.reason == "misplaced"
 
 
 def test_the_development_key_is_said_to_prove_nothing(tmp_path: Path, records: list[dict[str, Any]]) -> None:
