@@ -15,6 +15,7 @@ import math
 import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from threading import Lock
@@ -31,7 +32,16 @@ from svc.model.ids import IdTable
 from svc.model.item_sets import ItemSet
 
 Tree = tuple[Any, ...]
-"""A canonical filter tree, as `svc.recipe.filter_tree` makes it."""
+"""A canonical filter tree, as `svc.recipe.filter_tree` makes it: checked, and over fields that may be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTree:
+    """A filter as a client wrote it: any JSON value, of which nothing is known. It may look like a canonical tree."""
+
+    value: object
+
+
 CACHE_BYTES: Final = 8 << 20
 """Memory for the item sets of recent filters: room for 1,600 of them at 41,000 items."""
 LEAST_CACHED: Final = 16
@@ -151,8 +161,8 @@ class FilterFields:
         self._cache: OrderedDict[bytes, ItemSet] = OrderedDict()
         self._lock = Lock()
 
-    def cached(self, tree: object) -> ItemSet | None:
-        """The item set of a tree that was asked for before, canonical or not, unless it has been dropped since."""
+    def cached(self, tree: Tree | ClientTree) -> ItemSet | None:
+        """The item set of a tree that was asked for before in this form, unless it has been dropped since."""
         key = _key(tree)
         with self._lock:
             found = self._cache.get(key)
@@ -168,14 +178,14 @@ class FilterFields:
             self._keep(tree, found)
         return found
 
-    def items_as_asked(self, tree: object, canonical: Callable[[object], Tree]) -> ItemSet:
-        """The items that satisfy a tree as a client wrote it, of which `canonical` makes one that `items` takes.
+    def items_as_asked(self, tree: ClientTree, canonical: Callable[[object], Tree]) -> ItemSet:
+        """The items that satisfy a client's tree. `canonical` checks its value and makes a canonical tree of it.
 
-        A tree that was asked for before is not looked at again.
+        A tree that has passed the check before is not looked at again.
         """
         found = self.cached(tree)
         if found is None:
-            found = self.items(canonical(tree))
+            found = self.items(canonical(tree.value))
             self._keep(tree, found)
         return found
 
@@ -183,7 +193,7 @@ class FilterFields:
         """Name, kind and first values of each field that requests may name."""
         return [{"name": name, "kind": kind, **self.fields[name].described()} for name, kind in self.kinds.items()]
 
-    def _keep(self, tree: object, items: ItemSet) -> None:
+    def _keep(self, tree: Tree | ClientTree, items: ItemSet) -> None:
         key = _key(tree)
         with self._lock:
             self._cache[key] = items
@@ -212,12 +222,15 @@ class FilterFields:
         return found
 
 
-def _key(tree: object) -> bytes:
+def _key(tree: Tree | ClientTree) -> bytes:
     """The cache key: a short digest, so that a cache of long filters stays small.
 
-    A tree of a client is a JSON object and a canonical one a list, so one is never taken for the other.
+    Both kinds of trees may be the same JSON, so each has keys of its own: what a client writes in the form of a
+    canonical tree has not been checked.
     """
-    return blake2b(to_json(tree), digest_size=16).digest()
+    if isinstance(tree, ClientTree):
+        return blake2b(to_json(tree.value), digest_size=16, person=b"client tree").digest()
+    return blake2b(to_json(tree), digest_size=16, person=b"canonical tree").digest()
 
 
 def _starts(codes: NDArray[np.int32], count: int) -> NDArray[np.int64]:

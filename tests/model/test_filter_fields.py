@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from svc.errors import MetadataError
 from svc.model import filter_fields
-from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.filter_fields import ClientTree, FilterFields, LabelField, NumberField
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 
 KINDS = {"genres": "multi_label", "country": "categorical", "year": "numerical"}
@@ -140,13 +140,13 @@ def test_a_tree_that_was_asked_for_before_is_not_parsed_again() -> None:
         return parse_filter(tree, KINDS)
 
     spellings = [{"year": {"lt": 5, "gt": 1}}, {"year": {"gt": 1, "lt": 5}}]
-    first, second = (fields.items_as_asked(tree, canonical) for tree in spellings)
-    assert first is second is fields.items_as_asked(spellings[0], canonical)
+    first, second = (fields.items_as_asked(ClientTree(tree), canonical) for tree in spellings)
+    assert first is second is fields.items_as_asked(ClientTree(spellings[0]), canonical)
     assert first.columns().tolist() == [2, 3, 4]
     assert parsed == spellings
     for _ in range(2):
         with pytest.raises(FilterProblem):
-            fields.items_as_asked({"yaer": {"gt": 1}}, canonical)
+            fields.items_as_asked(ClientTree({"yaer": {"gt": 1}}), canonical)
     assert len(parsed) == 4
 
 

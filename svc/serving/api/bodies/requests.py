@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from svc.errors import ValidationFailed
+from svc.model.filter_fields import ClientTree
 from svc.model.query import Prepared, Restriction
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter
@@ -121,7 +122,9 @@ class Request(BaseModel):
         """Whether the request has filters of its own to compile, which takes longer than all else in a query."""
         if self.boosts:
             return True
-        return self.filter is not None and served.filters is not None and served.filters.cached(self.filter) is None
+        if self.filter is None or served.filters is None:
+            return False
+        return served.filters.cached(ClientTree(self.filter)) is None
 
     def own_items(self, served: Served) -> ItemSet | None:
         """The items that satisfy the request's own filter; None: all. Raises ValidationFailed."""
@@ -134,7 +137,7 @@ class Request(BaseModel):
         if served.filters is None:
             canonical(self.filter)
             return None
-        return served.filters.items_as_asked(self.filter, canonical)
+        return served.filters.items_as_asked(ClientTree(self.filter), canonical)
 
     def restriction(self, served: Served) -> Restriction:
         """What the answer may hold. Raises ValidationFailed."""

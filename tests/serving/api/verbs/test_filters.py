@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import trio
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from svc.metrics import Metrics
 from svc.model.filter_fields import FilterFields, LabelField, NumberField
-from svc.recipe.filter_tree import parse_filter
+from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.availability import ItemList, line_up
 from svc.serving.models.policy import Policy
+from tests.filter_trees import ODD
 from tests.serving.client import N_ITEMS, Client, serve, served_in, serving
 
 pytestmark = pytest.mark.anyio
@@ -104,6 +107,54 @@ async def test_wrong_fields_are_refused_with_their_place_and_a_way_out(
     assert words in error["msg"]
     assert [result["status"] for result in batch["results"]] == ["error", "ok"]
     assert words in batch["results"][0]["detail"]
+
+
+FORMS = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["all", "any", "field", "genres", "secret", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["all", "not", "year"]), inner),
+    max_leaves=8,
+)
+RIGHT = [{"genres": {"any": ["Comedy"]}}, {"not": {"all": [{"year": {"gte": 2000, "lt": 2010}}]}}]
+ASKED = st.sampled_from([*RIGHT, *ODD]) | FORMS
+
+
+async def answers_cold_and_warm(trees: list[Any]) -> list[tuple[int, int]]:
+    """The statuses of a server that was asked nothing before, and of one that has compiled every form of every tree."""
+
+    async def statuses() -> list[int]:
+        bodies = ({"user_id": "u1", "filter": json.loads(json.dumps(tree))} for tree in trees)
+        return [(await client.post(RECOMMEND, body)).status for body in bodies]
+
+    hidden = parse_filter({"secret": {"any": ["x"]}}, {"secret": "categorical"})
+    async with filtering(Policy(filter=hidden)) as (client, _):
+        cold = await statuses()
+    async with filtering(Policy(filter=hidden)) as (client, state):
+        filters = served_in(state).filters
+        assert filters is not None
+        for tree in trees:
+            with suppress(FilterProblem):
+                filters.items(parse_filter(tree, filters.kinds))
+        await statuses()
+        return list(zip(cold, await statuses(), strict=True))
+
+
+def canonical_forms(tree: Any) -> list[Any]:
+    """The tree, and its canonical form as JSON writes it, if it is a filter."""
+    with suppress(FilterProblem):
+        return [tree, json.loads(json.dumps(parse_filter(tree, {"genres": "multi_label", "year": "numerical"})))]
+    return [tree]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(ASKED.filter(lambda tree: "\ud800" not in str(tree)), min_size=1, max_size=6))
+@example([*RIGHT, ["field", "secret", [["any", ["x"]]]]])
+def test_a_cold_and_a_warm_server_answer_any_filter_with_the_same_status(trees: list[Any]) -> None:
+    """Also the canonical form of a tree that was compiled, and one over a field that no request may read."""
+    some = [form for tree in trees for form in canonical_forms(tree)]
+    answered = trio.run(answers_cold_and_warm, some)
+    assert [cold for cold, _ in answered] == [warm for _, warm in answered]
+    refused = [cold for tree, (cold, _) in zip(some, answered, strict=True) if isinstance(tree, list)]
+    assert set(refused) <= {422}
 
 
 async def test_a_key_given_twice_in_a_filter_is_refused() -> None:
