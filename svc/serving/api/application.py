@@ -96,8 +96,13 @@ class Application:
                 response = await self._answer(request)
             finally:
                 logs.unbind("trace_id")
-            span.answered(request.request_id, request.route, response)
+            span.answered(request.request_id, request.route, self._recipe_of(request.route), response)
         return response if response is None or trace is None else _with_header(response, span.trace.header())
+
+    def _recipe_of(self, route: Route | None) -> str | None:
+        """The recipe that the path names, if it is there."""
+        name = route.name if route is not None else ""
+        return name if name and self._state.registry.get(name) is not None else None
 
     async def _answer(self, request: Request) -> Response | None:
         began = time.perf_counter()

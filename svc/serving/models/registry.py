@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from svc import events, logs
+from svc.errors import RecipeNotFound
 from svc.model.item_sets import ItemSet, joined
 from svc.serving.models.availability import Available
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
@@ -133,6 +135,13 @@ class Registry:
     def get(self, name: str) -> Entry | None:
         return self._now.entries.get(name)
 
+    def require(self, name: str) -> Entry:
+        """The entry of a recipe that a client names. Raises RecipeNotFound, and logs that nobody has that name."""
+        entry = self.get(name)
+        if entry is None:
+            raise unknown_recipe(name)
+        return entry
+
     def entries(self) -> tuple[Entry, ...]:
         """All entries, by name."""
         return tuple(self._now.entries.values())
@@ -193,6 +202,12 @@ class Registry:
             key = file if _stem(file) in entries else _stem(file)
             recipes[key] = {"loaded": False, "skipped": True, "error": _shown(error)}
         return {"status": _status(degraded), "recipes": recipes}, 503 if degraded else 200
+
+
+def unknown_recipe(name: str) -> RecipeNotFound:
+    """The answer to a client that names a recipe which is not here. It is logged: nothing else may raise it."""
+    logs.emit(events.RECIPE_NOT_FOUND, name=name)
+    return RecipeNotFound()
 
 
 def _details(entry: Entry) -> dict[str, Any]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, cast
 
+import pytest
+from structlog.testing import capture_logs
+
+from svc.errors import RecipeNotFound
 from svc.serving.models.registry import Entry, Faults, Registry, Served
 
 
@@ -114,3 +118,12 @@ def test_the_shown_fault_is_that_of_the_artifact_first() -> None:
     assert Faults(load="l", stat="s", recipe="r").first() == "l"
     assert Faults(stat="s", recipe="r").first() == "s"
     assert Faults(recipe="r").first() == "r"
+
+
+def test_a_name_that_nobody_has_is_logged_and_refused() -> None:
+    """In one place, so that no endpoint answers 404 without the event."""
+    made = registry(loaded("movies"))
+    assert made.require("movies") is made.get("movies")
+    with capture_logs() as records, pytest.raises(RecipeNotFound):
+        made.require("none")
+    assert [(record["event"], record["name"]) for record in records] == [("recipe_not_found", "none")]

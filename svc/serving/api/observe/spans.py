@@ -97,15 +97,18 @@ class RequestSpan:
         made = span.get_span_context()
         self.trace = Trace(b"%032x" % made.trace_id, b"%016x" % made.span_id, b"%02x" % made.trace_flags)
 
-    def answered(self, request_id: str, route: Route | None, response: Response | None) -> None:
-        """Record the route and the status. Like the access log, this keeps nothing of the path, query or body."""
+    def answered(self, request_id: str, route: Route | None, recipe: str | None, response: Response | None) -> None:
+        """Record the route, the recipe and the status; nothing else of the path, query or body, as in the access log.
+
+        `recipe` is that of the path if it is there: names that clients make up do not reach the collector.
+        """
         span = self._span
         span.set_attribute("svc.request_id", request_id)
         if route is not None:
             span.update_name(f"{self._method} {route.path}")
             span.set_attribute("http.route", route.path)
-            if route.name:
-                span.set_attribute("svc.recipe", route.name)
+        if recipe is not None:
+            span.set_attribute("svc.recipe", recipe)
         if response is None:
             span.set_attribute("error.type", "client_gone")
             return

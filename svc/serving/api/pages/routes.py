@@ -10,8 +10,8 @@ from pydantic_core import to_json
 from quart import Response, request
 from quart_trio import QuartTrio
 
-from svc import events, logs
-from svc.errors import NoCandidates, RecipeNotFound, RecipeUnavailable, SvcError
+from svc import logs
+from svc.errors import NoCandidates, RecipeUnavailable, SvcError
 from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.fields import MAX_FOUND
 from svc.serving.api.bodies.parsing import parse_query
@@ -23,7 +23,7 @@ from svc.serving.api.routing.endpoint import PARAMETER
 from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, VERBS
 from svc.serving.models.fragments import AnswerHeader, encode_answer
 from svc.serving.models.item_search import feature_columns, find_items, somebody
-from svc.serving.models.registry import Entry, Served
+from svc.serving.models.registry import Entry, Served, unknown_recipe
 
 T = TypeVar("T")
 
@@ -118,13 +118,14 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         return _json({"recipe": name, "model_version": served.model_version, **found})
 
     async def versions(name: str) -> Response:
-        if state.registry.get(name) is None or state.versions is None:
-            raise RecipeNotFound
+        state.registry.require(name)
+        if state.versions is None:
+            raise unknown_recipe(name)
         with trio.move_on_after(LONGEST_LISTING_S):
             try:
                 found = await _in_thread(state.versions, name, limiter=compared)
-            except LookupError:
-                raise RecipeNotFound from None
+            except LookupError:  # it was removed meanwhile
+                raise unknown_recipe(name) from None
             except SvcError as error:
                 raise RecipeUnavailable(f"the versions cannot be read: {logs.redact_text(error.message)}") from error
             return _json({"recipe": name, **found})
@@ -161,10 +162,7 @@ def _may_ask() -> Callable[[str], bool]:
 
 def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
     """A recipe and its current model. Raises RecipeNotFound or RecipeUnavailable."""
-    entry = state.registry.get(name)
-    if entry is None:
-        logs.emit(events.RECIPE_NOT_FOUND, name=name)
-        raise RecipeNotFound
+    entry = state.registry.require(name)
     if entry.served is None:
         raise RecipeUnavailable
     return entry, entry.served

@@ -9,12 +9,10 @@ from typing import NamedTuple
 
 import trio
 
-from svc import events, logs
 from svc.errors import (
     ApiError,
     InternalError,
     NoCandidates,
-    RecipeNotFound,
     RecipeUnavailable,
 )
 from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
@@ -117,10 +115,7 @@ class Verbs:
 
     def _served(self, name: str) -> Served:
         """The current model. The request keeps it, even if another one is published meanwhile."""
-        entry = self._state.registry.get(name)
-        if entry is None:
-            logs.emit(events.RECIPE_NOT_FOUND, name=name)
-            raise RecipeNotFound
+        entry = self._state.registry.require(name)
         if entry.served is None:
             raise RecipeUnavailable
         entry.served.require_fresh()

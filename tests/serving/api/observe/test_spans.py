@@ -108,6 +108,7 @@ async def test_without_a_callers_trace_a_request_begins_one() -> None:
     assert context(first).trace_id != context(second).trace_id
     assert all("traceparent" not in answer.headers for answer in answers)
     assert records
+    assert all("svc.recipe" not in (span.attributes or {}) for span in (first, second)), "no such recipe"
 
 
 @pytest.mark.anyio

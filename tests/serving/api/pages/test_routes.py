@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.routing.endpoint import Endpoint
+from svc.serving.api.routing.endpoints import ENDPOINTS
 from svc.settings import Settings
 from tests.serving.client import serving
 
@@ -23,6 +26,19 @@ async def test_recipes_are_listed_and_described() -> None:
         assert "kid" not in described
         assert (await client.get("/v1/recipes/none")).json["code"] == "RECIPE_NOT_FOUND"
         assert (await client.get("/v1/recipes/stub")).json["code"] == "RECIPE_UNAVAILABLE"
+
+
+@pytest.mark.parametrize("row", [row for row in ENDPOINTS if "{name}" in row.path], ids=lambda row: row.path)
+async def test_every_endpoint_logs_a_name_that_nobody_has(row: Endpoint) -> None:
+    """404 and one event, whichever endpoint the name was given to."""
+    async with serving() as (client, state):
+        state.versions = lambda name: {"versions": []}
+        path = row.path.replace("{name}", "none")
+        with capture_logs() as records:
+            answer = await (client.get(path) if row.method == "GET" else client.post(path, {}))
+    assert (answer.status, answer.json["code"]) == (404, "RECIPE_NOT_FOUND")
+    told = [record["name"] for record in records if record["event"] == "recipe_not_found"]
+    assert told == ["none"]
 
 
 async def test_metrics_and_openapi_can_be_off() -> None:
