@@ -126,6 +126,11 @@ class Costs:
     def is_measured(self, query: Query) -> bool:
         return self._measured_s(kind_of(query)) < math.inf
 
+    def is_weighed(self, query: Query) -> bool:
+        """True once the weight is measured and no guess."""
+        kind = kind_of(query)
+        return kind is PLAIN or max(self.plain_s(1), self._measured_s(kind)) < math.inf
+
     def is_dear(self, query: Query) -> bool:
         """True for a question that must not keep plain ones waiting."""
         kind = kind_of(query)

@@ -87,6 +87,10 @@ class Lane:
         """How many plain questions take as long as this one; never less than 1."""
         return self._costs.weight(query)
 
+    def is_measured(self, query: Query) -> bool:
+        """False when the weight is only a guess."""
+        return self._costs.is_weighed(query)
+
     def expected_wait_s(self, batch: int = 0) -> float:
         """Seconds before what would be queued now is answered: 0 while nothing waits, or too little was measured.
 

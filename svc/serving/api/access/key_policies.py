@@ -29,6 +29,10 @@ MAX_PATTERNS = 1_000
 REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S = 100.0, 200.0, 10.0
 """Of each key. A refusal takes about 0.1 ms, so a key that asks on and on whatever it is told takes one percent of a
 processor from the others; who asks with less than 1,000 requests at a time is answered within LONGEST_WAIT_S."""
+TOO_MANY_AT_ONCE = (
+    "this request counts {count}, more than the burst of {burst:g} that the policy of this API key allows at once:"
+    " ask for less in one request, or for a higher burst"
+)
 MAX_BURST = 1_000_000_000
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _RATE = re.compile(r"(?P<count>[0-9]{1,9}(?:\.[0-9]{1,6})?)/(?P<unit>s|min|h)")
@@ -173,41 +177,53 @@ class Bucket:
         self._at_s = now_s
 
     def lacks_s(self, count: float, now_s: float) -> float:
-        """Seconds until `count` requests could pass; 0 when they can.
-
-        More than `burst` at once pass when nothing was asked before, and are paid for afterwards.
-        """
+        """Seconds until `count` requests, at most `burst`, could pass; 0 when they can."""
         self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
         self._at_s = now_s
-        lacking = min(count, self.rate.burst) - self.tokens
+        lacking = count - self.tokens
         return lacking / self.rate.per_s if lacking > _ROUNDING else 0.0
 
 
 class Permit:
     """One request that the policy of its key allows."""
 
-    __slots__ = ("_bucket", "_kid", "_policies", "policy")
+    __slots__ = ("_bucket", "_charged", "_kid", "_policies", "policy")
 
     def __init__(self, kid: str, policy: KeyPolicy, bucket: Bucket | None, policies: KeyPolicies) -> None:
         self._kid = kid
         self.policy = policy
         self._bucket = bucket
+        self._charged = 0
         self._policies = policies
 
     def require(self, count: int) -> None:
         """Raise RateLimited unless `count` requests could pass now."""
         if self._bucket is None:
             return
+        burst = self._bucket.rate.burst
+        if count > burst:
+            raise self._policies.counted(
+                RateLimited(TOO_MANY_AT_ONCE.format(count=count, burst=burst), fields={"kid": self._kid})
+            )
         wait_s = self._bucket.lacks_s(count, trio.current_time())
         if wait_s:
             retry_after = max(1, math.ceil(wait_s - _ROUNDING))
             raise self._policies.counted(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
 
-    def charge(self, count: int) -> None:
-        """Count `count` requests. Raises RateLimited, and then counts none of them."""
+    def charge(self, count: int, least: int | None = None) -> None:
+        """Let this request count `count` in all. Raises RateLimited, and then it counts nothing.
+
+        With `least`, where some of `count` is only guessed: what is sure. A larger `count` than the burst is then cut.
+        """
+        if self._bucket is None:
+            return
+        self._bucket.tokens += self._charged
+        self._charged = 0
+        if least is not None and least <= self._bucket.rate.burst:
+            count = min(count, math.floor(self._bucket.rate.burst))
         self.require(count)
-        if self._bucket is not None:
-            self._bucket.tokens -= count
+        self._bucket.tokens -= count
+        self._charged = count
 
 
 class KeyPolicies:

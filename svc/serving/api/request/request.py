@@ -172,10 +172,10 @@ class Request:
         if policies is not None and kid is not None:
             self.permit = await self._slowly(policies, partial(policies.admit, kid, endpoint, recipe))
 
-    async def charge(self, count: int) -> None:
+    async def charge(self, count: int, least: int | None = None) -> None:
         """Count a batch of so many requests. Raises RateLimited, and ClientGone as `authenticate` does."""
         if self.permit is not None and self._checks.policies is not None:
-            await self._slowly(self._checks.policies, partial(self.permit.charge, count))
+            await self._slowly(self._checks.policies, partial(self.permit.charge, count, least))
 
     async def _slowly(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
         """What the policies decide. A refusal is raised when its turn has come."""

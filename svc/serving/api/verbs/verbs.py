@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -34,6 +35,7 @@ from svc.serving.api.request.failures import log_failure
 from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
+from svc.serving.api.verbs.charges import charge_of
 from svc.serving.lru_cache import Recent
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
 from svc.serving.models.registry import Served
@@ -131,7 +133,7 @@ class Verbs:
         if request.whole_body is None:
             found = self._recall(served, verb, body)
         if found is None:
-            found = await self._find(verb, body, served, budget)
+            found = await self._find(request, verb, body, served, budget)
             self._keep(served, verb, body, found)
         return found
 
@@ -145,14 +147,10 @@ class Verbs:
         if not served.policy.timed:  # a rule may begin or end at any moment
             self._known.put((served.number, verb, body), found)
 
-    async def _find(self, verb: str, body: Body, served: Served, budget: WaitBudget) -> Found:
-        schema = SINGLE[verb]
-        if isinstance(body, bytes) and len(body) <= INLINE_BODY_BYTES:
-            prepared = await self._prepared(parse(schema, body), served)
-        else:
-            prepared = await trio.to_thread.run_sync(
-                lambda: parse(schema, body).prepare(served), limiter=self._work, abandon_on_cancel=True
-            )
+    async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> Found:
+        asked, prepared = await self._parsed(SINGLE[verb], body, served)
+        if request.permit is not None:
+            await request.charge(*charge_of(served.lane, [(asked, prepared)]))
         budget.require(served.lane, (prepared.query,))
         with self._step("rank"):
             ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
@@ -166,11 +164,16 @@ class Verbs:
         )
         return Found(encoded, ranking.popular)
 
-    async def _prepared(self, request: AnyRequest, served: Served) -> Prepared:
-        """Prepares on the event loop, unless a filter is new and has to be compiled first."""
-        if request.has_new_filter(served):
-            return await trio.to_thread.run_sync(request.prepare, served, limiter=self._work, abandon_on_cancel=True)
-        return request.prepare(served)
+    async def _parsed(self, schema: type[AnyRequest], body: Body, served: Served) -> tuple[AnyRequest, Prepared]:
+        """Parses and prepares on the event loop, unless the body is long or a filter has to be compiled first."""
+        if isinstance(body, bytes) and len(body) <= INLINE_BODY_BYTES:
+            asked: AnyRequest = parse(schema, body)
+            if not asked.has_new_filter(served):
+                return asked, asked.prepare(served)
+            prepare = partial(_prepare_one, asked, served)
+        else:
+            prepare = partial(_parse_one, schema, body, served)
+        return await trio.to_thread.run_sync(prepare, limiter=self._work, abandon_on_cancel=True)
 
     def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:
         self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
@@ -185,6 +188,8 @@ class Verbs:
         batch, prepared = await trio.to_thread.run_sync(
             _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
         )
+        if request.permit is not None:
+            await request.charge(*charge_of(served.lane, zip(elements(batch), prepared, strict=True)))
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
@@ -200,6 +205,14 @@ class Verbs:
             limiter=self._work,
             abandon_on_cancel=True,
         )
+
+
+def _parse_one(schema: type[AnyRequest], body: Body, served: Served) -> tuple[AnyRequest, Prepared]:
+    return _prepare_one(parse(schema, body), served)
+
+
+def _prepare_one(asked: AnyRequest, served: Served) -> tuple[AnyRequest, Prepared]:
+    return asked, asked.prepare(served)
 
 
 def _prepare_all(
