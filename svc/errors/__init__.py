@@ -11,7 +11,7 @@ SvcError
 ├─ TrainingError            4  data or search cannot give a model
 │  ├─ MinDataViolation  ├─ ZeroScore  ├─ FeatureAxisError  ├─ FeatureTableError
 │  ├─ TimeUnitRequired  ├─ TimeMixture  ├─ CutoffTooLarge  ├─ FeatureDimensionExceeded
-│  └─ FeatureRidgeFailed, DataChangedTooMuch
+│  └─ FeatureRidgeFailed, DataChangedTooMuch, WeightOutOfRange, ModelNotServable
 ├─ ArtifactError            5  an artifact cannot be read, trusted or used
 │  ├─ ArtifactReadError, NoSuchVersion, MetadataError                                   stage "read"
 │  ├─ MagicMismatch, UnsupportedFormat, HeaderTooLarge, HeaderInvalid, PayloadTooLarge,  stage "parse"

@@ -110,6 +110,18 @@ class CutoffTooLarge(TrainingError):
     code = "cutoff_too_large"
 
 
+class WeightOutOfRange(TrainingError):
+    """A weight, or a sum of weights, that single precision cannot hold."""
+
+    code = "weight_out_of_range"
+
+
+class ModelNotServable(TrainingError):
+    """The trained model did not pass the checks that a server makes before it loads one."""
+
+    code = "model_not_servable"
+
+
 class ArtifactError(SvcError):
     """An artifact cannot be read, trusted or used.
 

@@ -14,6 +14,7 @@ from optuna.distributions import CategoricalDistribution
 from scipy import sparse
 
 from svc.training.algorithms.registry import Space
+from svc.training.data.weights import in_single_precision
 
 HALF_LIFE = "half_life"
 NO_DECAY = "none"
@@ -36,7 +37,7 @@ def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: 
     if half_life_s is None or times is None or not matrix.nnz:
         return matrix
     factors = np.maximum(np.exp2(times.data / 1e9 / half_life_s), _LEAST)
-    data = (matrix.data * factors).astype(np.float32)
+    data = in_single_precision(matrix.data * factors, lambda _: "a weight after training.time_decay")
     return sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 

@@ -15,7 +15,7 @@ from svc.errors import MinDataViolation, TimeUnitRequired
 from svc.training.data import dropped as why
 from svc.training.data.stable_sort import stable_order
 from svc.training.data.times import BAD_TIME, NO_START, from_reference, reference_time, to_nanoseconds
-from svc.training.data.weights import Event, RowWeights, Weights, of_events, of_numbers
+from svc.training.data.weights import Event, RowWeights, Weights, in_single_precision, of_events, of_numbers
 
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
@@ -99,9 +99,15 @@ class Interactions:
         return sum(self.dropped.get(reason, 0) for reason in self.reasons)
 
     def matrix(self) -> sparse.csr_matrix:
-        """(users, items) float32; an entry is how often the pair occurs, or the sum of its weights."""
-        values = np.ones(len(self), dtype=np.float32) if self.weights is None else self.weights
-        return self._sparse(values, self.users, self.items)
+        """(users, items) float32; an entry is how often the pair occurs, or the sum of its weights.
+
+        Raises WeightOutOfRange for a sum that is infinite.
+        """
+        if self.weights is None:
+            return self._sparse(np.ones(len(self), dtype=np.float32), self.users, self.items)
+        matrix = self._sparse(self.weights, self.users, self.items)
+        in_single_precision(matrix.data, lambda _: "what the weights of one user and item add up to")
+        return matrix
 
     def hidden_matrix(self) -> sparse.csr_matrix | None:
         """(users, items) with 1 where a user is not to be shown an item; None where nothing is hidden."""
@@ -133,7 +139,7 @@ def from_frame(
     """Clean `frame`; its id columns are categorical text. Thresholds are not checked here.
 
     `started_ns` is the start of the training, in nanoseconds since 1970. Raises MinDataViolation when nothing at all
-    is left, and TimeUnitRequired for numeric times without a unit.
+    is left, TimeUnitRequired for numeric times without a unit, and WeightOutOfRange.
     """
     users, user_names = _codes(frame[schema.user_column])
     items, item_names = _codes(frame[schema.item_column])
@@ -177,11 +183,17 @@ def from_frame(
         item_ids,
         {k: v for k, v in dropped.items() if v},
         reasons,
-        None if weights is None else weights.astype(np.float32),
+        None
+        if weights is None
+        else in_single_precision(weights, lambda row: _pair(row, users, user_ids, items, item_ids)),
         None if hidden is None else _of_known(row_of[hidden[0]], column_of[hidden[1]]),
         None if times is None else reference_time(times, started_ns),
         future,
     )
+
+
+def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: list[str]) -> str:
+    return f"the weight of user {user_ids[users[row]]!r:.40} and item {item_ids[items[row]]!r:.40}"
 
 
 def _future_rows(frame: pd.DataFrame, schema: _Schema, which: NDArray[np.bool_]) -> FutureRows | None:

@@ -26,6 +26,7 @@ from scipy import sparse
 from svc.training.data.interactions import Interactions
 from svc.training.data.stable_sort import stable_order
 from svc.training.data.times import from_reference
+from svc.training.data.weights import in_single_precision
 
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 _SLACK = 1e-9  # 0.29 × 100 is 28.999999999999996 in floating point and must still hold out 29
@@ -178,7 +179,9 @@ def _distinct(interactions: Interactions) -> _Pairs:
     ends = np.flatnonzero(last)
     counts = np.diff(ends, prepend=-1).astype(np.float32)
     if interactions.weights is not None and len(ends):
-        counts = np.add.reduceat(interactions.weights[order], np.concatenate([[0], ends[:-1] + 1]))
+        with np.errstate(over="ignore"):  # the next line finds it
+            counts = np.add.reduceat(interactions.weights[order], np.concatenate([[0], ends[:-1] + 1]))
+        in_single_precision(counts, lambda _: "what the weights of one user and item add up to")
     place = order[ends]
     return _Pairs(
         users=interactions.users[place],

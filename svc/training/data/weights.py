@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from svc.errors import WeightOutOfRange
 
 Weights = NDArray[np.float64]
 Event = float | Literal["exclude"]
@@ -32,6 +34,23 @@ def of_numbers(column: pd.Series) -> RowWeights:
     values = pd.to_numeric(plain, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
     usable = np.isfinite(values) & (values > 0.0)
     return RowWeights(np.where(usable, values, np.nan), np.zeros(len(values), dtype=bool), "bad_weights")
+
+
+def in_single_precision(values: NDArray[np.floating], name: Callable[[int], str]) -> NDArray[np.float32]:
+    """`values`, weights or sums of weights, as float32; `name` says which one stands at a place.
+
+    Raises WeightOutOfRange for the first that becomes infinite or 0.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        found = values.astype(np.float32, copy=False)
+    usable = np.isfinite(found) & (found > 0)
+    if not usable.all():
+        place = int(np.argmin(usable))
+        raise WeightOutOfRange(
+            f"{name(place)} is {values[place]:g}, and a model holds weights from 1e-45 to 3.4e+38: "
+            "rescale schema.weight_column, or cleansing.event_weights"
+        )
+    return found
 
 
 def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:

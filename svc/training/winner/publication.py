@@ -15,6 +15,7 @@ from svc.artifact.versions import Versions
 from svc.model import codec
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.training.winner.servable import require_servable
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,11 @@ def publish(
     """Write `model` with the header `head`. Without `move`, and while a hold stands, the pointer stays where it is.
 
     A recipe without `output.keep` or a `promotion` block gets no log of its own, and goes on with one that is there.
-    Raises ArtifactWriteError; then readers see what was there before.
+    Raises ModelNotServable and ArtifactWriteError; then readers see what was there before.
     """
     kid, key = keys.active
     payload = codec.encode(model)
+    require_servable(head, payload, name=loaded.recipe.name)
 
     def write(out: BinaryIO) -> Written:
         signature = settings.artifact_signature

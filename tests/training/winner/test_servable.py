@@ -1,0 +1,106 @@
+"""Nothing that a server would refuse is published: weights that no model can hold, and models that cannot answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from svc.recipe.load import LoadedRecipe
+from svc.training.winner import refit
+from tests.training.data.test_weights import DAY, SCHEMA
+from tests.training.test_run import Make, last, run, small_training
+
+OUTPUT = {"path": "out/small.svc", "versioning": "append_sha"}
+
+
+def _weighted(path: Path, weights: list[float]) -> Path:
+    """Thirty users with six items each; the first rows have these weights, all others 1."""
+    rng = np.random.default_rng(6)
+    rows = [(user, item) for user in range(30) for item in rng.choice(12, size=6, replace=False)]
+    rows.insert(1, rows[0])  # the first pair comes twice
+    lines = ["user_id,item_id,ts,w"]
+    for place, (user, item) in enumerate(rows):
+        weight = weights[place] if place < len(weights) else 1
+        lines.append(f"u{user},i{item},{1_600_000_000 + place * DAY},{weight}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+class Bad(NamedTuple):
+    """The weights of the first rows, and what becomes of them."""
+
+    weights: list[float]
+    dedup: str
+    training: Mapping[str, Any] = {}
+
+
+def recipe(make_recipe: Make, tmp_path: Path, bad: Bad) -> LoadedRecipe:
+    return make_recipe(
+        ratings=_weighted(tmp_path / "weights.csv", bad.weights),
+        schema={**SCHEMA, "weight_column": "w"},
+        cleansing={"dedup": bad.dedup},
+        training=small_training(algorithms=["CosineKNN"], n_trials=1, **bad.training),
+        output=OUTPUT,
+    )
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (Bad([1e39], "keep_first"), "user 'u0' and item "),
+        (Bad([3e38, 3e38], "sum"), "is 6e+38"),
+        (Bad([3e38, 3e38], "none"), "add up to is inf"),
+        (Bad([1e-46, 1e-46], "max"), "is 1e-46"),
+    ],
+    ids=["one weight", "a sum of weights", "a sum in the matrix", "nearly nothing"],
+)
+def test_weights_that_no_model_can_hold_end_a_training_with_their_name(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], bad: Bad, told: str
+) -> None:
+    """Exit 4 with the weight and the way out; the earlier artifact and its pointer stay, and nothing is added."""
+    assert run(recipe(make_recipe, tmp_path, Bad([1, 1], "sum"))).exit_code == 0
+    before = _files(tmp_path / "out")
+    assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
+    assert last(log)["code"] == "weight_out_of_range"
+    assert told in last(log)["error"]
+    assert "schema.weight_column" in last(log)["error"]
+    assert _files(tmp_path / "out") == before
+
+
+def test_a_half_life_that_leaves_nothing_of_a_weight_fails_its_trials(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """Other half-lives may still do; without any the training ends with exit 4, and the log has the reason."""
+    bad = Bad([1e-43, 1e-43], "max", {"time_decay": {"half_life": "12h"}})
+    assert run(recipe(make_recipe, tmp_path, bad)).exit_code == 4
+    (failed,) = [record for record in log if record["event"] == "trial_failed"]
+    assert "a weight after training.time_decay is " in failed["error"]
+
+
+def test_a_model_that_a_server_would_refuse_is_not_written(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The artifact passes the rehearsal of the server first: one item without a finite score is enough."""
+    loaded = recipe(make_recipe, tmp_path, Bad([1], "sum"))
+    assert run(loaded).exit_code == 0
+    before = _files(tmp_path / "out")
+    export = refit.to_scorer
+
+    def damaged(recommender: Any, class_name: str) -> Any:
+        scorer = export(recommender, class_name)
+        scorer.weights[:] = np.nan
+        return scorer
+
+    monkeypatch.setattr(refit, "to_scorer", damaged)
+    assert run(loaded).exit_code == 4
+    assert last(log)["code"] == "model_not_servable"
+    assert "rehearsal: " in last(log)["error"]
+    assert _files(tmp_path / "out") == before
