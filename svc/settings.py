@@ -188,6 +188,14 @@ class Settings:
         low=0,
         high=1_000_000,
     )
+    cached_answers_bytes: int = _var(
+        "SVC_CACHED_ANSWERS_BYTES",
+        16 * MIB,
+        _size,
+        "Memory for the kept answers and the questions that asked for them. 0: none are kept.",
+        low=0,
+        high=GIB,
+    )
     keep_alive_s: float = _var(
         "SVC_KEEP_ALIVE_SECONDS",
         75.0,

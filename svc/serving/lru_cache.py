@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -10,24 +11,32 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Recent(Generic[Key, Value]):
-    """At most `most` values; the one that was not used for the longest time goes first."""
+class LruCache(Generic[Key, Value]):
+    """At most `most` values, of at most `most_bytes` together; the least recently used goes first."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, most_bytes: float = math.inf) -> None:
         self._most = most
-        self._values: OrderedDict[Key, Value] = OrderedDict()
+        self._most_bytes = most_bytes
+        self._entries: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self.n_bytes = 0
 
     def get(self, key: Key) -> Value | None:
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        self._entries.move_to_end(key)
+        return entry[0]
 
-    def put(self, key: Key, value: Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._most:
-            self._values.popitem(last=False)
+    def put(self, key: Key, value: Value, size: int = 0) -> None:
+        """Keep `value`, which takes `size` bytes with its key."""
+        replaced = self._entries.pop(key, None)
+        if replaced is not None:
+            self.n_bytes -= replaced[1]
+        self._entries[key] = value, size
+        self.n_bytes += size
+        while self._entries and (len(self._entries) > self._most or self.n_bytes > self._most_bytes):
+            _, (_, gone) = self._entries.popitem(last=False)
+            self.n_bytes -= gone
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._entries)

@@ -17,7 +17,7 @@ from svc import events, logs
 from svc.errors import InvalidApiKey, MissingApiKey
 from svc.serving.api.access.api_keys import digest, is_well_formed
 from svc.serving.api.access.refusal_throttle import Slowing
-from svc.serving.lru_cache import Recent
+from svc.serving.lru_cache import LruCache
 
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024
@@ -53,8 +53,8 @@ class Authenticator:
         self._limiter = limiter
         self._log_each_bypass = log_each_bypass
         self._secret = secrets.token_bytes(32)
-        self._accepted: Recent[bytes, str] = Recent(ACCEPTED_KEYS)
-        self._seen: Recent[str, bool] = Recent(FIRST_SEEN_CLIENTS)
+        self._accepted: LruCache[bytes, str] = LruCache(ACCEPTED_KEYS)
+        self._seen: LruCache[str, bool] = LruCache(FIRST_SEEN_CLIENTS)
         self._refusals = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
 
     @property
@@ -68,7 +68,7 @@ class Authenticator:
     def replace(self, keys: dict[str, bytes]) -> None:
         """Replace the keys. Keys that were accepted before are checked again."""
         self._keys = keys
-        self._accepted = Recent(ACCEPTED_KEYS)
+        self._accepted = LruCache(ACCEPTED_KEYS)
 
     def kid_of(self, value: bytes) -> str | None:
         """The kid under which this key was accepted; None for one that was not, or was forgotten since."""

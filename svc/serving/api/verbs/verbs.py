@@ -36,7 +36,7 @@ from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
 from svc.serving.api.verbs.charges import charge_of
-from svc.serving.lru_cache import Recent
+from svc.serving.lru_cache import LruCache
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
@@ -46,6 +46,8 @@ INLINE_ITEMS = 100
 WORK_THREADS = 2
 CACHED_BYTES = 4096
 """Longer questions and answers are not kept."""
+ENTRY_BYTES = 512
+"""What a kept answer takes beside the bytes of the question and the answer: objects, and its place in the mapping."""
 
 SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest]] = {
     "recommend": RecommendRequest,
@@ -73,7 +75,9 @@ class Verbs:
         self._state = state
         self._work = trio.CapacityLimiter(WORK_THREADS)
         self._present = 0
-        self._known: Recent[tuple[int, str, bytes], Found] = Recent(state.settings.cached_answers)
+        self._known: LruCache[tuple[int, str, bytes], Found] = LruCache(
+            state.settings.cached_answers, state.settings.cached_answers_bytes
+        )
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route) -> Response:
@@ -145,7 +149,7 @@ class Verbs:
         if not isinstance(body, bytes) or max(len(body), len(found.encoded)) > CACHED_BYTES:
             return
         if not served.policy.timed:  # a rule may begin or end at any moment
-            self._known.put((served.number, verb, body), found)
+            self._known.put((served.number, verb, body), found, ENTRY_BYTES + len(body) + len(found.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> Found:
         asked, prepared = await self._parsed(SINGLE[verb], body, served)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -123,6 +125,35 @@ async def test_long_questions_and_long_answers_are_not_kept() -> None:
             await answered(client, long_question)
             assert len(await answered(client, long_answer)) > 4096
         assert ranked.ranked == 4
+
+
+async def test_the_memory_of_questions_and_answers_is_bounded() -> None:
+    """Counted with the question and what an entry takes beside it, as traced by the interpreter."""
+    most = 200_000
+    padded = {"user_id": "u3", "exclude_items": [f"unknown {number:04}" for number in range(100)]}
+    async with serving(Settings(cached_answers=10_000, cached_answers_bytes=most)) as (client, _):
+        await answered(client, {"user_id": "u3"})
+        gc.collect()
+        tracemalloc.start()
+        try:
+            for number in range(300):
+                await answered(client, {**padded, "limit": 1 + number % 50, "offset": number // 50})
+            gc.collect()
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        known = client.app._verbs._known
+        assert 0.8 * most < known.n_bytes <= most
+        assert 20 < len(known) < 300
+        assert kept < 2 * most, kept
+
+
+async def test_without_bytes_nothing_is_kept() -> None:
+    async with serving(Settings(cached_answers_bytes=0)) as (client, state):
+        ranked = counting(state)
+        for _ in range(2):
+            await answered(client, {"user_id": "u3"})
+        assert ranked.ranked == 2
 
 
 async def test_a_body_in_parts_is_known_once_all_of_it_has_come() -> None:
