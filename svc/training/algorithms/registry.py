@@ -200,6 +200,7 @@ _TABLE = (
             "top_k": IntDistribution(20, 1000, log=True),
         },
         threads="n_threads",
+        threads_change_bits=True,
     ),
     Algorithm(
         "EDLAERecommender",

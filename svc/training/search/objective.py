@@ -32,7 +32,7 @@ class Threads:
 
     @classmethod
     def choose(cls, wanted: int | None, *, available: int) -> Threads:
-        """`wanted` is the user's own number. iALS and BPR add floats in the order in which threads finish."""
+        """`wanted` is the user's own number. iALS, BPR and SLIM add floats in the order in which threads finish."""
         return cls(exact=wanted or 1, free=wanted or available)
 
 

@@ -1,0 +1,83 @@
+"""The same inputs give the same bytes, however many threads and worker processes share the work."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.model import codec
+from svc.recipe.algorithms import BLEND, BLENDED
+from svc.settings import Settings
+from svc.training.algorithms.registry import ALGORITHMS, search_space
+from svc.training.search.objective import Builder, Threads, refit_winner
+from svc.training.search.trials import TrialRecord
+from svc.training.winner.export import to_scorer
+from tests.training.test_run import Make, run
+
+N_USERS, N_ITEMS = 600, 80
+MISSING = set() if find_spec("lightfm") else {"BPRFMRecommender"}
+FAMILIES = [name for name in ALGORITHMS if name not in MISSING]
+BLENDS = [
+    (name, "CosineKNNRecommender" if name != "CosineKNNRecommender" else "RP3betaRecommender") for name in BLENDED
+]
+
+
+@cache
+def _interactions() -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+    """(users, items) weights of all sizes, whose sums depend on their order in the last bits, and their times."""
+    rng = np.random.default_rng(2)
+    matrix = sparse.random(N_USERS, N_ITEMS, 0.1, random_state=1, format="csr", dtype=np.float32)
+    matrix.data = rng.lognormal(0.0, 2.0, matrix.nnz).astype(np.float32)
+    times = sparse.csr_matrix((-rng.permutation(matrix.nnz), matrix.indices, matrix.indptr), shape=matrix.shape)
+    return matrix, times
+
+
+def _trial(name: str) -> TrialRecord:
+    space = search_space(name, n_users=N_USERS, n_items=N_ITEMS)
+    epochs = 3 if ALGORITHMS[name].epochs else None
+    return TrialRecord(0, name, dict(space.guesses[0]), "complete", 0.1, {}, epochs, 0.0)
+
+
+def _encoded(trial: TrialRecord) -> bytes:
+    """What is served of a model that is trained with as many threads as a machine of two cores has."""
+    matrix, times = _interactions()
+    builder = Builder(42, Threads.choose(None, available=2))
+    return b"".join(codec.encode(to_scorer(refit_winner(builder, trial, matrix, {}, times), trial.algorithm)))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_gives_the_same_bytes_with_two_threads(name: str) -> None:
+    """Five times, as threads do not always finish in another order."""
+    trial = _trial(name)
+    assert len({_encoded(trial) for _ in range(5)}) == 1
+
+
+@pytest.mark.parametrize("names", BLENDS, ids=lambda names: names[0])
+def test_a_blend_of_every_family_gives_the_same_bytes_with_two_threads(names: tuple[str, str]) -> None:
+    """The deviations by which it divides come from the same scores."""
+    parts = tuple(map(_trial, names))
+    trial = TrialRecord(2, BLEND, {"weights": dict.fromkeys(names, 0.5)}, "complete", 0.1, {}, None, 0.0, parts)
+    assert len({_encoded(trial) for _ in range(5)}) == 1
+
+
+def test_a_search_of_all_families_in_two_worker_processes_gives_the_same_bytes(make_recipe: Make) -> None:
+    """Payload, winner and the best trial of each family, with its score, are the same twice."""
+    names = [*FAMILIES, BLEND]
+    training: dict[str, Any] = {"algorithms": names, "n_trials": len(names), "parallelism": 2, "cutoff": 5}
+    found = []
+    for _ in range(2):
+        artifact = run(make_recipe(training=training)).artifact
+        assert artifact is not None
+        parsed = read_verified(artifact, development_keys(), Settings())[1]
+        best = parsed.header["tuning"]["best_per_algorithm"]
+        assert set(FAMILIES) <= set(best)
+        trials = {name: (trial["score"], trial["params"], trial["metrics"]) for name, trial in best.items()}
+        found.append((bytes(parsed.payload), parsed.header["best_params"], trials))
+    assert found[0] == found[1]
