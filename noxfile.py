@@ -23,9 +23,17 @@ CACHED = {"PYTHONDONTWRITEBYTECODE": None}
 
 
 def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> None:
-    """Compiled, because the tests start many processes, and where none may write bytecode each would compile it all."""
-    wanted = nox.project.dependency_groups(GROUPS, *groups)
-    session.install("-e", f".[{extras}]", *wanted, env={"UV_COMPILE_BYTECODE": "1"})
+    """Install what is not there yet: a session begins seconds sooner while pyproject.toml and the version stay.
+
+    Compiled, because the tests start many processes, and where none may write bytecode each would compile it all.
+    """
+    wanted = [f".[{extras}]", *nox.project.dependency_groups(GROUPS, *groups)]
+    installed = Path(session.virtualenv.location) / "installed.json"
+    sources = [Path(name).read_text(encoding="utf-8") for name in ("pyproject.toml", "svc/__init__.py")]
+    state = json.dumps([wanted, *sources])
+    if not installed.exists() or installed.read_text(encoding="utf-8") != state:
+        session.install("-e", *wanted, env={"UV_COMPILE_BYTECODE": "1"})
+        installed.write_text(state, encoding="utf-8")
     session.run("python", "-m", "compileall", "-q", "svc", silent=True)
 
 
@@ -33,7 +41,8 @@ def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> Non
 def tests(session: nox.Session) -> None:
     """The fast tests: no process of their own, no load, no network."""
     _install(session, "test")
-    workers = ("--numprocesses=auto", "--maxprocesses=4")
+    few = "-k" in session.posargs  # starting workers takes longer than most selections of tests
+    workers = () if few else ("--numprocesses=auto", "--maxprocesses=4")
     session.run(*PYTEST, *workers, "-m", "not integration and not system", *session.posargs, env=CACHED)
     logging.getLogger("nox").setLevel(logging.WARNING)  # pytest's closing line is the last one
 

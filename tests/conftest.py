@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import trio.testing
 from svc import logs
 from svc.events import Event
 from svc.serving.models import threads
+from tests.keyword_index import KeywordIndex
 
 # Examples have no deadline: the first one may import a library, and machines are busy.
 hypothesis.settings.register_profile("svc", deadline=None)
@@ -23,6 +25,20 @@ hypothesis.settings.load_profile("svc")
 
 SYSTEM_FOLDERS = (Path(__file__).parent / "e2e",)
 """Every test in these starts processes or simulates load."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(KeywordIndex(config))
+
+
+def pytest_collection() -> None:
+    """Collecting makes a million objects that stay: looking for garbage among them takes a sixth of its time."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

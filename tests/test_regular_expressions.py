@@ -8,6 +8,7 @@ without being listed here.
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import random
 import re
@@ -25,7 +26,6 @@ import svc
 
 SVC = Path(svc.__file__).parent
 USES = ("compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
-CALLED = frozenset(f"re.{use}" for use in USES)
 MADE_AT_RUN_TIME = {
     "svc.artifact.store_local": [r"\.movies\.svc\.[0-9a-f]{16}\.tmp"],
     "svc.artifact.store": [r"movies\.[0-9a-f]{8}\.svc"],
@@ -41,20 +41,29 @@ MOST_GROWTH = 30
 LEAST_S = 0.004
 """Below this a time says nothing; a quadratic expression takes a hundred times as long at the larger length."""
 
+IMPORTS_RE = re.compile(r"^\s*(?:from|import)\b.*\bre\b", re.MULTILINE)
+
 Pattern = re.Pattern[Any]
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def modules() -> list[tuple[str, ast.Module]]:
+    """Name and syntax tree of every module that imports from `re`, which includes every one that uses it."""
+    parsed = []
     for path in sorted(SVC.rglob("*.py")):
-        name = ".".join(("svc", *path.relative_to(SVC).with_suffix("").parts)).removesuffix(".__init__")
-        yield name, ast.parse(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if IMPORTS_RE.search(text):
+            name = ".".join(("svc", *path.relative_to(SVC).with_suffix("").parts)).removesuffix(".__init__")
+            parsed.append((name, ast.parse(text)))
+    return parsed
 
 
 def uses(tree: ast.Module) -> Iterator[ast.Call]:
     """Calls of the functions of `re`, however the module was imported."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in CALLED:
-            yield node
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr=use)) if use in USES:
+                yield node
 
 
 def constants_of(name: str) -> dict[str, Pattern]:

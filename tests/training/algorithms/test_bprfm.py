@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -9,7 +11,7 @@ from scipy import sparse
 from svc.training.search.fit import refit
 from svc.training.search.objective import Builder, Threads
 
-pytest.importorskip("lightfm")
+pytestmark = pytest.mark.skipif(find_spec("lightfm") is None, reason="lightfm comes with the extra `bprfm`")
 
 
 @pytest.mark.filterwarnings("ignore")
