@@ -77,5 +77,5 @@ def _available(
         return None
     from svc.serving.models.availability import ItemList, line_up, read_ids
 
-    listed = ItemList(read_ids(recipe, settings, variables), 0.0)
+    listed = ItemList(read_ids(recipe, settings, variables, len(item_ids)), 0.0)
     return line_up(serving.availability, listed, item_ids).items

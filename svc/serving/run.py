@@ -249,8 +249,17 @@ def _watcher(options: ServeOptions, state: ServerState, loader: Loader, lanes: t
         publisher=publisher,
         settings=settings,
         metrics=state.metrics,
-        lists=AvailabilityWatch(partial(read_ids, settings=settings, variables=loader.variables), publisher),
+        lists=AvailabilityWatch(partial(_read_list, state.registry, settings, loader.variables), publisher),
     )
+
+
+def _read_list(
+    registry: Registry, settings: Settings, variables: Mapping[str, str], loaded: LoadedRecipe
+) -> tuple[str, ...]:
+    """The ids of a recipe's list, bounded by the items of the model that is served."""
+    entry = registry.get(loaded.recipe.name)
+    n_items = len(entry.served.model.item_ids) if entry is not None and entry.served is not None else 0
+    return read_ids(loaded, settings, variables, n_items)
 
 
 def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 
@@ -50,3 +51,24 @@ def constant(value: str | None, count: int) -> pa.DictionaryArray:
 def empty(schema: pa.Schema) -> pa.Table:
     """A table of no rows."""
     return pa.Table.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
+    """Bytes of a column with every repeated text counted each time: a dictionary names it once."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    return sum(_expanded_bytes(chunk) for chunk in chunks)
+
+
+def _expanded_bytes(chunk: pa.Array) -> int:
+    if not pa.types.is_dictionary(chunk.type):
+        return int(chunk.nbytes)
+    sizes = _text_bytes(chunk.dictionary)
+    if sizes is None:
+        return int(chunk.indices.nbytes)
+    return int(chunk.indices.nbytes) + int(pc.sum(sizes.take(chunk.indices)).as_py() or 0)
+
+
+def _text_bytes(values: pa.Array) -> pa.Array | None:
+    """The length of each text; None for values that are none."""
+    is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
+    return pc.binary_length(values).cast(pa.int64()) if is_text else None

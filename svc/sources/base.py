@@ -20,6 +20,7 @@ from svc.errors import RecipeError
 from svc.recipe import problems
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
+from svc.sources.bounds import TableBounds
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +41,8 @@ class SourceContext:
     """What a source needs to know beside its own options.
 
     `columns` are those to read (None: all), `text_columns` the ids among them. `variables` are the SVC_RECIPE_*
-    ones. `progress` hears how many more rows were read, from the thread that calls `fetch`.
+    ones. `progress` hears how many more rows were read, from the thread that calls `fetch`. `bounds` are set where a
+    server reads: a source must not take the memory of a table beyond them.
     """
 
     base_dir: Path
@@ -50,6 +52,7 @@ class SourceContext:
     purpose: Purpose
     variables: Mapping[str, str]
     progress: Progress | None
+    bounds: TableBounds | None = None
 
 
 class DataSource(Protocol):

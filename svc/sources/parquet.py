@@ -114,20 +114,33 @@ class ParquetSource:
         texts = [name for name in columns if name in self._context.text_columns]
         kinds = [file.schema_arrow.field(name).type for name in texts]
         coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind)]
+        if self._context.bounds is not None:
+            coded = []  # each batch would bring the whole dictionary along, and count it
         file = pq.ParquetFile(
             found.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )
         builder.begin(part, pa.schema([file.schema_arrow.field(name) for name in columns]))
         return file, columns
 
+    def _batch_rows(self, file: pq.ParquetFile) -> int:
+        bounds = self._context.bounds
+        return _BATCH_ROWS if bounds is None else bounds.batch_rows(_largest_chunk(file))
+
     def _add(self, part: Part, found: DataFile, builder: TableBuilder) -> None:
         file, columns = self._begin(part, found, builder)
         expanded = 0
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+        for batch in file.iter_batches(batch_size=self._batch_rows(file), columns=columns):
             expanded += batch.nbytes
             if found.max_expanded is not None and expanded > found.max_expanded:
                 refuse_expansion(found.where, expanded, found.max_expanded, self._context)
             builder.add(batch.select(columns))
+
+
+def _largest_chunk(file: pq.ParquetFile) -> int:
+    """Bytes of the largest column chunk, uncompressed; no cell is larger."""
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+    sizes = (group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns))
+    return max(sizes, default=0)
 
 
 def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:

@@ -69,6 +69,7 @@ class TableBuilder:
         self._others: dict[str, list[pa.Array | pa.ChunkedArray]] = {}
         self._order: list[str] = []
         self.n_rows = 0
+        self._n_bytes = 0
 
     def begin(self, part: Part, schema: pa.Schema) -> None:
         """Say that the rows of one file follow, whose columns are those of `schema` beside its partitions.
@@ -84,7 +85,10 @@ class TableBuilder:
         self.add(arrow.empty(schema))
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Take the rows of `batch`. Raises DataSourceError for an id column that cannot be read as text."""
+        """Take the rows of `batch`.
+
+        Raises DataSourceError for an id column that cannot be read as text, SourceTooLarge above the bounds.
+        """
         self._order = self._order or self._in_order([*batch.schema.names, *self._hive])
         constants = [arrow.constant(value, batch.num_rows) for value in self._hive.values()]
         for name, column in zip([*batch.schema.names, *self._hive], [*batch.columns, *constants], strict=True):
@@ -93,6 +97,9 @@ class TableBuilder:
             else:
                 self._others.setdefault(name, []).append(column)
         self.n_rows += batch.num_rows
+        if self._context.bounds is not None:
+            self._n_bytes += sum(arrow.expanded_bytes(column) for column in batch.columns)
+            self._context.bounds.check(self.n_rows, self._n_bytes, self._source)
         if self._progress is not None:
             self._progress(batch.num_rows)
 

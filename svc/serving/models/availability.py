@@ -17,6 +17,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.threads import be_nice
 from svc.settings import Settings
+from svc.sources.bounds import TableBounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,14 +66,20 @@ def line_up(declared: Availability, listed: ItemList | None, item_ids: IdTable) 
     return Available(declared, items if declared.mode == "allow" else ~items, listed)
 
 
-def read_ids(recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> tuple[str, ...]:
-    """The distinct ids of the recipe's list, in order of first appearance. Blocks. Raises DataSourceError."""
+def read_ids(
+    recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
+) -> tuple[str, ...]:
+    """The distinct ids of the recipe's list, in order of first appearance, for a model of `n_items`. Blocks.
+
+    Raises DataSourceError, also for a list that is far larger than the model's items need.
+    """
     be_nice()
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from svc.sources.base import SourceContext, build_source
 
     assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
     declared = recipe.recipe.serving.availability
+    bounds = TableBounds.for_serving(n_items, 1)
     context = SourceContext(
         base_dir=recipe.base_dir,
         settings=settings,
@@ -81,6 +88,7 @@ def read_ids(recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, s
         purpose="metadata",
         variables=variables,
         progress=None,
+        bounds=bounds,
     )
     source = build_source(declared.source, context)
     fetch_arrow: Callable[[], pa.Table] | None = getattr(source, "fetch_arrow", None)
@@ -89,6 +97,7 @@ def read_ids(recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, s
         _require(declared.id_column, table.column_names)
         return tuple(text for text in table.column(declared.id_column).combine_chunks().dictionary.to_pylist() if text)
     frame = source.fetch()
+    bounds.check(len(frame), int(frame.memory_usage().sum()), "the list")  # of a plug-in that does not know them
     _require(declared.id_column, [str(name) for name in frame.columns])
     return tuple(str(text) for text in frame[declared.id_column].cat.categories if str(text))
 

@@ -17,6 +17,7 @@ from svc.model.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ids import IdTable
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
+from svc.sources.bounds import TableBounds
 
 if TYPE_CHECKING:
     import pandas
@@ -74,7 +75,8 @@ def load_metadata(
     fields = tuple(dict.fromkeys((*answered, *declared.filter_kinds)))
     if not fields:
         return ItemTables(None, None)
-    found = _fetch(declared, fields, recipe, settings, variables)
+    bounds = TableBounds.for_serving(len(item_ids), 1 + len(fields))
+    found = _fetch(declared, fields, bounds, recipe=recipe, settings=settings, variables=variables)
     missing = [name for name in fields if name not in found.names]
     if missing:
         logs.emit(events.METADATA_FIELD_MISSING, name=recipe.recipe.name, fields=missing)
@@ -100,6 +102,8 @@ def _filter_fields(declared: ItemMetadata, found: _Found, item_ids: IdTable, den
 def _fetch(
     declared: ItemMetadata,
     fields: tuple[str, ...],
+    bounds: TableBounds,
+    *,
     recipe: LoadedRecipe,
     settings: Settings,
     variables: Mapping[str, str],
@@ -117,15 +121,16 @@ def _fetch(
         purpose="metadata",
         variables=variables,
         progress=None,
+        bounds=bounds,
     )
     needed = (declared.id_column,) if lenient else (declared.id_column, *fields)
     try:
-        return _read(build_source(declared.source, context), needed, declared.id_column)
+        return _read(build_source(declared.source, context), needed, declared.id_column, bounds)
     except DataSourceError as error:
         raise MetadataError(f"item metadata: {error.message}") from error
 
 
-def _read(source: DataSource, needed: Sequence[str], id_column: str) -> _Found:
+def _read(source: DataSource, needed: Sequence[str], id_column: str, bounds: TableBounds) -> _Found:
     """Through Arrow where the source can: importing pandas takes as much memory as a small server."""
     fetch_arrow: Callable[[], pa.Table] | None = getattr(source, "fetch_arrow", None)
     if fetch_arrow is not None:
@@ -133,6 +138,7 @@ def _read(source: DataSource, needed: Sequence[str], id_column: str) -> _Found:
         _require(needed, table.column_names)
         return _of_arrow(table, id_column)
     frame = source.fetch()
+    bounds.check(len(frame), int(frame.memory_usage().sum()), "the table")  # of a plug-in that does not know them
     _require(needed, list(frame.columns))
     return _of_frame(frame, id_column)
 

@@ -106,7 +106,7 @@ class Watcher:
         async with trio.open_nursery() as nursery:
             for watched in self._watched.values():
                 nursery.start_soon(self._first_load, watched)
-            nursery.start_soon(self.lists.start)
+        await self.lists.start()  # after the models: how long a list may be depends on their items
         self.publisher.report_stubs()
 
     async def run(self) -> None:

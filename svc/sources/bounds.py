@@ -1,0 +1,52 @@
+"""How large a table may become that a server reads while it answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from svc.errors import SourceTooLarge
+
+LEAST_ROWS: Final = 1 << 20
+LEAST_BYTES: Final = 64 << 20
+"""What a table may have even if the model has few items."""
+TIMES_NEEDED: Final = 10
+BYTES_A_CELL: Final = 512
+_MOST_BATCH_ROWS: Final = 64 * 1024
+_LEAST_BATCH_ROWS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TableBounds:
+    """`max_rows` and `max_bytes` hold for what the file or query expands to, repeated rows included.
+
+    A small compressed file may stand for gigabytes, and whoever fills a source need not be who runs the server.
+    """
+
+    max_rows: int
+    max_bytes: int
+
+    @classmethod
+    def for_serving(cls, n_items: int, n_columns: int) -> TableBounds:
+        """Ten times what `n_items` rows of `n_columns` cells need, at 512 bytes a cell, and at least 64 MiB."""
+        needed = n_items * n_columns * BYTES_A_CELL
+        return cls(max(LEAST_ROWS, TIMES_NEEDED * n_items), max(LEAST_BYTES, TIMES_NEEDED * needed))
+
+    def check(self, n_rows: int, n_bytes: int, where: str) -> None:
+        """Raise SourceTooLarge above a bound."""
+        if n_rows > self.max_rows:
+            raise SourceTooLarge(
+                f"{where} has more than {self.max_rows} rows, ten times what the model's items need: "
+                "leave out rows that are not needed",
+                fields={"cap": self.max_rows},
+            )
+        if n_bytes > self.max_bytes:
+            raise SourceTooLarge(
+                f"{where} expands to more than {self.max_bytes} bytes, ten times what the model's items need: "
+                "leave out rows and fields that are not needed",
+                fields={"bytes_read": n_bytes, "cap": self.max_bytes},
+            )
+
+    def batch_rows(self, chunk_bytes: int) -> int:
+        """Rows to decode at a time where no cell is larger than `chunk_bytes`: a repeated cell costs a file nothing."""
+        return min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, self.max_bytes // max(1, chunk_bytes)))
