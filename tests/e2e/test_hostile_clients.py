@@ -35,6 +35,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def patient_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Waits for slow clients longer than any test takes on a busy machine."""
+    recipes = make_home(tmp_path_factory.mktemp("patient"), "shop", popularity_model(n_items=2000))
+    with Server(recipes, env={**ENV, "SVC_CLIENT_TIMEOUT_SECONDS": "60"}) as running:
+        yield running
+
+
 def connect(server: Server) -> socket.socket:
     address = urlsplit(server.url)
     client = socket.create_connection((address.hostname, address.port))
@@ -250,18 +258,18 @@ WEBSOCKET = UPGRADE + b"websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-
         "noise as WebSocket",
     ],
 )
-def test_no_packet_ends_the_server(server: Server, packets: list[bytes]) -> None:
+def test_no_packet_ends_the_server(patient_server: Server, packets: list[bytes]) -> None:
     """Protocols that the library below knows and trips over: their connection ends, and nothing else."""
-    with connect(server) as bystander, connect(server) as client:
+    with connect(patient_server) as bystander, connect(patient_server) as client:
         bystander.sendall(HEAD + b"Content-Length: 16\r\n\r\n")
         for packet in packets:
             with contextlib.suppress(OSError):  # it may be over before all is said
                 client.sendall(packet)
-            healthy(server)
+            healthy(patient_server)
         bystander.sendall(GOOD)
         assert bystander.recv(65536).startswith(b"HTTP/1.1 200")
         everything(client)
-    assert server.process.poll() is None
+    assert patient_server.process.poll() is None
 
 
 @pytest.mark.parametrize("rest", [b"\r\n", b"Content-Length: 5\r\n\r\nhello"], ids=["no body", "a body"])
