@@ -139,7 +139,7 @@ class ParquetSource:
 def _largest_chunk(file: pq.ParquetFile) -> int:
     """Bytes of the largest column chunk, uncompressed; no cell is larger."""
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-    sizes = (group.column(place).total_uncompressed_size for group in groups for place in range(group.num_columns))
+    sizes = (group.column(number).total_uncompressed_size for group in groups for number in range(group.num_columns))
     return max(sizes, default=0)
 
 
