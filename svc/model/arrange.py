@@ -75,7 +75,10 @@ class Arranged(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """A ranking by descending score. When `items` are only its beginning, `rest` returns all of it."""
+    """A ranking by descending score. When `items` are only its beginning, `rest` returns all of it, in any order.
+
+    With boosts the items may come in any order.
+    """
 
     items: Items
     scores: Scores
@@ -91,8 +94,9 @@ def arrange(
     chosen, early = _diverse(ordered, rules, wanted, similar)
     chosen += _continued(ordered.items, rules, chosen, wanted)
     if len(chosen) < wanted and not ordered.is_whole:
-        ordered = _ordered(_whole(found), rules.boosts)
-        chosen += _continued(ordered.items, rules, chosen, wanted)
+        first = ordered.items[chosen]
+        ordered = _valued(_whole(found), rules.boosts)
+        chosen = _selected(ordered, rules, _places(ordered.items, first), wanted)
     items, boosted = ordered.items[chosen].tolist(), ordered.is_boosted[chosen].tolist()
     reasons = [
         (*(("boosted",) if lifted else ()), *(("diversified",) if place in early else ()))
@@ -102,8 +106,8 @@ def arrange(
     return _with_pins(rows, rules.pins, pinned, wanted)
 
 
-class _Ordered(NamedTuple):
-    """Items by descending value: their score, or what the boosts make of it."""
+class _Valued(NamedTuple):
+    """Items with their values: the score, or what the boosts make of it."""
 
     items: Items
     scores: Scores
@@ -119,17 +123,39 @@ def _whole(found: Candidates) -> Candidates:
     return Candidates(items, scores, is_whole=True, rest=found.rest)
 
 
-def _ordered(found: Candidates, boosts: Sequence[Boost], most: int | None = None) -> _Ordered:
-    """The candidates in the order of their values; with boosts only the best `most` of them are sorted."""
+def _valued(found: Candidates, boosts: Sequence[Boost]) -> _Valued:
+    """The candidates in the order in which they stand."""
     items, scores = found.items, found.scores
     if not boosts or not len(items):
-        return _Ordered(items, scores, scores, np.zeros(len(items), dtype=np.bool_), found.is_whole)
+        return _Valued(items, scores, scores, np.zeros(len(items), dtype=np.bool_), found.is_whole)
     factors = _factors(items, boosts)
     values = (scores - min(0.0, float(scores.min()))) * factors
-    kept = np.arange(len(items)) if most is None else reaching(values, most)
-    kept = kept[np.lexsort((items[kept], -values[kept]))]
-    is_whole = found.is_whole and len(kept) == len(items)
-    return _Ordered(items[kept], scores[kept], values[kept], factors[kept] != 1.0, is_whole)
+    return _Valued(items, scores, values, factors != 1.0, found.is_whole)
+
+
+def _ordered(found: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
+    """The candidates by descending value; with boosts only the best `most` of them."""
+    valued = _valued(found, boosts)
+    if not boosts or not len(found.items):
+        return valued
+    kept = _best(valued, np.arange(len(found.items)), most)
+    is_whole = found.is_whole and len(kept) == len(found.items)
+    items, scores, values, is_boosted, _ = valued
+    return _Valued(items[kept], scores[kept], values[kept], is_boosted[kept], is_whole)
+
+
+def _best(valued: _Valued, places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """The `most` best of some places, and others of equal value, by descending value, ties by column."""
+    kept = places[reaching(valued.values[places], most)]
+    return kept[np.lexsort((valued.items[kept], -valued.values[kept]))]
+
+
+def _places(items: Items, some: Items) -> list[int]:
+    """Where some of the items stand, in the order of `some`."""
+    place_of = np.zeros(int(items.max(initial=0)) + 1, dtype=np.intp)
+    place_of[items] = np.arange(len(items))
+    places: list[int] = place_of[some].tolist()
+    return places
 
 
 def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
@@ -162,7 +188,7 @@ class _Counts:
 
 
 def _diverse(
-    ordered: _Ordered, rules: Rules, wanted: int, similar: Callable[[Items], Similar]
+    ordered: _Valued, rules: Rules, wanted: int, similar: Callable[[Items], Similar]
 ) -> tuple[list[int], set[int]]:
     """Indices of the items that diversity chooses from the pool, in order, and the set of those that it preferred to a
     more relevant item. Pinned items are part of the pool, so a pin does not change the relevance of the others.
@@ -202,6 +228,27 @@ def _continued(items: Items, rules: Rules, chosen: Sequence[int], wanted: int) -
         counts.take(place)
         found.append(place)
     return found
+
+
+def _selected(whole: _Valued, rules: Rules, chosen: list[int], wanted: int) -> list[int]:
+    """Indices of `wanted` items: those chosen already, then the best eligible ones of all, selected by partitions.
+
+    Items that are not eligible any more are left out before each partition, which is larger each time.
+    """
+    counts = _Counts(whole.items, rules)
+    for place in chosen:
+        counts.take(place)
+    most = POOL
+    while len(chosen) < wanted:
+        places = np.flatnonzero(counts.eligible)
+        if not len(places):
+            break
+        most = POOL_PER_ITEM * max(wanted - len(chosen), most)
+        for place in _best(whole, places, most).tolist():
+            if len(chosen) < wanted and counts.eligible[place]:
+                counts.take(place)
+                chosen.append(place)
+    return chosen
 
 
 def _relevance(values: Scores) -> Scores:

@@ -38,7 +38,7 @@ def arranged(query: Query, ranking: Ranking, n_items: int, similar: Callable[[It
         return ranking
 
     def whole() -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        (every,) = rank([query._replace(limit=n_items)])
+        (every,) = rank([query._replace(limit=n_items, unordered=True)])
         return every.items, every.scores
 
     asked = pool_of(query, n_items).limit

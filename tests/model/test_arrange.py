@@ -327,6 +327,21 @@ def test_a_boosted_question_sorts_few_items(monkeypatch: pytest.MonkeyPatch) -> 
     assert 0 < sum(counts) < 2_000
 
 
+def test_limits_that_reach_behind_the_pool_sort_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the labels of the best items are used up, the others are selected without a sort of all items."""
+    count = 20_000
+    model = factor_model(10, count, 8)
+    model.ready()
+    (first,) = model.rank([Query(limit=count, user=3)])
+    labels = np.array([f"v{place}" for place in range(count)], dtype=object)
+    labels[first.items[:500]] = "same"
+    field = LabelField.read("genres", "categorical", "|", labels.tolist(), count)
+    counts = counting_sorts(monkeypatch)
+    (shown,) = model.rank([Query(limit=20, user=3, rules=Rules(limits=(Limit(field, 2),)))])
+    assert shown.items.tolist() == [*first.items[:2].tolist(), *first.items[500:518].tolist()]
+    assert 0 < sum(counts) < 2_000
+
+
 @pytest.mark.parametrize("more", [{}, {"limits": (Limit(field_of(N_ITEMS), 3),)}, {"diversity": 0.5}])
 def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
     """The best are selected by a partition: sorting 100,000 candidates for ten items takes most of the time."""
