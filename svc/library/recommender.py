@@ -91,7 +91,7 @@ class Recommender:
         return self.model.user_ids.all()
 
     def items(self) -> list[str]:
-        """Ids of all items, in training order."""
+        """Ids of all items, the most chosen first; artifacts of earlier versions: in training order."""
         return self.model.item_ids.all()
 
     def recommend(

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from svc.model.explain import Because
 from svc.model.model import Model
-from svc.model.query import Interaction, Prepared, Ranking, Restriction
+from svc.model.query import Interaction, Prepared, Query, Ranking, Restriction
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 ALL = Restriction(explain=10**6)
@@ -51,6 +52,31 @@ def test_shares_and_the_rest_add_up_and_name_only_what_the_user_has(name: str) -
             sizes = [abs(share) for share in shares]
             assert sizes == sorted(sizes, reverse=True)
             assert {reason for reason, _ in because.reasons if isinstance(reason, int)} <= own
+
+
+def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
+    """Without a reason the score falls by its addend where each part keeps its deviation; else it may even rise."""
+    model = family("blend")
+    parts, weights = (model.scorer.factors, *model.scorer.sums), model.scorer.weights  # type: ignore[attr-defined]
+    chosen = np.array([2, 5, 9, 30], dtype=np.int32)
+
+    def scores(scorer: Any, items: NDArray[np.int32]) -> NDArray[np.float64]:
+        (ranking,) = scorer.rank([Query(limit=N_ITEMS, seeds=items, include_seen=True)], model.history)
+        return np.asarray(ranking.scores[np.argsort(ranking.items)])
+
+    deviations = [scores(part, chosen).std() for part in parts]
+    found = model.scorer.contributions(Query(limit=1, seeds=chosen), model.history, np.arange(N_ITEMS, dtype=np.int32))
+    assert found is not None
+    whole, rises = scores(model.scorer, chosen), 0
+    for place in range(len(chosen)):
+        fewer = np.delete(chosen, place)
+        fixed = sum(w * scores(part, fewer) / d for part, w, d in zip(parts, weights, deviations, strict=True))
+        np.testing.assert_allclose(whole - found.of_columns[:, place], fixed, atol=1e-9)
+        is_strongest = np.abs(found.of_columns).argmax(axis=1) == place
+        rises += np.count_nonzero(
+            is_strongest & (found.of_columns[:, place] > 0) & (scores(model.scorer, fewer) > whole)
+        )
+    assert rises
 
 
 @pytest.mark.parametrize("name", SUMS)

@@ -107,7 +107,11 @@ class BlendScorer(Stored):
         return [rankings[place] for place in range(len(queries))]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
-        """The contributions of every part, each multiplied by that part's share of the score."""
+        """The contributions of every part, times its weight and divided by its deviation for the whole profile.
+
+        The deviations are held fixed: those of a profile without one of its items would be others, so that removing the
+        strongest reason may even raise a score.
+        """
         if self.factors is not None and (query.user_features is not None or query.seed_features):
             return self.factors.contributions(query, history, items)
         rows, _ = profile(query, history)

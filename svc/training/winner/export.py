@@ -7,7 +7,7 @@ everything else in them (training matrices, gradients, transposed copies, thread
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,33 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.popularity import PopularityScorer
+from svc.model.recommenders.popularity import PopularityScorer, by_count
 from svc.recipe.algorithms import BLEND, TRANSITIONS
 from svc.training.search.blended import BlendedRecommender
 
+Columns = NDArray[np.int32] | slice
+"""The training column of each column of the model."""
+AS_TRAINED: Final = slice(None)
 
-def to_scorer(recommender: Any, class_name: str) -> Scorer:
-    """What is served of a trained `recommender`.
+
+def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
+    """Columns of the training matrix by descending number of users who chose them, ties in training order.
+
+    A model holds its items in this order. Every ranking puts the lower column first among equal scores, so the more
+    chosen item comes first without a second key in any scan. Models of earlier versions hold theirs in training order.
+    """
+    return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
+
+
+def reordered(X: Any, columns: Columns) -> Any:  # noqa: N803
+    """The training matrix with its items in the order of `columns`."""
+    matrix = X.tocsr()[:, columns]
+    matrix.sort_indices()
+    return matrix
+
+
+def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
+    """What is served of a trained `recommender`, its items in the order of `columns`.
 
     Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
     trained but cannot place anyone.
@@ -39,7 +59,7 @@ def to_scorer(recommender: Any, class_name: str) -> Scorer:
         make = _SCORERS[class_name]
     except KeyError:
         raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
-    return make(recommender)
+    return make(recommender, columns)
 
 
 def export(
@@ -69,9 +89,10 @@ def assemble(
 ) -> Model:
     """The model of a `scorer`, ready to answer and to be encoded.
 
-    `X` is the training matrix, (n_users, n_items) CSR; with `keep_values` its values are kept also for scorers that do
-    not read them, for requests that add to a history. `hidden`, of the same shape, has what users are never shown.
-    `cold` answers for features and seeds instead of `scorer`. `features` are kept only where one of them can use them.
+    `X` is the training matrix, (n_users, n_items) CSR, with its items as in `scorer`; with `keep_values` its
+    values are kept also for scorers that do not read them, for requests that add to a history. `hidden`, of the same
+    shape, has what users are never shown. `cold` answers for features and seeds instead of `scorer`. `features` are
+    kept only where one of them can use them.
     """
     asked = cold or scorer
     placed = asked.feature_dim("user") or asked.feature_dim("item")
@@ -109,12 +130,16 @@ def _float32(values: Any, what: str) -> NDArray[np.float32]:
     """A float32 copy in C order. Raises TrainingError where a value is not finite, or too large for float32."""
     with np.errstate(over="ignore"):
         array = np.array(values, dtype=np.float32, order="C")
+    return _finite(array, what)
+
+
+def _finite(array: NDArray[np.float32], what: str) -> NDArray[np.float32]:
     if not np.isfinite(array).all():
         raise TrainingError(f"the trained {what} are not finite numbers; search again with stronger regularization")
     return array
 
 
-def _ials(recommender: Any) -> Scorer:
+def _ials(recommender: Any, columns: Columns) -> Scorer:
     """User and item vectors, and what the objective says about a user or item that was not in training."""
     core = recommender.trainer_as_ials.core_trainer
     has_mean = bool(getattr(recommender, "has_mean", False))
@@ -134,7 +159,9 @@ def _ials(recommender: Any) -> Scorer:
     )
     _check_least_squares(least_squares)
     return IALSScorer(
-        _float32(core.user, "user vectors"), FactorIndex.build(_float32(core.item, "item vectors")), least_squares
+        _float32(core.user, "user vectors"),
+        FactorIndex.build(_float32(core.item, "item vectors")[columns]),
+        least_squares,
     )
 
 
@@ -164,45 +191,54 @@ def _check_least_squares(least_squares: LeastSquares) -> None:
             )
 
 
-def _svd(recommender: Any) -> Scorer:
+def _svd(recommender: Any, columns: Columns) -> Scorer:
     """The projections of the users, the item vectors, and what these are multiplied by in a history."""
-    scales = recommender.history_scales_
+    scales = recommender.history_scales_[columns]
     return SVDScorer(
         _float32(recommender.z, "user vectors"),
-        FactorIndex.build(_float32(recommender.items_, "item vectors")),
+        FactorIndex.build(_float32(recommender.items_, "item vectors")[columns]),
         None if (scales == 1).all() else _float32(scales, "item scales"),
     )
 
 
-def _bprfm(recommender: Any) -> Scorer:
+def _bprfm(recommender: Any, columns: Columns) -> Scorer:
     """Embeddings, and item biases as one more component. User biases do not change an order; gradients are dropped."""
     machine = recommender.fm
     items = np.column_stack([machine.item_embeddings, machine.item_biases])
     return BPRScorer(
-        _float32(machine.user_embeddings, "user vectors"), FactorIndex.build(_float32(items, "item vectors"))
+        _float32(machine.user_embeddings, "user vectors"), FactorIndex.build(_float32(items, "item vectors")[columns])
     )
 
 
-def _neighbours(recommender: Any) -> Scorer:
-    weights = recommender.W.tocsr()
+def _neighbours(recommender: Any, columns: Columns) -> Scorer:
+    weights = recommender.W.tocsr()[columns]
+    places = np.empty(weights.shape[1], dtype=weights.indices.dtype)
+    places[columns] = np.arange(len(places))
+    weights.indices = places[weights.indices]
+    weights.has_sorted_indices = False
     weights.sort_indices()
     return NeighbourScorer(
         _offsets(weights.indptr), weights.indices.astype(np.int32), _float32(weights.data, "item weights")
     )
 
 
-def _dense_slim(recommender: Any) -> Scorer:
-    return DenseWeightsScorer(_float32(recommender.W, "item weights"))
+def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
+    trained = recommender.W
+    weights = np.empty(trained.shape, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):
+            row[:] = trained[source][columns]  # row by row: the weights may take most of the memory
+    return DenseWeightsScorer(_finite(weights, "item weights"))
 
 
-def _popularity(recommender: Any) -> Scorer:
-    return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel())
+def _popularity(recommender: Any, columns: Columns) -> Scorer:
+    return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel()[columns])
 
 
-def _blend(recommender: BlendedRecommender) -> Scorer:
+def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
     """The scorers of the parts, the one of factors first, and their weights in that order."""
     parts = [
-        (to_scorer(trained, trial.algorithm), weight)
+        (to_scorer(trained, trial.algorithm, columns), weight)
         for trained, trial, weight in zip(recommender.trained, recommender.trials, recommender.weights, strict=True)
     ]
     factors = [(part, weight) for part, weight in parts if isinstance(part, IALSScorer | SVDScorer)]
@@ -211,11 +247,11 @@ def _blend(recommender: BlendedRecommender) -> Scorer:
         factors[0][0] if factors else None,
         [part for part, _ in sums],
         [weight for _, weight in factors + sums],
-        to_history(recommender.matrix, with_values=True),
+        to_history(reordered(recommender.matrix, columns), with_values=True),
     )
 
 
-_SCORERS: Mapping[str, Callable[[Any], Scorer]] = {
+_SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
     "IALSRecommender": _ials,
     "CosineKNNRecommender": _neighbours,
     "RP3betaRecommender": _neighbours,

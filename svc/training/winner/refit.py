@@ -20,7 +20,7 @@ from svc.training.search.blended import FACTORS
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord
-from svc.training.winner.export import assemble, to_history, to_scorer
+from svc.training.winner.export import assemble, most_chosen_first, reordered, to_history, to_scorer
 
 EVERYTHING = "everything"
 KNOWN_USERS = "known users"
@@ -47,9 +47,14 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     matrix = task.matrix(best.params)
-    scorer, seconds = _trained(task, best, matrix)
+    recommender, seconds = _trained(task, best, matrix)
     if task.data.sample is not None:
         matrix = task.matrix(best.params, everybody=True)
+    columns = most_chosen_first(matrix)
+    matrix = reordered(matrix, columns)
+    scorer = to_scorer(recommender, best.algorithm, columns)
+    del recommender
+    if task.data.sample is not None:
         place_everybody(scorer.factors if isinstance(scorer, BlendScorer) else scorer, matrix, task.data.sample.rows)
         if isinstance(scorer, BlendScorer):
             scorer.measure(to_history(matrix, with_values=True))
@@ -59,7 +64,8 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
     if best.parts:
         parts = blend_parts(best, scorer)
     if aware is not None and aware is not best and aware not in best.parts:
-        placing, seconds = _trained(task, aware, task.matrix(aware.params))
+        recommender, seconds = _trained(task, aware, task.matrix(aware.params))
+        placing = to_scorer(recommender, aware.algorithm, columns)
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
         parts = parts or [part(best, scorer, EVERYTHING)]
@@ -67,14 +73,15 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
         logs.emit(
             events.COLD_START_PART_TRAINED, recommender=aware.algorithm, score=aware.score, bytes=parts[-1]["bytes"]
         )
+    hidden = interactions.hidden_matrix()
     model = assemble(
         scorer,
         user_ids=interactions.user_ids,
-        item_ids=interactions.item_ids,
+        item_ids=[interactions.item_ids[column] for column in columns.tolist()],
         X=matrix,
         features=None if aware is None else task.data.feature_state,
         cold=cold,
-        hidden=interactions.hidden_matrix(),
+        hidden=None if hidden is None else reordered(hidden, columns),
         keep_values=interactions.weights is not None or HALF_LIFE in best.params,
     )
     return FinalModel(matrix, model, parts, aware, seconds)
@@ -107,11 +114,11 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
     return found
 
 
-def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> tuple[Scorer, float]:
+def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> tuple[Any, float]:
     started = time.monotonic()
     times = task.data.trained.latest() if task.loaded.recipe.training.trains_on_times else None
     recommender = refit_winner(task.builder, trial, matrix, task.features, times)
-    return to_scorer(recommender, trial.algorithm), time.monotonic() - started
+    return recommender, time.monotonic() - started
 
 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:

@@ -32,7 +32,7 @@ from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.features import fit_side
 from svc.training.search.blended import BlendedRecommender
 from svc.training.search.trials import TrialRecord
-from svc.training.winner.export import export
+from svc.training.winner.export import assemble, export, most_chosen_first, reordered, to_scorer
 
 N_USERS, N_ITEMS = 90, 60
 
@@ -87,6 +87,35 @@ def test_known_users_score_as_in_irspack(name: str, counts: bool) -> None:
     rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
     found = np.array([scores_by_column(ranking) for ranking in rankings])
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", RECOMMENDERS)
+def test_items_in_another_order_keep_their_scores(name: str) -> None:
+    """The most chosen first: the scores are those of irspack, of known users and of new histories."""
+    matrix = interactions(counts=True)[:, ::-1].tocsr()
+    recommender = trained(name, matrix)
+    columns = most_chosen_first(matrix)
+    counts = np.diff(matrix.tocsc().indptr)
+    assert columns.tolist() == sorted(range(N_ITEMS), key=lambda column: (-counts[column], column))
+    model = assemble(
+        to_scorer(recommender, name, columns),
+        user_ids=ids("u", N_USERS),
+        item_ids=[f"i{column}" for column in columns],
+        X=reordered(matrix, columns),
+        features=None,
+    )
+    expected = np.asarray(recommender.get_score_remove_seen(np.arange(N_USERS)))[:, columns]
+    rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
+    found = np.array([scores_by_column(ranking) for ranking in rankings])
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-6)
+    plain = exported(name, recommender, matrix)
+    for seeds in ([3], [1, 4, 9]):
+        own = np.flatnonzero(np.isin(columns, seeds)).astype(np.int32)
+        (there,), (here,) = (
+            one.rank([Query(limit=N_ITEMS, seeds=rows, include_seen=True)])
+            for one, rows in ((plain, np.array(seeds, dtype=np.int32)), (model, own))
+        )
+        np.testing.assert_allclose(scores_by_column(here), scores_by_column(there)[columns], rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", [name for name in RECOMMENDERS if name != "IALSRecommender"])

@@ -224,7 +224,7 @@ class ItemDescription(BaseModel):
 
 
 class FoundItems(_Answer):
-    """An item of exactly the searched id first, then others in training order."""
+    """An item of exactly the searched id first, then the others, the most chosen first."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
@@ -233,7 +233,7 @@ class FoundItems(_Answer):
 
 
 class Somebody(_Answer):
-    """One user of the training data, and the first items of their history in training order."""
+    """One user of the training data, and the most chosen items of their history."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]

@@ -76,6 +76,7 @@ export function named(item) {
 export function ranking(body, ms, asked = {}, before = null) {
   const { items, ignored_features: ignored, ignored_items: unknown, profile, fallback } = body;
   const short = items.length < asked.limit;
+  const strangers = items.filter((item) => item.score === 0).length;
   return [
     el("p", { class: "muted" }, `${items.length} ${items.length === 1 ? "item" : "items"} of ${body.recipe} in ${ms.toFixed(0)} ms by model `,
       el("code", { title: body.model_version }, body.model_version.slice(7, 19)), ", request ", el("code", {}, body.request_id)),
@@ -86,6 +87,8 @@ export function ranking(body, ms, asked = {}, before = null) {
     short && el("p", { class: "note" }, asked.filter ? "The page is short because no more items satisfy the filter."
       : "The page is short because no more items may be shown: the recipe's own filter, its list of available items, or the size "
         + "of the catalogue."),
+    strangers > 0 && el("p", { class: "note" }, `${strangers} of ${items.length} items ${strangers === 1 ? "has" : "have"} score 0: `
+      + `nothing that the model learned links them to this ${asked.seed_items ? "request" : "user"}.`),
     before ? sideBySide(before, items, asked) : list(items, asked),
   ].filter(Boolean);
 }

@@ -1,0 +1,28 @@
+"""A model that an earlier version trained answers the same bytes for ever: its ties stay in training order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import cast
+
+from svc.model import codec
+from svc.model.model import Model
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+def test_a_model_whose_items_stand_in_training_order_keeps_it_among_equal_scores() -> None:
+    """Item by item and bit by bit, alone and in a batch; more than half of the items score 0."""
+    model = cast(Model, codec.decode(memoryview((RECORDED / "in_training_order.payload").read_bytes())))
+    model.ready()
+    recorded = json.loads((RECORDED / "in_training_order.json").read_text())
+    queries = [
+        model.prepare_recommend(user_id=user, user_features=None, limit=model.n_items).query for user in recorded
+    ]
+    alone = [model.rank([query])[0] for query in queries]
+    for rankings in (alone, model.rank(queries)):
+        for ranking, answer in zip(rankings, recorded.values(), strict=True):
+            items = [model.item_ids.at(column) for column in ranking.items.tolist()]
+            assert [[item, score.hex()] for item, score in zip(items, ranking.scores.tolist(), strict=True)] == answer
+    assert any(score == (0.0).hex() for answer in recorded.values() for _, score in answer[:-10])
