@@ -38,11 +38,10 @@ class Judged:
     metrics: dict[str, float]
     rankings: list[list[int]]
     truth: sparse.csr_matrix
-    weighted: bool = False
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
         """(judged,) scores of each judged user, whose mean `metrics` has."""
-        return user_scores(self.rankings, self.truth, weighted=self.weighted)[metric]
+        return user_scores(self.rankings, self.truth)[metric]
 
 
 class Evaluation:
@@ -51,16 +50,16 @@ class Evaluation:
     `heldout` is (v, items), one row for each validation user, and row r of it belongs to row `offset + r` of the
     training matrix. Users without held-out items count for nothing. Ties in scores are broken by a random order of
     each user that `seed` decides and the data does not (see ties.py). With `weighted` the values of `heldout` count
-    in the metrics of PER_USER; without it all held-out items count alike.
+    in the metrics of PER_USER; without it they become 1, so that no figure about them can count otherwise.
     """
 
     def __init__(
         self, heldout: sparse.csr_matrix, *, offset: int, cutoff: int, seed: int = 0, weighted: bool = False
     ) -> None:
-        self.heldout = heldout
+        self.weighted = weighted
+        self.heldout = self._counted(heldout)
         self.offset = offset
         self.cutoff = cutoff
-        self.weighted = weighted
         self._ties = TieOrder(heldout.shape[0], heldout.shape[1], seed)
 
     def sample(self, n_users: int, seed: int) -> Evaluation:
@@ -78,8 +77,17 @@ class Evaluation:
     def of(self, heldout: sparse.csr_matrix) -> Evaluation:
         """The same judgement by other held-out items, with the rows and columns of these."""
         other = copy.copy(self)
-        other.heldout = heldout
+        other.heldout = self._counted(heldout)
         return other
+
+    def _counted(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
+        """`heldout` with the values by which its items count."""
+        if self.weighted or (heldout.data == 1).all():
+            return heldout
+        counted = heldout.copy()
+        counted.eliminate_zeros()
+        counted.data = np.ones_like(counted.data)
+        return counted
 
     @property
     def judged(self) -> NDArray[np.int64]:
@@ -90,7 +98,7 @@ class Evaluation:
     def judge(self, scorer: Scorer, seen: sparse.csr_matrix) -> Judged:
         """Rank once, and return rankings and metrics. `seen` is the training matrix; its items are not recommended."""
         rankings = self.rankings(scorer, seen)
-        return Judged(self._metrics(rankings), rankings, self.heldout[self.judged], self.weighted)
+        return Judged(self._metrics(rankings), rankings, self.heldout[self.judged])
 
     def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
         """All METRICS at the cutoff."""
@@ -106,9 +114,7 @@ class Evaluation:
         return {
             cutoff: {
                 name: round(float(scores.mean()), _SCORE_DIGITS)
-                for name, scores in user_scores(
-                    [ranking[:cutoff] for ranking in rankings], truth, weighted=self.weighted
-                ).items()
+                for name, scores in user_scores([ranking[:cutoff] for ranking in rankings], truth).items()
             }
             for cutoff in cutoffs
         }
@@ -119,9 +125,8 @@ class Evaluation:
         n_items = self.heldout.shape[1]
         found = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
         found["catalog_coverage"] = found["appeared_item"] / n_items
-        if self.weighted:
-            scores = user_scores(rankings, self.heldout[self.judged], weighted=True)
-            found.update({name: values.mean() for name, values in scores.items()})
+        scores = user_scores(rankings, self.heldout[self.judged])
+        found.update({name: values.mean() for name, values in scores.items() if len(values)})
         return {name: round(float(found[name]), _SCORE_DIGITS) for name in METRICS}
 
     def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:

@@ -45,14 +45,12 @@ class Change:
         return self.low > 0.0 or self.high < 0.0
 
 
-def user_scores(
-    rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix, *, weighted: bool = False
-) -> dict[str, Vector]:
+def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> dict[str, Vector]:
     """(users,) each metric of PER_USER for every ranking; row u of `truth`, (users, items), has what u chose.
 
-    The definitions are irspack's: a perfect ranking of as many items as were recommended has an ndcg of 1, map
-    divides by all chosen items. With `weighted` each chosen item counts by its value in `truth`, in the gains of ndcg
-    and in the sums that recall and map divide; otherwise each counts 1.
+    Whoever scores rankings does it here. The definitions are irspack's: a perfect ranking of as many items as were
+    recommended has an ndcg of 1, map divides by all chosen items. Each chosen item counts by its value in `truth`, in
+    the gains of ndcg and in the sums that recall and map divide; an Evaluation sets them to 1 where items count alike.
     """
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
     n_users, width = len(lengths), max(int(lengths.max(initial=0)), 1)
@@ -60,38 +58,39 @@ def user_scores(
     places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     items = np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64, count=len(rows))
     gains = np.zeros((n_users, width))
-    gains[rows, places] = _worth(truth, rows, items, weighted=weighted)
+    gains[rows, places] = _worth(truth, rows, items)
     hits = (gains > 0).astype(np.float64)
-    total = np.asarray(truth.sum(axis=1)).ravel() if weighted else np.diff(truth.indptr)
+    total = np.bincount(_owners(truth), weights=truth.data, minlength=n_users)
     total = np.maximum(total, np.finfo(np.float64).tiny)
     discounts = 1.0 / np.log2(np.arange(width) + 2.0)
     precision = np.cumsum(hits, axis=1) / np.arange(1, width + 1)
     return {
-        "ndcg": gains @ discounts / np.maximum(_ideal(truth, lengths, discounts, weighted=weighted), 1e-300),
+        "ndcg": gains @ discounts / np.maximum(_ideal(truth, lengths, discounts), 1e-300),
         "map": (precision * gains).sum(axis=1) / total,
         "recall": gains.sum(axis=1) / total,
         "hit": hits.max(axis=1),
     }
 
 
-def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.int64], *, weighted: bool) -> Vector:
+def _owners(truth: sparse.csr_matrix) -> NDArray[np.int64]:
+    """(entries,) the row of each entry."""
+    return np.repeat(np.arange(truth.shape[0], dtype=np.int64), np.diff(truth.indptr))
+
+
+def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Vector:
     """(n,) what each item is worth to the user of the row beside it: 0 where it was not chosen."""
     n_items = truth.shape[1]
-    owners = np.repeat(np.arange(truth.shape[0], dtype=np.int64), np.diff(truth.indptr))
-    chosen, wanted = owners * n_items + truth.indices, rows * n_items + items
-    if not weighted:
-        return np.isin(wanted, chosen).astype(np.float64)
+    chosen, wanted = _owners(truth) * n_items + truth.indices, rows * n_items + items
+    if not len(chosen):
+        return np.zeros(len(wanted))
     order = np.argsort(chosen)
     places = order[np.minimum(np.searchsorted(chosen, wanted, sorter=order), len(order) - 1)]
     return np.where(chosen[places] == wanted, truth.data[places], 0.0).astype(np.float64)
 
 
-def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vector, *, weighted: bool) -> Vector:
+def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vector) -> Vector:
     """(users,) the gain of the best ranking of as many items as were recommended."""
-    n_true = np.diff(truth.indptr)
-    if not weighted:
-        return np.asarray(np.concatenate([[0.0], np.cumsum(discounts)])[np.minimum(n_true, lengths)])
-    rows = np.repeat(np.arange(truth.shape[0]), n_true)
+    rows = _owners(truth)
     best_first = np.lexsort((-truth.data, rows))
     places = np.arange(len(rows)) - truth.indptr[rows]
     counts = places < lengths[rows]

@@ -78,15 +78,17 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
     draws, and `intervals` of the training's metric for each of the three and for the model's lead over popularity.
     """
     axis = 0 if side == "user" else 1
-    chosen = task.loaded.recipe.training
+    chosen, chosen_by = task.loaded.recipe.training, task.matrix({})  # a choice counts whole, however old it is
     measured: list[Measured] = []
     n_held = n_interactions = cutoff = 0
     for place, held in enumerate(_draws(matrix.shape[axis], chosen.split.seed, axis)):
-        truth = (matrix[held] if side == "user" else matrix[:, held]).tocsr()
+        truth = (chosen_by[held] if side == "user" else chosen_by[:, held]).tocsr()
         if not truth.nnz:
             continue
         cutoff = min(chosen.cutoff, truth.shape[1])
-        judge = Evaluation(truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + place)
+        judge = Evaluation(
+            truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + place, weighted=chosen.weighted_metric
+        )
         try:
             measured.append(_measure(side, task, winner, matrix, held=held, judge=judge))
         except FeatureRidgeFailed:

@@ -62,7 +62,7 @@ def measure_variety(winner: Winner, evaluation: Evaluation, seen: sparse.csr_mat
     for items, scores in judged.pools(winner.scorer, seen, Rules(diversity=1.0).pool(judged.cutoff)):
         _arrange_all(items, scores, winner.served.similar, judged.cutoff, found)
     truth = judged.heldout[judged.judged]
-    rows = [_row(value, lists, truth, judged, seed) for value, lists in found.items()]
+    rows = [_row(value, lists, truth, seed) for value, lists in found.items()]
     return {"n_users": len(judged.judged), "values": rows}
 
 
@@ -88,8 +88,8 @@ def _arrange_all(
         lists.add(items, [place_of[column] for column in shown.items.tolist()], to_pool)
 
 
-def _row(value: float, lists: _Lists, truth: sparse.csr_matrix, judged: Evaluation, seed: int) -> dict[str, Any]:
-    scores = user_scores(lists.rankings, truth, weighted=judged.weighted)["ndcg"]
+def _row(value: float, lists: _Lists, truth: sparse.csr_matrix, seed: int) -> dict[str, Any]:
+    scores = user_scores(lists.rankings, truth)["ndcg"]
     covered = len({item for ranking in lists.rankings for item in ranking})
     return {
         "diversity": value,

@@ -127,7 +127,7 @@ def test_weights_are_split_with_their_pairs() -> None:
 def test_weighted_metrics_by_hand() -> None:
     """Two chosen items of weight 3 and 1, of which the second place finds the heavier."""
     truth = sparse.csr_matrix(np.array([[0, 3.0, 1.0, 0]]))
-    found = user_scores([[0, 1, 3]], truth, weighted=True)
+    found = user_scores([[0, 1, 3]], truth)
     gain = 3 / np.log2(3)
     assert found["recall"].tolist() == [0.75]
     assert found["hit"].tolist() == [1.0]
@@ -141,7 +141,7 @@ def test_weights_of_one_change_no_metric() -> None:
     truth = sparse.csr_matrix((rng.random((60, 30)) < 0.2).astype(float) * 2.5)
     truth = truth[np.diff(truth.indptr) > 0]
     rankings = [rng.permutation(30)[: rng.integers(0, 12)].tolist() for _ in range(truth.shape[0])]
-    plain, weighted = user_scores(rankings, truth), user_scores(rankings, truth, weighted=True)
+    plain, weighted = user_scores(rankings, (truth > 0).astype(float)), user_scores(rankings, truth)
     for name, scores in plain.items():
         np.testing.assert_allclose(weighted[name], scores, atol=1e-12)
 
