@@ -145,7 +145,7 @@ def test_help_loads_nothing_heavy() -> None:
         "irspack",
         "trio",
         "quart",
-        "hypercorn",
+        "h2",
         "pydantic",
         "sqlalchemy",
         "httpx",

@@ -284,6 +284,7 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
         idle_s=settings.keep_alive_s,
         unread_s=settings.client_timeout_s,
         drain_s=settings.drain_s,
+        http2=settings.http2,
     )
     await server.serve(Application(state), listener, limits, until=partial(_take_leave, stop, state, listener.dup()))
 

@@ -75,7 +75,7 @@ def test_help_needs_none_of_the_heavy_libraries() -> None:
         "optuna",
         "sqlalchemy",
         "quart",
-        "hypercorn",
+        "h2",
         "httpx",
         "pydantic",
     }

@@ -9,8 +9,8 @@ import trio
 
 from svc import events, logs
 from svc.errors import ApiError
-from svc.serving.transport import http2
 from svc.serving.transport.http1 import CONTINUE, RequestReader, encode_head
+from svc.serving.transport.http2 import Http2Connection
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import Shared
@@ -37,8 +37,8 @@ class Connection:
             self.client = str(self._socket.getpeername()[0])
             while (head := await self._next_head()) is not None and await self._answer(head):
                 pass
-            if opening := self._reader.take_http2():
-                await http2.serve(self._socket, opening, self._shared)
+            if self._is_http2():
+                await Http2Connection(self._socket, self.client, self._shared).run(self._reader.take_all())
         except ApiError as error:
             with suppress(OSError, trio.BrokenResourceError):
                 await self._send(self._shared.application.refused(error), closing=True)
@@ -65,7 +65,7 @@ class Connection:
                 data = self._socket.recv(READ_BYTES)
                 self.arrived_s = trio.current_time()
                 self._reader.feed(data)
-                if not data or self._reader.take_http2():
+                if not data or self._is_http2():
                     return None
         except trio.ClosedResourceError:  # its time is over, or the server ends
             return self._last_head() if self._shared.ending else None
@@ -73,6 +73,9 @@ class Connection:
             return head
         finally:
             del idle[self._socket]
+
+    def _is_http2(self) -> bool:
+        return self._shared.limits.http2 and self._reader.is_http2
 
     async def _paced_head(self) -> Head | None:
         if not self._reader.waiting:
@@ -96,7 +99,7 @@ class Connection:
         response = await self._shared.application(Exchange(head, self, self._reader))
         if response is None:
             return False
-        whole = self._skip_body()
+        whole = await self._skip_body()
         leaving = self._shared.ending or self._shared.application.is_leaving
         closing = leaving or not (head.keeps_alive and whole)
         await self._send(response, closing=closing, without_body=head.method == "HEAD")
@@ -104,11 +107,11 @@ class Connection:
             await self._linger()
         return not closing
 
-    def _skip_body(self) -> bool:
+    async def _skip_body(self) -> bool:
         """Throw away what has come of a body that nobody wanted; True when that was all of it, and well formed."""
         with suppress(ApiError):
             while not self._reader.body_ended and self._reader.part():
-                pass
+                await self.pace(Rank.GOING_ON)
         return self._reader.body_ended
 
     async def receive(self) -> bytes:
@@ -178,6 +181,8 @@ class Exchange:
 
     async def receive(self) -> bytes:
         """The next part of the body, nothing at its end. Raises ClientGone, and the ApiError of a broken body."""
+        if self._rank is Rank.GOING_ON and self._reader.waiting:
+            await self._connection.pace(self._rank)  # many small chunks came at once: each turn takes some of them
         while (part := self._reader.part()) is None:
             if self._continues:
                 self._continues = False
@@ -185,6 +190,7 @@ class Exchange:
             await self._read()
             await self._connection.pace(self._rank)
             self._rank = Rank.GOING_ON  # a body that comes in one go waits behind nobody, one that drips behind all
+        self._rank = Rank.GOING_ON
         return part
 
     async def until_gone(self) -> None:

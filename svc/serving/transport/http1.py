@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 4096
 """Of a chunk's size with its extensions, and of a trailer."""
 WHOLE_BYTES = 64 * 1024
 """The longest body that is given with its head."""
-CHUNKS_AT_ONCE = 256
+CHUNKS_AT_ONCE = 32
 """Chunks of one byte cost much more than their bytes, so a part of a body is made of at most so many."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
 """How many heads are kept, each at most so long."""
@@ -38,6 +38,7 @@ T = TypeVar("T")
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _request_line = re.compile(rb"(%b) ([!-~]+) HTTP/1\.([01])\r\n" % _TOKEN)
 _token = re.compile(_TOKEN)
+_target = re.compile(rb"[!-~]+")
 _bare_newline = re.compile(rb"(?<!\r)\n")
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 _chunk = re.compile(
@@ -113,9 +114,14 @@ class RequestReader:
         found = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
         return found[-1] if found else None
 
-    def take_http2(self) -> bytes:
-        """All bytes so far, when the connection begins as one of HTTP/2."""
-        return self._data if self._is_new and self._data.startswith(HTTP2_PREFACE) else b""
+    @property
+    def is_http2(self) -> bool:
+        """True when the connection begins as one of HTTP/2."""
+        return self._is_new and self._data.startswith(HTTP2_PREFACE)
+
+    def take_all(self) -> bytes:
+        """All bytes that have come and are not taken yet."""
+        return self._take(self.waiting)
 
     def head(self) -> Head | None:
         """The next head, or None while it is not whole. Raises an ApiError."""
@@ -225,6 +231,16 @@ class RequestReader:
         return line[:-2]
 
 
+def is_method(method: bytes) -> bool:
+    """Whether it is a token. Which methods there are is the application's to say."""
+    return _token.fullmatch(method) is not None
+
+
+def is_target(target: bytes) -> bool:
+    """Whether it has only letters that a target may have."""
+    return _target.fullmatch(target) is not None
+
+
 class _Collected:
     """What httptools calls while it parses a head."""
 
@@ -245,9 +261,9 @@ def parse_head(raw: bytes) -> Head:
         raise MalformedRequest("the first line is not a request of HTTP/1.1")
     if len(raw) > MAX_HEAD_BYTES:
         raise TargetTooLong if line.end() > MAX_HEAD_BYTES else HeadersTooLarge
-    headers = _parsed(raw, line)
-    if len(headers) > MAX_HEADERS:
+    if raw.count(b"\r\n") - 2 > MAX_HEADERS:  # counted before they are parsed, which takes much longer
         raise HeadersTooLarge
+    headers = _parsed(raw, line)
     method, target, is_1_1 = line[1].decode(), line[2], line[3] == b"1"
     named: dict[bytes, list[bytes]] = {}
     for name, value in headers:
@@ -301,12 +317,12 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
 def encode_head(response: Response, *, closing: bool) -> bytes:
     """The head of a final answer, whose body is sent behind it unless it answers HEAD."""
     length = b"" if response.status == HTTPStatus.NO_CONTENT else b"content-length: %d\r\n" % len(response.body)
-    return b"%bcontent-type: %b\r\n%b%b%b%b\r\n" % (
+    return b"%bcontent-type: %b\r\n%b%bdate: %b\r\n%b\r\n" % (
         _status_line(response.status),
         response.content_type,
         length,
         b"".join([b"%b: %b\r\n" % header for header in response.headers]),
-        _date(int(time.time())),
+        http_date(int(time.time())),
         b"connection: close\r\n" if closing else b"",
     )
 
@@ -317,5 +333,6 @@ def _status_line(status: int) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _date(second: int) -> bytes:
-    return b"date: %b\r\n" % formatdate(second, usegmt=True).encode()
+def http_date(second: int) -> bytes:
+    """The value of a Date header."""
+    return formatdate(second, usegmt=True).encode()

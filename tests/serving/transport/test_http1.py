@@ -212,12 +212,12 @@ def test_only_the_first_bytes_of_a_connection_lead_to_http2() -> None:
     preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
     reader = RequestReader()
     reader.feed(preface)
-    assert reader.take_http2() == preface
+    assert reader.is_http2
     reader = RequestReader()
     reader.feed(SEEDS[0])
     assert reader.head() is not None
     reader.feed(preface)
-    assert not reader.take_http2()
+    assert not reader.is_http2
     with pytest.raises(MalformedRequest):
         reader.head()
 
