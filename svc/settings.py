@@ -222,7 +222,12 @@ class Settings:
         high=3600,
     )
     scoring_threads: int | None = _var(
-        "SVC_SCORING_THREADS", None, _integer, "Threads that score; unset: one less than the cores.", low=1, high=64
+        "SVC_SCORING_THREADS",
+        None,
+        _integer,
+        "Threads that score; unset: one less than the cores. One more scores dear questions.",
+        low=1,
+        high=64,
     )
     max_artifact_bytes: int = _var(
         "SVC_MAX_ARTIFACT_BYTES", 2 * GIB, _size, "Largest artifact file that is loaded.", low=MIB, high=16 * GIB

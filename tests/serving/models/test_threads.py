@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from functools import partial
 
 import pytest
 import trio
@@ -60,6 +61,25 @@ async def test_threads_are_nice() -> None:
     assert await scoring.run(niceness, 3, usual_s=0.0, abandon_on_cancel=False) == max(here, NICENESS) + 3
     with pytest.raises(MemoryError):
         await scoring.run(broken, usual_s=0.0, abandon_on_cancel=False)
+
+
+async def test_dear_calls_have_a_thread_of_their_own() -> None:
+    """One, which is not among the others: neither waits for the other."""
+    scoring = ScoringThreads(1)
+    together, over = threading.Barrier(2, timeout=A_WHILE_S), threading.Event()
+
+    async def call(dear: bool) -> None:
+        await scoring.run(together.wait, usual_s=0.0, abandon_on_cancel=False, dear=dear)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call, False)
+        nursery.start_soon(call, True)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(partial(scoring.run, over.wait, usual_s=0.0, abandon_on_cancel=False, dear=True))
+        await trio.testing.wait_all_tasks_blocked()
+        assert scoring._dear_limiter.statistics().tasks_waiting == 1
+        over.set()
 
 
 async def test_the_loop_rests_only_while_a_call_is_late_and_it_would_not_rest_itself(rests: Rests) -> None:
