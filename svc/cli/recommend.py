@@ -76,7 +76,7 @@ def command(
     ] = False,
     engine: Annotated[
         str | None,
-        typer.Option("--engine", metavar="dask://HOST:PORT", help="Let the workers of a Dask cluster write the parts."),
+        typer.Option("--engine", metavar="dask://HOST:PORT", help="Let a Dask cluster write the parts; also tls://."),
     ] = None,
     env_var: EnvVar = None,
     dev_allow_unsigned: DevAllowUnsigned = False,

@@ -1,8 +1,8 @@
 """Exports on a Dask cluster: each shard is one task, written by the worker that runs it; then the parts are merged.
 
-A worker reads and verifies the artifact itself, with the SVC_SIGNING_KEYS of its own environment, once for all of its
-shards. The same shard may run twice, when a worker dies in the middle or is only thought dead: both write the same
-bytes, and parts are put in place whole.
+A worker reads and verifies the artifact itself, with the keys of its own environment, once for all of its shards. It
+signs nothing, so public keys are enough. The same shard may run twice, when a worker dies in the middle or is only
+thought dead: both write the same bytes, and parts are put in place whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from svc import events, install_command, logs
-from svc.artifact.keys import SigningKeys, parse_signing_keys
+from svc.artifact.keys import SigningKeys, load_signing_keys
 from svc.artifact.store import scheme_of
 from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
 from svc.export.manifest import Manifest, MergedManifest
@@ -26,7 +26,8 @@ from svc.export.request import EVERYBODY, ExportRequest
 from svc.export.run import OpenedArtifact, check, export, open_artifact
 from svc.settings import Settings
 
-SCHEME: Final = "dask://"
+SCHEMES: Final = {"dask://": "tcp://", "tls://": "tls://"}
+"""What `--engine` begins with, and how Dask calls the same."""
 DEFAULT_SHARDS: Final = 16
 RETRIES: Final = 3
 """How often a shard may fail on the cluster, beside what Dask does about workers that die."""
@@ -50,7 +51,7 @@ def export_on_dask(
     *,
     watcher: Watcher | None = None,
 ) -> MergedManifest:
-    """Write all shards by the workers of the cluster at `engine`, `dask://host:port`, and merge them.
+    """Write all shards by the workers of the cluster at `engine`, `dask://host:port` or `tls://host:port`, and merge.
 
     Raises ConfigError when no scheduler answers, and whatever failed a shard for good.
     """
@@ -75,17 +76,23 @@ def _absolute(address: str) -> str:
 
 @contextmanager
 def _client(engine: str, settings: Settings) -> Iterator[Any]:
-    """A connection to the scheduler; closing it cancels what has not run."""
+    """A connection to the scheduler; closing it cancels what has not run.
+
+    The certificates of `tls://` are those of Dask's own configuration.
+    """
     try:
         import distributed
     except ImportError:
         raise ConfigError(f"--engine: dask:// needs the extra dask: {install_command('dask')}") from None
-    address = engine.removeprefix(SCHEME)
-    if not engine.startswith(SCHEME) or not address.rpartition(":")[2].isdigit():
-        raise UsageError(f"--engine: {engine!r} is no engine; give dask://HOST:PORT of a scheduler")
+    scheme = next((one for one in SCHEMES if engine.startswith(one)), None)
+    address = engine.removeprefix(scheme or "")
+    if scheme is None or not address.rpartition(":")[2].isdigit():
+        raise UsageError(f"--engine: {engine!r} is no engine; give dask:// or tls://HOST:PORT of a scheduler")
     connect: Any = distributed.Client  # has no type information
     try:
-        client = connect(f"tcp://{address}", timeout=settings.http_timeout_s, set_as_default=False)
+        client = connect(f"{SCHEMES[scheme]}{address}", timeout=settings.http_timeout_s, set_as_default=False)
+    except TypeError as error:  # what Dask says of an encrypted address without certificates
+        raise ConfigError(f"--engine: {scheme} needs certificates, DASK_DISTRIBUTED__COMM__TLS__*: {error}") from None
     except (OSError, TimeoutError) as error:
         raise ConfigError(f"--engine: no Dask scheduler answers at {address}: {error}") from None
     with client:
@@ -167,9 +174,13 @@ class _Opened:
 
 
 def _keys(settings: Settings) -> SigningKeys:
-    if not settings.signing_keys:
-        raise ConfigError("SVC_SIGNING_KEYS is not set in the environment of the Dask workers: they verify too")
-    return parse_signing_keys(settings.signing_keys)
+    keys = load_signing_keys(settings)
+    if not keys:
+        raise ConfigError(
+            "no key is set in the environment of the Dask workers, which verify too: set SVC_VERIFY_KEYS there, or "
+            "SVC_SIGNING_KEYS for artifacts that are signed with HMAC"
+        )
+    return keys
 
 
 _opened = _Opened()

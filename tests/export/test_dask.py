@@ -11,12 +11,20 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
+from svc.artifact import layout
+from svc.artifact.keys import parse_signing_keys, public_entry
+from svc.model.codec import encode
 from tests.export.conftest import manifest_of, rows_of
-from tests.serving.artifacts import factor_model, write_artifact
+from tests.serving.artifacts import SIGNING_KEYS, factor_model, header, write_artifact
 
 pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore")]
 N_SHARDS = 24
@@ -42,18 +50,24 @@ def process(*arguments: str, log: Path, **environment: str) -> Iterator[subproce
             started.wait()
 
 
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Iterator[str]:
+@contextmanager
+def running_scheduler(folder: Path, *more: str, **environment: str) -> Iterator[str]:
     """The address of a scheduler without workers, as --engine takes it."""
     pytest.importorskip("distributed")
-    file = tmp_path / "scheduler.json"
-    options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
-    with process("scheduler", *options, log=tmp_path / "scheduler.log"):
+    file = folder / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file), *more)
+    with process("scheduler", *options, log=folder / "scheduler.log", **environment):
         deadline = time.monotonic() + 60
         while not file.exists() or not file.read_text().strip():
-            assert time.monotonic() < deadline, (tmp_path / "scheduler.log").read_text()
+            assert time.monotonic() < deadline, (folder / "scheduler.log").read_text()
             time.sleep(0.05)
         yield json.loads(file.read_text())["address"].replace("tcp://", "dask://")
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Iterator[str]:
+    with running_scheduler(tmp_path) as address:
+        yield address
 
 
 @contextmanager
@@ -109,12 +123,71 @@ def test_workers_verify_with_their_own_keys(scheduler: str, tmp_path: Path) -> N
     with workers(scheduler, tmp_path, 1, SVC_SIGNING_KEYS=""):
         code, log = recommend(*arguments)
         assert (code, "Dask workers" in log) == (8, True)
+        assert "SVC_VERIFY_KEYS" in log
     assert not Path(f"{out}.manifest.json").exists()
+
+
+def test_workers_need_no_key_that_signs(scheduler: str, tmp_path: Path) -> None:
+    """Public halves verify artifacts of format version 2; a file of keys does as well."""
+    source = tmp_path / "a.svc"
+    kid, key = parse_signing_keys(SIGNING_KEYS).active
+    content = encode(factor_model(50, 40, 4))
+    with source.open("wb") as out:
+        layout.write(out, kid=kid, key=key, header=header(), payload=content, signature="ed25519")
+    file = tmp_path / "keys.txt"
+    file.write_text(f"{SIGNING_KEYS}\n")
+    file.chmod(0o600)
+    for number, own in enumerate(({"SVC_VERIFY_KEYS": public_entry(kid, key)}, {"SVC_SIGNING_KEYS_FILE": str(file)})):
+        with workers(scheduler, tmp_path, 1, SVC_SIGNING_KEYS="", **own):
+            out_file = tmp_path / f"all{number}.csv"
+            code, log = recommend(source, "--output", out_file, "--engine", scheduler, "--shards", "2")
+            assert code == 0, log
+
+
+def certificates(folder: Path) -> dict[str, str]:
+    """A certificate that is its own authority, and the variables by which every part of a cluster uses it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cluster")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    private = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "key.pem").write_bytes(key.private_bytes(*private))
+    start = "DASK_DISTRIBUTED__COMM__"
+    variables = {f"{start}REQUIRE_ENCRYPTION": "true", f"{start}TLS__CA_FILE": str(folder / "cert.pem")}
+    for role in ("CLIENT", "SCHEDULER", "WORKER"):
+        variables[f"{start}TLS__{role}__CERT"] = str(folder / "cert.pem")
+        variables[f"{start}TLS__{role}__KEY"] = str(folder / "key.pem")
+    return variables
+
+
+def test_a_cluster_can_be_encrypted(tmp_path: Path) -> None:
+    """The certificates of Dask's own variables; without them the command says which are needed."""
+    source, out = tmp_path / "a.svc", tmp_path / "all.csv"
+    write_artifact(source, factor_model(50, 40, 4))
+    variables = certificates(tmp_path)
+    with running_scheduler(tmp_path, "--protocol", "tls", **variables) as engine:
+        assert engine.startswith("tls://")
+        with workers(engine, tmp_path, 1, **variables):
+            code, log = recommend(source, "--output", out, "--engine", engine, "--shards", "2", **variables)
+            assert code == 0, log
+        code, log = recommend(source, "--output", out, "--engine", engine, SVC_HTTP_TIMEOUT_SECONDS="5")
+        assert (code, "certificates" in log) == (8, True), log
 
 
 def test_no_scheduler_and_no_engine(tmp_path: Path) -> None:
     """Nobody listens: 8. No address of a cluster: 2."""
     write_artifact(tmp_path / "a.svc", factor_model(50, 40, 4))
-    for engine, code in (("dask://127.0.0.1:9", 8), ("spark://h:1", 2), ("dask://h", 2)):
+    for engine, code in (("dask://127.0.0.1:9", 8), ("spark://h:1", 2), ("dask://h", 2), ("tls://127.0.0.1:9", 8)):
         arguments = (tmp_path / "a.svc", "--output", tmp_path / "x.csv", "--engine", engine)
         assert recommend(*arguments, SVC_HTTP_TIMEOUT_SECONDS="1")[0] == code
