@@ -35,7 +35,7 @@ class Connection:
         """Return when either side has ended it. A defect ends this connection only, and is logged."""
         try:
             self.client = str(self._socket.getpeername()[0])
-            while (head := await self._next_head()) is not None and await self._answer(head):
+            while await self._serve_next():
                 pass
             if self._is_http2():
                 await Http2Connection(self._socket, self.client, self._shared).run(self._reader.take_all())
@@ -50,6 +50,12 @@ class Connection:
         finally:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+
+    async def _serve_next(self) -> bool:
+        """Answer the next request; True when another may follow. While a connection waits, it holds nothing of the last
+        one."""
+        head = await self._next_head()
+        return head is not None and await self._answer(head)
 
     async def _next_head(self) -> Head | None:
         """The head of the next request; None at the end, or when it did not come in time. Raises an ApiError."""
@@ -67,6 +73,7 @@ class Connection:
                 self._reader.feed(data)
                 if not data or self._is_http2():
                     return None
+                del data
         except trio.ClosedResourceError:  # its time is over, or the server ends
             return self._last_head() if self._shared.ending else None
         else:

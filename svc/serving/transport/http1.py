@@ -152,6 +152,7 @@ class RequestReader:
         if end < 0 or end > MAX_HEAD_BYTES:
             self._refuse_early()
             self._searched = max(self.waiting - 3, 0)
+            self._data, self._at = self._data[self._at :], 0  # what was read with it is taken, and need not be kept
             return None
         self._searched, self._is_new = 0, False
         head = self._parse(self._take(end + 4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -247,3 +248,24 @@ async def test_the_application_says_before_a_request_is_parsed_whether_it_is_lat
         before = b"POST /slow HTTP/1.1\r\nHost: a\r\nX-Request-Timeout-Ms: 1\r\n\r\n"
         both = await exchange(port, before + head + b"Host: a\r\nConnection: close\r\n\r\n")
         assert both.endswith(b"\r\n\r\n" + late_s)
+
+
+@pytest.mark.parametrize("behind", [b"", b"GET /"], ids=["nothing", "a part of a head"])
+async def test_an_idle_connection_gives_its_buffers_back(behind: bytes) -> None:
+    """A large head and body, and what was read together with the beginning of the next request."""
+    request = POST + b"X: %b\r\nContent-Length: 30000\r\n\r\n" % (b"x" * 30_000) + bytes(30_000) + behind
+    async with listening(Echo()) as port:
+        streams = [await opened(port) for _ in range(20)]
+        tracemalloc.start()
+        for stream in streams:
+            await stream.send_all(request)
+            answer = b""
+            while len(answer) < 30_000:
+                answer += await stream.receive_some()
+        await trio.sleep(1)
+        del answer
+        kept = tracemalloc.get_traced_memory()[0] / len(streams)
+        tracemalloc.stop()
+        for stream in streams:
+            await stream.aclose()
+    assert kept < 12_000
