@@ -306,6 +306,26 @@ def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab
     playwright.expect(answer).to_contain_text("The page is short because no more items satisfy the filter.")
 
 
+def test_the_page_counts_the_items_that_nothing_links_to_the_user(tab: Tab) -> None:
+    """Items of score 0; a page without any says nothing of it."""
+    page = tab.open()
+    page.get_by_label("User id").fill("u3")
+    tab.recommend()
+    playwright.expect(page.locator("#answer")).not_to_contain_text("score 0")
+
+    def with_two_zeros(route: Any) -> None:
+        body = route.fetch().json()
+        for item in body["items"][-2:]:
+            item["score"] = 0
+        route.fulfill(json=body)
+
+    page.route("**/v1/recipes/movies:recommend", with_two_zeros)
+    count = len(tab.recommend())
+    playwright.expect(page.locator("#answer")).to_contain_text(
+        f"2 of {count} items have score 0: nothing that the model learned links them to this user."
+    )
+
+
 def test_diversity_shows_the_page_before_and_after(tab: Tab, server: Server) -> None:
     """Side by side, as the API answers without it and with it; what only one of them has is marked on both."""
     page = tab.open()
