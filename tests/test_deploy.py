@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,22 @@ def test_the_dockerfile_is_linted() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_the_image_gets_the_locked_files() -> None:
+    """Each requirement is of the version in uv.lock, with hashes that stand there; the docs say how to write them."""
+    lock = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))
+    locked = {(package["name"], package.get("version")): package for package in lock["package"]}
+    text = (DEPLOY / "docker" / "requirements.txt").read_text().replace("\\\n", " ")
+    lines = [line for line in text.splitlines() if line.strip()]
+    assert len(lines) > 50
+    for line in lines:
+        name, version = line.split()[0].split("==")
+        package = locked[name.partition("[")[0], version]
+        files = (*package.get("wheels", ()), *([package["sdist"]] if "sdist" in package else ()))
+        hashes = set(re.findall(r"--hash=(sha256:[0-9a-f]{64})", line))
+        assert hashes, line
+        assert hashes <= {file["hash"] for file in files}
+
+
 def dockerfile_steps(text: str) -> list[tuple[str, str]]:
     """(instruction, rest) of every line but comments."""
     lines = [line for line in text.replace("\\\n", "").splitlines() if line.strip() and not line.startswith("#")]
@@ -331,7 +348,8 @@ def test_the_steps_of_the_dockerfile_work(tmp_path: Path) -> None:
     Dependencies are those of the tests' environment; SVC_TEST_DOCKERFILE=full installs them as the image does.
     """
     steps = dockerfile_steps(DOCKERFILE.read_text())
-    first_stage = steps[: [step for step, _ in steps].index("FROM", 1)]
+    names = [step for step, _ in steps]
+    first_stage = steps[: names.index("FROM", names.index("FROM") + 1)]
     for instruction, rest in first_stage:
         if instruction == "COPY":
             *sources, target = shlex.split(rest)
@@ -343,8 +361,8 @@ def test_the_steps_of_the_dockerfile_work(tmp_path: Path) -> None:
         environment["PYTHONPATH"] = sysconfig.get_path("purelib")
     for instruction, rest in first_stage:
         if instruction == "RUN":
-            command = rest.replace("/opt/svc", f"{tmp_path}/opt")
-            command = command if full else command.replace("pip install", "pip install --no-deps")
+            commands = [one for one in rest.split(" && ") if full or "--require-hashes" not in one]
+            command = " && ".join(commands).replace("/opt/svc", f"{tmp_path}/opt")
             subprocess.run(["sh", "-ec", command], cwd=tmp_path, env=environment, check=True, timeout=600)
     program = next(rest for instruction, rest in steps if instruction == "ENTRYPOINT")
     started = [f"{tmp_path}/opt/bin/{yaml.safe_load(program)[0]}", "--version"]
