@@ -219,15 +219,15 @@ def _continued(items: Items, rules: Rules, chosen: Sequence[int], wanted: int) -
     if not rules.limits:  # then every item may follow, and this many places hold enough of them
         items = items[: wanted + len(chosen) + len(rules.pins)]
     counts = _Counts(items, rules)
-    for place in chosen:
-        counts.take(place)
-    found: list[int] = []
-    place = 0
-    while len(chosen) + len(found) < wanted and counts.eligible[place:].any():
-        place += int(np.argmax(counts.eligible[place:]))
-        counts.take(place)
-        found.append(place)
-    return found
+    for rank in chosen:
+        counts.take(rank)
+    further: list[int] = []
+    rank = 0
+    while len(chosen) + len(further) < wanted and counts.eligible[rank:].any():
+        rank += int(np.argmax(counts.eligible[rank:]))
+        counts.take(rank)
+        further.append(rank)
+    return further
 
 
 def _selected(whole: _Valued, rules: Rules, chosen: list[int], wanted: int) -> list[int]:
@@ -236,18 +236,18 @@ def _selected(whole: _Valued, rules: Rules, chosen: list[int], wanted: int) -> l
     Items that are not eligible any more are left out before each partition, which is larger each time.
     """
     counts = _Counts(whole.items, rules)
-    for place in chosen:
-        counts.take(place)
+    for rank in chosen:
+        counts.take(rank)
     most = POOL
     while len(chosen) < wanted:
         places = np.flatnonzero(counts.eligible)
         if not len(places):
             break
         most = POOL_PER_ITEM * max(wanted - len(chosen), most)
-        for place in _best(whole, places, most).tolist():
-            if len(chosen) < wanted and counts.eligible[place]:
-                counts.take(place)
-                chosen.append(place)
+        for rank in _best(whole, places, most).tolist():
+            if len(chosen) < wanted and counts.eligible[rank]:
+                counts.take(rank)
+                chosen.append(rank)
     return chosen
 
 
