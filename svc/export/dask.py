@@ -84,7 +84,7 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
         import distributed
     except ImportError:
         raise ConfigError(f"--engine: dask:// needs the extra dask: {install_command('dask')}") from None
-    scheme = next((one for one in SCHEMES if engine.startswith(one)), None)
+    scheme = next((prefix for prefix in SCHEMES if engine.startswith(prefix)), None)
     address = engine.removeprefix(scheme or "")
     if scheme is None or not address.rpartition(":")[2].isdigit():
         raise UsageError(f"--engine: {engine!r} is no engine; give dask:// or tls://HOST:PORT of a scheduler")
