@@ -7,13 +7,12 @@ everything else in them (training matrices, gradients, transposed copies, thread
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import TrainingError
-from svc.model.coldstart import LeastSquares
 from svc.model.features import FeatureState
 from svc.model.history import History, Offsets
 from svc.model.ids import IdTable
@@ -26,11 +25,8 @@ from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, by_count
 from svc.recipe.algorithms import BLEND, TRANSITIONS
+from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
 from svc.training.search.blended import BlendedRecommender
-
-Columns = NDArray[np.int32] | slice
-"""The training column of each column of the model."""
-AS_TRAINED: Final = slice(None)
 
 
 def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
@@ -126,87 +122,13 @@ def _offsets(indptr: Any) -> Offsets:
     return indptr.astype(np.int32) if indptr[-1] <= np.iinfo(np.int32).max else indptr.astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _float32(values: Any, what: str) -> NDArray[np.float32]:
-    """A float32 copy in C order. Raises TrainingError where a value is not finite, or too large for float32."""
-    with np.errstate(over="ignore"):
-        array = np.array(values, dtype=np.float32, order="C")
-    return _finite(array, what)
-
-
-def _finite(array: NDArray[np.float32], what: str) -> NDArray[np.float32]:
-    if not np.isfinite(array).all():
-        raise TrainingError(f"the trained {what} are not finite numbers; search again with stronger regularization")
-    return array
-
-
-def _ials(recommender: Any, columns: Columns) -> Scorer:
-    """User and item vectors, and what the objective says about a user or item that was not in training."""
-    core = recommender.trainer_as_ials.core_trainer
-    has_mean = bool(getattr(recommender, "has_mean", False))
-    learned = _weights(core.user_feature_weight, recommender.user_features, "user feature weights")
-    least_squares = LeastSquares(
-        alpha0=float(recommender.alpha0),
-        reg=float(recommender.scaled_reg),
-        nu=float(recommender.nu),
-        confidence=_confidence(recommender),
-        target_weight=_confidence(recommender)
-        + (float(recommender.alpha0) if recommender.loss_type.name == "ORIGINAL" else 0.0),
-        n_users=int(recommender.n_users),
-        n_items=int(recommender.n_items),
-        user_weights=None if has_mean else learned,
-        item_weights=_weights(core.item_feature_weight, recommender.item_features, "item feature weights"),
-        user_mean=learned[0] if has_mean and learned is not None else None,
-    )
-    _check_least_squares(least_squares)
-    return IALSScorer(
-        _float32(core.user, "user vectors"),
-        FactorIndex.build(_float32(core.item, "item vectors")[columns]),
-        least_squares,
-    )
-
-
-def _confidence(recommender: Any) -> float:
-    """c of an interaction of value 1, as the recommender scales it."""
-    if recommender.confidence_scaling.name == "none":
-        return 1.0
-    return float(np.log(1 + 1 / recommender.epsilon))
-
-
-def _weights(weights: Any, features: Any, what: str) -> NDArray[np.float32] | None:
-    return None if features is None else _float32(weights, what)
-
-
-def _check_least_squares(least_squares: LeastSquares) -> None:
-    """Refuse parameters without a unique minimum: if alpha0 = 0 and nu > 0, an empty history is not regularized."""
-    if least_squares.regularization(1, least_squares.n_items) <= 0:
-        raise TrainingError("reg must be above 0: without it, iALS cannot place a user from seed items")
-    for side, weights, others in (
-        ("user", least_squares.user_weights, least_squares.n_items),
-        ("item", least_squares.item_weights, least_squares.n_users),
-    ):
-        if weights is not None and least_squares.regularization(0, others) <= 0:
-            raise TrainingError(
-                f"features.{side}: with alpha0 = 0 and nu > 0 the regularization of an empty history is 0,"
-                " so features alone place nobody; set alpha0 above 0"
-            )
-
-
-def _svd(recommender: Any, columns: Columns) -> Scorer:
-    """The projections of the users, the item vectors, and what these are multiplied by in a history."""
-    scales = recommender.history_scales_[columns]
-    return SVDScorer(
-        _float32(recommender.z, "user vectors"),
-        FactorIndex.build(_float32(recommender.items_, "item vectors")[columns]),
-        None if (scales == 1).all() else _float32(scales, "item scales"),
-    )
-
-
 def _bprfm(recommender: Any, columns: Columns) -> Scorer:
     """Embeddings, and item biases as one more component. User biases do not change an order; gradients are dropped."""
     machine = recommender.fm
     items = np.column_stack([machine.item_embeddings, machine.item_biases])
     return BPRScorer(
-        _float32(machine.user_embeddings, "user vectors"), FactorIndex.build(_float32(items, "item vectors")[columns])
+        finite_float32(machine.user_embeddings, "user vectors"),
+        FactorIndex.build(finite_float32(items, "item vectors")[columns]),
     )
 
 
@@ -218,7 +140,7 @@ def _neighbours(recommender: Any, columns: Columns) -> Scorer:
     weights.has_sorted_indices = False
     weights.sort_indices()
     return NeighbourScorer(
-        _offsets(weights.indptr), weights.indices.astype(np.int32), _float32(weights.data, "item weights")
+        _offsets(weights.indptr), weights.indices.astype(np.int32), finite_float32(weights.data, "item weights")
     )
 
 
@@ -228,7 +150,7 @@ def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
     with np.errstate(over="ignore"):
         for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):
             row[:] = trained[source][columns]  # row by row: the weights may take most of the memory
-    return DenseWeightsScorer(_finite(weights, "item weights"))
+    return DenseWeightsScorer(checked_finite(weights, "item weights"))
 
 
 def _popularity(recommender: Any, columns: Columns) -> Scorer:
@@ -252,11 +174,11 @@ def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
 
 
 _SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
-    "IALSRecommender": _ials,
+    "IALSRecommender": ials_scorer,
     "CosineKNNRecommender": _neighbours,
     "RP3betaRecommender": _neighbours,
     "DenseSLIMRecommender": _dense_slim,
-    "TruncatedSVDRecommender": _svd,
+    "TruncatedSVDRecommender": svd_scorer,
     "BPRFMRecommender": _bprfm,
     "TopPopRecommender": _popularity,
     "SLIMRecommender": _neighbours,
