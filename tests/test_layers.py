@@ -71,7 +71,7 @@ WINGS = {
     "svc.training": {
         "algorithms": set(),
         "data": {"algorithms", "progress"},
-        "evaluation": set(),
+        "evaluation": {"data"},
         "search": {"algorithms", "data", "evaluation", "progress"},
         "winner": {"data", "evaluation", "search"},
         "promotion": {"algorithms", "data", "evaluation", "search"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.recency import factors, positions_of
 from svc.model.stored import Stored
 
 Offsets = NDArray[np.int32] | NDArray[np.int64]
@@ -13,16 +14,30 @@ Offsets = NDArray[np.int32] | NDArray[np.int64]
 class History(Stored):
     """Rows of the training matrix in compressed form.
 
-    `offsets` is (n_users + 1,), `columns` (nnz,) int32 and rising within a row, `weights` (nnz,) float32 or None where
-    every stored value is 1 or no scorer reads values.
+    `offsets` is (n_users + 1,), `columns` (nnz,) int32, `weights` (nnz,) float32 or None where every stored value is 1
+    or no scorer reads values. Columns rise within a row, unless `recency` is above 0: then they stand oldest first,
+    and `ties`, (nnz,) bool, says which items share the time of the item before them; None: none does.
     """
 
+    recency: float = 0.0
+    ties: NDArray[np.bool_] | None = None
+
     def __init__(
-        self, offsets: Offsets, columns: NDArray[np.int32], weights: NDArray[np.float32] | None = None
+        self,
+        offsets: Offsets,
+        columns: NDArray[np.int32],
+        weights: NDArray[np.float32] | None = None,
+        *,
+        recency: float = 0.0,
+        ties: NDArray[np.bool_] | None = None,
     ) -> None:
         self.offsets = offsets
         self.columns = columns
         self.weights = weights
+        if recency:  # not stored where order plays no part, so that such artifacts keep their bytes
+            self.recency = recency
+        if ties is not None:
+            self.ties = ties
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -36,3 +51,17 @@ class History(Stored):
         if self.weights is None:
             return None
         return self.weights[self.offsets[user] : self.offsets[user + 1]]
+
+    def times(self, user: int) -> NDArray[np.intp]:
+        """Whole numbers, (h,), that never fall: equal where items of `items(user)` share their time."""
+        if self.ties is None:
+            return np.arange(self.offsets[user + 1] - self.offsets[user])
+        return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
+
+    def weighed(self, user: int) -> NDArray[np.float64] | None:
+        """What each of `items(user)` counts, (h,): its value, less the older it is; None: all count 1."""
+        values = self.values(user)
+        if not self.recency:
+            return None if values is None else values.astype(np.float64)
+        decay = factors(positions_of(self.times(user)), self.recency)
+        return decay if values is None else values * decay

@@ -15,8 +15,9 @@ from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet, added_up, distinct, joined
+from svc.model.item_sets import ItemSet, distinct, joined
 from svc.model.presentation import arranged, explained, pool_of
+from svc.model.profile import joined_profile, profile_of, settled
 from svc.model.query import (
     NO_ITEMS,
     NOTHING_GIVEN,
@@ -147,7 +148,7 @@ class Model(Stored):
         if user >= 0:
             query = self._without_hidden(query, user)
         if user >= 0 and (not replace or not len(given.columns)):
-            query, profile = self._of_user(query, user)
+            query, profile = self._of_user(query, user, given)
             return self._with_pins(Prepared(query, (), ignored, profile, restriction.offset), restriction)
         if user_features is not None:
             vector, others = self._encode("user", user_features)
@@ -277,10 +278,11 @@ class Model(Stored):
                 columns = columns[columns >= 0]
             allowed = joined(allowed, ItemSet.of_columns(columns, self.n_items))
         exclude = self._columns(exclude_items)
+        seeds, weights = profile_of(given, self.history.recency)
         query = Query(
             limit=limit + restriction.offset,
-            seeds=given.columns,
-            seed_weights=given.weights,
+            seeds=seeds,
+            seed_weights=weights,
             exclude=exclude,
             include_seen=include_seen,
             allowed=allowed,
@@ -307,7 +309,7 @@ class Model(Stored):
         return prepared._replace(query=query._replace(rules=active), ignored_items=ignored)
 
     def _given(self, history: Sequence[Interaction]) -> Given:
-        """Distinct known columns of a history, rising; the weights of repeated items are added up."""
+        """The known items of a history, settled."""
         if not history:
             return NOTHING_GIVEN
         found = self._items.indices([one.item_id for one in history])
@@ -319,20 +321,14 @@ class Model(Stored):
             is_known = found >= 0
             unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(~is_known).tolist())
             found, weights = found[is_known], None if weights is None else weights[is_known]
-        return Given(*added_up(found, weights), tuple(unknown))
+        return settled(Given(found, weights, tuple(unknown)), self.history.recency)
 
-    def _of_user(self, query: Query, user: int) -> tuple[Query, Profile]:
-        """The query for a row of the training matrix, with the seeds of `query` joined to its history."""
-        profile: Profile = "user+history" if len(query.seeds) else "user"
+    def _of_user(self, query: Query, user: int, given: Given) -> tuple[Query, Profile]:
+        """The query for a row of the training matrix, whose history `given` is joined to."""
+        profile: Profile = "user+history" if len(given.columns) else "user"
         if profile == "user" and not (query.explain and self.scorer.explains_by_profile):
             return query._replace(user=user), profile
-        known, values = self.history.items(user), self.history.values(user)
-        weights = None
-        if values is not None or query.seed_weights is not None:
-            own = np.ones(len(known)) if values is None else values.astype(np.float64)
-            more = np.ones(len(query.seeds)) if query.seed_weights is None else query.seed_weights
-            weights = np.concatenate([own, more])
-        seeds, weights = added_up(np.concatenate([known, query.seeds]), weights)
+        seeds, weights = joined_profile(self.history, user, given)
         return query._replace(seeds=seeds, seed_weights=weights, known=True), profile
 
     def _without_hidden(self, query: Query, user: int) -> Query:

@@ -75,7 +75,10 @@ class Interaction(NamedTuple):
 
 
 class Given(NamedTuple):
-    """The history of a request: known columns, their weights (None: all 1), and ids that the model does not know."""
+    """The history of a request: columns of its known items, their weights (None: all 1), and ids that are unknown.
+
+    Columns are distinct and rise; for a model that weighs by order, they stand oldest first and may repeat.
+    """
 
     columns: NDArray[np.int32]
     weights: NDArray[np.float64] | None

@@ -35,6 +35,8 @@ BLENDED: tuple[str, ...] = (
 """What a blend may be made of: its parts must say something of each user by themselves, and place new ones."""
 TRANSITIONS = "TransitionsRecommender"
 """The one recommender that learns which item follows which, so it needs the time of each interaction."""
+TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
+"""Whose scores follow from a history alone, so that its later items may count more."""
 FEATURE_AWARE = "IALSRecommender"
 """The one recommender that learns from features."""
 DEFAULT_ALGORITHMS: tuple[str, ...] = ALGORITHMS[:6]
@@ -97,7 +99,9 @@ TUNED: Mapping[str, Mapping[str, Tuned]] = {
     BLEND: {},
     "EDLAERecommender": {"reg": _STRENGTH, "dropout_p": Tuned(0, 0.999), "top_k": _NEIGHBOURS},
 }
-"""The parameters of each algorithm that a recipe may bound."""
+"""The parameters of each algorithm that a recipe may bound, besides RECENCY."""
+RECENCY = "recency"
+MOST_RECENCY = 5.0
 _SUFFIX = "recommender"
 _BY_SHORT_NAME = {name.lower().removesuffix(_SUFFIX): name for name in ALGORITHMS}
 
@@ -114,7 +118,9 @@ def canonical_name(text: str) -> str:
 
 def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> None:
     """Raise ValueError, naming the parameter and what it takes, for what cannot be searched."""
-    known = TUNED[algorithm]
+    known = {**TUNED[algorithm]}
+    if algorithm in TAKES_RECENCY:
+        known[RECENCY] = Tuned(0, MOST_RECENCY)
     for name, bounds in wanted.items():
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)

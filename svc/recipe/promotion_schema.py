@@ -13,7 +13,7 @@ BASELINE: Final = "TopPop"
 GUARDED: Final = ("catalog_coverage", "n_users", "n_items")
 
 
-def _off(mode: object) -> object:
+def bare_off(mode: object) -> object:
     """YAML reads a bare `off` as false."""
     return "off" if mode is False else mode
 
@@ -51,7 +51,7 @@ class Guardrails(Block):
 class Promotion(Block):
     """Whether a new model may go live; no part of the hash."""
 
-    mode: Annotated[Literal["off", "report", "enforce"], BeforeValidator(_off)] = Field(
+    mode: Annotated[Literal["off", "report", "enforce"], BeforeValidator(bare_off)] = Field(
         default="off", description="report: decide and say so; enforce: a refused model does not go live, exit code 9."
     )
     against: Annotated[tuple[Opponent, ...], Field(min_length=1)] = (INCUMBENT, BASELINE)

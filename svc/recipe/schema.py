@@ -20,11 +20,13 @@ from svc.recipe.algorithms import (
     BLENDED,
     DEFAULT_ALGORITHMS,
     FEATURE_AWARE,
+    MOST_RECENCY,
+    RECENCY,
     TRANSITIONS,
     canonical_name,
     check_search_space,
 )
-from svc.recipe.promotion_schema import Promotion
+from svc.recipe.promotion_schema import Promotion, bare_off
 from svc.recipe.serving_schema import FilterField, Kind, Serving
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
 
@@ -39,6 +41,9 @@ Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 Seconds = Annotated[Number, Field(gt=0)]
 Algorithm = Annotated[str, AfterValidator(canonical_name)]
 Searched = bool | Whole | Number | str
+Recency = Annotated[
+    Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
+]
 
 
 def _above_zero(half_life: str) -> str:
@@ -238,6 +243,11 @@ class Training(Block):
     seed: Seed = 42
     split: Split = Field(default_factory=Split)
     time_decay: TimeDecay | None = None
+    recency: Recency = Field(
+        default="search",
+        description="How much more the latest items of a history count: searched where there is a time column and the "
+        "split is not random, off, or a number that holds for all algorithms.",
+    )
     sample_users: Positive | None = Field(
         default=None, description="Train on at most so many users, drawn by the seed; others are placed exactly."
     )
@@ -347,6 +357,39 @@ class Recipe(Block):
         if TRANSITIONS in self.training.algorithms and self.schema_.time_column is None:
             raise ValueError(f"{TRANSITIONS} learns which item follows which, so it needs schema.time_column")
         return self
+
+    @model_validator(mode="after")
+    def _recency_needs_order(self) -> Self:
+        training = self.training
+        wanted = training.recency if "recency" in training.model_fields_set else "off"
+        if wanted != "off" and self.schema_.time_column is None:
+            raise ValueError("training.recency needs schema.time_column: without times, histories have no order")
+        if wanted == "search" and training.split.scheme == "random":
+            raise ValueError(
+                "training.recency: search needs a split.scheme by time, such as leave_one_out: random holds out items "
+                "from anywhere in a history, which cannot show whether order matters"
+            )
+        bounded = [name for name, bounds in (training.search_space or {}).items() if RECENCY in bounds]
+        if bounded and self.recency != "search":
+            raise ValueError(
+                f"training.search_space.{bounded[0]}.recency bounds what is not searched here: it needs "
+                "training.recency: search, schema.time_column and a split.scheme by time"
+            )
+        return self
+
+    @property
+    def recency(self) -> Literal["search"] | float:
+        """What training makes of the order of histories: "search", or the recency of all models; 0 where it is off."""
+        wanted = self.training.recency
+        if isinstance(wanted, float | int):
+            return float(wanted)
+        orderly = self.schema_.time_column is not None and self.training.split.scheme != "random"
+        return "search" if wanted == "search" and orderly else 0.0
+
+    @property
+    def trains_on_times(self) -> bool:
+        """Whether a model, or what its histories count, depends on the times of interactions."""
+        return self.training.trains_on_times or self.recency != 0.0
 
     @model_validator(mode="after")
     def _features_need_ials(self) -> Self:

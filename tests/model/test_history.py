@@ -17,3 +17,22 @@ def test_a_row_holds_its_items_and_values() -> None:
     assert [counted.items(user).tolist() for user in range(3)] == [[1, 4], [], [0]]
     assert counted.values(0).tolist() == [2, 3]
     assert plain.values(0) is None
+
+
+def test_a_history_in_order_counts_its_items_by_their_age() -> None:
+    """Items of one time count alike; values are multiplied."""
+    offsets, columns = np.array([0, 3, 5], dtype=np.int64), np.array([4, 1, 3, 0, 2], dtype=np.int32)
+    values = np.array([2, 1, 1, 1, 3], dtype=np.float32)
+    ties = np.array([False, True, False, False, False])
+    np.testing.assert_allclose(History(offsets, columns, recency=0.5, ties=ties).weighed(0), np.exp([-0.5, -0.5, 0.0]))
+    np.testing.assert_allclose(
+        History(offsets, columns, values, recency=0.5).weighed(0), np.exp([-1.0, -0.5, 0.0]) * [2, 1, 1]
+    )
+    np.testing.assert_allclose(History(offsets, columns, values).weighed(1), [1, 3])
+    assert History(offsets, columns).weighed(0) is None
+
+
+def test_what_plays_no_part_is_not_stored() -> None:
+    """Histories without an order have the state that they always had."""
+    state = History(np.array([0, 1]), np.array([0], dtype=np.int32)).__getstate__()
+    assert set(state) == {"offsets", "columns", "weights"}

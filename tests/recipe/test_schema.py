@@ -65,3 +65,74 @@ def test_leave_one_out_needs_no_time(tmp_path: Path) -> None:
     """Without times the place in the table says what came last."""
     plain = {"schema": {"user_column": "u", "item_column": "i"}, "split": {"scheme": "leave_one_out"}}
     assert load(tmp_path, plain).recipe.training.split.scheme == "leave_one_out"
+
+
+RECENCY_PROBLEMS: list[tuple[dict[str, Any], str]] = [
+    ({"training": {"recency": "search"}}, "split.scheme by time, such as leave_one_out: random holds out items from"),
+    ({"training": {"recency": 5.1, "split": {"scheme": "time_user"}}}, "training.recency"),
+    ({"training": {"recency": -0.1, "split": {"scheme": "time_user"}}}, "training.recency"),
+    ({"training": {"recency": "on"}}, "training.recency"),
+    (
+        {"schema": {"user_column": "u", "item_column": "i"}, "training": {"recency": 0.5}},
+        "training.recency needs schema.time_column",
+    ),
+    (
+        {
+            "schema": {"user_column": "u", "item_column": "i"},
+            "training": {"recency": "search", "split": {"scheme": "leave_one_out"}},
+        },
+        "training.recency needs schema.time_column",
+    ),
+    (
+        {"training": {"search_space": {"RP3beta": {"recency": [0, 1]}}}},
+        "training.search_space.RP3betaRecommender.recency bounds what is not searched here",
+    ),
+    (
+        {"training": {"search_space": {"TopPop": {"recency": [0, 1]}}, "split": {"scheme": "time_user"}}},
+        "recency is not searched for TopPopRecommender",
+    ),
+    (
+        {"training": {"search_space": {"RP3beta": {"recency": [0, 6]}}, "split": {"scheme": "time_user"}}},
+        "RP3betaRecommender.recency takes [lowest, highest], two numbers from 0 to 5",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "words"), RECENCY_PROBLEMS)
+def test_recency_that_cannot_be_judged_is_refused(tmp_path: Path, more: dict[str, Any], words: str) -> None:
+    """Naming the field, and what it needs."""
+    assert words in refusal(tmp_path, more)
+
+
+@pytest.mark.parametrize(
+    ("recency", "scheme", "timed", "expected"),
+    [
+        (None, "random", True, 0.0),
+        (None, "leave_one_out", True, "search"),
+        (None, "leave_one_out", False, 0.0),
+        ("search", "time_user", True, "search"),
+        (False, "time_user", True, 0.0),
+        ("off", "random", False, 0.0),
+        (0, "time_user", True, 0.0),
+        (0.5, "random", True, 0.5),
+    ],
+)
+def test_recency_is_searched_where_the_split_looks_ahead(
+    tmp_path: Path, recency: object, scheme: str, timed: bool, expected: object
+) -> None:
+    """A number holds under any split; YAML reads a bare `off` as false."""
+    schema = {"user_column": "u", "item_column": "i", **({"time_column": "t"} if timed else {})}
+    given = {} if recency is None else {"recency": recency}
+    recipe = load(tmp_path, {"schema": schema, "training": {"split": {"scheme": scheme}, **given}}).recipe
+    assert recipe.recency == expected
+
+
+def test_the_default_of_recency_is_no_part_of_the_hash(tmp_path: Path) -> None:
+    """Other values are."""
+    split = {"split": {"scheme": "time_user"}}
+    hashes = [
+        load(tmp_path, {"training": {**split, **more}}).recipe_hash
+        for more in ({}, {"recency": "search"}, {"recency": "off"}, {"recency": 0.5})
+    ]
+    assert hashes[0] == hashes[1]
+    assert len(set(hashes)) == 3

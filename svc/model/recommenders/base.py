@@ -106,8 +106,7 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
 
 
 def profile(query: Query, history: History) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """The item columns of the query's profile, (h,), and their values, (h,); None: all are 1."""
+    """The item columns of the query's profile, (h,), and what each counts, (h,); None: all count 1."""
     if query.user < 0:
         return query.seeds, query.seed_weights
-    values = history.values(query.user)
-    return history.items(query.user), None if values is None else values.astype(np.float64)
+    return history.items(query.user), history.weighed(query.user)

@@ -107,7 +107,7 @@ def _warn_of_ids(found: Interactions) -> None:
 
 def uses_time(recipe: Recipe) -> bool:
     """Whether a training reads the times of interactions."""
-    wanted = recipe.training.split.scheme != "random" or recipe.training.trains_on_times
+    wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times
     return wanted and recipe.schema_.time_column is not None
 
 

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +60,16 @@ def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample |
     return UserSample(rows, sampled)
 
 
-def place_everybody(scorer: Scorer | None, matrix: sparse.csr_matrix, rows: NDArray[np.int64]) -> None:
-    """Give `scorer`, trained on the users in `rows` of `matrix`, (users, items), a vector for each user.
+def place_everybody(
+    scorer: Scorer | None,
+    matrix: sparse.csr_matrix,
+    kept: NDArray[np.int64],
+    features: sparse.csr_matrix | None = None,
+) -> None:
+    """Give `scorer` a vector for each user of `matrix`, (users, items), solved for exactly.
 
-    Those of the sample keep what training found. Raises TrainingError for a scorer that cannot place others.
+    Its own are those of the users in the rows `kept`, who keep what training found. `features` are those of the users,
+    (users, F). Raises TrainingError for a scorer that cannot place others.
     """
     if not isinstance(scorer, FactorScorer):
         return
@@ -70,22 +77,35 @@ def place_everybody(scorer: Scorer | None, matrix: sparse.csr_matrix, rows: NDAr
         raise TrainingError("BPRFMRecommender places only users whom it was trained on: leave it out with sample_users")
     scorer.ready()
     users = np.empty((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
-    users[rows] = scorer.users
-    others = np.setdiff1d(np.arange(matrix.shape[0]), rows)
+    if len(kept):
+        users[kept] = scorer.users
+    others = np.setdiff1d(np.arange(matrix.shape[0]), kept)
     chunks = [others[start : start + _USERS_AT_ONCE] for start in range(0, len(others), _USERS_AT_ONCE)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        placed = pool.map(lambda chunk: scorer.embed_cold(list(_histories(matrix, chunk))), chunks)
+        placed = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)
         for chunk, vectors in zip(chunks, placed, strict=True):
             users[chunk] = vectors
     if not np.isfinite(users).all():
-        raise TrainingError("users outside of the sample cannot be placed: their vectors are not finite numbers")
+        raise TrainingError("users cannot be placed by their histories: their vectors are not finite numbers")
     scorer.users = users
 
 
-def _histories(matrix: sparse.csr_matrix, rows: NDArray[np.int64]) -> Iterator[Query]:
+def solved(
+    scorer: FactorScorer, matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None = None
+) -> NDArray[np.float64]:
+    """The vectors, (r, K), that `scorer`, which is ready, gives to the histories in some rows of `matrix`."""
+    vectors: NDArray[np.float64] = scorer.embed_cold(list(_histories(matrix, rows, features)))
+    return vectors
+
+
+def _histories(matrix: sparse.csr_matrix, rows: NDArray[Any], features: sparse.csr_matrix | None) -> Iterator[Query]:
     """The history of each row as the query that places it."""
     for row in rows.tolist():
         part = slice(matrix.indptr[row], matrix.indptr[row + 1])
         values = matrix.data[part]
-        weights = None if (values == 1).all() else values.astype(np.float64)
-        yield Query(limit=1, seeds=matrix.indices[part].astype(np.int32), seed_weights=weights)
+        yield Query(
+            limit=1,
+            seeds=matrix.indices[part].astype(np.int32),
+            seed_weights=None if (values == 1).all() else values.astype(np.float64),
+            user_features=None if features is None else features[row].toarray()[0].astype(np.float64),
+        )

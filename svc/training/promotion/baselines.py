@@ -116,24 +116,28 @@ def _refitted(task: Task, header: Mapping[str, Any]) -> Rival:
     trial = trial_of(header)
     features = task.objective.features if header.get("features") else {}
     declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
+    if trial.recency and task.objective.order is None:
+        raise _Unfit("it weighs histories by their order, and the recipe no longer has training.recency")
     trial = replace(_fitted(task, trial), parts=tuple(_fitted(task, part) for part in trial.parts))
     for part in trial.parts or (trial,):
         _check(task, part, declared)
-    return Rival(INCUMBENT, "refitted", scorer_of(_refit(task, trial, features)), heldout(task), task.objective.seen)
+    scorer = task.objective.scorer(_refit(task, trial, features), trial)
+    return Rival(INCUMBENT, "refitted", scorer, heldout(task), task.objective.seen)
 
 
 def trial_of(header: Mapping[str, Any]) -> TrialRecord:
     """The class and parameters of a model, as its header tells them, in the form of the trial that chose them."""
     try:
         name, params = str(header["best_class"]), dict(header["best_params"])
+        recency = float(header.get("recency", 0.0))
         if name != BLEND:
-            return _record(name, params)
+            return replace(_record(name, params), recency=recency)
         parts = [part for part in header["parts"] if "weight" in part]
         params["weights"] = {part["class"]: part["weight"] for part in parts}
         trials = tuple(_record(part["class"], dict(part["params"])) for part in parts)
     except (KeyError, TypeError, ValueError):
         raise _Unfit("its header does not tell its class and parameters") from None
-    return replace(_record(name, params), parts=trials)
+    return replace(_record(name, params), parts=trials, recency=recency)
 
 
 def _record(name: str, params: dict[str, Any]) -> TrialRecord:

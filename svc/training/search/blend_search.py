@@ -2,7 +2,8 @@
 
 The parts are the best trials of two or three algorithms, at most one of them a factor model. Each is trained once more
 on what the search trained on; then weights cost an evaluation each, on a sample of the validation users. The score of
-the blend, like that of any trial, comes from all of them.
+the blend, like that of any trial, comes from all of them. Where recency is searched, a blend has one for all of its
+parts: weights are compared at that of the best part, and again at the one that suits the blend better.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +20,14 @@ from numpy.typing import NDArray
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.recipe.algorithms import BLEND, BLENDED
+from svc.training.algorithms.registry import Params
 from svc.training.data.decay import HALF_LIFE
 from svc.training.evaluation.evaluator import Evaluation, Rows, Scorer, Scores, scorer_of
 from svc.training.search.blended import FACTORS, BlendedRecommender, standardized
+from svc.training.search.fit import Fitted, fit_recency
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
+from svc.training.search.recency import Weighing, choose
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
 MOST_PARTS = 3
@@ -54,20 +58,88 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
         trained = [refit_winner(task.builder, trial, train, objective.features, objective.times) for trial in chosen]
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
-    sample = objective.judge.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
-    weights = _Search(sample, [scorer_of(part) for part in trained], task).best()
-    kept = [place for place, weight in enumerate(weights) if weight]
-    found = {chosen[place].algorithm: weights[place] / _STEPS for place in kept}
-    parts = tuple(chosen[place] for place in kept)
+    parts = _Parts(task, chosen, trained)
+    weights = parts.weights_at(parts.first)
+    if parts.values:
+        found = parts.recency(weights)
+        weights = weights if found == parts.first else parts.weights_at(found)
     number = 1 + max(trial.number for trial in result.trials)
-    record = TrialRecord(number, BLEND, {"weights": found, **shared}, "complete", None, {}, None, 0.0, parts)
-    blend = BlendedRecommender([trained[place] for place in kept], record)
-    judged = objective.judge.full.judge(blend.get_score, objective.seen)
-    seconds = round(time.monotonic() - began, 3)
-    record = replace(record, score=judged.metrics[objective.metric], metrics=judged.metrics, seconds=seconds)
-    logs.emit(events.BLEND_SEARCHED, weights=found, score=record.score, seconds=record.seconds)
-    by_user = {**result.by_user, number: judged.by_user(objective.metric)}
+    record, fitted = parts.judged(weights, number, shared)
+    record = replace(record, seconds=round(time.monotonic() - began, 3))
+    logs.emit(events.BLEND_SEARCHED, weights=record.params["weights"], score=record.score, seconds=record.seconds)
+    by_user = result.by_user if fitted.by_user is None else {**result.by_user, number: fitted.by_user}
     return replace(result, trials=[*result.trials, record], by_user=by_user)
+
+
+class _Parts:
+    """The parts of a blend: `trained` are the models of `trials`, each of another algorithm.
+
+    `values` are the recencies that a blend may have, the same for all of its parts, and `first` is the one of its best
+    part.
+    """
+
+    def __init__(self, task: Task, trials: Sequence[TrialRecord], trained: Sequence[Any]) -> None:
+        self._task = task
+        self._objective = task.objective
+        self._trials = trials
+        self._trained = trained
+        self._sample = self._objective.judge.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
+        order = self._objective.order
+        self.values = () if order is None else order.values(BLEND)
+        self.first = min(self.values, key=lambda value: abs(value - trials[0].recency), default=0.0)
+        self._histories = [
+            self._objective.scores_of_histories(part, trial.params)
+            for part, trial in zip(trained, trials, strict=True)
+            if self.values
+        ]
+
+    def weights_at(self, recency: float) -> Weights:
+        """The best weights of all parts."""
+        return _Search(self._sample, self._scorers(recency), self._task).best()
+
+    def recency(self, weights: Weights) -> float:
+        """The best recency of the blend with these weights."""
+        objective = self._objective
+        weighing = self._weighing(self._blend(weights, self._record(weights, 0, {})), weights)
+        return choose(weighing, self._sample, objective.metric, objective.seen, lambda: None).recency
+
+    def judged(self, weights: Weights, number: int, shared: Params) -> tuple[TrialRecord, Fitted]:
+        """The trial of the blend with these weights and the parameters `shared` by its parts, judged on all users."""
+        objective, record = self._objective, self._record(weights, number, shared)
+        blend = self._blend(weights, record)
+        if self.values:
+            weighing = self._weighing(blend, weights)
+            fitted = fit_recency(weighing, objective.judge, objective.seen, lambda: None, lambda _: None)
+        else:
+            judged = objective.judge.full.judge(blend.get_score, objective.seen)
+            fitted = Fitted(judged.metrics, None, judged.by_user(objective.metric))
+        score = fitted.metrics[objective.metric]
+        return replace(record, score=score, metrics=fitted.metrics, recency=fitted.recency), fitted
+
+    def _record(self, weights: Weights, number: int, shared: Params) -> TrialRecord:
+        kept = tuple(self._trials[place] for place in _kept(weights))
+        found = {self._trials[place].algorithm: weights[place] / _STEPS for place in _kept(weights)}
+        return TrialRecord(number, BLEND, {"weights": found, **shared}, "complete", None, {}, None, 0.0, kept)
+
+    def _blend(self, weights: Weights, record: TrialRecord) -> BlendedRecommender:
+        return BlendedRecommender([self._trained[place] for place in _kept(weights)], record)
+
+    def _weighing(self, blend: BlendedRecommender, weights: Weights) -> Weighing:
+        def at(recency: float) -> Scorer:
+            return blend.by([self._histories[place].at(recency) for place in _kept(weights)])
+
+        is_same_at_0 = not any(self._histories[place].learns_users for place in _kept(weights))
+        return Weighing(self.values, at, blend.get_score, is_same_at_0)
+
+    def _scorers(self, recency: float) -> list[Scorer]:
+        if not recency:
+            return [scorer_of(part) for part in self._trained]
+        return [part.at(recency) for part in self._histories]
+
+
+def _kept(weights: Weights) -> list[int]:
+    """The places of the parts that count."""
+    return [place for place, weight in enumerate(weights) if weight]
 
 
 def candidates(result: SearchResult) -> list[TrialRecord]:

@@ -16,7 +16,8 @@ FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
 class BlendedRecommender:
     """A trained blend in the form that `scorer_of` and the export read: its parts, their trials and weights.
 
-    `trial` is the one of the blend, `trained` the recommenders of its parts, in its order.
+    `get_score` scores without recency. `trial` is the one of the blend, `trained` the recommenders of its parts, in its
+    order.
     """
 
     def __init__(self, trained: Sequence[Any], trial: TrialRecord) -> None:
@@ -32,7 +33,11 @@ class BlendedRecommender:
 
     def get_score(self, rows: Rows) -> Scores:
         """Scores of these users, (rows, items)."""
-        return weighted(standardized(self._scorers, rows), self.weights)
+        return self.by(self._scorers)(rows)
+
+    def by(self, scorers: Sequence[Scorer]) -> Scorer:
+        """The scorer of the blend whose parts score so."""
+        return lambda rows: weighted(standardized(scorers, rows), self.weights)
 
 
 def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:

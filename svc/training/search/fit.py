@@ -7,7 +7,7 @@ state a second time; so its few lines are reimplemented here over the same irspa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluation, Judged, scorer_of
+from svc.training.search.recency import Weighing, choose, is_gain
 from svc.training.search.screening import LOOK
 
 QUICK_USERS = 2_000
@@ -40,12 +41,13 @@ class Judge:
 class Fitted:
     """`metrics` of the best state, and `epochs` that led there (None for training without epochs).
 
-    `by_user` are the (users,) scores of each judged user whose mean is the trial's score.
+    `by_user` are the (users,) scores of each judged user whose mean is the trial's score, at this `recency`.
     """
 
     metrics: dict[str, float]
     epochs: int | None
     by_user: NDArray[np.float64] | None = None
+    recency: float = 0.0
 
 
 class Stop(Exception):
@@ -60,26 +62,56 @@ def fit(
     seen: sparse.csr_matrix,
     check: Callable[[], None],
     report: Callable[[int, float], None],
+    weighing: Callable[[], Weighing] | None = None,
 ) -> Fitted:
     """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
 
     Without epochs the one report is a first look, where there are more validation users than that takes. Whatever
-    these two raise ends the training.
+    these two raise ends the training. With `weighing`, of the trained model, its recency is chosen too.
     """
     check()
+    is_sampled = judge.full is not judge.quick
     if epochs is None:
         recommender.learn()
         check()
         scorer = scorer_of(recommender)
-        if judge.full is not judge.quick:
+        if weighing is not None:
+            return fit_recency(weighing(), judge, seen, check, lambda score: report(LOOK, score))
+        if is_sampled:
             report(LOOK, judge.quick.metrics(scorer, seen)[judge.metric])
         judged = judge.full.judge(scorer, seen)
         return Fitted(judged.metrics, None, judged.by_user(judge.metric))
-    best, best_epoch = _fit_epochs(recommender, epochs, judge, seen=seen, check=check, report=report)
-    if judge.full is not judge.quick:
+    best, best_epoch = _fit_epochs(
+        recommender, epochs, judge, seen=seen, check=check, report=report, keep=is_sampled or weighing is not None
+    )
+    if weighing is not None:
+        recommender.load_state()
+        return replace(fit_recency(weighing(), judge, seen, check, lambda _: None), epochs=best_epoch)
+    if is_sampled:
         recommender.load_state()
         best = judge.full.judge(scorer_of(recommender), seen)
     return Fitted(best.metrics, best_epoch, best.by_user(judge.metric))
+
+
+def fit_recency(
+    weighing: Weighing,
+    judge: Judge,
+    seen: sparse.csr_matrix,
+    check: Callable[[], None],
+    look: Callable[[float], None],
+) -> Fitted:
+    """Judge a trained model at the recency that suits it; `look` gets its score on the sample."""
+    chosen = choose(weighing, judge.quick, judge.metric, seen, check)
+    if judge.full is not judge.quick:
+        look(chosen.score)
+    judged = judge.full.judge(chosen.scorer, seen)
+    recency, lowest = chosen.recency, weighing.values[0]
+    if recency != lowest and judge.full is not judge.quick:
+        check()
+        without = judge.full.judge(weighing.scorer(lowest), seen)
+        if not is_gain(judged.by_user(judge.metric), without.by_user(judge.metric)):
+            judged, recency = without, lowest
+    return Fitted(judged.metrics, None, judged.by_user(judge.metric), recency)
 
 
 def _fit_epochs(
@@ -90,7 +122,9 @@ def _fit_epochs(
     seen: sparse.csr_matrix,
     check: Callable[[], None],
     report: Callable[[int, float], None],
+    keep: bool,
 ) -> tuple[Judged, int]:
+    """The judgement of the best epoch, and its number. With `keep` the recommender can go back to its state."""
     recommender.start_learning()
     best: Judged | None = None
     best_epoch, without_gain = 0, 0
@@ -102,7 +136,7 @@ def _fit_epochs(
         judged = judge.quick.judge(scorer_of(recommender), seen)
         if best is None or judged.metrics[judge.metric] > best.metrics[judge.metric]:
             best, best_epoch, without_gain = judged, epoch, 0
-            if judge.full is not judge.quick:
+            if keep:
                 recommender.save_state()
         else:
             without_gain += 1

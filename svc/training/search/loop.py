@@ -284,7 +284,7 @@ class Search:
     def _reuse(self, attempt: _Attempt) -> None:
         """Take the result of the trial that tried the same."""
         original = next(trial for trial in self._trials() if trial.number == attempt.source)
-        for name in (trials.METRICS, trials.EPOCHS, budget.SPENT):
+        for name in (trials.METRICS, trials.EPOCHS, trials.RECENCY, budget.SPENT):
             if name in original.user_attrs:
                 attempt.trial.set_user_attr(name, original.user_attrs[name])
         attempt.trial.set_user_attr(trials.REUSED, original.number)

@@ -13,8 +13,11 @@ from svc.errors import FeatureRidgeFailed
 from svc.training.algorithms.registry import ALGORITHMS, Params
 from svc.training.data.decay import HALF_LIFE, decayed
 from svc.training.data.features import SideName
+from svc.training.evaluation.evaluator import Scorer, scorer_of
+from svc.training.evaluation.recency import HistoryScores
 from svc.training.search.blended import BlendedRecommender
 from svc.training.search.fit import Fitted, Judge, fit, refit
+from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
 from svc.training.search.trial_task import TrialPruned
 from svc.training.search.trials import TrialRecord
@@ -83,6 +86,7 @@ class TrialObjective:
     features: Matrices
     times: sparse.csr_matrix | None = None
     hidden: sparse.csr_matrix | None = None
+    order: Order | None = None
 
     @property
     def metric(self) -> str:
@@ -96,6 +100,32 @@ class TrialObjective:
     def decayed(self, params: Params) -> sparse.csr_matrix:
         """`train` as the half-life among `params` has it."""
         return decayed(self.train, self.times, params)
+
+    def scores_of_histories(self, recommender: Any, params: Params) -> HistoryScores:
+        """Scores of the histories of `train` by a trained recommender."""
+        assert self.order is not None, "only ordered histories can be weighed"
+        return HistoryScores(recommender, self.decayed(params), self.order.positions, self.features.get("user"))
+
+    def scorer(self, trained: Any, trial: TrialRecord) -> Scorer:
+        """The scorer of the model of `trial`, trained on `train`, at the trial's recency."""
+        if not trial.recency:
+            return scorer_of(trained)
+        if not trial.parts:
+            return self.scores_of_histories(trained, trial.params).at(trial.recency)
+        blend: BlendedRecommender = trained
+        return blend.by([self.scores_of_histories(part, trial.params).at(trial.recency) for part in blend.trained])
+
+    def _weighing(self, algorithm: str, recommender: Any, params: Params) -> Callable[[], Weighing] | None:
+        """Of the recommender once it is trained; None where order plays no part."""
+        values = () if self.order is None else self.order.values(algorithm)
+        if not values:
+            return None
+
+        def weighing() -> Weighing:
+            scores = self.scores_of_histories(recommender, params)
+            return Weighing(values, scores.at, scorer_of(recommender), not scores.learns_users)
+
+        return weighing
 
     def warm_up(self) -> None:
         import irspack  # noqa: F401
@@ -112,6 +142,7 @@ class TrialObjective:
                 seen=self.seen,
                 check=check,
                 report=report,
+                weighing=self._weighing(algorithm, recommender, params),
             )
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error

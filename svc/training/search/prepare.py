@@ -13,7 +13,7 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.errors import CutoffTooLarge, TrainingError, ZeroScore
-from svc.recipe.algorithms import BLEND
+from svc.recipe.algorithms import BLEND, RECENCY
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Training
 from svc.settings import Settings
@@ -21,6 +21,7 @@ from svc.training.algorithms.registry import Params, Space, search_space
 from svc.training.data.decay import HALF_LIFE, decayed, with_half_life
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
+from svc.training.data.recency import positions_of
 from svc.training.data.split import Split, SplitPlan, shuffle_items, smallest_working_ratio, split
 from svc.training.evaluation.evaluator import Evaluation
 from svc.training.progress import Progress
@@ -29,6 +30,7 @@ from svc.training.search.fit import Judge
 from svc.training.search.loop import Limits, Search, TrialLogging
 from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
 from svc.training.search.parallel import Parallelism
+from svc.training.search.recency import Order
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StorageLocation, open_storage
 
@@ -56,6 +58,10 @@ class Task:
         matrix = interactions.matrix()
         return decayed(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
 
+    def positions(self, *, everybody: bool = False) -> sparse.csr_matrix:
+        """The positions of the entries of `matrix` in the order of each history."""
+        return positions_of((self.data.interactions if everybody else self.data.trained).latest())
+
     @property
     def features(self) -> dict[SideName, sparse.csr_matrix]:
         return {side: fitted.matrix for side, fitted in self.data.sides.items()}
@@ -81,7 +87,7 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
 
 def split_plan(loaded: LoadedRecipe) -> SplitPlan:
     chosen = loaded.recipe.training.split
-    keep_times = loaded.recipe.training.trains_on_times
+    keep_times = loaded.recipe.trains_on_times
     return SplitPlan(
         chosen.scheme, chosen.heldout_ratio, chosen.test_user_ratio, chosen.seed, chosen.test, keep_times=keep_times
     )
@@ -139,8 +145,24 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: 
         features,
         times=found.times,
         hidden=found.hidden,
+        order=_order(loaded, found),
     )
     return Task(loaded, data, found, plan, builder(joblib.cpu_count()), objective, parallelism)
+
+
+def _order(loaded: LoadedRecipe, found: Split) -> Order | None:
+    """What the search makes of the order of histories; None: nothing."""
+    wanted = loaded.recipe.recency
+    if wanted == 0.0:
+        return None
+    assert found.times is not None, "the split keeps times wherever recency plays a part"
+    spaces = loaded.recipe.training.search_space or {}
+    bounds = {name: space[RECENCY] for name, space in spaces.items() if RECENCY in space}
+    return Order(
+        positions_of(found.times),
+        None if wanted == "search" else wanted,
+        {name: (float(low), float(high)) for name, (low, high) in bounds.items()},
+    )
 
 
 def _n_items(data: TrainingData) -> int:
@@ -258,12 +280,21 @@ def _fingerprint(task: Task) -> str:
     for side, matrix in sorted(task.features.items()):
         digest.update(side.encode() + matrix.indptr.tobytes() + matrix.indices.tobytes() + matrix.data.tobytes())
     chosen = training.split
-    rest = [training.metric, training.cutoff, chosen.scheme, chosen.heldout_ratio, chosen.test_user_ratio, chosen.seed]
+    rest: list[object] = [
+        training.metric,
+        training.cutoff,
+        chosen.scheme,
+        chosen.heldout_ratio,
+        chosen.test_user_ratio,
+        chosen.seed,
+    ]
     if chosen.test:
         rest.append(chosen.test)
     if interactions.weights is not None:
         digest.update(interactions.weights.tobytes())
         rest.append(training.weighted_metric)
+    if task.loaded.recipe.recency != 0.0:
+        rest.append(f"recency {task.loaded.recipe.recency}")
     for part in interactions.hidden or ():
         digest.update(part.tobytes())
     digest.update(json.dumps(rest).encode())

@@ -16,6 +16,7 @@ from svc.training.search.sampler import own_parameters
 
 METRICS = "svc:metrics"
 EPOCHS = "svc:train_epochs"
+RECENCY = "svc:recency"
 SECONDS = "svc:seconds"
 REUSED = "svc:reused"
 """Attributes of a finished trial; REUSED is the number of the equal trial whose value it took."""
@@ -29,7 +30,7 @@ trained."""
 class TrialRecord:
     """One finished trial. `score` and `metrics` are there if it is complete, `epochs` if it trained in epochs.
 
-    `parts` are the trials that a blend is made of, in the order of its weights.
+    `parts` are the trials that a blend is made of, in the order of its weights. `recency` is what the validation chose.
     """
 
     number: int
@@ -41,6 +42,7 @@ class TrialRecord:
     epochs: int | None
     seconds: float
     parts: tuple[TrialRecord, ...] = ()
+    recency: float = 0.0
 
     @property
     def final_params(self) -> Params:
@@ -90,7 +92,8 @@ def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
 
 def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
     """What to store with a complete trial."""
-    return {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
+    found: dict[str, object] = {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
+    return {**found, RECENCY: fitted.recency} if fitted.recency else found
 
 
 def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
@@ -133,4 +136,5 @@ def _record(trial: FrozenTrial) -> TrialRecord:
         metrics=dict(attrs.get(METRICS) or {}),
         epochs=attrs.get(EPOCHS),
         seconds=float(attrs.get(SECONDS) or 0.0),
+        recency=float(attrs.get(RECENCY) or 0.0),
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.training.evaluation.breakdown import Known, as_rows, breakdown
-from svc.training.evaluation.evaluator import Judged, Scorer, scorer_of
+from svc.training.evaluation.evaluator import Judged, Scorer
 from svc.training.evaluation.intervals import CONFIDENCE, PER_USER, interval, paired_change
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
@@ -64,7 +64,7 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
     if lead:
         evaluation["lead"] = lead
     trained = _train(task, winner)
-    scorer = None if trained is None else scorer_of(trained)
+    scorer = None if trained is None else task.objective.scorer(trained, winner)
     if scorer is not None:
         evaluation |= _winner_again(task, scorer)
     _emit(task, winner, evaluation)
@@ -83,9 +83,8 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[str, Sc
             trained = _train(task, trial)
             if trained is None:
                 continue
-            kept = task.objective.judge.full.judge(scorer_of(trained), task.objective.seen).by_user(
-                task.objective.metric
-            )
+            scorer = task.objective.scorer(trained, trial)
+            kept = task.objective.judge.full.judge(scorer, task.objective.seen).by_user(task.objective.metric)
         yield name, kept
 
 

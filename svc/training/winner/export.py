@@ -25,6 +25,7 @@ from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, by_count
 from svc.recipe.algorithms import BLEND, TRANSITIONS
+from svc.training.data.recency import in_order
 from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
 from svc.training.search.blended import BlendedRecommender
 
@@ -82,20 +83,23 @@ def assemble(
     cold: Scorer | None = None,
     hidden: Any = None,
     keep_values: bool = False,
+    positions: Any = None,
+    recency: float = 0.0,
 ) -> Model:
     """The model of a `scorer`, ready to answer and to be encoded.
 
     `X` is the training matrix, (n_users, n_items) CSR, with its items as in `scorer`; with `keep_values` its
     values are kept also for scorers that do not read them, for requests that add to a history. `hidden`, of the same
     shape, has what users are never shown. `cold` answers for features and seeds instead of `scorer`. `features` are
-    kept only where one of them can use them.
+    kept only where one of them can use them. With a `recency` above 0 histories keep their order, which `positions` of
+    the entries of `X` tell.
     """
     asked = cold or scorer
     placed = asked.feature_dim("user") or asked.feature_dim("item")
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
-        history=to_history(X, with_values=scorer.reads_values or keep_values),
+        history=to_history(X, with_values=scorer.reads_values or keep_values, positions=positions, recency=recency),
         scorer=scorer,
         features=features if placed else None,
         cold=cold,
@@ -105,16 +109,22 @@ def assemble(
     return model
 
 
-def to_history(X: Any, *, with_values: bool) -> History:  # noqa: N803
+def to_history(X: Any, *, with_values: bool, positions: Any = None, recency: float = 0.0) -> History:  # noqa: N803
+    """The rows of `X`, oldest first where there is a `recency`; `positions` then has the entries of `X`."""
     matrix = X.tocsr(copy=True)
     matrix.sum_duplicates()
-    matrix.eliminate_zeros()
-    values = matrix.data.astype(np.float32)
-    return History(
-        _offsets(matrix.indptr),
-        matrix.indices.astype(np.int32),
-        values if with_values and (values != 1).any() else None,
-    )
+    if not recency:
+        matrix.eliminate_zeros()
+        return _history(matrix, matrix.data.astype(np.float32), with_values=with_values)
+    order, ties = in_order(positions)
+    matrix.indices, values = matrix.indices[order], matrix.data[order].astype(np.float32)
+    found = _history(matrix, values, with_values=with_values)
+    return History(found.offsets, found.columns, found.weights, recency=recency, ties=ties if ties.any() else None)
+
+
+def _history(matrix: Any, values: NDArray[np.float32], *, with_values: bool) -> History:
+    kept = values if with_values and (values != 1).any() else None
+    return History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), kept)
 
 
 def _offsets(indptr: Any) -> Offsets:

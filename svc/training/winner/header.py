@@ -78,6 +78,8 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
         },
         "data_stats": data_stats(facts),
     }
+    if best.recency:
+        found["recency"] = best.recency
     if facts.parts:
         found["parts"] = [dict(part) for part in facts.parts]
     if loaded.recipe.features is not None:
@@ -119,6 +121,7 @@ def _tuning(facts: Facts) -> dict[str, Any]:
             name: {
                 "score": trial.score,
                 "params": trial.params,
+                **({"recency": trial.recency} if trial.recency else {}),
                 "seconds": trial.seconds,
                 "metrics": {metric: trial.metrics[metric] for metric in PER_USER if metric in trial.metrics},
                 **({"interval": intervals[name]} if name in intervals else {}),

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from scipy import sparse
 
 from svc import events, logs
@@ -15,6 +16,7 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.data.decay import HALF_LIFE
+from svc.training.data.recency import weighed
 from svc.training.data.user_sample import place_everybody
 from svc.training.search.blended import FACTORS
 from svc.training.search.objective import refit_winner
@@ -48,16 +50,16 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     matrix = task.matrix(best.params)
     recommender, seconds = _trained(task, best, matrix)
-    if task.data.sample is not None:
+    sampled = task.data.sample is not None
+    if sampled:
         matrix = task.matrix(best.params, everybody=True)
     columns = most_chosen_first(matrix)
     matrix = reordered(matrix, columns)
+    positions = reordered(task.positions(everybody=sampled), columns) if best.recency else None
     scorer = to_scorer(recommender, best.algorithm, columns)
     del recommender
-    if task.data.sample is not None:
-        place_everybody(scorer.factors if isinstance(scorer, BlendScorer) else scorer, matrix, task.data.sample.rows)
-        if isinstance(scorer, BlendScorer):
-            scorer.measure(to_history(matrix, with_values=True))
+    if sampled or positions is not None:
+        _place_users(task, best, scorer, matrix, positions)
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     aware = _feature_aware(task, result)
     cold, parts = None, []
@@ -83,8 +85,26 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
         cold=cold,
         hidden=None if hidden is None else reordered(hidden, columns),
         keep_values=interactions.weights is not None or HALF_LIFE in best.params,
+        positions=positions,
+        recency=best.recency,
     )
     return FinalModel(matrix, model, parts, aware, seconds)
+
+
+def _place_users(
+    task: Task, trial: TrialRecord, scorer: Scorer, matrix: sparse.csr_matrix, positions: sparse.csr_matrix | None
+) -> None:
+    """Solve for the users of `matrix` whom training found no vectors for; for all where their histories are weighed."""
+    histories, kept = matrix, np.empty(0, dtype=np.int64)
+    if positions is not None:
+        histories = weighed(matrix, positions, trial.recency)
+    elif task.data.sample is not None:
+        kept = task.data.sample.rows
+    place_everybody(
+        scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, kept, task.features.get("user")
+    )
+    if isinstance(scorer, BlendScorer):
+        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=trial.recency))
 
 
 def part(trial: TrialRecord, scorer: Scorer, answers: str) -> dict[str, Any]:

@@ -1,0 +1,48 @@
+"""The profile that a history makes: distinct item columns, and what each of them counts.
+
+Without recency order plays no part, and a request's history is `settled` at once: columns rise, weights are added up.
+With it the history stays as it was given until it is known whether it stands alone or behind that of a training user.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.history import History
+from svc.model.item_sets import added_up
+from svc.model.query import Given
+from svc.model.recency import weighed
+
+Seeds = tuple[NDArray[np.int32], NDArray[np.float64] | None]
+"""Columns, (s,), and their weights, (s,); None: all are 1."""
+
+
+def settled(given: Given, recency: float) -> Given:
+    """`given` with its columns distinct and rising, unless order plays a part."""
+    if recency:
+        return given
+    columns, weights = added_up(given.columns, given.weights)
+    return given._replace(columns=columns, weights=weights)
+
+
+def profile_of(given: Given, recency: float) -> Seeds:
+    """The history of a request alone, which is settled."""
+    if not recency or not len(given.columns):
+        return given.columns, given.weights
+    return weighed(given.columns, given.weights, np.arange(len(given.columns)), recency)
+
+
+def joined_profile(history: History, user: int, given: Given) -> Seeds:
+    """The history of a training user, with that of a request, which is settled, behind it."""
+    known, values = history.items(user), history.values(user)
+    weights = None
+    if values is not None or given.weights is not None:
+        own = np.ones(len(known)) if values is None else values.astype(np.float64)
+        more = np.ones(len(given.columns)) if given.weights is None else given.weights
+        weights = np.concatenate([own, more])
+    columns = np.concatenate([known, given.columns])
+    if not history.recency:
+        return added_up(columns, weights)
+    times = np.concatenate([history.times(user), len(known) + 1 + np.arange(len(given.columns))])
+    return weighed(columns, weights, times, history.recency)

@@ -1,0 +1,68 @@
+"""Scores histories whose items are weighed by recency, with a model that was trained without it.
+
+Factor models are scored by the scorer that is served, so that what is judged is what is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.model.recommenders.factors import FactorScorer
+from svc.training.data.recency import weighed
+from svc.training.data.user_sample import solved
+from svc.training.evaluation.evaluator import Rows, Scorer, Scores
+from svc.training.evaluation.factors import ials_scorer, svd_scorer
+
+Score = Callable[[Rows, sparse.csr_matrix], Scores]
+
+
+class HistoryScores:
+    """Scores users by their histories alone. Made once for a trained `recommender`, then asked at several recencies.
+
+    `matrix`, (users, items), is what it was trained on, `positions` those of its entries, and `features`, (users, F),
+    those of the users where the model has learned from some.
+    """
+
+    def __init__(
+        self,
+        recommender: Any,
+        matrix: sparse.csr_matrix,
+        positions: sparse.csr_matrix,
+        features: sparse.csr_matrix | None,
+    ) -> None:
+        self._matrix = matrix
+        self._positions = positions
+        weights = getattr(recommender, "_W", None)
+        self.learns_users = weights is None
+        """Whether training gives users vectors of their own, which an exact solve need not give again."""
+        self._score = _by_weights(weights) if weights is not None else _by_factors(recommender, features)
+
+    def at(self, recency: float) -> Scorer:
+        return lambda rows: self._score(rows, weighed(self._matrix, self._positions, recency, rows))
+
+
+def _by_weights(weights: Any) -> Score:
+    if sparse.issparse(weights):
+        by_row = weights.tocsr()
+        return lambda _rows, histories: (histories @ by_row).toarray()
+    dense = np.ascontiguousarray(weights)
+    return lambda _rows, histories: np.asarray(histories.astype(dense.dtype) @ dense)
+
+
+def _by_factors(recommender: Any, features: sparse.csr_matrix | None) -> Score:
+    is_least_squares = hasattr(recommender, "trainer_as_ials")
+    served: FactorScorer = ials_scorer(recommender) if is_least_squares else svd_scorer(recommender)
+    served.ready()
+    items: NDArray[np.float32] = np.ascontiguousarray(recommender.get_item_embedding(), dtype=np.float32)
+
+    def score(rows: Rows, histories: sparse.csr_matrix) -> Scores:
+        known = None if features is None or not is_least_squares else features[rows]
+        vectors = solved(served, histories, np.arange(len(rows)), known)
+        return np.asarray(vectors.astype(np.float32) @ items.T)
+
+    return score

@@ -1,0 +1,102 @@
+"""Chooses the recency of a trained model: how much less each item of a history counts than the one after it.
+
+Training knows nothing of it: a trained model is judged at several values, each of which costs an evaluation. A value
+above the lowest is taken only where it is better by more than chance, so that 0 wins where order says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.recipe.algorithms import TAKES_RECENCY
+from svc.training.evaluation.evaluator import Evaluation, Scorer
+
+VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
+"""What is tried of one model."""
+_DEVIATIONS = 2.77
+"""Standard errors of a gain that is more than chance: the two-sided 95% of nine comparisons (Bonferroni)."""
+
+UserScores = NDArray[np.float64]
+
+
+def is_gain(first: UserScores, second: UserScores) -> bool:
+    """Whether `first` is better than `second`, (users,) each and of the same users, by more than chance."""
+    gains = first - second
+    if len(gains) < 2:
+        return False
+    return float(gains.mean()) > _DEVIATIONS * float(gains.std(ddof=1)) / math.sqrt(len(gains))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Order:
+    """The order of the histories that a search trains on, and what it may make of it.
+
+    `positions` has the entries of the training matrix. `fixed` is the recency of every model, or None where it is
+    searched, within the `bounds` of an algorithm, [lowest, highest].
+    """
+
+    positions: sparse.csr_matrix
+    fixed: float | None = None
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def values(self, algorithm: str) -> tuple[float, ...]:
+        """What is tried of a model of this algorithm, rising; nothing where order plays no part in its scores."""
+        if algorithm not in TAKES_RECENCY:
+            return ()
+        if self.fixed is not None:
+            return (self.fixed,)
+        if algorithm not in self.bounds:
+            return VALUES
+        low, high = self.bounds[algorithm]
+        return tuple(sorted({low, high, *(value for value in VALUES if low < value < high)}))
+
+
+class Weighing(NamedTuple):
+    """What it takes to choose the recency of one trained model: its scorer at each of the rising `values`.
+
+    `as_trained` scores without recency; `is_same_at_0` says whether `at(0)` gives the same scores.
+    """
+
+    values: Sequence[float]
+    at: Callable[[float], Scorer]
+    as_trained: Scorer
+    is_same_at_0: bool
+
+    def scorer(self, recency: float) -> Scorer:
+        """Of the model as it is served: training's own vectors of the users are kept where order plays no part."""
+        return self.at(recency) if recency else self.as_trained
+
+
+class Chosen(NamedTuple):
+    """The recency that is best on a sample, its scorer, and its score there."""
+
+    recency: float
+    scorer: Scorer
+    score: float
+
+
+def choose(
+    weighing: Weighing, sample: Evaluation, metric: str, seen: sparse.csr_matrix, check: Callable[[], None]
+) -> Chosen:
+    """The best of the values for the users of `sample`; the lowest unless another is better by more than chance."""
+
+    def judged(scorer: Scorer) -> UserScores:
+        check()
+        return sample.judge(scorer, seen).by_user(metric)
+
+    lowest = weighing.values[0]
+    served = judged(weighing.scorer(lowest))
+    solved = served if lowest or weighing.is_same_at_0 else judged(weighing.at(0.0))
+    found = {value: judged(weighing.at(value)) for value in weighing.values[1:]}
+    best = max(found, key=lambda value: float(found[value].mean()), default=lowest)
+    # Solving for a user again can itself be a gain, which is none of recency.
+    if best != lowest and is_gain(found[best], served) and is_gain(found[best], solved):
+        return Chosen(best, weighing.at(best), float(found[best].mean()))
+    return Chosen(lowest, weighing.scorer(lowest), float(served.mean()))

@@ -1,0 +1,32 @@
+"""Positions, and the weights that follow from them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from svc.model.recency import LEAST, factors, positions_of, weighed
+
+
+def test_positions_are_dense_ranks_from_the_latest() -> None:
+    """Equal times share one; the latest is 0."""
+    assert positions_of(np.array([2, 2, 5, 9, 9, 9])).tolist() == [2, 2, 1, 0, 0, 0]
+    assert positions_of(np.array([4])).tolist() == [0]
+    assert positions_of(np.empty(0, dtype=np.int64)).tolist() == []
+
+
+def test_a_factor_is_never_zero() -> None:
+    """exp underflows; a confidence of zero cannot be divided by."""
+    found = factors(np.array([0, 1, 5000]), 2.0)
+    assert found.tolist() == [1.0, float(np.exp(-2.0)), LEAST]
+    assert np.float32(LEAST) > 0
+
+
+def test_an_item_that_comes_again_takes_its_latest_place_and_weights_add() -> None:
+    """The place that it leaves is closed."""
+    columns = np.array([7, 3, 7, 5], dtype=np.int32)
+    found, weights = weighed(columns, None, np.arange(4), 0.5)
+    assert found.tolist() == [3, 7, 5]
+    np.testing.assert_allclose(weights, [np.exp(-1.0), 2 * np.exp(-0.5), 1.0])
+    found, weights = weighed(columns, np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1]), 1.0)
+    assert found.tolist() == [3, 7, 5]
+    np.testing.assert_allclose(weights, [2 * np.exp(-1.0), 4.0, 4.0])

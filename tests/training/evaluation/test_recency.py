@@ -1,0 +1,53 @@
+"""Scores of weighed histories are those of the recommender for a cold user with the same weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sps
+from irspack.recommenders import CosineKNNRecommender, DenseSLIMRecommender, IALSRecommender
+
+from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.data.recency import weighed
+from svc.training.evaluation.recency import HistoryScores
+
+N_USERS, N_ITEMS = 40, 24
+RNG = np.random.default_rng(3)
+MATRIX = sps.csr_matrix((RNG.random((N_USERS, N_ITEMS)) < 0.3) * RNG.choice([1.0, 2.0], (N_USERS, N_ITEMS)))
+POSITIONS = sps.csr_matrix((RNG.integers(0, 6, MATRIX.nnz), MATRIX.indices, MATRIX.indptr), shape=MATRIX.shape)
+ROWS = np.array([1, 4, 5, 33])
+IALS = {"n_components": 4, "alpha0": 0.2, "reg": 0.1, "train_epochs": 2, "n_threads": 1, "solver_type": "CHOLESKY"}
+
+
+@pytest.mark.parametrize("recency", [0.0, 0.4])
+@pytest.mark.parametrize(
+    ("recommender_class", "options"),
+    [
+        (CosineKNNRecommender, {"top_k": 10}),
+        (DenseSLIMRecommender, {"reg": 5.0}),
+        (WeightedSVDRecommender, {"n_components": 4, "weighting": "DEGREES"}),
+        (IALSRecommender, IALS),
+    ],
+)
+def test_a_history_is_scored_as_a_cold_user_with_its_weights(
+    recommender_class: Any, options: dict[str, Any], recency: float
+) -> None:
+    """As irspack scores a new user with these values."""
+    recommender = recommender_class(MATRIX, **options).learn()
+    scores = HistoryScores(recommender, MATRIX, POSITIONS, None)
+    expected = recommender.get_score_cold_user(weighed(MATRIX, POSITIONS, recency)[ROWS])
+    np.testing.assert_allclose(scores.at(recency)(ROWS), expected, atol=1e-5 * np.abs(expected).max())
+    assert scores.learns_users is hasattr(recommender, "get_user_embedding")
+
+
+def test_features_of_the_users_are_their_prior() -> None:
+    """As irspack solves for cold users with features."""
+    features = sps.csr_matrix(RNG.random((N_USERS, 3)).astype(np.float32))
+    recommender = IALSRecommender(MATRIX, user_features=features, lambda_user_feature=5.0, **IALS).learn()
+    found = HistoryScores(recommender, MATRIX, POSITIONS, features).at(0.4)(ROWS)
+    histories = weighed(MATRIX, POSITIONS, 0.4)[ROWS]
+    embedding = recommender.compute_user_embedding(histories, features[ROWS])
+    expected = recommender.get_score_from_user_embedding(embedding)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())

@@ -1,0 +1,66 @@
+"""When a recency above the lowest is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from svc.training.evaluation.evaluator import Evaluation, Rows, Scores
+from svc.training.search.recency import VALUES, Order, Weighing, choose, is_gain
+
+N_USERS, N_ITEMS = 200, 10
+EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
+
+
+def finding(n_users: int) -> Callable[[Rows], Scores]:
+    """Puts the held-out item of so many users first, of the others last."""
+
+    def scorer(rows: Rows) -> Scores:
+        scores = np.tile(np.arange(N_ITEMS, 0, -1.0), (len(rows), 1))
+        scores[rows < n_users, N_ITEMS - 1] = 99.0
+        return scores
+
+    return scorer
+
+
+def chosen(found: dict[float, int], *, as_trained: int, is_same_at_0: bool = False) -> tuple[float, float]:
+    columns = np.full(N_USERS, N_ITEMS - 1)
+    heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
+    weighing = Weighing(tuple(found), lambda value: finding(found[value]), finding(as_trained), is_same_at_0)
+    best = choose(weighing, Evaluation(heldout, offset=0, cutoff=1), "hit", EMPTY, lambda: None)
+    return best.recency, best.score
+
+
+def test_the_best_is_taken_where_its_gain_is_more_than_chance() -> None:
+    """Against training's own vectors, and against an exact solve without recency."""
+    assert chosen({0.0: 50, 0.1: 60, 0.5: 90}, as_trained=50) == (0.5, 0.45)
+    assert chosen({0.0: 85, 0.1: 80, 0.5: 90}, as_trained=50) == (0.0, 0.25)
+    assert chosen({0.0: 50, 0.1: 80, 0.5: 90}, as_trained=88) == (0.0, 0.44)
+    assert chosen({0.0: 50, 0.5: 53}, as_trained=50, is_same_at_0=True) == (0.0, 0.25)
+
+
+def test_a_range_that_leaves_0_out_has_its_own_lowest() -> None:
+    """Which is scored with its weights; a single value is taken as it is."""
+    assert chosen({0.2: 50, 0.5: 51}, as_trained=200) == (0.2, 0.25)
+    assert chosen({0.5: 10}, as_trained=200) == (0.5, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("gains", "expected"), [([1.0, 1.0, 1.1], True), ([1.0, -1.0, 0.5], False), ([0.0] * 3, False)]
+)
+def test_a_gain_is_more_than_chance(gains: list[float], expected: bool) -> None:
+    """One user shows nothing."""
+    assert is_gain(np.array(gains), np.zeros(3)) is expected
+    assert not is_gain(np.array([1.0]), np.array([0.0]))
+
+
+def test_bounds_fixed_values_and_families_without_order() -> None:
+    """A range tries its ends too."""
+    order = Order(EMPTY, bounds={"RP3betaRecommender": (0.3, 0.8)})
+    assert order.values("RP3betaRecommender") == (0.3, 0.35, 0.5, 0.75, 0.8)
+    assert order.values("IALSRecommender") == VALUES
+    assert order.values("TopPopRecommender") == order.values("BPRFMRecommender") == ()
+    assert Order(EMPTY, fixed=0.7).values("IALSRecommender") == (0.7,)

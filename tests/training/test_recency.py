@@ -1,0 +1,237 @@
+"""Recency over the whole path: what is trained with it answers as exp(-δk), written out by hand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.model import codec
+from svc.model.model import Model
+from svc.model.query import Interaction, Restriction
+from svc.settings import Settings
+from tests.training.test_run import Make, run
+
+DELTA = 0.4
+N_USERS, N_ITEMS = 60, 30
+SUMS = ("CosineKNN", "RP3beta", "DenseSLIM", "SLIM", "EDLAE")
+FACTORS = ("TruncatedSVD", "IALS")
+
+Vector = np.ndarray
+Events = list[tuple[str, int, float]]
+"""Item, time and weight of one user's events."""
+
+
+def write_events(path: Path, *, weighted: bool, ties: bool, seed: int = 1) -> dict[str, Events]:
+    """Events of each user in no order; with `ties`, several share a time."""
+    rng = np.random.default_rng(seed)
+    found: dict[str, Events] = {}
+    lines = ["user_id,item_id,ts,w"]
+    for user in range(N_USERS):
+        items = rng.choice(N_ITEMS, int(rng.integers(3, 12)), replace=False)
+        times = rng.permutation(len(items)) // (2 if ties else 1) + 1_600_000_000
+        weights = rng.choice([0.5, 1.0, 3.0], len(items)) if weighted else np.ones(len(items))
+        found[f"u{user}"] = [
+            (f"i{item}", int(time), float(weight)) for item, time, weight in zip(items, times, weights, strict=True)
+        ]
+        lines += [f"u{user},{item},{time},{weight}" for item, time, weight in found[f"u{user}"]]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return found
+
+
+def recipe_blocks(algorithms: list[str], *, weighted: bool, **training: Any) -> dict[str, Any]:
+    schema = {"user_column": "user_id", "item_column": "item_id", "time_column": "ts", "time_unit": "s"}
+    return {
+        "schema": schema | ({"weight_column": "w"} if weighted else {}),
+        "training": {
+            "algorithms": algorithms,
+            "n_trials": len([name for name in algorithms if name != "Blend"]),
+            "cutoff": 5,
+            "parallelism": 1,
+            "split": {"scheme": "leave_one_out"},
+            **training,
+        },
+    }
+
+
+def loaded(artifact: str | None) -> tuple[Model, Mapping[str, Any], bytes]:
+    assert artifact is not None
+    _, parsed = read_verified(artifact, development_keys(), Settings())
+    model = codec.decode(parsed.payload)
+    model.ready()
+    return model, parsed.header, bytes(parsed.payload)
+
+
+def counted(known: Events, history: list[tuple[str, float]]) -> dict[str, float]:
+    """What each item counts: the sum of its weights times exp(-δk), k the rank of its latest time from the latest."""
+    latest, total = {}, {}
+    behind = [(item, 10**12 + place, weight) for place, (item, weight) in enumerate(history)]
+    for item, time, weight in sorted([*known, *behind], key=lambda event: event[1]):
+        latest[item] = time
+        total[item] = total.get(item, 0.0) + weight
+    moments = sorted(set(latest.values()), reverse=True)
+    return {item: total[item] * math.exp(-DELTA * moments.index(time)) for item, time in latest.items()}
+
+
+def row_of(model: Model, counts: Mapping[str, float]) -> Vector:
+    row = np.zeros(model.n_items)
+    for item, count in counts.items():
+        row[model.item_ids.index(item)] = count
+    return row
+
+
+def brute_force(model: Model, scorer: Any, row: Vector) -> Vector:
+    """The score of every item for a history that counts `row`, (items,), by the textbook."""
+    if scorer.kind == "neighbours":
+        weights = np.zeros((model.n_items, model.n_items))
+        for item in range(model.n_items):
+            part = slice(scorer.offsets[item], scorer.offsets[item + 1])
+            weights[item, scorer.columns[part]] = scorer.weights[part]
+        return row @ weights
+    if scorer.kind == "dense_weights":
+        return row @ scorer.weights.astype(np.float64)
+    if scorer.kind == "blend":
+        parts = [scorer.factors, *scorer.sums] if scorer.factors else scorer.sums
+        scores = [brute_force(model, part, row) for part in parts]
+        return sum(weight * one / one.std() for weight, one in zip(scorer.weights, scores, strict=True))
+    items = scorer.index.vectors(np.arange(model.n_items, dtype=np.int32))
+    if not hasattr(scorer, "least_squares"):
+        return row @ (items if scorer.scales is None else items * scorer.scales[:, np.newaxis]) @ items.T
+    solver, chosen = scorer.least_squares, items[row > 0]
+    r = solver.regularization(len(chosen), model.n_items)
+    left = solver.alpha0 * items.T @ items + r * np.eye(items.shape[1]) + (chosen.T * row[row > 0]) @ chosen
+    right = row[row > 0] @ chosen + (0.0 if solver.user_mean is None else r * solver.user_mean)
+    return items @ np.linalg.solve(left, right)
+
+
+def scores(model: Model, **asked: Any) -> Vector:
+    asked = {"user_id": None, "user_features": None, **asked}
+    prepared = model.prepare_recommend(limit=model.n_items, include_seen=True, **asked)
+    (ranking,) = model.rank([prepared.query])
+    found = np.empty(model.n_items)
+    found[ranking.items] = ranking.scores
+    return found
+
+
+@pytest.mark.parametrize("detailed", [False, True])
+@pytest.mark.parametrize(
+    "algorithms", [[name] for name in (*SUMS, *FACTORS)] + [["IALS", "RP3beta", "DenseSLIM", "Blend"]]
+)
+def test_every_family_counts_exp_of_minus_delta_k(
+    make_recipe: Make,
+    tmp_path: Path,
+    algorithms: list[str],
+    detailed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Known users, histories alone, histories that join that of a known user, and items that come again.
+
+    Where the data is `detailed`, rows have weights, and several share a time.
+    """
+    if "Blend" in algorithms:
+        monkeypatch.setattr(
+            "svc.training.search.trials.by_score",
+            lambda trials: sorted(trials, key=lambda trial: (trial.algorithm != "BlendRecommender", trial.number)),
+        )
+    events = write_events(tmp_path / "events.csv", weighted=detailed, ties=detailed)
+    blocks = recipe_blocks(algorithms, weighted=detailed, recency=DELTA)
+    model, head, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+    assert head["recency"] == DELTA
+    assert model.history.recency == DELTA
+    assert ("Blend" in algorithms) == (model.kind == "blend")
+    asked = [("i3", 1.0), ("i9", 2.0 if detailed else 1.0), ("i3", 1.0), ("i17", 1.0)]
+    history = [Interaction(item, weight) for item, weight in asked]
+    for user in ("u0", "u7"):
+        for own, more in ((events[user], []), ([], asked), (events[user], asked), (events[user], [asked[0]])):
+            expected = brute_force(model, model.scorer, row_of(model, counted(own, more)))
+            found = scores(model, user_id=user if own else None, history=history[: len(more)])
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("algorithm", ["RP3beta", "DenseSLIM", "TruncatedSVD", "IALS"])
+def test_a_batch_and_explanations_say_the_same(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
+    """The same bytes alone and in a batch; shares add up to 1."""
+    write_events(tmp_path / "events.csv", weighted=True, ties=True)
+    blocks = recipe_blocks([algorithm], weighted=True, recency=DELTA)
+    model, _, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+    history = [Interaction("i3"), Interaction("i9", 2.0), Interaction("i3")]
+    queries = [
+        model.prepare_recommend(
+            user_id=user, user_features=None, limit=5, history=given, restriction=Restriction(explain=explain)
+        ).query
+        for user in (None, "u1", "u2")
+        for given in ([], history)
+        for explain in (0, 20)
+        if user or given
+    ]
+    together = model.rank(queries)
+    for query, ranking in zip(queries, together, strict=True):
+        (alone,) = model.rank([query])
+        assert alone.scores.tobytes() == ranking.scores.tobytes()
+        assert len(ranking.because) == (len(ranking.items) if query.explain else 0)
+        for because in ranking.because:
+            assert abs(sum(share for _, share in because.reasons) + because.rest - 1) < 1e-9
+            if algorithm != "IALS":  # whose prior has a share of its own
+                assert abs(because.rest) < 1e-6
+
+
+def test_off_and_nothing_are_the_same_model(make_recipe: Make, tmp_path: Path) -> None:
+    """Neither stores an order, and the header does not speak of one."""
+    write_events(tmp_path / "events.csv", weighted=False, ties=False)
+    found = []
+    for recency in ("off", 0, 0.0):
+        blocks = recipe_blocks(["RP3beta", "IALS"], weighted=False, recency=recency)
+        _, head, payload = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+        assert "recency" not in head
+        found.append(payload)
+    assert len(set(found)) == 1
+
+
+def write_chain(path: Path, *, shuffled: bool, seed: int = 0, n_users: int = 500, n_items: int = 60) -> Path:
+    """Histories in which each item is mostly followed by one of three others."""
+    rng = np.random.default_rng(seed)
+    next_of = np.array([rng.choice(n_items, 3, replace=False) for _ in range(n_items)])
+    lines = ["user_id,item_id,ts,w"]
+    for user in range(n_users):
+        items = [int(rng.integers(n_items))]
+        while len(items) < 8:
+            follows = [item for item in next_of[items[-1]].tolist() if item not in items]
+            others = [item for item in range(n_items) if item not in items]
+            items.append(int(rng.choice(follows if follows and rng.random() < 0.85 else others)))
+        if shuffled:
+            rng.shuffle(items)
+        lines += [f"u{user},i{item},{1_600_000_000 + place},1" for place, item in enumerate(items)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("algorithm", ["RP3beta", "IALS"])
+def test_order_is_found_where_there_is_one(make_recipe: Make, tmp_path: Path, algorithm: str) -> None:
+    """Over a Markov chain recency is at least 1.3 times as good as without; over the same items shuffled, 0 wins."""
+    found = {}
+    for shuffled in (False, True):
+        data = write_chain(tmp_path / f"{shuffled}.csv", shuffled=shuffled)
+        for recency in ("search", "off"):
+            blocks = recipe_blocks([algorithm], weighted=False, recency=recency, n_trials=2, cutoff=20)
+            _, found[shuffled, recency], _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+    assert found[False, "search"]["recency"] > 0
+    assert found[False, "search"]["best_score"] > 1.3 * found[False, "off"]["best_score"]
+    assert "recency" not in found[True, "search"]
+    assert found[True, "search"]["best_score"] == found[True, "off"]["best_score"]
+
+
+def test_bounds_hold_for_one_algorithm(make_recipe: Make, tmp_path: Path) -> None:
+    """`search_space` narrows what is tried of it."""
+    data = write_chain(tmp_path / "chain.csv", shuffled=False)
+    bounds = {"RP3beta": {"recency": [0.1, 0.3]}}
+    blocks = recipe_blocks(["RP3beta", "CosineKNN"], weighted=False, search_space=bounds)
+    _, head, _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+    best = head["tuning"]["best_per_algorithm"]
+    assert best["RP3betaRecommender"]["recency"] == 0.3
+    assert best["CosineKNNRecommender"]["recency"] > 0.3
