@@ -16,6 +16,7 @@ from svc.model import codec
 from svc.model.model import Model
 from svc.model.query import Interaction, Restriction
 from svc.settings import Settings
+from svc.training.search.recency import VALUES
 from tests.training.test_run import Make, run
 
 DELTA = 0.4
@@ -221,6 +222,11 @@ def test_order_is_found_where_there_is_one(make_recipe: Make, tmp_path: Path, al
             blocks = recipe_blocks([algorithm], weighted=False, recency=recency, n_trials=2, cutoff=20)
             _, found[shuffled, recency], _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
     assert found[False, "search"]["recency"] > 0
+    values = found[False, "search"]["evaluation"]["recency"]["values"]
+    assert [row["recency"] for row in values] == list(VALUES)
+    assert all(row["interval"][0] < row["score"] < row["interval"][1] for row in values)
+    assert values[VALUES.index(found[False, "search"]["recency"])]["score"] == max(row["score"] for row in values)
+    assert "recency" not in found[False, "off"]["evaluation"]
     assert found[False, "search"]["best_score"] > 1.3 * found[False, "off"]["best_score"]
     assert "recency" not in found[True, "search"]
     assert found[True, "search"]["best_score"] == found[True, "off"]["best_score"]

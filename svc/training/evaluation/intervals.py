@@ -100,8 +100,12 @@ def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vect
 
 def interval(scores: Vector, *, seed: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """The central `confidence` of the mean of `scores`, (users,), over resamplings of its users."""
-    means = resample(scores[:, np.newaxis], seed=seed)[:, 0]
-    return _central(means, confidence)
+    return intervals(scores[:, np.newaxis], seed=seed, confidence=confidence)[0]
+
+
+def intervals(scores: NDArray[np.float64], *, seed: int, confidence: float = CONFIDENCE) -> list[tuple[float, float]]:
+    """`interval` of each column of `scores`, (users, columns), over the same resamplings."""
+    return [_central(means, confidence) for means in resample(scores, seed=seed).T]
 
 
 def paired_change(

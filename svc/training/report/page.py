@@ -21,6 +21,7 @@ from svc import install_command
 from svc.errors import ConfigError
 from svc.model.history import History
 from svc.training.evaluation.intervals import PER_USER
+from svc.training.report.order import order_told, recency_rows, tried
 from svc.training.report.promotion import comparison_rows, decision_told, guardrail_rows
 from svc.training.report.style import STYLE
 from svc.training.report.words import features_used, metrics_explained
@@ -81,6 +82,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         _beside(header, earlier, metric),
         _breakdown(header),
         _variety(header),
+        _order(header, metric),
         _card("How the search went", (search_plot(course, metric) if course else "") + _tuning(header), "wide"),
         _card("Best of each algorithm", _best_table(best, intervals, metric), "wide"),
         _card("Data", _data(header)),
@@ -229,6 +231,16 @@ def _variety(header: Mapping[str, Any]) -> str:
     about = f"<p>{found['n_users']:,} validation users, as svc serves with <code>serving.diversity</code>.</p>"
     plot = diversity_plot(found["values"], f"ndcg@{header['cutoff']}")
     return _card("What diversity costs", plot + _table(head, rows) + about, "wide")
+
+
+def _order(header: Mapping[str, Any], metric: str) -> str:
+    from svc.training.report.plots import recency_plot
+
+    values = tried(header)
+    plot = (
+        recency_plot(values, metric) + _table(("recency", metric, "interval"), recency_rows(header)) if values else ""
+    )
+    return _card("The order of histories", plot + order_told(header))
 
 
 def _beside(header: Mapping[str, Any], earlier: Mapping[str, Any] | None, metric: str) -> str:

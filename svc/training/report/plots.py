@@ -149,6 +149,17 @@ def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
     return _svg(figure, "Accuracy and variety for each value of diversity")
 
 
+def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
+    """The score at each recency as a curve, with its interval."""
+    figure, axes = _figure(2.6)
+    across, up = [row["recency"] for row in values], [row["score"] for row in values]
+    reach = np.abs(np.array([row["interval"] for row in values]).T - up)
+    axes.errorbar(across, up, reach, color=_COLOURS[0], ecolor="#9aa5b1", marker="o", markersize=4, capsize=3)
+    axes.set_xlabel("recency", color=_INK)
+    axes.set_ylabel(metric, color=_INK)
+    return _svg(figure, "Score at each recency, with its interval")
+
+
 def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> str:
     """Interactions of items and of users, sorted by descending count, on logarithmic axes."""
     figure, axes = _figure(2.6)

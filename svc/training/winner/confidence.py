@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.training.evaluation.breakdown import Known, as_rows, breakdown
 from svc.training.evaluation.evaluator import Judged, Scorer
-from svc.training.evaluation.intervals import CONFIDENCE, PER_USER, interval, paired_change
+from svc.training.evaluation.intervals import CONFIDENCE, PER_USER, interval, intervals, paired_change
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord
@@ -50,7 +50,7 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
     """Measure it, and log the winner's interval and lead."""
     seed = task.loaded.recipe.training.split.seed
     scores = dict(_scores_of_users(task, result))
-    intervals = {name: _rounded(interval(found, seed=seed)) for name, found in scores.items()}
+    spans = {name: _rounded(interval(found, seed=seed)) for name, found in scores.items()}
     winner = result.best
     judged = task.objective.judge.full.judged
     evaluation: dict[str, Any] = {
@@ -58,8 +58,8 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
         "n_users": task.split.train.shape[0],
         "confidence": CONFIDENCE,
     }
-    if winner.algorithm in intervals:
-        evaluation["interval"] = intervals[winner.algorithm]
+    if winner.algorithm in spans:
+        evaluation["interval"] = spans[winner.algorithm]
     lead = _lead(result, scores, seed)
     if lead:
         evaluation["lead"] = lead
@@ -67,8 +67,9 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
     scorer = None if trained is None else task.objective.scorer(trained, winner)
     if scorer is not None:
         evaluation |= _winner_again(task, scorer)
+        evaluation |= _by_recency(task, winner, trained)
     _emit(task, winner, evaluation)
-    return Certainty(evaluation, intervals, scorer, trained)
+    return Certainty(evaluation, spans, scorer, trained)
 
 
 def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[str, Scores]]:
@@ -129,6 +130,23 @@ def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
             "interval": _rounded(interval(judged.by_user(task.objective.metric), seed=seed)),
         }
     return found
+
+
+def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]:
+    """The winner's score at each recency that was tried, on the sample of users on which it was chosen."""
+    objective, order = task.objective, task.objective.order
+    values = () if order is None else order.values(winner.algorithm)
+    if len(values) < 2:
+        return {}
+    sample = objective.judge.quick
+    scorers = [objective.scorer(trained, replace(winner, recency=value)) for value in values]
+    scores = np.stack([sample.judge(one, objective.seen).by_user(objective.metric) for one in scorers], axis=1)
+    spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
+    rows = [
+        {"recency": value, "score": round(float(mean), _DIGITS), "interval": _rounded(span)}
+        for value, mean, span in zip(values, scores.mean(axis=0), spans, strict=True)
+    ]
+    return {"recency": {"n_users": len(scores), "values": rows}}
 
 
 def _breakdown(task: Task, judged: Judged) -> list[Mapping[str, Any]]:

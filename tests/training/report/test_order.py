@@ -1,0 +1,49 @@
+"""What the report says of the order of histories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from svc.training.report.order import order_told, recency_rows
+
+TIMED = {"schema": {"time_column": "ts"}}
+TRIED = {
+    "recency": {
+        "n_users": 2000,
+        "values": [
+            {"recency": 0.0, "score": 0.1, "interval": [0.08, 0.12]},
+            {"recency": 0.5, "score": 0.2, "interval": [0.18, 0.22]},
+        ],
+    }
+}
+
+
+def header(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    return {"recipe": recipe, "evaluation": evaluation or {}, **more}
+
+
+def test_the_value_that_was_taken_is_marked() -> None:
+    """Also where 0 won, which the header does not name."""
+    assert list(recency_rows(header(TIMED, TRIED, recency=0.5))) == [
+        ("0", "0.1000", "0.0800 to 0.1200"),
+        ("0.5 (taken)", "0.2000", "0.1800 to 0.2200"),
+    ]
+    assert [row[0] for row in recency_rows(header(TIMED, TRIED))] == ["0 (taken)", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        (header(TIMED, TRIED, recency=0.5), "multiplies by 0.607 (recency 0.5). Judged on 2,000 validation users"),
+        (header({"schema": {}}), "could not be judged: the recipe names no <code>schema.time_column"),
+        (header(TIMED), "could not be judged: <code>split.scheme: random</code> holds out items from anywhere"),
+        (header({**TIMED, "training": {"recency": "off"}}), "<code>training.recency: off</code>"),
+        (header({**TIMED, "training": {"recency": 0.7}}, recency=0.7), "<code>training.recency: 0.7</code>"),
+        (header({**TIMED, "training": {"split": {"scheme": "time_user"}}}), "do not follow from a history alone"),
+    ],
+)
+def test_it_says_why_order_plays_its_part_or_none(head: dict[str, Any], words: str) -> None:
+    """One sentence for each way that leads there."""
+    assert words in order_told(head)
