@@ -42,7 +42,8 @@ DEAR: dict[str, dict[str, Any]] = {
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     rows = (f"i{item},g{item % 30}|g{item % 7},c{item % 40},{1950 + item % 75}" for item in range(N_ITEMS))
     home = filterable_home(tmp_path_factory.mktemp("dear"), "a", factor_model(N_USERS, N_ITEMS, 64), rows)
-    with Server(home, env={"SVC_CACHED_ANSWERS": "0", "SVC_MAX_QUEUE_SECONDS": "30"}) as running:
+    # Without a limit nothing is refused, so that there are always dear questions to wait for.
+    with Server(home, env={"SVC_CACHED_ANSWERS": "0", "SVC_MAX_QUEUE_SECONDS": "0"}) as running:
         yield running
 
 

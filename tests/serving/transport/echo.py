@@ -62,3 +62,10 @@ class Echo:
 
     def refused(self, error: ApiError) -> Response:
         return Response(error.http_status, error.code.encode())
+
+
+class Lateness(Echo):
+    """Answers how late each request would be."""
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        return Response(200, b"%d" % incoming.late_s)

@@ -15,7 +15,7 @@ from svc.serving.transport.connection import LINGER_S
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Incoming, Response
 from svc.serving.transport.pacing import Rank, Turnstile
 from tests.serving.sockets import everything, exchange, listening
-from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
+from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo, Lateness
 
 pytestmark = pytest.mark.anyio
 POST = b"POST /body HTTP/1.1\r\nHost: a\r\n"
@@ -217,13 +217,6 @@ async def test_an_answer_in_the_leave_taking_ends_its_connection() -> None:
     async with listening(application) as port:
         application.is_leaving = True
         assert b"connection: close" in await exchange(port, KEPT % b"")
-
-
-class Lateness(Echo):
-    """Answers how late each request would be."""
-
-    async def __call__(self, incoming: Incoming) -> Response | None:
-        return Response(200, b"%d" % incoming.late_s)
 
 
 @pytest.mark.parametrize(

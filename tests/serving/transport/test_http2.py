@@ -8,8 +8,9 @@ import h2.settings
 import pytest
 import trio
 
+from svc.serving.transport.pacing import Turnstile
 from tests.serving.sockets import everything, exchange, listening
-from tests.serving.transport.echo import LARGE, MEDIUM, REQUEST, Echo
+from tests.serving.transport.echo import LARGE, MEDIUM, REQUEST, Echo, Lateness
 
 pytestmark = pytest.mark.anyio
 
@@ -68,6 +69,19 @@ async def test_requests_are_answered() -> None:
         client.ask("/medium", 5)
         await client.say()
         assert (await client.answer())[1] == MEDIUM
+
+
+@pytest.mark.parametrize(("timeout_ms", "late_s"), [("4000", b"5"), ("6000", b"0")])
+async def test_the_application_says_whether_a_request_is_late(
+    timeout_ms: str, late_s: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for HTTP/1.1: by its method, its target, its header and the wait for its turn."""
+    monkeypatch.setattr(Turnstile, "expected_wait_s", lambda _self, rank: 5.0)
+    async with listening(Lateness()) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        client = Client(stream)
+        client.ask("/slow", body=b"{}", **{"x-request-timeout-ms": timeout_ms})
+        await client.say()
+        assert (await client.answer())[1] == late_s
 
 
 async def test_the_preface_may_come_in_pieces() -> None:
