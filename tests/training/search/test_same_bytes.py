@@ -67,6 +67,7 @@ def test_a_blend_of_every_family_gives_the_same_bytes_with_two_threads(names: tu
     assert len({_encoded(trial) for _ in range(5)}) == 1
 
 
+@pytest.mark.system
 def test_a_search_of_all_families_in_two_worker_processes_gives_the_same_bytes(make_recipe: Make) -> None:
     """Payload, winner and the best trial of each family, with its score, are the same twice."""
     names = [*FAMILIES, BLEND]
