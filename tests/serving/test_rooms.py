@@ -22,6 +22,7 @@ QUESTIONS = {
     "Application.late_s",
     "Application.is_leaving",
     "Registry.get",
+    "Registry.require",
     "Served.require_fresh",
     "Lane.dear_wait_s",
     "Lane.expected_wait_s",
