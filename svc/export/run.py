@@ -14,7 +14,7 @@ from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_folder, read_verified
 from svc.errors import UsageError
 from svc.export import manifest as manifests
-from svc.export import people
+from svc.export import user_selection
 from svc.export.formats import FORMATS, HashingFile, format_of
 from svc.export.manifest import Manifest
 from svc.export.progress import LogWatcher, State, Watcher
@@ -110,7 +110,7 @@ class _Job:
         self._settings = settings
         self._watcher = watcher
         self._done = 0
-        self.chosen = people.Chosen(0)
+        self.chosen = user_selection.Chosen(0)
         self.rows = 0
         self.empty = 0
 
@@ -119,7 +119,7 @@ class _Job:
         request, model = self._request, self._model
         began = time.monotonic()
         leaders = model.item_ids if request.related else model.user_ids
-        self.chosen, chunks = people.chunks(leaders, request, source_context(self._settings))
+        self.chosen, chunks = user_selection.chunks(leaders, request, source_context(self._settings))
         hashing = HashingFile(out)
         leader = "seed_item_id" if request.related else "user_id"
         writer = FORMATS[format_of(request.output)](hashing, leader, leaders, model.item_ids)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.export.people import Rows
 from svc.export.request import ExportRequest
+from svc.export.user_selection import Rows
 from svc.model.model import Model
 from svc.model.query import Query
 

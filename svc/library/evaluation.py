@@ -12,9 +12,9 @@ import pandas as pd
 from scipy import sparse
 
 from svc.errors import TrainingError, UsageError
-from svc.export.people import CHUNK
 from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
+from svc.export.user_selection import CHUNK
 from svc.library.recommender import Recommender, load
 from svc.training.evaluation.breakdown import Known, as_rows, breakdown
 from svc.training.evaluation.intervals import CONFIDENCE, PER_USER

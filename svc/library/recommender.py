@@ -12,10 +12,10 @@ import pandas as pd
 
 from svc import logs
 from svc.errors import UnknownUser, UsageError
-from svc.export.people import CHUNK
 from svc.export.request import ExportRequest
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.export.scoring import score_all
+from svc.export.user_selection import CHUNK
 from svc.library.keys import Keys, signing_keys
 from svc.model.query import Query, Ranking, Restriction
 from svc.settings import Settings

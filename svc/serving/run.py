@@ -286,7 +286,9 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
         drain_s=settings.drain_s,
         http2=settings.http2,
     )
-    await server.serve(Application(state), listener, limits, until=partial(_take_leave, stop, state, listener.dup()))
+    await server.serve(
+        Application(state), listener, limits, until=partial(_announce_drain, stop, state, listener.dup())
+    )
 
 
 def single(error: BaseException) -> BaseException:
@@ -296,7 +298,7 @@ def single(error: BaseException) -> BaseException:
     return error
 
 
-async def _take_leave(stop: Stop, state: ServerState, listener: socket.socket) -> None:
+async def _announce_drain(stop: Stop, state: ServerState, listener: socket.socket) -> None:
     """Return when idle connections are to be closed: a moment after the signal. Closes `listener`.
 
     Until then nobody new comes in, and answers tell keep-alive clients that their connection ends. Closing at once

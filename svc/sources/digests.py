@@ -6,29 +6,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Hear = Callable[[str, str], None]
-_hear: ContextVar[Hear | None] = ContextVar("hear", default=None)
+Record = Callable[[str, str], None]
+_record: ContextVar[Record | None] = ContextVar("record", default=None)
 
 
 @contextmanager
-def hearing(hear: Hear) -> Iterator[None]:
-    """Within, `hear(where, sha256)` is told of each file that is opened to be read whole by this thread.
+def record_digests(record: Record) -> Iterator[None]:
+    """Within the context, this calls `record(where, sha256)` for each file that this thread opens and reads whole.
 
-    The digest is that of the bytes that are read; a file that others change meanwhile has it of before. Databases
-    have none.
+    The digest is that of the bytes that were read. When others change the file meanwhile, it is the digest from before
+    the change. Databases have no digest.
     """
-    token = _hear.set(hear)
+    token = _record.set(record)
     try:
         yield
     finally:
-        _hear.reset(token)
+        _record.reset(token)
 
 
 def is_wanted() -> bool:
-    return _hear.get() is not None
+    return _record.get() is not None
 
 
 def tell(where: str, sha256: str) -> None:
-    hear = _hear.get()
-    if hear is not None:
-        hear(where, sha256)
+    record = _record.get()
+    if record is not None:
+        record(where, sha256)

@@ -166,10 +166,8 @@ class _Run:
             yield
 
     def _task(self, keys: signing.SigningKeys | None = None) -> prepare.Task:
-        hearing = (
-            digests.hearing(self.inputs.hear) if is_asked(self.loaded, self.settings) else contextlib.nullcontext()
-        )
-        with hearing:
+        is_recorded = is_asked(self.loaded, self.settings)
+        with digests.record_digests(self.inputs.hear) if is_recorded else contextlib.nullcontext():
             loaded = fetch.load(self.loaded, self.settings, self.options.variables, self.progress)
         if keys is not None:
             self._check_data_change(loaded, keys)

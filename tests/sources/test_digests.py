@@ -16,7 +16,7 @@ CSV = b"user_id,item_id\n1,a\n2,b\n"
 
 def heard(source: Any) -> dict[str, str]:
     found: dict[str, str] = {}
-    with digests.hearing(found.__setitem__):
+    with digests.record_digests(found.__setitem__):
         source.fetch()
     return found
 

@@ -82,7 +82,7 @@ def _texts(value: Any) -> Iterator[str]:
         yield str(value)
 
 
-def somebody(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
+def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
     """A user of the training data, a random one unless `user_id` is given, with up to `limit` items of their history.
 
     Raises UnknownUser.

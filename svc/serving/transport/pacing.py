@@ -39,7 +39,7 @@ class Rank(IntEnum):
 _ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)
 
 
-class Turnstile(trio.abc.Instrument):
+class TurnScheduler(trio.abc.Instrument):
     """Where a connection waits before it parses what has come. An instrument of the event loop, while `run()` runs."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from svc.serving.signals import run_until
 from svc.serving.transport.connection import Connection
 from svc.serving.transport.listener import BACKLOG
 from svc.serving.transport.messages import Application
-from svc.serving.transport.pacing import Turnstile
+from svc.serving.transport.pacing import TurnScheduler
 from svc.serving.transport.shared import Limits, Shared
 
 ACCEPTED_A_TURN, ACCEPTED_IN_A_CROWD = 8, 1
@@ -28,7 +28,7 @@ async def serve(
 
     What has come by then is answered. Idle connections end at once, busy ones with their answer or after `drain_s`.
     """
-    shared = Shared(application, limits, Turnstile())
+    shared = Shared(application, limits, TurnScheduler())
     listener.setblocking(False)
     async with trio.open_nursery() as process:
         process.start_soon(shared.turns.run)

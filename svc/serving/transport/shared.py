@@ -10,7 +10,7 @@ import trio
 
 from svc.serving.transport.http1 import Heads
 from svc.serving.transport.messages import Application
-from svc.serving.transport.pacing import Turnstile
+from svc.serving.transport.pacing import TurnScheduler
 
 PRECISION_S = 0.1
 """An idle connection may live this much longer."""
@@ -35,7 +35,7 @@ class Shared:
 
     application: Application
     limits: Limits
-    turns: Turnstile
+    turns: TurnScheduler
     ending: bool = False
     heads: Heads = field(default_factory=Heads)
     idle: dict[socket.socket, float] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class TrialPlan:
     """How many trials each algorithm gets, in the order of the recipe. Every share is at least one.
 
     `n_parameters` are how many each has to tune, 1 where nothing is said. Those in `kept` have a number of trials of
-    their own, which they keep though they may be clearly behind.
+    their own, which they keep even when their scores are clearly lower.
     """
 
     shares: Mapping[str, int]
@@ -71,7 +71,7 @@ class TrialPlan:
         """How many of `trials` train algorithm `name`."""
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
-    def behind(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
+    def eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
         """Those of `names` whose best score is clearly below the best of all, or somewhat below it and stalled.
 
         Both only after a fair part of their trials. Those with a number of their own keep their trials.
@@ -90,7 +90,7 @@ class TrialPlan:
             and best < (_CLOSE if _has_stalled(courses[name], self._n_tuned(name) + 1) else _CLEARLY) * top
         )
 
-    def neediest(self, trials: Iterable[FrozenTrial]) -> str:
+    def most_remaining(self, trials: Iterable[FrozenTrial]) -> str:
         """The algorithm with the most of its share left. It gets the trials that replace lost ones."""
         used = dict.fromkeys(self.shares, 0)
         for trial in trials:

@@ -57,9 +57,9 @@ class AlgorithmSampler(BaseSampler):
     def slot(self, study: Study, number: int) -> tuple[str, int]:
         """(algorithm, place among its trials) for trial `number`.
 
-        An algorithm that is clearly behind gives its trials to those that are not, the one with the fewest first;
-        beyond the plan the neediest algorithm gets the trial. Decided once for each trial: while it is being suggested,
-        other processes may change who is neediest.
+        The trials of an eliminated algorithm go to the others, to the one with the fewest trials first. A trial beyond
+        the plan goes to the algorithm with the most of its share remaining. The choice is made once for each trial,
+        because other processes may finish trials while it is being suggested.
         """
         if number not in self._slots:
             others = [trial for trial in study.get_trials(deepcopy=False) if trial.number != number]
@@ -68,17 +68,19 @@ class AlgorithmSampler(BaseSampler):
 
     def _choose(self, planned: tuple[str, int] | None, others: list[FrozenTrial], number: int) -> tuple[str, int]:
         if planned is None:
-            return self._plan.neediest(others), number
+            return self._plan.most_remaining(others), number
         name, place = planned
-        behind = self._plan.behind(others, [name for name, space in self._spaces.items() if space])
-        if name not in behind:
+        eliminated = self._plan.eliminated(others, [name for name, space in self._spaces.items() if space])
+        if name not in eliminated:
             return planned
         used = {other: self._plan.n_taken(others, other) for other, space in self._spaces.items() if space}
-        heirs = [other for other in used if other not in behind and used[other] < _n_combinations(self._spaces[other])]
-        if not heirs:
+        receivers = [
+            other for other in used if other not in eliminated and used[other] < _n_combinations(self._spaces[other])
+        ]
+        if not receivers:
             return planned
-        heir = min(heirs, key=lambda other: used[other])
-        return heir, max(place, used[heir])
+        receiver = min(receivers, key=lambda other: used[other])
+        return receiver, max(place, used[receiver])
 
     def space(self, algorithm: str) -> dict[str, BaseDistribution]:
         """The parameters of `algorithm` under their names in the study."""

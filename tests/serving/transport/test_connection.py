@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from svc.serving.transport.connection import LINGER_S
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Incoming, Response
-from svc.serving.transport.pacing import Rank, Turnstile
+from svc.serving.transport.pacing import Rank, TurnScheduler
 from tests.serving.sockets import everything, exchange, listening
 from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo, Lateness
 
@@ -234,7 +234,7 @@ async def test_the_application_says_before_a_request_is_parsed_whether_it_is_lat
     head: bytes, late_s: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told the method, the target, the header and the wait; the same for one that was sent behind another."""
-    monkeypatch.setattr(Turnstile, "expected_wait_s", lambda _self, rank: 0.0 if rank is Rank.PROBE else 5.0)
+    monkeypatch.setattr(TurnScheduler, "expected_wait_s", lambda _self, rank: 0.0 if rank is Rank.PROBE else 5.0)
     async with listening(Lateness()) as port:
         answer = await exchange(port, head + b"Host: a\r\nConnection: close\r\n\r\n")
         assert answer.endswith(b"\r\n\r\n" + late_s)

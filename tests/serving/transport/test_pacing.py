@@ -1,4 +1,4 @@
-"""The turnstile: probes first, nobody kept out, and no turn longer than it needs to be."""
+"""The turns: probes first, nobody kept out, and no turn longer than it needs to be."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.serving.transport.pacing import (
     REFUSED_AT_ONCE,
     REFUSED_EVERY_S,
     Rank,
-    Turnstile,
+    TurnScheduler,
 )
 
 pytestmark = pytest.mark.anyio
@@ -34,21 +34,21 @@ class Turns(trio.abc.Instrument):
         self.count += 1
 
 
-async def entering(turnstile: Turnstile, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
+async def entering(turns: TurnScheduler, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
     """Everybody comes in one turn; the turn in which each was let in, and its rank, in their order."""
     order: list[tuple[int, Rank]] = []
     turns = Turns()
     trio.lowlevel.add_instrument(turns)
 
     async def enter(rank: Rank) -> None:
-        await turnstile.enter(rank)
+        await turns.enter(rank)
         order.append((turns.count, rank))
         ends = time.perf_counter() + work_s
         while time.perf_counter() < ends:
             pass
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(turnstile.run)
+        nursery.start_soon(turns.run)
         await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as clients:
             for rank in ranks:
@@ -60,13 +60,13 @@ async def entering(turnstile: Turnstile, ranks: list[Rank], work_s: float = 0.0)
 
 async def test_a_few_enter_at_once() -> None:
     """Nobody waits for a turn while there is room in this one."""
-    order = await entering(Turnstile(), [Rank.KNOWN] * FEWEST_A_TURN)
+    order = await entering(TurnScheduler(), [Rank.KNOWN] * FEWEST_A_TURN)
     assert len({turn for turn, _ in order}) == 1
 
 
 async def test_no_turn_has_more_than_its_share() -> None:
     """However many come, all are let in, at most so many in a turn."""
-    order = await entering(Turnstile(), [Rank.KNOWN] * MANY)
+    order = await entering(TurnScheduler(), [Rank.KNOWN] * MANY)
     turns = [turn for turn, _ in order]
     assert len(order) == MANY
     assert max(turns.count(turn) for turn in set(turns)) <= MOST_A_TURN
@@ -74,7 +74,7 @@ async def test_no_turn_has_more_than_its_share() -> None:
 
 async def test_long_turns_let_fewer_in() -> None:
     """Half as many after each long one, down to the fewest."""
-    order = await entering(Turnstile(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
+    order = await entering(TurnScheduler(), [Rank.KNOWN] * 100, work_s=pacing.SHORT_TURN_S)
     turns = [turn for turn, _ in order]
     assert [turns.count(turn) for turn in sorted(set(turns))][-5:-1] == [FEWEST_A_TURN] * 4
 
@@ -82,9 +82,9 @@ async def test_long_turns_let_fewer_in() -> None:
 async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more in each turn that was used up."""
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
-    turnstile = Turnstile()
-    turnstile._share = FEWEST_A_TURN
-    turns = [turn for turn, _ in await entering(turnstile, [Rank.KNOWN] * MANY)]
+    turns = TurnScheduler()
+    turns._share = FEWEST_A_TURN
+    turns = [turn for turn, _ in await entering(turns, [Rank.KNOWN] * MANY)]
     counts = [turns.count(turn) for turn in sorted(set(turns))]
     assert counts[1:6] == [FEWEST_A_TURN + more for more in range(1, 6)]
 
@@ -92,18 +92,18 @@ async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("many", "one"), list(permutations(Rank, 2)))
 async def test_one_of_another_rank_need_not_wait_for_many(many: Rank, one: Rank) -> None:
     """Whether it goes before them or is only not kept out: the last to come is let in within the first two turns."""
-    order = await entering(Turnstile(), [many] * MANY + [one])
+    order = await entering(TurnScheduler(), [many] * MANY + [one])
     place = order.index(next(entry for entry in order if entry[1] is one))
     assert place <= 2 * (MOST_A_TURN + PROBES_A_TURN)
 
 
 async def test_the_known_go_before_newcomers_and_both_before_who_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those who have to wait, the ranks are let in in their order, and one of each in every turn."""
-    turnstile = Turnstile()
+    turns = TurnScheduler()
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
-    turnstile._share = 10
+    turns._share = 10
     ranks = [Rank.GOING_ON, Rank.NEWCOMER, Rank.KNOWN] * 30
-    order = [rank for _, rank in await entering(turnstile, ranks)]
+    order = [rank for _, rank in await entering(turns, ranks)]
     last = {rank: max(place for place, found in enumerate(order) if found is rank) for rank in set(order)}
     half = {rank: [place for place, found in enumerate(order) if found is rank][15] for rank in last}
     assert half[Rank.KNOWN] < half[Rank.NEWCOMER] < half[Rank.GOING_ON]
@@ -111,19 +111,19 @@ async def test_the_known_go_before_newcomers_and_both_before_who_goes_on(monkeyp
 
 async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
     """And those behind are let in."""
-    turnstile = Turnstile()
+    turns = TurnScheduler()
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as waiting:
                 for _ in range(MANY):
-                    waiting.start_soon(turnstile.enter, Rank.KNOWN)
+                    waiting.start_soon(turns.enter, Rank.KNOWN)
                 await trio.lowlevel.checkpoint()
                 scope.cancel()
-        assert not any(turnstile._queues.values())
-        nursery.start_soon(turnstile.run)
+        assert not any(turns._queues.values())
+        nursery.start_soon(turns.run)
         with trio.fail_after(5):
             for _ in range(3):
-                await turnstile.enter(Rank.KNOWN)
+                await turns.enter(Rank.KNOWN)
         nursery.cancel_scope.cancel()
 
 
@@ -131,7 +131,7 @@ async def test_what_is_only_refused_enters_beside_the_others() -> None:
     """Refusals go a few at once, and now and then: they neither wait for who is answered nor take their place."""
     ranks = [Rank.KNOWN] * MANY + [Rank.REFUSED] * MANY
     began = trio.current_time()
-    order = await entering(Turnstile(), ranks)
+    order = await entering(TurnScheduler(), ranks)
     turns: dict[int, list[Rank]] = {}
     for turn, rank in order:
         turns.setdefault(turn, []).append(rank)
@@ -146,19 +146,19 @@ def test_a_turn_that_leaves_nobody_to_answer_says_nothing_of_the_pace() -> None:
     clock = trio.testing.MockClock()
 
     async def run() -> float:
-        turnstile = Turnstile()
+        turns = TurnScheduler()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(turnstile.run)
+            nursery.start_soon(turns.run)
             for _ in range(100 * REFUSED_AT_ONCE):
-                nursery.start_soon(turnstile.enter, Rank.REFUSED)
+                nursery.start_soon(turns.enter, Rank.REFUSED)
             for _ in range(10):
-                nursery.start_soon(turnstile.enter, Rank.KNOWN)
+                nursery.start_soon(turns.enter, Rank.KNOWN)
                 for _ in range(4):
                     await trio.lowlevel.checkpoint()
                     clock.jump(1.0)
-            assert turnstile._queues[Rank.REFUSED]
+            assert turns._queues[Rank.REFUSED]
             nursery.cancel_scope.cancel()
-        return turnstile.expected_wait_s(Rank.KNOWN) + turnstile._pace.each_s
+        return turns.expected_wait_s(Rank.KNOWN) + turns._pace.each_s
 
     assert trio.run(run, clock=clock) == 0.0
 
@@ -167,13 +167,13 @@ class Crowd:
     """Enters with work in virtual time for each, and notes the waits that are expected as each has its turn."""
 
     def __init__(self) -> None:
-        self.turnstile = Turnstile()
+        self.turns = TurnScheduler()
         self.waits: list[tuple[float, float]] = []
 
     async def enter(self, rank: Rank, work_s: float) -> None:
-        await self.turnstile.enter(rank)
-        self.waits.append((self.turnstile.expected_wait_s(Rank.KNOWN), self.turnstile.expected_wait_s(Rank.NEWCOMER)))
-        assert self.turnstile.expected_wait_s(Rank.PROBE) == 0
+        await self.turns.enter(rank)
+        self.waits.append((self.turns.expected_wait_s(Rank.KNOWN), self.turns.expected_wait_s(Rank.NEWCOMER)))
+        assert self.turns.expected_wait_s(Rank.PROBE) == 0
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, trio.testing.MockClock)
         clock.jump(work_s)
@@ -181,7 +181,7 @@ class Crowd:
     async def during(self, *loads: list[tuple[Rank, float]]) -> None:
         """Those of one load come in one moment, and the next load when all have had their turn."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.turnstile.run)
+            nursery.start_soon(self.turns.run)
             await trio.testing.wait_all_tasks_blocked()
             for load in loads:
                 async with trio.open_nursery() as clients:

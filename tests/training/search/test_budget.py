@@ -67,7 +67,7 @@ def test_lost_trials_do_not_use_the_budget() -> None:
 def test_a_replacement_goes_to_the_algorithm_that_lost_most() -> None:
     """After a crash the shares are filled up again."""
     plan = TrialPlan({"A": 1, "B": 2})
-    assert plan.neediest([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
+    assert plan.most_remaining([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
 
 
 @pytest.mark.parametrize("n_trials", [1, 7, 40])
@@ -85,20 +85,20 @@ def test_an_algorithm_that_is_clearly_behind_is_named_after_a_fair_part_of_its_t
         trials = [
             create_trial(value=score, user_attrs={budget.ALGORITHM: name}) for name in scores for score in scores[name]
         ]
-        return plan.behind(trials, scores)
+        return plan.eliminated(trials, scores)
 
     assert behind() == frozenset()
     scores["B"].append(0.1)
     assert behind() == {"B"}
-    assert plan.behind([], scores) == frozenset()
+    assert plan.eliminated([], scores) == frozenset()
 
 
 @pytest.mark.parametrize("n_parameters", [1, 2, 4])
-def test_an_algorithm_below_the_best_is_behind_once_its_trials_bring_nothing(n_parameters: int) -> None:
+def test_an_algorithm_below_the_best_is_eliminated_once_its_trials_bring_nothing(n_parameters: int) -> None:
     """One trial for each of its parameters and one more; pruned ones count. A gain or a close score keeps it."""
     plan = plan_trials(("A", "B"), 12, own={}, n_parameters=dict.fromkeys("AB", n_parameters))
 
-    def is_behind(first: float, *later: float | None) -> bool:
+    def is_eliminated(first: float, *later: float | None) -> bool:
         scored = [("A", 0.5)] * 4 + [("B", score) for score in [*[first] * 3, *later]]
         trials = [
             create_trial(
@@ -110,11 +110,11 @@ def test_an_algorithm_below_the_best_is_behind_once_its_trials_bring_nothing(n_p
         ]
         for number, one in enumerate(trials):
             one.number = number
-        return "B" in plan.behind(trials[::-1], "AB")
+        return "B" in plan.eliminated(trials[::-1], "AB")
 
     stalled = [None, 0.1, 0.43, None, 0.431][: n_parameters + 1]
-    assert not is_behind(0.43, 0.45, *stalled[1:])
-    assert is_behind(0.43, 0.45, *stalled)
-    assert not is_behind(0.43, *stalled[:-1], 0.44)
-    assert not is_behind(0.48, *stalled)
-    assert is_behind(0.0)
+    assert not is_eliminated(0.43, 0.45, *stalled[1:])
+    assert is_eliminated(0.43, 0.45, *stalled)
+    assert not is_eliminated(0.43, *stalled[:-1], 0.44)
+    assert not is_eliminated(0.48, *stalled)
+    assert is_eliminated(0.0)

@@ -16,7 +16,7 @@ import trio
 from svc import events, logs
 from svc.errors import InvalidApiKey, MissingApiKey
 from svc.serving.api.access.api_keys import digest, is_well_formed
-from svc.serving.api.access.refusal_throttle import Slowing
+from svc.serving.api.access.refusal_throttle import RefusalThrottle
 from svc.serving.lru_cache import LruCache
 
 FIRST_SEEN_CLIENTS = 1024
@@ -55,7 +55,7 @@ class Authenticator:
         self._secret = secrets.token_bytes(32)
         self._accepted: LruCache[bytes, str] = LruCache(ACCEPTED_KEYS)
         self._seen: LruCache[str, bool] = LruCache(FIRST_SEEN_CLIENTS)
-        self._refusals = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
+        self._refusals = RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
 
     @property
     def required(self) -> bool:

@@ -21,7 +21,7 @@ from svc.metrics import KEY_REFUSALS, Metrics
 from svc.names import KEY_ID
 from svc.recipe.problems import field_path, nearest, shown
 from svc.recipe.yaml_reader import parse_yaml
-from svc.serving.api.access.refusal_throttle import Slowing
+from svc.serving.api.access.refusal_throttle import RefusalThrottle
 from svc.serving.api.bodies.fields import MAX_BATCH
 from svc.serving.api.routing.endpoint import Endpoint
 
@@ -233,12 +233,12 @@ class KeyPolicies:
         self._policies = policies or {}
         self._metrics = metrics
         self._buckets: dict[str, Bucket] = {}
-        self._slowing: dict[str, Slowing] = {}
+        self._throttles: dict[str, RefusalThrottle] = {}
 
     def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
         """Replace the policies. What a key has used of its rate stays used."""
         self._policies = policies
-        self._slowing = {kid: slowing for kid, slowing in self._slowing.items() if kid in policies}
+        self._throttles = {kid: throttle for kid, throttle in self._throttles.items() if kid in policies}
         for kid in list(self._buckets):
             policy = policies.get(kid)
             if policy is None or policy.rate is None:
@@ -276,10 +276,10 @@ class KeyPolicies:
     def next_wait_s(self, refusal: ApiError) -> float:
         """Seconds after which a refusal by these policies is to be answered."""
         kid = refusal.fields["kid"]
-        slowing = self._slowing.get(kid)
-        if slowing is None:
-            slowing = self._slowing[kid] = Slowing(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
-        return slowing.next_wait_s()
+        throttle = self._throttles.get(kid)
+        if throttle is None:
+            throttle = self._throttles[kid] = RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
+        return throttle.next_wait_s()
 
     def counted(self, error: ApiError) -> ApiError:
         """The error, counted for the kid that it names."""

@@ -7,7 +7,7 @@ import math
 import trio
 
 
-class Slowing:
+class RefusalThrottle:
     """Refusals of one kind: the first `burst` are answered at once, further ones `per_s` a second.
 
     None waits longer than `longest_s`, so a flood is forgotten as soon after its end.

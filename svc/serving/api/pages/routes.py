@@ -22,7 +22,7 @@ from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import PARAMETER
 from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, VERBS
 from svc.serving.models.fragments import AnswerHeader, encode_answer
-from svc.serving.models.item_search import feature_columns, find_items, somebody
+from svc.serving.models.item_search import feature_columns, find_items, sample_user
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     async def anybody(name: str) -> Response:
         _, served = _entry(state, name)
         asked = parse_query(SomebodyQuery, request.args.to_dict())
-        found = await _in_thread(somebody, served, asked.user_id, MAX_FOUND, limiter=searched)
+        found = await _in_thread(sample_user, served, asked.user_id, MAX_FOUND, limiter=searched)
         return _json({"recipe": name, "model_version": served.model_version, **found})
 
     async def versions(name: str) -> Response:

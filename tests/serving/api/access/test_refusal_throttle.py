@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from svc.serving.api.access.refusal_throttle import Slowing
+from svc.serving.api.access.refusal_throttle import RefusalThrottle
 
 pytestmark = pytest.mark.anyio
 PER_S, BURST, LONGEST_S = 10.0, 5.0, 3.0
@@ -19,8 +19,8 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 
 async def test_a_few_are_answered_at_once_and_a_flood_at_its_rate() -> None:
     """Those of the burst wait for nothing, then one each tenth of a second, and nobody longer than the longest wait."""
-    slowing = Slowing(PER_S, BURST, LONGEST_S)
-    waits = [slowing.next_wait_s() for _ in range(60)]
+    throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
+    waits = [throttle.next_wait_s() for _ in range(60)]
     assert waits[:5] == [0.0] * 5
     assert waits[5:35] == pytest.approx([number / PER_S for number in range(1, 31)])
     assert waits[35:] == [LONGEST_S] * 25
@@ -28,15 +28,15 @@ async def test_a_few_are_answered_at_once_and_a_flood_at_its_rate() -> None:
 
 async def test_a_flood_is_forgotten() -> None:
     """Once it has ended and its last refusal is due, a burst is answered at once again."""
-    slowing = Slowing(PER_S, BURST, LONGEST_S)
+    throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     for _ in range(1_000):
-        slowing.next_wait_s()
+        throttle.next_wait_s()
     await trio.sleep(LONGEST_S + BURST / PER_S)
-    assert [slowing.next_wait_s() for _ in range(5)] == pytest.approx([0.0] * 5)
+    assert [throttle.next_wait_s() for _ in range(5)] == pytest.approx([0.0] * 5)
 
 
 async def test_who_is_refused_seldom_never_waits() -> None:
-    slowing = Slowing(PER_S, BURST, LONGEST_S)
+    throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     for _ in range(100):
-        assert slowing.next_wait_s() == 0.0
+        assert throttle.next_wait_s() == 0.0
         await trio.sleep(1 / PER_S)
