@@ -272,11 +272,11 @@ def search_space(
 
 def _guesses(algorithm: Algorithm, space: Mapping[str, BaseDistribution], n_items: int) -> tuple[Params, ...]:
     """The guesses of the table, clamped to the search space, which is narrower for small data."""
-    found = []
+    guesses = []
     for guess in algorithm.guesses or ({},):
         values = {key: value(n_items) if callable(value) else value for key, value in guess.items()}
-        found.append({key: nearest(values.get(key), distribution) for key, distribution in space.items()})
-    return tuple(found)
+        guesses.append({key: nearest(values.get(key), distribution) for key, distribution in space.items()})
+    return tuple(guesses)
 
 
 def _within(distribution: BaseDistribution, wanted: Sequence[Any]) -> BaseDistribution:

@@ -54,7 +54,7 @@ class TransitionRP3betaRecommender(RP3betaRecommender, register_class=False):
 
 def _rows_to_one(matrix: Any) -> Any:
     """A copy whose rows sum to 1; empty rows stay empty."""
-    found = matrix.tocsr(copy=True)
-    sums = np.asarray(found.sum(axis=1)).ravel()
-    found.data /= np.repeat(np.where(sums > 0, sums, 1.0), np.diff(found.indptr))
-    return found
+    normalized = matrix.tocsr(copy=True)
+    sums = np.asarray(normalized.sum(axis=1)).ravel()
+    normalized.data /= np.repeat(np.where(sums > 0, sums, 1.0), np.diff(normalized.indptr))
+    return normalized

@@ -89,10 +89,10 @@ def split(interactions: Interactions, plan: SplitPlan) -> Split:
     if interactions.hidden is not None:
         shown = ~np.isin(_keys(pairs.users, pairs.items, interactions), _keys(*interactions.hidden, interactions))
         held, unused = held & shown, unused | (held & ~shown)
-    found = _assemble(interactions, pairs, held, unused)
+    result = _assemble(interactions, pairs, held, unused)
     if plan.keep_times:
-        found = replace(found, times=_times(pairs, ~(held | unused), found, _reference(interactions, pairs, plan)))
-    return found if not plan.test else _set_aside(found, plan)
+        result = replace(result, times=_times(pairs, ~(held | unused), result, _reference(interactions, pairs, plan)))
+    return result if not plan.test else _set_aside(result, plan)
 
 
 def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:
@@ -106,12 +106,12 @@ def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> in
     return min(interactions.reference, _cutoff(pairs.times, plan.heldout_ratio))
 
 
-def _times(pairs: _Pairs, train: NDArray[np.bool_], found: Split, reference: int) -> sparse.csr_matrix:
-    """(users, items) int64, the entries of `found.train`, in nanoseconds from `reference`."""
+def _times(pairs: _Pairs, train: NDArray[np.bool_], result: Split, reference: int) -> sparse.csr_matrix:
+    """(users, items) int64, the entries of `result.train`, in nanoseconds from `reference`."""
     assert pairs.times is not None, "there is a reference only with times"
-    row_of = _inverse(found.order)
+    row_of = _inverse(result.order)
     times = from_reference(pairs.times[train], reference)
-    return _csr(times, row_of[pairs.users[train]], pairs.items[train], found.train.shape)
+    return _csr(times, row_of[pairs.users[train]], pairs.items[train], result.train.shape)
 
 
 def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
@@ -127,33 +127,33 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
     return place
 
 
-def _set_aside(found: Split, plan: SplitPlan) -> Split:
+def _set_aside(result: Split, plan: SplitPlan) -> Split:
     """Move the held-out items of some users to `test`; one user is left to validate, if there is one at all."""
-    n_users = found.heldout.shape[0]
+    n_users = result.heldout.shape[0]
     n_test = min(max(1, math.floor(n_users * plan.test + _SLACK)), n_users - 1)
     if n_test < 1:
-        return found
+        return result
     rows = np.random.default_rng([plan.seed, 19]).permutation(n_users)[:n_test]
     aside = np.zeros(n_users, dtype=np.float32)
     aside[rows] = 1.0
-    test, heldout = sparse.diags(aside) @ found.heldout, sparse.diags(1.0 - aside) @ found.heldout
+    test, heldout = sparse.diags(aside) @ result.heldout, sparse.diags(1.0 - aside) @ result.heldout
     for matrix in (test, heldout):
         matrix.eliminate_zeros()
-    return replace(found, heldout=heldout, n_heldout=int(heldout.nnz), test=test)
+    return replace(result, heldout=heldout, n_heldout=int(heldout.nnz), test=test)
 
 
-def shuffle_items(found: Split, seed: int) -> Split:
+def shuffle_items(result: Split, seed: int) -> Split:
     """The same split with its items in a random order.
 
     Items are numbered by first appearance, held-out rows included, and popular ones appear early. Neighbour models
     that keep the k strongest entries break ties by number, so that the held-out rows would help to choose them.
     """
-    order = np.random.default_rng([seed, 17]).permutation(found.train.shape[1])
-    matrices = {name: getattr(found, name) for name in ("train", "heldout", "test", "times", "hidden")}
+    order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
+    matrices = {name: getattr(result, name) for name in ("train", "heldout", "test", "times", "hidden")}
     moved = {name: matrix[:, order] for name, matrix in matrices.items() if matrix is not None}
     for matrix in moved.values():
         matrix.sort_indices()
-    return replace(found, item_order=found.item_order[order], **moved)
+    return replace(result, item_order=result.item_order[order], **moved)
 
 
 def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float | None:
