@@ -16,8 +16,9 @@ from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
 from svc.export.user_selection import CHUNK
 from svc.library.recommender import Recommender, load
+from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import Known, as_rows, breakdown
-from svc.training.evaluation.intervals import CONFIDENCE, PER_USER
+from svc.training.evaluation.intervals import PER_USER
 
 if TYPE_CHECKING:
     from pathlib import Path

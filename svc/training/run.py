@@ -282,10 +282,11 @@ class _Run:
     def _decide(self, task: prepare.Task, certainty: Certainty, keys: signing.SigningKeys) -> dict[str, Any] | None:
         if self._rules is None:
             return None
-        from svc.training.promotion.compare import decide
+        from svc.training.promotion.compare import Candidate, decide
 
         self.progress.phase("comparing with the live model")
-        return decide(task, self._rules, certainty.winner, keys, self.settings)
+        candidate = None if certainty.winner is None else Candidate(certainty.winner, certainty.choice)
+        return decide(task, self._rules, candidate, keys, self.settings)
 
     def _variety(self, task: prepare.Task, result: SearchResult, certainty: Certainty) -> Mapping[str, Any] | None:
         """What diversity costs the winner, for the report; None where none is written or the recipe leaves it out."""

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.evaluation.intervals import CONFIDENCE, PER_USER, resample, user_scores
+from svc.training.evaluation.bootstrap import CONFIDENCE, central, resample
+from svc.training.evaluation.intervals import PER_USER, user_scores
 
 ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
@@ -100,10 +101,12 @@ class _Judge:
 
 
 def _intervals(values: NDArray[np.float64], seed: int, confidence: float) -> list[tuple[float, float]]:
-    """The central `confidence` of the mean of each column of `values`, (users, columns)."""
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(resample(values, seed=seed, n=_RESAMPLINGS), [tail, 1.0 - tail], axis=0)
-    return list(zip(low.tolist(), high.tolist(), strict=True))
+    """The interval of the mean of each column of `values`, (users, columns)."""
+    resampled, means = resample(values, seed=seed, n=_RESAMPLINGS), values.mean(axis=0)
+    return [
+        central(drawn, float(mean), column - mean, confidence)
+        for drawn, mean, column in zip(resampled.T, means, values.T, strict=True)
+    ]
 
 
 def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:

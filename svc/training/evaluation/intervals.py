@@ -8,24 +8,18 @@ users who are difficult for every model.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-Vector = NDArray[np.float64]
+from svc.training.evaluation.bootstrap import CONFIDENCE, RESAMPLINGS, Vector, central, resample
+from svc.training.evaluation.choice import Choice
 
 PER_USER = ("ndcg", "map", "recall", "hit")
 """Metrics that are a mean over users."""
-RESAMPLINGS = 10_000
-CONFIDENCE = 0.95
-_MOST_GROUPS = 4096
-"""More users than this are divided at random into this many groups, and groups are drawn instead of users.
-
-The mean keeps its variance, which is then estimated from 4,096 group means: to about 2%, an interval's width to 1%.
-"""
-_DRAWS_PER_BLOCK = 1 << 21
+_TINY = float(np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,60 +92,59 @@ def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vect
     return np.asarray(np.bincount(rows[counts], weights=gains, minlength=truth.shape[0]), dtype=np.float64)
 
 
-def interval(scores: Vector, *, seed: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The central `confidence` of the mean of `scores`, (users,), over resamplings of its users."""
-    return intervals(scores[:, np.newaxis], seed=seed, confidence=confidence)[0]
+def interval(
+    scores: Vector, *, seed: int, confidence: float = CONFIDENCE, choice: Choice | None = None
+) -> tuple[float, float]:
+    """The interval of the mean of `scores`, (users,).
+
+    With a `choice` the scores are those of its winner, and the interval holds for whichever trial wins.
+    """
+    ((low, high),) = intervals(scores[:, np.newaxis], seed=seed, confidence=confidence)
+    value = float(scores.mean())
+    stretch = 1.0 if choice is None else choice.stretch(seed=seed, confidence=confidence)
+    return value - stretch * (value - low), high
 
 
 def intervals(scores: NDArray[np.float64], *, seed: int, confidence: float = CONFIDENCE) -> list[tuple[float, float]]:
     """`interval` of each column of `scores`, (users, columns), over the same resamplings."""
-    return [_central(means, confidence) for means in resample(scores, seed=seed).T]
+    resampled = resample(scores, seed=seed, n=RESAMPLINGS)
+    return [
+        central(means, float(column.mean()), column - column.mean(), confidence)
+        for means, column in zip(resampled.T, scores.T, strict=True)
+    ]
 
 
 def paired_change(
-    first: Vector, second: Vector, *, seed: int, confidence: float = CONFIDENCE, relative: bool = False
+    first: Vector,
+    second: Vector,
+    *,
+    seed: int,
+    confidence: float = CONFIDENCE,
+    relative: bool = False,
+    choice: Choice | None = None,
 ) -> Change:
     """How much better `first` is than `second`, (users,) each and judged on the same users.
 
-    `relative` divides by the mean of `second` (by the smallest number above zero where that mean is 0).
+    `relative` divides by the mean of `second` (by the smallest number above zero where that mean is 0). With a `choice`
+    the first scores are those of its winner; the second ones were chosen without looking at these users.
     """
-    means = resample(np.stack([first, second], axis=1), seed=seed)
-    changes = means[:, 0] - means[:, 1]
-    value = float(first.mean() - second.mean())
-    if relative:
-        tiny = np.finfo(np.float64).tiny
-        changes = changes / np.maximum(means[:, 1], tiny)
-        value /= max(float(second.mean()), float(tiny))
-    low, high = _central(changes, confidence)
-    return Change(value, low, high, float(np.mean(changes > 0.0)))
+    means = resample(np.stack([first, second], axis=1), seed=seed, n=RESAMPLINGS)
+    divisor = max(float(second.mean()), _TINY) if relative else 1.0
+    changes = (means[:, 0] - means[:, 1]) / (np.maximum(means[:, 1], _TINY) if relative else 1.0)
+    value = (float(first.mean()) - float(second.mean())) / divisor
+    influence = first - second - value * second if relative else first - second - value
+    low, high = central(changes, value, influence, confidence)
+    stretch = 1.0
+    if choice is not None:
+        over = second if relative else None
+        stretch = choice.stretch(seed=seed, confidence=confidence, minus=second, over=over)
+    return Change(value, value - stretch * (value - low), high, float(np.mean(changes > 0.0)))
 
 
-def resample(scores: NDArray[np.float64], *, seed: int, n: int = RESAMPLINGS) -> NDArray[np.float64]:
-    """(n, columns) means of the columns of `scores`, (users, columns), each over as many users drawn with return."""
-    rng = np.random.default_rng([seed, 13])
-    sums, sizes = _grouped(np.asarray(scores, dtype=np.float64), rng)
-    groups = len(sizes)
-    weighted = np.column_stack([sums, sizes]).T.copy()
-    means = np.empty((n, scores.shape[1]))
-    step = max(1, _DRAWS_PER_BLOCK // groups)
-    for begin in range(0, n, step):
-        drawn = rng.integers(0, groups, (min(step, n - begin), groups), dtype=np.uint16)
-        totals = [column[drawn].sum(axis=1) for column in weighted]
-        means[begin : begin + len(drawn)] = np.column_stack(totals[:-1]) / totals[-1][:, np.newaxis]
-    return means
-
-
-def _grouped(scores: NDArray[np.float64], rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(groups, columns) sums and (groups,) sizes; each user alone while there are few."""
-    n_users = len(scores)
-    if n_users <= _MOST_GROUPS:
-        return scores, np.ones(n_users)
-    group = rng.permutation(n_users) % _MOST_GROUPS
-    columns = [np.bincount(group, weights=column, minlength=_MOST_GROUPS) for column in scores.T]
-    return np.column_stack(columns), np.bincount(group, minlength=_MOST_GROUPS).astype(np.float64)
-
-
-def _central(values: Vector, confidence: float) -> tuple[float, float]:
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(values, [tail, 1.0 - tail])
-    return float(low), float(high)
+def lead(choice: Choice, *, seed: int, confidence: float = CONFIDENCE) -> Change:
+    """How much better the winner of `choice` is than the best trial of the next algorithm, both being chosen."""
+    winner, runner_up = choice.scores[:, 0], choice.scores[:, choice.runner_up]
+    change = paired_change(winner, runner_up, seed=seed, confidence=confidence)
+    stretch = choice.stretch_of_lead(seed=seed, confidence=confidence)
+    low = change.value - stretch * (change.value - change.low)
+    return replace(change, low=low, high=change.value + stretch * (change.high - change.value))

@@ -1,8 +1,9 @@
 """Whether a new model may go live: compared with the live one and with popularity, user by user.
 
 Both sides of a comparison are judged by the same held-out users, and the interval of their relative difference is a
-bootstrap over these users. A model may go live when the lower end of each interval reaches the recipe's bound, and each
-guarded figure is not further below that of the live model than its guardrail allows.
+bootstrap over these users. Where the split sets no test users aside, the new model was chosen by the same users, and
+the interval is corrected for that choice. A model may go live when the lower end of each interval reaches the recipe's
+bound, and each guarded figure is not further below that of the live model than its guardrail allows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from svc.artifact.keys import SigningKeys
 from svc.errors import TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
-from svc.training.evaluation.evaluator import Scorer
+from svc.training.evaluation.choice import Choice
+from svc.training.evaluation.evaluator import Evaluation, Scorer
 from svc.training.evaluation.intervals import paired_change
 from svc.training.promotion.baselines import Rival, baseline, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
@@ -57,13 +59,25 @@ class Comparison:
         }
 
 
-def decide(
-    task: Task, rules: Promotion, candidate: Scorer | None, keys: SigningKeys, settings: Settings
-) -> dict[str, Any]:
-    """The decision about the model that `candidate` scores for, as the header has it under `promotion`.
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
+    known: their scores are those of the validation users."""
 
-    `candidate` was trained on what the search trained on. Raises TrainingError where there is none.
-    """
+    scorer: Scorer
+    choice: Choice | None = None
+
+    def choice_by(self, task: Task, judge: Evaluation) -> Choice | None:
+        """The choice by the users whom `judge` judges; None where they are test users, by whom nothing was chosen."""
+        if self.choice is None or task.split.test is not None:
+            return None
+        return self.choice.of_users(np.flatnonzero(np.isin(task.objective.judge.full.judged, judge.judged)))
+
+
+def decide(
+    task: Task, rules: Promotion, candidate: Candidate | None, keys: SigningKeys, settings: Settings
+) -> dict[str, Any]:
+    """The decision about the new model, as the header has it under `promotion`. Raises TrainingError without one."""
     if candidate is None:
         raise TrainingError(
             "the winner cannot be compared: training it a second time failed, because the system for its feature "
@@ -92,13 +106,14 @@ def decide(
     return decision
 
 
-def compare(task: Task, candidate: Scorer, rival: Rival, confidence: float) -> Comparison:
+def compare(task: Task, candidate: Candidate, rival: Rival, confidence: float) -> Comparison:
     """Judge both by the same users."""
-    mine = rival.evaluation.judge(candidate, rival.seen)
+    mine = rival.evaluation.judge(candidate.scorer, rival.seen)
     other = rival.evaluation.judge(rival.scorer, rival.seen)
     first, second = mine.by_user(task.objective.metric), other.by_user(task.objective.metric)
     seed = task.loaded.recipe.training.seed
-    change = paired_change(first, second, seed=seed, confidence=confidence, relative=True)
+    choice = candidate.choice_by(task, rival.evaluation)
+    change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
     return Comparison(
         name=rival.name,
         candidate=float(first.mean()),

@@ -21,6 +21,7 @@ from svc import install_command
 from svc.errors import ConfigError
 from svc.model.history import History
 from svc.training.evaluation.intervals import PER_USER
+from svc.training.report.certainty import doubts, headline, lead_told, span
 from svc.training.report.order import order_told, recency_rows, tried
 from svc.training.report.promotion import comparison_rows, decision_told, guardrail_rows
 from svc.training.report.style import STYLE
@@ -77,7 +78,9 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         _winner(header, metric),
         _promotion(header, metric),
         _parts(header),
-        _card("Algorithms", algorithms_plot(best, metric, intervals) + _against_baseline(best) + _lead(header, metric)),
+        _card(
+            "Algorithms", algorithms_plot(best, metric, intervals) + _against_baseline(best) + lead_told(header, metric)
+        ),
         _cutoffs(header, earlier),
         _beside(header, earlier, metric),
         _breakdown(header),
@@ -148,39 +151,11 @@ def _winner(header: Mapping[str, Any], metric: str) -> str:
     found = header["evaluation"]
     measured = {name: value for name, value in found.items() if isinstance(value, float) and name != "confidence"}
     body = (
-        f'<p class="score">{header["best_score"]:.4f} <small>{html.escape(metric)}</small></p>'
-        + _certainty(found)
+        headline(header, metric)
         + f"<p>{html.escape(_params(header['best_params']))}</p>"
         + _table(("metric", "value"), measured.items())
     )
     return _card(f"Winner: {header['best_class']}", body, "winner")
-
-
-def _certainty(found: Mapping[str, Any]) -> str:
-    lines = []
-    if "interval" in found:
-        lines.append(f"{found['confidence']:.0%} interval {_span(found['interval'])}")
-    if "n_scored_users" in found:
-        lines.append(f"{found['n_scored_users']:,} of {found['n_users']:,} users were scored")
-    if "test" in found:
-        name = f"on {found['test']['n_scored_users']:,} test users that no trial has seen"
-        lines.append(f"{name}: {_span(found['test']['interval'])}")
-    return "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-
-
-def _span(interval: Sequence[float]) -> str:
-    return f"{interval[0]:.4f} to {interval[1]:.4f}"
-
-
-def _lead(header: Mapping[str, Any], metric: str) -> str:
-    lead = header["evaluation"].get("lead")
-    if lead is None:
-        return ""
-    told = "more than chance" if lead["more_than_chance"] else "no more than chance: both are equally good here"
-    return (
-        f"<p>Ahead of {html.escape(lead['over'])} by {lead['change']:.4f} {html.escape(metric)} "
-        f"(interval {_span(lead['interval'])}): {told}.</p>"
-    )
 
 
 def _cutoffs(header: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> str:
@@ -225,7 +200,7 @@ def _variety(header: Mapping[str, Any]) -> str:
         return ""
     head = ("diversity", "ndcg", "interval", "distance", "coverage")
     rows = [
-        [f"{row['diversity']:g}", row["ndcg"], _span(row["interval"]), row["distance"] or "", row["coverage"]]
+        [f"{row['diversity']:g}", row["ndcg"], span(row["interval"]), row["distance"] or "", row["coverage"]]
         for row in found["values"]
     ]
     about = f"<p>{found['n_users']:,} validation users, as svc serves with <code>serving.diversity</code>.</p>"
@@ -252,7 +227,7 @@ def _beside(header: Mapping[str, Any], earlier: Mapping[str, Any] | None, metric
         ("winner", lambda head: head["best_class"]),
         (f"{header['metric']} at its cutoff", lambda head: head["evaluation"].get(header["metric"], "")),
         ("cutoff", lambda head: head["cutoff"]),
-        ("interval", lambda head: _span(head["evaluation"]["interval"]) if "interval" in head["evaluation"] else ""),
+        ("interval", lambda head: span(head["evaluation"]["interval"]) if "interval" in head["evaluation"] else ""),
         ("rows", lambda head: head["data_stats"]["n_rows"]),
         ("users", lambda head: head["data_stats"]["n_users"]),
         ("items", lambda head: head["data_stats"]["n_items"]),
@@ -334,7 +309,7 @@ def _best_table(best: list[TrialRecord], intervals: Mapping[str, Sequence[float]
         (
             trial.algorithm,
             trial.score or 0.0,
-            _span(intervals[trial.algorithm]) if trial.algorithm in intervals else "",
+            span(intervals[trial.algorithm]) if trial.algorithm in intervals else "",
             trial.metrics.get("recall", ""),
             trial.seconds,
             _params(trial.params),
@@ -374,7 +349,7 @@ def _cold_start(header: Mapping[str, Any]) -> str:
             continue
         intervals = found.get("intervals", {})
         for order in ("model", "popularity", "random"):
-            measured, interval = found[order], _span(intervals[order]) if order in intervals else ""
+            measured, interval = found[order], span(intervals[order]) if order in intervals else ""
             rows.append((side, order, found["n_held"], measured["recall"], measured["ndcg"], interval))
     head = ("side", "order", "ids", "recall", "ndcg", f"interval of {header['metric']}")
     return _card("Cold start: items and users that training never saw", _table(head, rows) if rows else "")
@@ -390,9 +365,7 @@ def _warnings(header: Mapping[str, Any]) -> str:
         found.append(f"Only {stats['n_heldout_interactions']} interactions were held out: scores are uncertain.")
     if header["tuning"]["failed"]:
         found.append(f"{header['tuning']['failed']} trials failed; the log says why.")
-    lead = header["evaluation"].get("lead")
-    if lead is not None and not lead["more_than_chance"]:
-        found.append(f"The winner's lead over {lead['over']} may be chance.")
+    found += doubts(header)
     if stats["drop_count"] > 0.2 * max(stats["n_rows"] + stats["drop_count"], 1):
         found.append(f"Cleansing dropped {stats['drop_count']:,} rows.")
     if stats.get("future_times"):

@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -25,7 +23,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from svc import events, logs
 from svc.training.progress import Progress
 from svc.training.search import budget, screening, trials
-from svc.training.search.fit import Fitted
+from svc.training.search.kept_scores import KeptScores
 from svc.training.search.process_identity import own_identity
 from svc.training.search.pruner import rivals
 from svc.training.search.sampler import AlgorithmSampler, own_parameters
@@ -93,7 +91,7 @@ class Search:
     _asked: dict[int, _Attempt] = field(default_factory=dict)
     _ended: queue.SimpleQueue[tuple[int, TrialOutcome]] = field(default_factory=queue.SimpleQueue)
     _n_orphaned: int = 0
-    _by_user: dict[str, tuple[float, int, NDArray[np.float64]]] = field(default_factory=dict)
+    _scores: KeptScores = field(default_factory=KeptScores)
 
     def run(self) -> SearchResult:
         """Work until the study's budget is used or the time is over, and return what the study then holds.
@@ -121,7 +119,7 @@ class Search:
             time.monotonic() - started,
             self._n_orphaned,
             self.workers.count,
-            {number: scores for _, number, scores in self._by_user.values()},
+            self._scores.by_user,
         )
 
     @property
@@ -272,14 +270,9 @@ class Search:
             return
         for name, value in trials.attributes(outcome.fitted, outcome.seconds).items():
             attempt.trial.set_user_attr(name, value)
-        self._keep_scores(attempt.task, score, outcome.fitted)
+        if outcome.fitted.by_user is not None:
+            self._scores.keep(attempt.task.number, attempt.task.algorithm, score, outcome.fitted.by_user)
         self._tell(attempt, TrialState.COMPLETE, score)
-
-    def _keep_scores(self, task: TrialTask, score: float, fitted: Fitted) -> None:
-        """Keep the per-user scores of each algorithm's best trial; they are too large for the study."""
-        best = self._by_user.get(task.algorithm)
-        if fitted.by_user is not None and (best is None or score > best[0]):
-            self._by_user[task.algorithm] = (score, task.number, fitted.by_user)
 
     def _reuse(self, attempt: _Attempt) -> None:
         """Take the result of the trial that tried the same."""

@@ -57,8 +57,8 @@ class TrialRecord:
 @dataclass(frozen=True, slots=True)
 class SearchResult:
     """`trials` are those of the whole study that used its budget; `seconds`, `n_orphaned` and `workers`, which
-    trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the best trial of
-    each algorithm that this process has trained, by number."""
+    trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the complete trials
+    that this process has trained, by number (see kept_scores.py)."""
 
     trials: list[TrialRecord]
     seconds: float

@@ -25,8 +25,8 @@ from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
+from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.evaluator import METRICS, Evaluation, Scorer
-from svc.training.evaluation.intervals import CONFIDENCE
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import TrialRecord

@@ -1,13 +1,16 @@
 """How certain the scores of a search are: intervals, the winner's lead, its metrics at other cutoffs and on test users.
 
-Intervals come from a bootstrap over the users who were judged. The search keeps the scores of single users of its own
-best trials. A best trial of another process is trained once more here, if time allows.
+Intervals come from a bootstrap over the users who were judged. Where a trial was chosen by the same users, its interval
+is corrected for that choice (see evaluation/choice.py). The search keeps the scores of single users of its own trials.
+The best trial of an algorithm that another process has trained is trained once more here, if time allows; the other
+trials of that process count as independent ones. Where the split sets test users aside, the lead is measured on these.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,12 +19,14 @@ from numpy.typing import NDArray
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
+from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import Known, as_rows, breakdown
+from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import Judged, Scorer
-from svc.training.evaluation.intervals import CONFIDENCE, PER_USER, interval, intervals, paired_change
+from svc.training.evaluation.intervals import PER_USER, Change, interval, intervals, lead, paired_change
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
 CUTOFFS = (5, 10, 20, 50)
 MOST_SHARE_OF_SEARCH = 0.25
@@ -37,56 +42,84 @@ class Certainty:
     """What is known of the scores beyond their values, as the header has it.
 
     `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm. `winner`
-    scores for the winner, `trained`, once more on what the search trained on; None where that was not possible.
+    scores for the winner, `trained`, once more on what the search trained on; None where that was not possible. So is
+    `choice`, which has the trials that the winner was chosen from, judged by the validation users.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, list[float]] = field(default_factory=dict)
     winner: Scorer | None = None
     trained: Any = None
+    choice: Choice | None = None
 
 
 def measure_certainty(task: Task, result: SearchResult) -> Certainty:
     """Measure it, and log the winner's interval and lead."""
     seed = task.loaded.recipe.training.split.seed
-    scores = dict(_scores_of_users(task, result))
-    spans = {name: _rounded(interval(found, seed=seed)) for name, found in scores.items()}
-    winner = result.best
-    judged = task.objective.judge.full.judged
+    winner, judged = result.best, task.objective.judge.full.judged
+    by_trial = {**result.by_user, **dict(_scores_of_users(task, result))}
+    choice = _choice(result, by_trial)
+    spans = dict(_spans(result, by_trial, choice, seed))
     evaluation: dict[str, Any] = {
         "n_scored_users": len(judged),
         "n_users": task.split.train.shape[0],
         "confidence": CONFIDENCE,
     }
-    if winner.algorithm in spans:
+    if choice is not None:
         evaluation["interval"] = spans[winner.algorithm]
-    lead = _lead(result, scores, seed)
-    if lead:
-        evaluation["lead"] = lead
+        evaluation["chosen_among"] = {"trials": len(choice.algorithms), "unknown": choice.n_unknown}
+    others = _runner_up_on_test(task, result)  # before the winner is trained: two models at once may not fit
     trained = _train(task, winner)
     scorer = None if trained is None else task.objective.scorer(trained, winner)
     if scorer is not None:
         evaluation |= _winner_again(task, scorer)
+        evaluation |= _winner_on_test(task, scorer, others)
         evaluation |= _by_recency(task, winner, trained)
+    if task.split.test is None and choice is not None:
+        evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
-    return Certainty(evaluation, spans, scorer, trained)
+    return Certainty(evaluation, spans, scorer, trained, choice)
 
 
-def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[str, Scores]]:
-    """For each algorithm, best first, the per-user scores of its best trial."""
+def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
+    """The complete trials, best first; None where the winner's own scores of single users are not known."""
+    if result.best.number not in by_trial:
+        return None
+    ranked = by_score(result.completed)
+    trials = [trial for trial in ranked if trial.number in by_trial]
+    n_unknown = len(_different(ranked) - _different(trials))
+    scores = np.column_stack([by_trial[trial.number] for trial in trials])
+    return Choice(scores, [trial.algorithm for trial in trials], n_unknown)
+
+
+def _different(trials: Sequence[TrialRecord]) -> set[str]:
+    """A key for each training: the sampler may ask twice for the same one, which then has one result."""
+    return {json.dumps([trial.algorithm, trial.params], sort_keys=True) for trial in trials}
+
+
+def _spans(
+    result: SearchResult, by_trial: Mapping[int, Scores], choice: Choice | None, seed: int
+) -> Iterator[tuple[str, list[float]]]:
+    """For each algorithm the interval of its best trial, chosen among its own; that of the winner, among all."""
+    for name, trial in result.best_per_algorithm.items():
+        if choice is not None and trial.number in by_trial:
+            chosen = choice if trial.number == result.best.number else choice.among(name)
+            yield name, _rounded(interval(by_trial[trial.number], seed=seed, choice=chosen))
+
+
+def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Scores]]:
+    """The per-user scores of the best trial of each algorithm that another process has trained, by number."""
     allowed_s = max(MOST_SHARE_OF_SEARCH * result.seconds, ALWAYS_ALLOWED_S)
     began = time.monotonic()
-    for place, (name, trial) in enumerate(result.best_per_algorithm.items()):
-        kept = result.by_user.get(trial.number)
-        if kept is None and place > 1 and time.monotonic() - began + trial.seconds > allowed_s:
+    for rank, trial in enumerate(result.best_per_algorithm.values()):
+        if trial.number in result.by_user:
             continue
-        if kept is None:
-            trained = _train(task, trial)
-            if trained is None:
-                continue
-            scorer = task.objective.scorer(trained, trial)
-            kept = task.objective.judge.full.judge(scorer, task.objective.seen).by_user(task.objective.metric)
-        yield name, kept
+        if rank > 1 and time.monotonic() - began + trial.seconds > allowed_s:
+            continue
+        trained = _train(task, trial)
+        if trained is not None:
+            judged = task.objective.judge.full.judge(task.objective.scorer(trained, trial), task.objective.seen)
+            yield trial.number, judged.by_user(task.objective.metric)
 
 
 def _train(task: Task, trial: TrialRecord) -> Any:
@@ -98,37 +131,68 @@ def _train(task: Task, trial: TrialRecord) -> Any:
         return None
 
 
-def _lead(result: SearchResult, scores: Mapping[str, Scores], seed: int) -> dict[str, Any] | None:
-    """The winner against the best of the next algorithm, user by user."""
+def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
+    """The winner against the best of the next algorithm, on the users by whom both were chosen."""
     names = list(result.best_per_algorithm)
-    if len(names) < 2 or not {names[0], names[1]} <= scores.keys():
-        return None
-    change = paired_change(scores[names[0]], scores[names[1]], seed=seed)
+    if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
+        return {}
+    return {"lead": _told(names[1], lead(choice, seed=seed), "validation")}
+
+
+def _told(over: str, change: Change, users: str) -> dict[str, Any]:
     return {
-        "over": names[1],
+        "over": over,
         "change": round(change.value, _DIGITS),
         "interval": _rounded((change.low, change.high)),
         "more_than_chance": change.low > 0.0,
+        "users": users,
     }
 
 
+def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] | None:
+    """The next algorithm and the scores of its best trial on the test users; None where there is none of either."""
+    names = list(result.best_per_algorithm)
+    if task.split.test is None or len(names) < 2:
+        return None
+    trial = result.best_per_algorithm[names[1]]
+    trained = _train(task, trial)
+    if trained is None:
+        return None
+    judged = task.objective.judge.full.of(task.split.test).judge(
+        task.objective.scorer(trained, trial), task.objective.seen
+    )
+    return names[1], judged.by_user(task.objective.metric)
+
+
+def _winner_on_test(task: Task, scorer: Scorer, others: tuple[str, Scores] | None) -> dict[str, Any]:
+    """The winner on users that no trial has seen, and its lead there: nothing was chosen by them."""
+    if task.split.test is None:
+        return {}
+    seed = task.loaded.recipe.training.split.seed
+    judge = task.objective.judge.full.of(task.split.test)
+    judged = judge.judge(scorer, task.objective.seen)
+    scores = judged.by_user(task.objective.metric)
+    measured: dict[str, Any] = {
+        "test": {
+            **{name: judged.metrics[name] for name in PER_USER},
+            "n_scored_users": len(judge.judged),
+            "interval": _rounded(interval(scores, seed=seed)),
+        }
+    }
+    if others is not None:
+        name, runner_up = others
+        measured["lead"] = _told(name, paired_change(scores, runner_up, seed=seed), "test")
+    return measured
+
+
 def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
-    """The winner, trained once more on what the search trained on: at CUTOFFS, and on users that no trial has seen."""
+    """The winner, trained once more on what the search trained on: at CUTOFFS, and broken down."""
     seen, full = task.objective.seen, task.objective.judge.full
     cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
     found: dict[str, Any] = {}
     if cutoffs:
         found["cutoffs"] = {str(cutoff): at for cutoff, at in full.at_cutoffs(cutoffs, scorer, seen).items()}
     found["breakdown"] = _breakdown(task, full.judge(scorer, seen))
-    if task.split.test is not None:
-        seed = task.loaded.recipe.training.split.seed
-        judge = full.of(task.split.test)
-        judged = judge.judge(scorer, seen)
-        found["test"] = {
-            **{name: judged.metrics[name] for name in PER_USER},
-            "n_scored_users": len(judge.judged),
-            "interval": _rounded(interval(judged.by_user(task.objective.metric), seed=seed)),
-        }
     return found
 
 

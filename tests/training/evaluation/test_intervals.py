@@ -7,7 +7,8 @@ import pytest
 from irspack.evaluation._core_evaluator import evaluate_list_vs_list
 from scipy import sparse
 
-from svc.training.evaluation.intervals import PER_USER, interval, paired_change, resample, user_scores
+from svc.training.evaluation.bootstrap import resample
+from svc.training.evaluation.intervals import PER_USER, interval, paired_change, user_scores
 
 
 @pytest.mark.parametrize("longest", [0, 1, 5, 30])
@@ -72,3 +73,15 @@ def test_one_user_and_one_seed() -> None:
     scores = np.random.default_rng(1).random((90, 2))
     assert (resample(scores, seed=5, n=40) == resample(scores, seed=5, n=40)).all()
     assert (resample(scores, seed=5, n=40) != resample(scores, seed=6, n=40)).any()
+
+
+@pytest.mark.parametrize("n_users", [20, 100])
+def test_intervals_of_few_users_are_not_far_too_short(n_users: int) -> None:
+    """Most scores are 0, as those of users are, so that a mean of few is skewed."""
+    rng = np.random.default_rng(n_users)
+    held = 0
+    for seed in range(200):
+        scores = np.where(rng.random(n_users) < 0.15, rng.random(n_users), 0.0)
+        low, high = interval(scores, seed=seed)
+        held += low <= 0.15 / 2 <= high
+    assert held / 200 >= 0.88

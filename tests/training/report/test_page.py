@@ -15,6 +15,7 @@ from svc.model import codec
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.progress import NullProgress
+from svc.training.report.certainty import span
 from svc.training.report.page import Counts, render
 from svc.training.report.plots import changes_plot
 from svc.training.run import TrainOptions, train
@@ -64,11 +65,15 @@ def test_the_page_says_how_sure_its_scores_are(make_recipe: Make, tmp_path: Path
     artifact = trained(recipe(make_recipe), report=target)
     page = target.read_text(encoding="utf-8")
     found = read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]
-    low, high = found["interval"]
-    assert f"95% interval {low:.4f} to {high:.4f}" in page
+    for low, high in (found["interval"], found["test"]["interval"]):
+        assert f"95% interval {low:.4f} to {high:.4f}" in page
+    headline = f'<p class="score">{found["test"]["ndcg"]:.4f} <small>ndcg@5</small></p>'
+    assert headline in page, "the score of users by whom nothing was chosen"
+    assert "corrected for the choice among 4 trials" in page
+    assert "Only 16 users were scored: with fewer than 200 the intervals are too narrow." in page
     assert "64 of 80 users were scored" in page
     assert "on 16 test users that no trial has seen" in page
-    assert "Ahead of " in page
+    assert f" (interval {span(found['lead']['interval'])}) on the test users" in page
     for cutoff, at in found["cutoffs"].items():
         assert f'<td class="">{cutoff}</td><td class="n">{at["ndcg"]:.4f}</td>' in page
     assert "earlier" not in page

@@ -26,10 +26,9 @@ def test_the_header_says_how_sure_the_scores_are(make_recipe: Make, log: list[di
         assert low <= best["score"] <= high, name
     assert found["interval"] == head["tuning"]["best_per_algorithm"][head["best_class"]]["interval"]
     names = list(head["tuning"]["best_per_algorithm"])
-    scores = [best["score"] for best in head["tuning"]["best_per_algorithm"].values()]
-    assert found["lead"]["over"] == names[1]
-    assert found["lead"]["change"] == pytest.approx(scores[0] - scores[1], abs=1e-9)
+    assert (found["lead"]["over"], found["lead"]["users"]) == (names[1], "test")
     assert found["lead"]["more_than_chance"] == (found["lead"]["interval"][0] > 0)
+    assert found["chosen_among"] == {"trials": head["tuning"]["completed"], "unknown": 0}
     assert list(found["cutoffs"]) == ["5", "10", "20"]
     assert found["cutoffs"]["5"]["ndcg"] == pytest.approx(head["best_score"], abs=1e-9)
     assert found["cutoffs"]["20"]["recall"] >= found["cutoffs"]["5"]["recall"]
@@ -38,12 +37,32 @@ def test_the_header_says_how_sure_the_scores_are(make_recipe: Make, log: list[di
     assert [record["event"] for record in log].count("winner_measured") == 1
 
 
-def test_scores_of_users_that_another_process_kept_are_measured_again(make_recipe: Make) -> None:
-    """A resumed search has no scores of single users; the best are trained once more and agree."""
-    loaded = make_recipe(training=small_training(storage_path="s.db"))
-    heads = []
-    for _ in range(2):
-        result = run(loaded)
-        assert result.artifact is not None
-        heads.append(read_verified(result.artifact, development_keys(), Settings())[1].header)
-    assert heads[0]["evaluation"] == heads[1]["evaluation"]
+def header_of(make_recipe: Make, **changes: Any) -> dict[str, Any]:
+    result = run(make_recipe(training=small_training(**changes)))
+    assert result.artifact is not None
+    head: dict[str, Any] = read_verified(result.artifact, development_keys(), Settings())[1].header
+    return head
+
+
+def test_without_test_users_the_lead_is_that_of_the_scores(make_recipe: Make) -> None:
+    """It is measured on the validation users, by whom both trials were chosen."""
+    head = header_of(make_recipe)
+    scores = [best["score"] for best in head["tuning"]["best_per_algorithm"].values()]
+    found = head["evaluation"]["lead"]
+    assert found["users"] == "validation"
+    assert found["change"] == pytest.approx(scores[0] - scores[1], abs=1e-9)
+    assert found["interval"][0] <= found["change"] <= found["interval"][1]
+
+
+def test_trials_of_another_process_count_as_unknown(make_recipe: Make) -> None:
+    """A resumed search has no scores of single users. The best trials are trained once more and agree; the others
+    make the intervals no shorter."""
+    first, second = (header_of(make_recipe, storage_path="s.db", n_trials=8)["evaluation"] for _ in range(2))
+    assert first["chosen_among"]["unknown"] == 0
+    assert second["chosen_among"]["unknown"] > 0
+    assert sum(first["chosen_among"].values()) == sum(second["chosen_among"].values())
+    assert second["interval"][0] <= first["interval"][0] + 1e-3
+    assert second["interval"][1] == first["interval"][1]
+    assert second["lead"]["change"] == first["lead"]["change"]
+    same = ("ndcg", "cutoffs", "breakdown", "n_scored_users")
+    assert [first[name] for name in same] == [second[name] for name in same]

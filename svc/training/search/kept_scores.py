@@ -1,0 +1,44 @@
+"""The scores of single users, kept in memory for the complete trials of this process.
+
+A trial's score is a mean over the validation users. How far chance could have moved the choice among the trials depends
+on how their scores vary together from user to user, so each trial's scores are needed (see evaluation/choice.py). They
+are too large for the study: what other processes of a shared search have trained is not here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+MOST_BYTES = 512 << 20
+"""Above this the trials with the lowest scores are left out: it is them that chance would not have chosen."""
+
+
+@dataclass(slots=True)
+class KeptScores:
+    """Of each algorithm the best trial is kept whatever it takes."""
+
+    most_bytes: int = MOST_BYTES
+    by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    _known: dict[int, tuple[float, str]] = field(default_factory=dict)
+
+    def keep(self, number: int, algorithm: str, score: float, by_user: NDArray[np.float64]) -> None:
+        """`by_user`, (users,), are the scores whose mean is the `score` of trial `number`."""
+        self.by_user[number] = by_user
+        self._known[number] = score, algorithm
+        n_bytes = sum(scores.nbytes for scores in self.by_user.values())
+        for worst in sorted(self._others(), key=self._known.__getitem__):
+            if n_bytes <= self.most_bytes:
+                return
+            n_bytes -= self.by_user.pop(worst).nbytes
+            del self._known[worst]
+
+    def _others(self) -> set[int]:
+        """The trials that are not the best of their algorithm; of equal ones the first is."""
+        best: dict[str, int] = {}
+        for number, (score, algorithm) in self._known.items():
+            if algorithm not in best or score > self._known[best[algorithm]][0]:
+                best[algorithm] = number
+        return self._known.keys() - set(best.values())
