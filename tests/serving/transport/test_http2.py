@@ -8,7 +8,7 @@ import h2.settings
 import pytest
 import trio
 
-from svc.serving.transport.pacing import Turnstile
+from svc.serving.transport.pacing import TurnScheduler
 from tests.serving.sockets import everything, exchange, listening
 from tests.serving.transport.echo import LARGE, MEDIUM, REQUEST, Echo, Lateness
 
@@ -76,7 +76,7 @@ async def test_the_application_says_whether_a_request_is_late(
     timeout_ms: str, late_s: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for HTTP/1.1: by its method, its target, its header and the wait for its turn."""
-    monkeypatch.setattr(Turnstile, "expected_wait_s", lambda _self, rank: 5.0)
+    monkeypatch.setattr(TurnScheduler, "expected_wait_s", lambda _self, rank: 5.0)
     async with listening(Lateness()) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         client = Client(stream)
         client.ask("/slow", body=b"{}", **{"x-request-timeout-ms": timeout_ms})

@@ -1,4 +1,4 @@
-"""The turns: probes first, nobody kept out, and no turn longer than it needs to be."""
+"""The scheduler: probes first, nobody kept out, and no turn longer than it needs to be."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ class Turns(trio.abc.Instrument):
         self.count += 1
 
 
-async def entering(turns: TurnScheduler, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
+async def entering(scheduler: TurnScheduler, ranks: list[Rank], work_s: float = 0.0) -> list[tuple[int, Rank]]:
     """Everybody comes in one turn; the turn in which each was let in, and its rank, in their order."""
     order: list[tuple[int, Rank]] = []
     turns = Turns()
     trio.lowlevel.add_instrument(turns)
 
     async def enter(rank: Rank) -> None:
-        await turns.enter(rank)
+        await scheduler.enter(rank)
         order.append((turns.count, rank))
         ends = time.perf_counter() + work_s
         while time.perf_counter() < ends:
             pass
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(turns.run)
+        nursery.start_soon(scheduler.run)
         await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as clients:
             for rank in ranks:
@@ -82,9 +82,9 @@ async def test_long_turns_let_fewer_in() -> None:
 async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more in each turn that was used up."""
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
-    turns = TurnScheduler()
-    turns._share = FEWEST_A_TURN
-    turns = [turn for turn, _ in await entering(turns, [Rank.KNOWN] * MANY)]
+    scheduler = TurnScheduler()
+    scheduler._share = FEWEST_A_TURN
+    turns = [turn for turn, _ in await entering(scheduler, [Rank.KNOWN] * MANY)]
     counts = [turns.count(turn) for turn in sorted(set(turns))]
     assert counts[1:6] == [FEWEST_A_TURN + more for more in range(1, 6)]
 
@@ -99,11 +99,11 @@ async def test_one_of_another_rank_need_not_wait_for_many(many: Rank, one: Rank)
 
 async def test_the_known_go_before_newcomers_and_both_before_who_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of those who have to wait, the ranks are let in in their order, and one of each in every turn."""
-    turns = TurnScheduler()
+    scheduler = TurnScheduler()
     monkeypatch.setattr(pacing, "SHORT_TURN_S", 10.0)
-    turns._share = 10
+    scheduler._share = 10
     ranks = [Rank.GOING_ON, Rank.NEWCOMER, Rank.KNOWN] * 30
-    order = [rank for _, rank in await entering(turns, ranks)]
+    order = [rank for _, rank in await entering(scheduler, ranks)]
     last = {rank: max(place for place, found in enumerate(order) if found is rank) for rank in set(order)}
     half = {rank: [place for place, found in enumerate(order) if found is rank][15] for rank in last}
     assert half[Rank.KNOWN] < half[Rank.NEWCOMER] < half[Rank.GOING_ON]
@@ -111,19 +111,19 @@ async def test_the_known_go_before_newcomers_and_both_before_who_goes_on(monkeyp
 
 async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
     """And those behind are let in."""
-    turns = TurnScheduler()
+    scheduler = TurnScheduler()
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as waiting:
                 for _ in range(MANY):
-                    waiting.start_soon(turns.enter, Rank.KNOWN)
+                    waiting.start_soon(scheduler.enter, Rank.KNOWN)
                 await trio.lowlevel.checkpoint()
                 scope.cancel()
-        assert not any(turns._queues.values())
-        nursery.start_soon(turns.run)
+        assert not any(scheduler._queues.values())
+        nursery.start_soon(scheduler.run)
         with trio.fail_after(5):
             for _ in range(3):
-                await turns.enter(Rank.KNOWN)
+                await scheduler.enter(Rank.KNOWN)
         nursery.cancel_scope.cancel()
 
 
@@ -146,19 +146,19 @@ def test_a_turn_that_leaves_nobody_to_answer_says_nothing_of_the_pace() -> None:
     clock = trio.testing.MockClock()
 
     async def run() -> float:
-        turns = TurnScheduler()
+        scheduler = TurnScheduler()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(turns.run)
+            nursery.start_soon(scheduler.run)
             for _ in range(100 * REFUSED_AT_ONCE):
-                nursery.start_soon(turns.enter, Rank.REFUSED)
+                nursery.start_soon(scheduler.enter, Rank.REFUSED)
             for _ in range(10):
-                nursery.start_soon(turns.enter, Rank.KNOWN)
+                nursery.start_soon(scheduler.enter, Rank.KNOWN)
                 for _ in range(4):
                     await trio.lowlevel.checkpoint()
                     clock.jump(1.0)
-            assert turns._queues[Rank.REFUSED]
+            assert scheduler._queues[Rank.REFUSED]
             nursery.cancel_scope.cancel()
-        return turns.expected_wait_s(Rank.KNOWN) + turns._pace.each_s
+        return scheduler.expected_wait_s(Rank.KNOWN) + scheduler._pace.each_s
 
     assert trio.run(run, clock=clock) == 0.0
 
@@ -167,13 +167,13 @@ class Crowd:
     """Enters with work in virtual time for each, and notes the waits that are expected as each has its turn."""
 
     def __init__(self) -> None:
-        self.turns = TurnScheduler()
+        self.scheduler = TurnScheduler()
         self.waits: list[tuple[float, float]] = []
 
     async def enter(self, rank: Rank, work_s: float) -> None:
-        await self.turns.enter(rank)
-        self.waits.append((self.turns.expected_wait_s(Rank.KNOWN), self.turns.expected_wait_s(Rank.NEWCOMER)))
-        assert self.turns.expected_wait_s(Rank.PROBE) == 0
+        await self.scheduler.enter(rank)
+        self.waits.append((self.scheduler.expected_wait_s(Rank.KNOWN), self.scheduler.expected_wait_s(Rank.NEWCOMER)))
+        assert self.scheduler.expected_wait_s(Rank.PROBE) == 0
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, trio.testing.MockClock)
         clock.jump(work_s)
@@ -181,7 +181,7 @@ class Crowd:
     async def during(self, *loads: list[tuple[Rank, float]]) -> None:
         """Those of one load come in one moment, and the next load when all have had their turn."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.turns.run)
+            nursery.start_soon(self.scheduler.run)
             await trio.testing.wait_all_tasks_blocked()
             for load in loads:
                 async with trio.open_nursery() as clients:

@@ -175,7 +175,8 @@ def trained(loaded: LoadedRecipe) -> tuple[dict[str, Any], Model]:
 
 def chain_training(*algorithms: str) -> dict[str, Any]:
     split = {"scheme": "leave_one_out"}
-    return {"algorithms": list(algorithms), "n_trials": 6 * len(algorithms), "cutoff": 5, "split": split}
+    trials = 6 * len(algorithms)
+    return {"algorithms": list(algorithms), "n_trials": trials, "cutoff": 5, "split": split, "recency": "off"}
 
 
 def best_of(header: dict[str, Any], algorithm: str) -> float:
