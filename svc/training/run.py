@@ -314,7 +314,7 @@ class _Run:
         from svc.training.winner.coldstart import evaluate_cold_start
 
         self.progress.phase("evaluating cold start")
-        return evaluate_cold_start(task, final.aware, search_s=result.seconds, refit_s=final.refit_s)
+        return evaluate_cold_start(task, final.aware, result)
 
     def _earlier(self, keys: signing.SigningKeys) -> Mapping[str, Any] | None:
         """The header of the artifact that is about to be replaced, for the report; None if none can be trusted."""

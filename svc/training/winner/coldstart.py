@@ -12,7 +12,6 @@ intervals are computed over the ten folds (Student's t), not over users.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,42 +22,58 @@ from scipy.special import stdtrit
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
+from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.evaluator import METRICS, Evaluation, Scorer
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
-from svc.training.search.trials import TrialRecord
+from svc.training.search.trials import SearchResult, TrialRecord
 
 N_DRAWS = 10
 MOST_IDS = 5000
 """Most ids that are held out in one fold."""
 MOST_SHARE_OF_SEARCH = 0.5
-ALWAYS_ALLOWED_S = 20.0
-"""A side is skipped if it would take both more than this share of the search time and more than these seconds."""
+ALWAYS_ALLOWED_WORK = 2e11
+"""A side is skipped if measuring it and the sides before it would take both more than this share of the work of the
+search and more than so many multiplications, some twenty seconds of one core."""
+DEFAULT_COMPONENTS = 20
+"""Of irspack's iALS, for a trial whose parameters do not name them."""
 _DIGITS = 12
 
 Measured = dict[str, dict[str, float]]
 
 
-def evaluate_cold_start(task: Task, trial: TrialRecord, *, search_s: float, refit_s: float) -> dict[str, Any]:
+def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) -> dict[str, Any]:
     """For each side what `_evaluate_side` says, or `{"skipped": reason}`.
 
-    `trial` is the best one that learned from features, and `refit_s` the time that one training of it takes. A side
-    cannot be measured for want of time or of interactions of the held-out ids.
+    `trial` is the best one of the search that learned from features. A side is not measured where that would be too
+    much work beside the search, or where the held-out ids have no interactions. Work is counted, not timed, so that
+    the same training measures the same sides on a busy machine.
     """
     matrix = task.matrix(trial.params)
     found: dict[str, Any] = {}
-    began = time.monotonic()
-    for side in task.features:
-        allowed_s = max(MOST_SHARE_OF_SEARCH * search_s, ALWAYS_ALLOWED_S)
-        if time.monotonic() - began + N_DRAWS * refit_s > allowed_s:
-            found[side] = {"skipped": "ten trainings would take more than half of the search"}
+    for count, side in enumerate(task.features, start=1):
+        work = count * N_DRAWS * training_work(trial, matrix)
+        if work > max(MOST_SHARE_OF_SEARCH * search_work(result, matrix), ALWAYS_ALLOWED_WORK):
+            found[side] = {"skipped": "ten trainings would take more than half of the work of the search"}
             continue
         found[side] = _evaluate_side(side, task, trial, matrix)
         _emit(side, task, found[side])
     return found
+
+
+def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
+    """About how many multiplications one training of an iALS takes: in each epoch each interaction adds a product of
+    components to two systems, and each user and item has a system to solve."""
+    n = float(trial.params.get("n_components", DEFAULT_COMPONENTS))
+    return float((trial.epochs or 1) * (2.0 * matrix.nnz * n**2 + sum(matrix.shape) * n**3))
+
+
+def search_work(result: SearchResult, matrix: sparse.csr_matrix) -> float:
+    """The same of all complete trainings of iALS in the search: those of other algorithms are not counted."""
+    return sum(training_work(trial, matrix) for trial in result.completed if trial.algorithm == FEATURE_AWARE)
 
 
 def _emit(side: str, task: Task, found: Mapping[str, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,14 +33,13 @@ class FinalModel:
     """The model that is served, with what the header says of it.
 
     `parts` describe which part answers which queries; empty if one part answers all. `aware` is the trial whose model
-    handles features, None if there is none, and `refit_s` is how long one training of it took.
+    handles features, None if there is none.
     """
 
     matrix: sparse.csr_matrix
     model: Model
     parts: list[dict[str, Any]]
     aware: TrialRecord | None
-    refit_s: float
 
 
 def train_final(task: Task, result: SearchResult) -> FinalModel:
@@ -49,7 +47,7 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     matrix = task.matrix(best.params)
-    recommender, seconds = _trained(task, best, matrix)
+    recommender = _trained(task, best, matrix)
     sampled = task.data.sample is not None
     if sampled:
         matrix = task.matrix(best.params, everybody=True)
@@ -66,7 +64,7 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
     if best.parts:
         parts = blend_parts(best, scorer)
     if aware is not None and aware is not best and aware not in best.parts:
-        recommender, seconds = _trained(task, aware, task.matrix(aware.params))
+        recommender = _trained(task, aware, task.matrix(aware.params))
         placing = to_scorer(recommender, aware.algorithm, columns)
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
@@ -88,7 +86,7 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
         positions=positions,
         recency=best.recency,
     )
-    return FinalModel(matrix, model, parts, aware, seconds)
+    return FinalModel(matrix, model, parts, aware)
 
 
 def _place_users(
@@ -134,11 +132,9 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
     return found
 
 
-def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> tuple[Any, float]:
-    started = time.monotonic()
+def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> Any:
     times = task.data.trained.latest() if task.loaded.recipe.training.trains_on_times else None
-    recommender = refit_winner(task.builder, trial, matrix, task.features, times)
-    return recommender, time.monotonic() - started
+    return refit_winner(task.builder, trial, matrix, task.features, times)
 
 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:

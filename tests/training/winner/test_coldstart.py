@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,8 @@ from svc.training.progress import NullProgress
 from svc.training.search import prepare
 from svc.training.search.fit import refit
 from svc.training.search.prepare import Task
-from svc.training.search.trials import TrialRecord
-from svc.training.winner.coldstart import evaluate_cold_start, place
+from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.winner.coldstart import evaluate_cold_start, place, search_work, training_work
 
 Make = Callable[..., LoadedRecipe]
 
@@ -75,12 +76,17 @@ def _trial(strength: float) -> TrialRecord:
     return TrialRecord(0, "IALSRecommender", params, "complete", 0.1, {}, 4, 1.0)
 
 
+def _search() -> SearchResult:
+    """A search of one short trial."""
+    return SearchResult([_trial(1.0)], seconds=1.0, n_orphaned=0)
+
+
 @pytest.mark.parametrize("strength", [1.0, 1e6])
 def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path, strength: float) -> None:
     """Neither where they are learned by heart nor where they weigh nothing and all unseen items are tied."""
     noise = np.random.default_rng(8).normal(size=(2, 120))
     task = _task(make_recipe, tmp_path, {"a": [f"{x}" for x in noise[0]], "b": [f"{x}" for x in noise[1]]}, "numerical")
-    cold = evaluate_cold_start(task, _trial(strength), search_s=1.0, refit_s=0.01)["item"]
+    cold = evaluate_cold_start(task, _trial(strength), _search())["item"]
     assert (cold["n_draws"], cold["n_held"], cold["n_interactions"]) == (10, 120, 300 * 8)
     low, high = cold["intervals"]["model"]
     assert low <= cold["random"]["ndcg"] <= high
@@ -91,7 +97,7 @@ def test_features_of_pure_noise_show_no_skill(make_recipe: Make, tmp_path: Path,
 def test_a_feature_that_tells_popularity_shows_skill(make_recipe: Make, tmp_path: Path) -> None:
     """The baseline takes it from the bins of a number, the model from its place."""
     task = _task(make_recipe, tmp_path, {"rank": [str(item) for item in range(120)]}, "numerical")
-    cold = evaluate_cold_start(task, _trial(1.0), search_s=1.0, refit_s=0.01)["item"]
+    cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
     for name in ("model", "popularity"):
         assert cold["intervals"][name][0] > cold["intervals"]["random"][1], name
     low, high = cold["intervals"]["lead_over_popularity"]
@@ -102,14 +108,32 @@ def test_the_baseline_sees_the_few_items_that_differ_from_most(make_recipe: Make
     """Nine items in ten have the same number; the popular ones have others."""
     numbers = [str(1 + item) if item < 12 else "0" for item in range(120)]
     task = _task(make_recipe, tmp_path, {"stars": numbers}, "numerical")
-    cold = evaluate_cold_start(task, _trial(1.0), search_s=1.0, refit_s=0.01)["item"]
+    cold = evaluate_cold_start(task, _trial(1.0), _search())["item"]
     assert cold["intervals"]["popularity"][0] > cold["intervals"]["random"][1]
 
 
 def test_a_side_that_would_take_too_long_is_skipped(make_recipe: Make, tmp_path: Path) -> None:
-    """Ten trainings of ten seconds are too much after a search of one second."""
+    """Counted by its work: ten trainings of 4,000 epochs are too much after a search of a few short ones."""
     task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
-    assert "skipped" in evaluate_cold_start(task, _trial(1.0), search_s=1.0, refit_s=10.0)["item"]
+    long = replace(_trial(1.0), epochs=4000, params={**_trial(1.0).params, "n_components": 128})
+    assert "skipped" in evaluate_cold_start(task, long, _search())["item"]
+
+
+def test_whether_a_side_is_measured_does_not_depend_on_the_clock(make_recipe: Make, tmp_path: Path) -> None:
+    """A search that took no time and trials that took hours, as on a machine that is busy, change nothing."""
+    task = _task(make_recipe, tmp_path, {"a": ["x"] * 60 + ["y"] * 60}, "categorical")
+    slow = replace(_trial(1.0), seconds=36_000.0)
+    busy = SearchResult([slow], seconds=0.0, n_orphaned=0)
+    assert evaluate_cold_start(task, slow, busy) == evaluate_cold_start(task, _trial(1.0), _search())
+
+
+def test_a_search_of_more_work_allows_more() -> None:
+    """Half of the work of all its trainings of iALS; pruned ones and other algorithms are not counted."""
+    matrix = sparse.csr_matrix(np.ones((30, 20), np.float32))
+    long = replace(_trial(1.0), epochs=40)
+    others = [replace(long, state="pruned"), replace(long, algorithm="TopPopRecommender")]
+    result = SearchResult([long, long, *others], seconds=1.0, n_orphaned=0)
+    assert search_work(result, matrix) == 2 * training_work(long, matrix) == 20 * training_work(_trial(1.0), matrix)
 
 
 def test_shared_values_are_tokens_and_bins_without_the_constant() -> None:
