@@ -100,6 +100,10 @@ class Evaluation:
         rankings = self.rankings(scorer, seen)
         return Judged(self._metrics(rankings), rankings, self.heldout[self.judged])
 
+    def scores_of_users(self, scorer: Scorer, seen: sparse.csr_matrix, metric: str) -> NDArray[np.float64]:
+        """(judged,) scores by one of PER_USER alone, which costs less than all METRICS."""
+        return user_scores(self.rankings(scorer, seen), self.heldout[self.judged])[metric]
+
     def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
         """All METRICS at the cutoff."""
         return self._metrics(self.rankings(scorer, seen))

@@ -47,11 +47,12 @@ class HistoryScores:
 
 
 def _by_weights(weights: Any) -> Score:
+    """In float32, in which the weights are served: the product takes half of the time."""
     if sparse.issparse(weights):
-        by_row = weights.tocsr()
-        return lambda _rows, histories: (histories @ by_row).toarray()
-    dense = np.ascontiguousarray(weights)
-    return lambda _rows, histories: np.asarray(histories.astype(dense.dtype) @ dense)
+        by_row = weights.tocsr().astype(np.float32)
+        return lambda _rows, histories: (histories.astype(np.float32) @ by_row).toarray()
+    dense = np.ascontiguousarray(weights, dtype=np.float32)
+    return lambda _rows, histories: np.asarray(histories.astype(np.float32) @ dense)
 
 
 def _by_factors(recommender: Any, features: sparse.csr_matrix | None) -> Score:

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
-from svc.training.evaluation.evaluator import Evaluation, Judged, scorer_of
-from svc.training.search.recency import Weighing, choose, is_gain
+from svc.training.evaluation.evaluator import Evaluation, Judged, Scorer, scorer_of
+from svc.training.search.recency import SAMPLE_USERS, Weighing, choose, is_gain
 from svc.training.search.screening import LOOK
 
 QUICK_USERS = 2_000
@@ -26,15 +26,20 @@ of a trial always comes from all of them."""
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """How trials are scored: `full` on all validation users, `quick` at first and between epochs."""
+    """How trials are scored: `full` on all validation users, `quick` at first and between epochs.
+
+    `brief` compares values of recency, on some of the users of `quick`.
+    """
 
     full: Evaluation
     quick: Evaluation
+    brief: Evaluation
     metric: str
 
     @classmethod
     def of(cls, evaluation: Evaluation, metric: str, seed: int) -> Judge:
-        return cls(evaluation, evaluation.sample(QUICK_USERS, seed), metric)
+        quick, brief = evaluation.sample(QUICK_USERS, seed), evaluation.sample(SAMPLE_USERS, seed)
+        return cls(evaluation, quick, brief, metric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +105,26 @@ def fit_recency(
     check: Callable[[], None],
     look: Callable[[float], None],
 ) -> Fitted:
-    """Judge a trained model at the recency that suits it; `look` gets its score on the sample."""
-    chosen = choose(weighing, judge.quick, judge.metric, seen, check)
+    """Judge a trained model at the recency that suits it; `look` gets its score on the sample.
+
+    The best value on the sample is taken if it is better than the lowest one on all users, by more than chance.
+    """
+    chosen = choose(weighing, judge.brief, judge.metric, seen, check)
     if judge.full is not judge.quick:
         look(chosen.score)
-    judged = judge.full.judge(chosen.scorer, seen)
-    recency, lowest = chosen.recency, weighing.values[0]
-    if recency != lowest and judge.full is not judge.quick:
+
+    def judged(scorer: Scorer) -> Judged:
         check()
-        without = judge.full.judge(weighing.scorer(lowest), seen)
-        if not is_gain(judged.by_user(judge.metric), without.by_user(judge.metric)):
-            judged, recency = without, lowest
-    return Fitted(judged.metrics, None, judged.by_user(judge.metric), recency)
+        return judge.full.judge(scorer, seen)
+
+    metric, lowest = judge.metric, weighing.values[0]
+    if chosen.recency == lowest:
+        found = judged(weighing.scorer(lowest))
+        return Fitted(found.metrics, None, found.by_user(metric), lowest)
+    found, rivals = judged(weighing.at(chosen.recency)), [judged(scorer) for scorer in weighing.rivals()]
+    if all(is_gain(found.by_user(metric), rival.by_user(metric)) for rival in rivals):
+        return Fitted(found.metrics, None, found.by_user(metric), chosen.recency)
+    return Fitted(rivals[0].metrics, None, rivals[0].by_user(metric), lowest)
 
 
 def _fit_epochs(

@@ -1,7 +1,8 @@
 """Chooses the recency of a trained model: how much less each item of a history counts than the one after it.
 
-Training knows nothing of it: a trained model is judged at several values, each of which costs an evaluation. A value
-above the lowest is taken only where it is better by more than chance, so that 0 wins where order says nothing.
+Training knows nothing of it: a trained model is judged at several values, each of which costs an evaluation on a sample
+of the validation users. The best is taken only where all of them show a gain over the lowest that is more than chance,
+so that 0 wins where order says nothing.
 """
 
 from __future__ import annotations
@@ -20,18 +21,23 @@ from svc.training.evaluation.evaluator import Evaluation, Scorer
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """What is tried of one model."""
-_DEVIATIONS = 2.77
+SAMPLE_USERS = 800
+"""The values are compared on at most so many validation users, which is where most of the time goes; whether the best
+is taken is decided on all of them."""
+_CERTAIN = 2.77
 """Standard errors of a gain that is more than chance: the two-sided 95% of nine comparisons (Bonferroni)."""
+_PROMISING = 1.0
+"""Standard errors of a gain on the sample from which all users are asked."""
 
 UserScores = NDArray[np.float64]
 
 
-def is_gain(first: UserScores, second: UserScores) -> bool:
+def is_gain(first: UserScores, second: UserScores, deviations: float = _CERTAIN) -> bool:
     """Whether `first` is better than `second`, (users,) each and of the same users, by more than chance."""
     gains = first - second
     if len(gains) < 2:
         return False
-    return float(gains.mean()) > _DEVIATIONS * float(gains.std(ddof=1)) / math.sqrt(len(gains))
+    return float(gains.mean()) > deviations * float(gains.std(ddof=1)) / math.sqrt(len(gains))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,30 +79,35 @@ class Weighing(NamedTuple):
         """Of the model as it is served: training's own vectors of the users are kept where order plays no part."""
         return self.at(recency) if recency else self.as_trained
 
+    def rivals(self) -> list[Scorer]:
+        """What a higher value has to be better than: the model at the lowest one.
+
+        Solving for a user again can itself be a gain, which is none of recency; so without weights both forms count.
+        """
+        lowest = self.values[0]
+        is_one = bool(lowest) or self.is_same_at_0
+        return [self.scorer(lowest)] if is_one else [self.as_trained, self.at(0.0)]
+
 
 class Chosen(NamedTuple):
-    """The recency that is best on a sample, its scorer, and its score there."""
+    """The recency that promises most on a sample, and its score there."""
 
     recency: float
-    scorer: Scorer
     score: float
 
 
 def choose(
     weighing: Weighing, sample: Evaluation, metric: str, seen: sparse.csr_matrix, check: Callable[[], None]
 ) -> Chosen:
-    """The best of the values for the users of `sample`; the lowest unless another is better by more than chance."""
+    """The best of the values for the users of `sample`, or the lowest if no other promises a gain."""
 
     def judged(scorer: Scorer) -> UserScores:
         check()
-        return sample.judge(scorer, seen).by_user(metric)
+        return sample.scores_of_users(scorer, seen, metric)
 
-    lowest = weighing.values[0]
-    served = judged(weighing.scorer(lowest))
-    solved = served if lowest or weighing.is_same_at_0 else judged(weighing.at(0.0))
+    lowest, rivals = weighing.values[0], [judged(scorer) for scorer in weighing.rivals()]
     found = {value: judged(weighing.at(value)) for value in weighing.values[1:]}
     best = max(found, key=lambda value: float(found[value].mean()), default=lowest)
-    # Solving for a user again can itself be a gain, which is none of recency.
-    if best != lowest and is_gain(found[best], served) and is_gain(found[best], solved):
-        return Chosen(best, weighing.at(best), float(found[best].mean()))
-    return Chosen(lowest, weighing.scorer(lowest), float(served.mean()))
+    if best != lowest and all(is_gain(found[best], other, _PROMISING) for other in rivals):
+        return Chosen(best, float(found[best].mean()))
+    return Chosen(lowest, float(rivals[0].mean()))

@@ -204,7 +204,7 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]
         return {}
     sample = objective.judge.quick
     scorers = [objective.scorer(trained, replace(winner, recency=value)) for value in values]
-    scores = np.stack([sample.judge(one, objective.seen).by_user(objective.metric) for one in scorers], axis=1)
+    scores = np.stack([sample.scores_of_users(one, objective.seen, objective.metric) for one in scorers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [
         {"recency": value, "score": round(float(mean), _DIGITS), "interval": _rounded(span)}

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from svc.training.evaluation.evaluator import Evaluation, Rows, Scores
+from svc.training.search.fit import Judge, fit_recency
 from svc.training.search.recency import VALUES, Order, Weighing, choose, is_gain
 
 N_USERS, N_ITEMS = 200, 10
@@ -27,24 +28,29 @@ def finding(n_users: int) -> Callable[[Rows], Scores]:
 
 
 def chosen(found: dict[float, int], *, as_trained: int, is_same_at_0: bool = False) -> tuple[float, float]:
-    columns = np.full(N_USERS, N_ITEMS - 1)
-    heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
     weighing = Weighing(tuple(found), lambda value: finding(found[value]), finding(as_trained), is_same_at_0)
-    best = choose(weighing, Evaluation(heldout, offset=0, cutoff=1), "hit", EMPTY, lambda: None)
+    best = choose(weighing, evaluation(), "hit", EMPTY, lambda: None)
     return best.recency, best.score
 
 
-def test_the_best_is_taken_where_its_gain_is_more_than_chance() -> None:
+def evaluation() -> Evaluation:
+    """Every user has the last item held out; only the first one of a list counts."""
+    columns = np.full(N_USERS, N_ITEMS - 1)
+    heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
+    return Evaluation(heldout, offset=0, cutoff=1)
+
+
+def test_the_best_is_chosen_where_it_promises_a_gain() -> None:
     """Against training's own vectors, and against an exact solve without recency."""
     assert chosen({0.0: 50, 0.1: 60, 0.5: 90}, as_trained=50) == (0.5, 0.45)
-    assert chosen({0.0: 85, 0.1: 80, 0.5: 90}, as_trained=50) == (0.0, 0.25)
-    assert chosen({0.0: 50, 0.1: 80, 0.5: 90}, as_trained=88) == (0.0, 0.44)
-    assert chosen({0.0: 50, 0.5: 53}, as_trained=50, is_same_at_0=True) == (0.0, 0.25)
+    assert chosen({0.0: 90, 0.1: 80, 0.5: 90}, as_trained=50) == (0.0, 0.25)
+    assert chosen({0.0: 50, 0.1: 80, 0.5: 90}, as_trained=90) == (0.0, 0.45)
+    assert chosen({0.0: 50, 0.5: 49}, as_trained=50, is_same_at_0=True) == (0.0, 0.25)
 
 
 def test_a_range_that_leaves_0_out_has_its_own_lowest() -> None:
     """Which is scored with its weights; a single value is taken as it is."""
-    assert chosen({0.2: 50, 0.5: 51}, as_trained=200) == (0.2, 0.25)
+    assert chosen({0.2: 50, 0.5: 50}, as_trained=200) == (0.2, 0.25)
     assert chosen({0.5: 10}, as_trained=200) == (0.5, 0.05)
 
 
@@ -64,3 +70,21 @@ def test_bounds_fixed_values_and_families_without_order() -> None:
     assert order.values("IALSRecommender") == VALUES
     assert order.values("TopPopRecommender") == order.values("BPRFMRecommender") == ()
     assert Order(EMPTY, fixed=0.7).values("IALSRecommender") == (0.7,)
+
+
+@pytest.mark.parametrize(
+    ("found", "as_trained", "expected"),
+    [
+        ({0.0: 50, 0.5: 90}, 50, (0.5, 0.45)),
+        ({0.0: 50, 0.5: 53}, 50, (0.0, 0.25)),
+        ({0.0: 87, 0.5: 90}, 50, (0.0, 0.25)),
+        ({0.5: 10}, 50, (0.5, 0.05)),
+    ],
+)
+def test_all_users_decide_whether_it_is_taken(
+    found: dict[float, int], as_trained: int, expected: tuple[float, float]
+) -> None:
+    """A gain that only promises, or that an exact solve has too, is none."""
+    weighing = Weighing(tuple(found), lambda value: finding(found[value]), finding(as_trained), is_same_at_0=False)
+    fitted = fit_recency(weighing, Judge.of(evaluation(), "hit", 1), EMPTY, lambda: None, lambda _: None)
+    assert (fitted.recency, fitted.metrics["hit"]) == expected
