@@ -17,7 +17,7 @@ from svc.export.scoring import score_all
 from svc.export.user_selection import CHUNK
 from svc.library.recommender import Recommender, load
 from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.breakdown import Known, as_rows, breakdown
+from svc.training.evaluation.breakdown import Known, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.intervals import PER_USER
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ class Evaluation:
         n_unknown_users: Users of the interactions whom training did not see; they count for nothing.
         n_unknown_items: Interactions with items that training did not see; they count as misses.
         n_seen: Interactions that the user already had in training; they count for nothing.
+        popularity_chosen: Mean number of training users of the items that were chosen, unknown items having none.
+        popularity_trained: The same of the items of the training interactions. Where the first one is much higher or
+            lower, the interactions are of another kind than those that were trained on.
     """
 
     scores: pd.DataFrame
@@ -48,6 +51,8 @@ class Evaluation:
     n_unknown_users: int
     n_unknown_items: int
     n_seen: int
+    popularity_chosen: float
+    popularity_trained: float
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -114,6 +119,8 @@ def evaluate(
         n_unknown_users=judged.n_unknown_users,
         n_unknown_items=judged.n_unknown_items,
         n_seen=judged.n_seen,
+        popularity_chosen=mean_popularity(judged.truth.indices, judged.known.popularity),
+        popularity_trained=mean_popularity(recommender.model.history.columns, judged.known.popularity),
     )
 
 

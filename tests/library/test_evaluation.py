@@ -98,3 +98,15 @@ def test_wrong_arguments_are_named(shop: svc.Recommender) -> None:
         svc.evaluate(shop, frame, "ndcg")
     with pytest.raises(TrainingError, match="no user can be judged"):
         svc.evaluate(shop, frame[frame["user_id"] == "stranger"])
+
+
+def test_the_popularity_of_what_was_chosen_stands_beside_that_of_training(shop: svc.Recommender) -> None:
+    """Means over interactions, counted by hand; items that training did not see have no users."""
+    history = shop.model.history
+    users_of = np.bincount(history.columns, minlength=shop.model.n_items)
+    found = svc.evaluate(shop, chosen(shop))
+    assert found.popularity_trained == pytest.approx(users_of[history.columns].mean())
+    assert 0 < found.popularity_chosen < users_of.max()
+    best = str(shop.items()[int(np.argmax(users_of))])
+    popular = pd.DataFrame({"user_id": shop.users(), "item_id": best})
+    assert svc.evaluate(shop, popular).popularity_chosen == users_of.max()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,6 +108,12 @@ def _intervals(values: NDArray[np.float64], seed: int, confidence: float) -> lis
         central(drawn, float(mean), column - mean, confidence)
         for drawn, mean, column in zip(resampled.T, means, values.T, strict=True)
     ]
+
+
+def mean_popularity(items: NDArray[Any], popularity: NDArray[np.int64]) -> float:
+    """The mean number of users of `items`, (n,) columns of interactions; 0 for columns beyond the known items."""
+    counts = popularity[items[items < len(popularity)]]
+    return float(counts.sum() / max(len(items), 1))
 
 
 def _activity_parts(history: NDArray[np.int64]) -> list[NDArray[np.int64]]:

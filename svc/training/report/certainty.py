@@ -53,6 +53,17 @@ def lead_told(header: Mapping[str, Any], metric: str) -> str:
     return f"<p>{html.escape(ahead)} (interval {span(lead['interval'])}){html.escape(users)}: {told}.</p>"
 
 
+def popularity_told(header: Mapping[str, Any]) -> str:
+    """How popular the held-out items are beside those that trained, as HTML; "" for headers that do not say it."""
+    means = header["evaluation"].get("mean_popularity")
+    if means is None:
+        return ""
+    return (
+        f"<p>What is held out has items of {means['held_out']:,.1f} training users in the mean, what trained"
+        f" {means['trained']:,.1f}. Data of another time may differ more: see split.scheme.</p>"
+    )
+
+
 def doubts(header: Mapping[str, Any]) -> list[str]:
     """Warnings about scores that say less than they seem to."""
     evaluation, warnings = header["evaluation"], []

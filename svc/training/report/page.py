@@ -21,7 +21,7 @@ from svc import install_command
 from svc.errors import ConfigError
 from svc.model.history import History
 from svc.training.evaluation.intervals import PER_USER
-from svc.training.report.certainty import doubts, headline, lead_told, span
+from svc.training.report.certainty import doubts, headline, lead_told, popularity_told, span
 from svc.training.report.order import order_told, recency_rows, tried
 from svc.training.report.promotion import comparison_rows, decision_told, guardrail_rows
 from svc.training.report.style import STYLE
@@ -88,7 +88,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         _order(header, metric),
         _card("How the search went", (search_plot(course, metric) if course else "") + _tuning(header), "wide"),
         _card("Best of each algorithm", _best_table(best, intervals, metric), "wide"),
-        _card("Data", _data(header)),
+        _card("Data", _data(header) + popularity_told(header)),
         _card("Features", features_used(header)),
         _card("What the metrics mean", metrics_explained(header)),
         _card("The long tail", tail_plot(items[items > 0], users[users > 0]) + _tail(items)),

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.breakdown import Known, as_rows, breakdown
+from svc.training.evaluation.breakdown import Known, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import Judged, Scorer
 from svc.training.evaluation.intervals import PER_USER, Change, interval, intervals, lead, paired_change
@@ -192,6 +192,12 @@ def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if cutoffs:
         found["cutoffs"] = {str(cutoff): at for cutoff, at in full.at_cutoffs(cutoffs, scorer, seen).items()}
+    trained_on, held_out = task.split.train.indices, full.heldout.indices
+    users_of = np.bincount(trained_on, minlength=seen.shape[1])
+    found["mean_popularity"] = {
+        "held_out": _shortened(mean_popularity(held_out, users_of)),
+        "trained": _shortened(mean_popularity(trained_on, users_of)),
+    }
     found["breakdown"] = _breakdown(task, full.judge(scorer, seen))
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svc.training.report.certainty import doubts, headline, lead_told
+from svc.training.report.certainty import doubts, headline, lead_told, popularity_told
 
 EVALUATION = {"confidence": 0.95, "interval": [0.1, 0.3], "n_scored_users": 500, "n_users": 900}
 TEST = {"ndcg": 0.19, "n_scored_users": 120, "interval": [0.15, 0.25]}
@@ -58,3 +58,10 @@ def test_few_users_are_warned_of() -> None:
         "The winner's lead over TopPop may be chance.",
         "Only 120 users were scored",
     ]
+
+
+def test_the_popularity_of_what_is_held_out_stands_beside_that_of_training() -> None:
+    """Headers of earlier versions do not say it."""
+    means = {"held_out": 1230.0, "trained": 1000.04}
+    assert "1,230.0 training users in the mean, what trained 1,000.0" in popularity_told(header(mean_popularity=means))
+    assert popularity_told(header()) == ""

@@ -29,6 +29,7 @@ def test_the_header_says_how_sure_the_scores_are(make_recipe: Make, log: list[di
     assert (found["lead"]["over"], found["lead"]["users"]) == (names[1], "test")
     assert found["lead"]["more_than_chance"] == (found["lead"]["interval"][0] > 0)
     assert found["chosen_among"] == {"trials": head["tuning"]["completed"], "unknown": 0}
+    assert set(found["mean_popularity"]) == {"held_out", "trained"}
     assert list(found["cutoffs"]) == ["5", "10", "20"]
     assert found["cutoffs"]["5"]["ndcg"] == pytest.approx(head["best_score"], abs=1e-9)
     assert found["cutoffs"]["20"]["recall"] >= found["cutoffs"]["5"]["recall"]
