@@ -103,7 +103,7 @@ def arrange(
         for place, lifted in zip(chosen, boosted, strict=True)
     ]
     rows = list(zip(items, ordered.scores[chosen].tolist(), reasons, strict=True))
-    return _with_pins(rows, rules.pins, pinned, wanted)
+    return _insert_pins(rows, rules.pins, pinned, wanted)
 
 
 class _Valued(NamedTuple):
@@ -256,7 +256,7 @@ def _relevance(values: Scores) -> Scores:
     return (values - low) / (high - low) if high > low else np.zeros(len(values))
 
 
-def _with_pins(
+def _insert_pins(
     rows: list[tuple[int, float, tuple[str, ...]]], pins: Sequence[Pin], pinned: Scores, wanted: int
 ) -> Arranged:
     """Insert each pin at its position. One beyond the whole ranking goes to its end, if `rows` reach that far."""

@@ -149,17 +149,17 @@ class Model(Stored):
             query = self._without_hidden(query, user)
         if user >= 0 and (not replace or not len(given.columns)):
             query, profile = self._of_user(query, user, given)
-            return self._with_pins(Prepared(query, (), ignored, profile, restriction.offset), restriction)
+            return self._resolve_pins(Prepared(query, (), ignored, profile, restriction.offset), restriction)
         if user_features is not None:
             vector, others = self._encode("user", user_features)
             profile = "features+history" if len(given.columns) else "features"
             query = query._replace(user_features=vector)
-            return self._with_pins(Prepared(query, others, ignored, profile, restriction.offset), restriction)
+            return self._resolve_pins(Prepared(query, others, ignored, profile, restriction.offset), restriction)
         if len(given.columns):
-            return self._with_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
+            return self._resolve_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
         if fallback:
             query = query._replace(popular=True, seeds=NO_ITEMS, seed_weights=None)
-            return self._with_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
+            return self._resolve_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
         if history:
             raise UnknownUser("nothing is known of this user: no item of the history is in the training data")
         if self._encoder("user") is None:
@@ -206,7 +206,7 @@ class Model(Stored):
             raise UnknownSeedItems(UnknownSeedItems.without_features)
         query, ignored_items = self._query(limit, exclude_items, restriction)
         query = query._replace(seeds=known, seed_features=tuple(unseen), user_features=prior)
-        return self._with_pins(Prepared(query, tuple(ignored), ignored_items, None, restriction.offset), restriction)
+        return self._resolve_pins(Prepared(query, tuple(ignored), ignored_items, None, restriction.offset), restriction)
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]:
         """One ranking per query, in order; empty where no candidate is left.
@@ -292,8 +292,8 @@ class Model(Stored):
         )
         return query, tuple(ignored)
 
-    def _with_pins(self, prepared: Prepared, restriction: Restriction) -> Prepared:
-        """The query with the pins that may be shown; the others are named as ignored."""
+    def _resolve_pins(self, prepared: Prepared, restriction: Restriction) -> Prepared:
+        """The query with the columns of the pins that may be shown; the ids of the others become ignored items."""
         if not restriction.pins:
             return prepared
         query, n_items = prepared.query, self.n_items

@@ -42,7 +42,7 @@ def rules_of(request: Asked, served: Served) -> tuple[Rules | None, Pins]:
     now = time.time() if policy.timed else 0.0
     pins: Pins = [(one.item_id, one.position) for one in active(policy.pins, now)]
     if request.pins is not None:
-        pins = _pins(request)
+        pins = _distinct_pins(request)
     diversity = policy.diversity if request.diversity is None else request.diversity
     limits = _limits(request, served) if request.limits is not None else _limits_of(policy.limits, served.filters)
     if request.boosts is not None:
@@ -54,7 +54,8 @@ def rules_of(request: Asked, served: Served) -> tuple[Rules | None, Pins]:
     return Rules(diversity, limits, boosts), pins
 
 
-def _pins(request: Asked) -> Pins:
+def _distinct_pins(request: Asked) -> Pins:
+    """The pins of the request. Raises ValidationFailed for two with the same item or position."""
     asked = request.pins or ()
     for name in ("item_id", "position"):
         values = [getattr(pin, name) for pin in asked]
