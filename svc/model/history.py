@@ -63,5 +63,9 @@ class History(Stored):
         values = self.values(user)
         if not self.recency:
             return None if values is None else values.astype(np.float64)
-        decay = factors(positions_of(self.times(user)), self.recency)
+        if self.ties is None:
+            positions = np.arange(self.offsets[user + 1] - self.offsets[user] - 1, -1, -1)
+        else:
+            positions = positions_of(self.times(user))
+        decay = factors(positions, self.recency)
         return decay if values is None else values * decay

@@ -104,8 +104,7 @@ class NeighbourScorer(Stored):
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         entries = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
-        weights = self.weights[entries].astype(np.float64)
-        if values is not None:
-            weights *= np.repeat(values, lengths)
+        weights = self.weights[entries]
+        addends = weights if values is None else weights * np.repeat(values, lengths)  # `bincount` adds in float64
         columns = self.columns[entries] if places is None else places[self.columns[entries]]
-        return np.bincount(columns, weights, minlength=self.n_items).astype(np.float64, copy=False)
+        return np.bincount(columns, addends, minlength=self.n_items).astype(np.float64, copy=False)
