@@ -6,7 +6,6 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -20,15 +19,15 @@ from svc.recipe.algorithms import (
     BLENDED,
     DEFAULT_ALGORITHMS,
     FEATURE_AWARE,
-    MOST_RECENCY,
     RECENCY,
     TRANSITIONS,
     canonical_name,
     check_search_space,
 )
-from svc.recipe.promotion_schema import Promotion, bare_off
+from svc.recipe.promotion_schema import Promotion
 from svc.recipe.serving_schema import FilterField, Kind, Serving
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
+from svc.recipe.time_schema import Recency, TimeDecay, check_recency, recency_in_effect
 
 NAME_PATTERN = f"^{RECIPE_NAME}$"
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
@@ -41,22 +40,6 @@ Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 Seconds = Annotated[Number, Field(gt=0)]
 Algorithm = Annotated[str, AfterValidator(canonical_name)]
 Searched = bool | Whole | Number | str
-Recency = Annotated[
-    Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
-]
-
-
-def _above_zero(half_life: str) -> str:
-    if half_life != "none" and float(half_life[:-1]) == 0.0:
-        raise ValueError("is a half-life of nothing; write none for no decay")
-    return half_life
-
-
-HalfLife = Annotated[str, Field(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,6})?[hdwy])$"), AfterValidator(_above_zero)]
-
-
-def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
 
 
 def _unique(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -207,22 +190,6 @@ class Split(Block):
     seed: Seed = 42
 
 
-class TimeDecay(Block):
-    """An interaction's weight halves with each half-life before the last event."""
-
-    half_life: Annotated[
-        tuple[HalfLife, ...],
-        Field(min_length=1),
-        BeforeValidator(_as_list, json_schema_input_type=HalfLife | tuple[HalfLife, ...]),
-    ] = Field(description="Such as 12h, 30d, 4w, 1.5y, or none; of several the best is searched.")
-    reference: Literal["last_event"] = "last_event"
-
-    @field_validator("half_life")
-    @classmethod
-    def _different(cls, lengths: tuple[str, ...]) -> tuple[str, ...]:
-        return _unique(lengths)
-
-
 class Training(Block):
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = DEFAULT_ALGORITHMS
     metric: Metric = "ndcg"
@@ -361,14 +328,8 @@ class Recipe(Block):
     @model_validator(mode="after")
     def _recency_needs_order(self) -> Self:
         training = self.training
-        wanted = training.recency if "recency" in training.model_fields_set else "off"
-        if wanted != "off" and self.schema_.time_column is None:
-            raise ValueError("training.recency needs schema.time_column: without times, histories have no order")
-        if wanted == "search" and training.split.scheme == "random":
-            raise ValueError(
-                "training.recency: search needs a split.scheme by time, such as leave_one_out: random holds out items "
-                "from anywhere in a history, which cannot show whether order matters"
-            )
+        asked = training.recency if "recency" in training.model_fields_set else "off"
+        check_recency(asked, time_column=self.schema_.time_column, scheme=training.split.scheme)
         bounded = [name for name, bounds in (training.search_space or {}).items() if RECENCY in bounds]
         if bounded and self.recency != "search":
             raise ValueError(
@@ -380,11 +341,9 @@ class Recipe(Block):
     @property
     def recency(self) -> Literal["search"] | float:
         """What training makes of the order of histories: "search", or the recency of all models; 0 where it is off."""
-        wanted = self.training.recency
-        if isinstance(wanted, float | int):
-            return float(wanted)
-        orderly = self.schema_.time_column is not None and self.training.split.scheme != "random"
-        return "search" if wanted == "search" and orderly else 0.0
+        return recency_in_effect(
+            self.training.recency, time_column=self.schema_.time_column, scheme=self.training.split.scheme
+        )
 
     @property
     def trains_on_times(self) -> bool:

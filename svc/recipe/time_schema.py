@@ -1,0 +1,70 @@
+"""The fields of a recipe that weigh interactions by their time: decay with age, and recency by order."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
+
+from svc.recipe.algorithms import MOST_RECENCY
+from svc.recipe.promotion_schema import bare_off
+from svc.recipe.source_options import Block, Number
+
+Recency = Annotated[
+    Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
+]
+
+
+def _above_zero(half_life: str) -> str:
+    if half_life != "none" and float(half_life[:-1]) == 0.0:
+        raise ValueError("is a half-life of nothing; write none for no decay")
+    return half_life
+
+
+HalfLife = Annotated[str, Field(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,6})?[hdwy])$"), AfterValidator(_above_zero)]
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class TimeDecay(Block):
+    """An interaction's weight halves with each half-life before the last event."""
+
+    half_life: Annotated[
+        tuple[HalfLife, ...],
+        Field(min_length=1),
+        BeforeValidator(_as_list, json_schema_input_type=HalfLife | tuple[HalfLife, ...]),
+    ] = Field(description="Such as 12h, 30d, 4w, 1.5y, or none; of several the best is searched.")
+    reference: Literal["last_event"] = "last_event"
+
+    @field_validator("half_life")
+    @classmethod
+    def _different(cls, lengths: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(lengths)) < len(lengths):
+            repeated = next(length for index, length in enumerate(lengths) if length in lengths[:index])
+            raise ValueError(f"names {repeated!r} twice")
+        return lengths
+
+
+def check_recency(asked: Literal["search", "off"] | float, *, time_column: str | None, scheme: str) -> None:
+    """Raise ValueError, saying why, for what a recipe asks for and its data or split cannot give."""
+    if asked == "off":
+        return
+    if time_column is None:
+        raise ValueError("training.recency needs schema.time_column: without times, histories have no order")
+    if asked == "search" and scheme == "random":
+        raise ValueError(
+            "training.recency: search needs a split.scheme by time, such as leave_one_out: random holds out items "
+            "from anywhere in a history, which cannot show whether order matters"
+        )
+
+
+def recency_in_effect(
+    wanted: Literal["search", "off"] | float, *, time_column: str | None, scheme: str
+) -> Literal["search"] | float:
+    """ "search", or the recency of all models; 0 where it is off, or where its default cannot be searched."""
+    if isinstance(wanted, float | int):
+        return float(wanted)
+    can_be_judged = time_column is not None and scheme != "random"
+    return "search" if wanted == "search" and can_be_judged else 0.0

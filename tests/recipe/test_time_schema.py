@@ -1,0 +1,26 @@
+"""The fields that weigh interactions by their time; tests/recipe/test_schema.py has them in whole recipes."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from svc.recipe.time_schema import TimeDecay, check_recency, recency_in_effect
+
+
+def test_a_half_life_is_named_once() -> None:
+    """One may stand without a list."""
+    assert TimeDecay.model_validate({"half_life": "7d"}).half_life == ("7d",)
+    with pytest.raises(ValidationError, match="names '7d' twice"):
+        TimeDecay.model_validate({"half_life": ["7d", "none", "7d"]})
+
+
+def test_a_search_that_nobody_asked_for_gives_way() -> None:
+    """What the recipe asks for is refused instead."""
+    for time_column, scheme in (("t", "random"), (None, "leave_one_out")):
+        assert recency_in_effect("search", time_column=time_column, scheme=scheme) == 0.0
+        with pytest.raises(ValueError, match=r"training\.recency"):
+            check_recency("search", time_column=time_column, scheme=scheme)
+    assert recency_in_effect("search", time_column="t", scheme="time_user") == "search"
+    check_recency("off", time_column=None, scheme="random")
+    assert recency_in_effect(2, time_column="t", scheme="random") == 2.0
