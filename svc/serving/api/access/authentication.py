@@ -15,9 +15,9 @@ import trio
 
 from svc import events, logs
 from svc.errors import InvalidApiKey, MissingApiKey
+from svc.lru_cache import LruCache
 from svc.serving.api.access.api_keys import digest, is_well_formed
 from svc.serving.api.access.refusal_throttle import RefusalThrottle
-from svc.serving.lru_cache import LruCache
 
 FIRST_SEEN_CLIENTS = 1024
 ACCEPTED_KEYS = 1024

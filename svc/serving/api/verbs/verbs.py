@@ -16,6 +16,7 @@ from svc.errors import (
     NoCandidates,
     RecipeUnavailable,
 )
+from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
 from svc.model.query import Prepared, Ranking
 from svc.serving.admission import WaitBudget
@@ -36,7 +37,6 @@ from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
 from svc.serving.api.verbs.charges import charge_of
-from svc.serving.lru_cache import LruCache
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from svc.serving.lru_cache import LruCache
+from svc.lru_cache import LruCache
 
 
 def test_the_number_is_bounded() -> None:
