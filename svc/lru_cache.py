@@ -12,7 +12,7 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """At most `most` values, of at most `most_bytes` together; the least recently used goes first."""
+    """At most `most` values, of at most `most_bytes` together; the least recently used goes first. Not thread-safe."""
 
     def __init__(self, most: int, most_bytes: float = math.inf) -> None:
         self._most = most

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from svc.errors import MetadataError
+from svc.lru_cache import LruCache
 from svc.model.features import TokenColumn
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
@@ -157,18 +157,14 @@ class FilterFields:
         self.fields = fields
         self.kinds = {name: field.kind for name, field in fields.items() if name not in hidden}
         self._n_items = n_items
-        self._most = max(LEAST_CACHED, CACHE_BYTES // max(1, n_items // 8))
-        self._cache: OrderedDict[bytes, ItemSet] = OrderedDict()
+        self._cache: LruCache[bytes, ItemSet] = LruCache(max(LEAST_CACHED, CACHE_BYTES // max(1, n_items // 8)))
         self._lock = Lock()
 
     def cached(self, tree: Tree | ClientTree) -> ItemSet | None:
         """The item set of a tree that was asked for before in this form, unless it has been dropped since."""
         key = _key(tree)
         with self._lock:
-            found = self._cache.get(key)
-            if found is not None:
-                self._cache.move_to_end(key)
-        return found
+            return self._cache.get(key)
 
     def items(self, tree: Tree) -> ItemSet:
         """The items that satisfy `tree`. Up to a millisecond at 41,000 items when it is new."""
@@ -196,9 +192,7 @@ class FilterFields:
     def _keep(self, tree: Tree | ClientTree, items: ItemSet) -> None:
         key = _key(tree)
         with self._lock:
-            self._cache[key] = items
-            while len(self._cache) > self._most:
-                self._cache.popitem(last=False)
+            self._cache.put(key, items)
 
     def _compiled(self, tree: Tree) -> ItemSet:
         match tree:
