@@ -37,6 +37,8 @@ TRANSITIONS = "TransitionsRecommender"
 """The one recommender that learns which item follows which, so it needs the time of each interaction."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
 """Whose scores follow from a history alone, so that its later items may count more."""
+LEAST_SQUARES = "IALSRecommender"
+"""The one recommender whose users are solutions of least squares, which training finds approximately."""
 FEATURE_AWARE = "IALSRecommender"
 """The one recommender that learns from features."""
 DEFAULT_ALGORITHMS: tuple[str, ...] = ALGORITHMS[:6]

@@ -239,7 +239,7 @@ class _Run:
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
         certainty = replace(certainty, trained=None, winner=certainty.winner if self._rules else None)
         self.progress.phase("training the final model")
-        final = self._final_model(task, result)
+        final = self._final_model(task, result, certainty)
         matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
         facts = Facts(
@@ -303,10 +303,11 @@ class _Run:
         winner, seed = Winner(certainty.winner, served), self.loaded.recipe.training.split.seed
         return measure_variety(winner, task.objective.judge.full, task.objective.seen, seed=seed)
 
-    def _final_model(self, task: prepare.Task, result: SearchResult) -> FinalModel:
+    def _final_model(self, task: prepare.Task, result: SearchResult, certainty: Certainty) -> FinalModel:
         from svc.training.winner.refit import train_final
 
-        return train_final(task, result)
+        exact = certainty.evaluation.get("exact_users", {})
+        return train_final(task, result, exact_users=exact.get("served", False))
 
     def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:

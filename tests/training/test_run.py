@@ -96,10 +96,10 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
         measured.append(weakref.ref(found.trained))
         return found
 
-    def last_of_all(*arguments: Any) -> Any:
+    def last_of_all(*arguments: Any, **options: Any) -> Any:
         gc.collect()
         gone.append(measured[0]() is None)
-        return train_last(*arguments)
+        return train_last(*arguments, **options)
 
     monkeypatch.setattr(confidence, "measure_certainty", watched)
     monkeypatch.setattr(refit, "train_final", last_of_all)

@@ -24,15 +24,15 @@ Score = Callable[[Rows, sparse.csr_matrix], Scores]
 class HistoryScores:
     """Scores users by their histories alone. Made once for a trained `recommender`, then asked at several recencies.
 
-    `matrix`, (users, items), is what it was trained on, `positions` those of its entries, and `features`, (users, F),
-    those of the users where the model has learned from some.
+    `matrix`, (users, items), is what it was trained on, `positions` those of its entries (None where only a recency of
+    0 is asked for), and `features`, (users, F), those of the users where the model has learned from some.
     """
 
     def __init__(
         self,
         recommender: Any,
         matrix: sparse.csr_matrix,
-        positions: sparse.csr_matrix,
+        positions: sparse.csr_matrix | None,
         features: sparse.csr_matrix | None,
     ) -> None:
         self._matrix = matrix
@@ -43,7 +43,11 @@ class HistoryScores:
         self._score = _by_weights(weights) if weights is not None else _by_factors(recommender, features)
 
     def at(self, recency: float) -> Scorer:
-        return lambda rows: self._score(rows, weighed(self._matrix, self._positions, recency, rows))
+        if not recency:
+            return lambda rows: self._score(rows, self._matrix[rows])
+        positions = self._positions
+        assert positions is not None, "only ordered histories can be weighed"
+        return lambda rows: self._score(rows, weighed(self._matrix, positions, recency, rows))
 
 
 def _by_weights(weights: Any) -> Score:

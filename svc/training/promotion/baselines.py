@@ -171,7 +171,7 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
         raise _Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
     if ALGORITHMS[name].takes_times and task.objective.times is None:
         raise _Unfit(f"its class {name} learns from times, which this recipe does not read")
-    if trial.params.get(HALF_LIFE, NO_DECAY) != NO_DECAY and task.objective.times is None:
+    if trial.params.get(HALF_LIFE, NO_DECAY) != NO_DECAY and task.loaded.recipe.training.time_decay is None:
         raise _Unfit("it was trained with a half-life, and the recipe no longer has training.time_decay")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
+from svc.recipe.algorithms import LEAST_SQUARES
 from svc.training.algorithms.registry import ALGORITHMS, Params
 from svc.training.data.decay import HALF_LIFE, decayed
 from svc.training.data.features import SideName
@@ -103,8 +104,8 @@ class TrialObjective:
 
     def scores_of_histories(self, recommender: Any, params: Params) -> HistoryScores:
         """Scores of the histories of `train` by a trained recommender."""
-        assert self.order is not None, "only ordered histories can be weighed"
-        return HistoryScores(recommender, self.decayed(params), self.order.positions, self.features.get("user"))
+        positions = None if self.order is None else self.order.positions
+        return HistoryScores(recommender, self.decayed(params), positions, self.features.get("user"))
 
     def scorer(self, trained: Any, trial: TrialRecord) -> Scorer:
         """The scorer of the model of `trial`, trained on `train`, at the trial's recency."""
@@ -114,6 +115,24 @@ class TrialObjective:
             return self.scores_of_histories(trained, trial.params).at(trial.recency)
         blend: BlendedRecommender = trained
         return blend.by([self.scores_of_histories(part, trial.params).at(trial.recency) for part in blend.trained])
+
+    def exact_scorer(self, trained: Any, trial: TrialRecord) -> Scorer | None:
+        """The scorer of the model of `trial` with users who are solved exactly where training solved approximately.
+
+        None where there is no such difference: without least squares, and where histories are weighed by recency.
+        """
+        if trial.recency:
+            return None
+        if trial.algorithm == LEAST_SQUARES:
+            return self.scores_of_histories(trained, trial.params).at(0.0)
+        if LEAST_SQUARES not in (part.algorithm for part in trial.parts):
+            return None
+        blend: BlendedRecommender = trained
+        scorers = [
+            self.scores_of_histories(part, trial.params).at(0.0) if own.algorithm == LEAST_SQUARES else scorer_of(part)
+            for part, own in zip(blend.trained, trial.parts, strict=True)
+        ]
+        return blend.by(scorers)
 
     def _weighing(self, algorithm: str, recommender: Any, params: Params) -> Callable[[], Weighing] | None:
         """Of the recommender once it is trained; None where order plays no part."""

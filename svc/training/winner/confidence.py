@@ -27,6 +27,7 @@ from svc.training.evaluation.intervals import PER_USER, Change, interval, interv
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
+from svc.training.winner.exact_users import measure_exact_users
 
 CUTOFFS = (5, 10, 20, 50)
 MOST_SHARE_OF_SEARCH = 0.25
@@ -75,6 +76,8 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
         evaluation |= _winner_again(task, scorer)
         evaluation |= _winner_on_test(task, scorer, others)
         evaluation |= _by_recency(task, winner, trained)
+        exact = measure_exact_users(task, winner, trained)
+        evaluation |= {} if exact is None else exact.described()
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)

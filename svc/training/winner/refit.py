@@ -42,8 +42,11 @@ class FinalModel:
     aware: TrialRecord | None
 
 
-def train_final(task: Task, result: SearchResult) -> FinalModel:
-    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one."""
+def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) -> FinalModel:
+    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one.
+
+    With `exact_users` every user is solved for exactly, whatever vectors the training ended with.
+    """
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     matrix = task.matrix(best.params)
@@ -56,8 +59,8 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
     positions = reordered(task.positions(everybody=sampled), columns) if best.recency else None
     scorer = to_scorer(recommender, best.algorithm, columns)
     del recommender
-    if sampled or positions is not None:
-        _place_users(task, best, scorer, matrix, positions)
+    if sampled or positions is not None or exact_users:
+        _place_users(task, best, scorer, matrix, positions, exact_users=exact_users)
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     aware = _feature_aware(task, result)
     cold, parts = None, []
@@ -90,13 +93,21 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
 
 
 def _place_users(
-    task: Task, trial: TrialRecord, scorer: Scorer, matrix: sparse.csr_matrix, positions: sparse.csr_matrix | None
+    task: Task,
+    trial: TrialRecord,
+    scorer: Scorer,
+    matrix: sparse.csr_matrix,
+    positions: sparse.csr_matrix | None,
+    *,
+    exact_users: bool,
 ) -> None:
-    """Solve for the users of `matrix` whom training found no vectors for; for all where their histories are weighed."""
+    """Solve for the users of `matrix` whom training found no vectors for; for all users where their histories are
+    weighed, or with `exact_users`.
+    """
     histories, kept = matrix, np.empty(0, dtype=np.int64)
     if positions is not None:
         histories = weighed(matrix, positions, trial.recency)
-    elif task.data.sample is not None:
+    elif task.data.sample is not None and not exact_users:
         kept = task.data.sample.rows
     place_everybody(
         scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, kept, task.features.get("user")
