@@ -15,6 +15,7 @@ import svc
 
 SVC = Path(svc.__file__).parent
 BASE = {
+    "atomic_write",
     "errors",
     "event_kinds",
     "events",

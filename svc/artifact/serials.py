@@ -6,22 +6,23 @@ damaged or cannot be written is told and stops nothing: what this process has se
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import os
-import secrets
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock, Timeout
+
 from svc import events, logs
 from svc.artifact.freshness import MAX_SERIAL
+from svc.atomic_write import replace_file
 
 _FORMAT: Final = 1
-_LOCK_TRIES: Final = 40
+_LOCK_TIMEOUT_S: Final = 2.0
 _LOCK_PAUSE_S: Final = 0.05
 _MAX_BYTES: Final = 1 << 20
 
@@ -82,37 +83,21 @@ class SerialState:
     def _locked(self, recipe: str) -> Iterator[None]:
         """The lock of this recipe's file. Raises OSError when another server does not give it back in time."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._path(recipe, ".serials.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock = FileLock(self._path(recipe, ".serials.lock"), mode=0o600, fallback_to_soft=False)
         try:
-            for left in reversed(range(_LOCK_TRIES)):
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if not left:
-                        raise
-                    time.sleep(_LOCK_PAUSE_S)
+            lock.acquire(timeout=_LOCK_TIMEOUT_S, poll_interval=_LOCK_PAUSE_S)
+        except Timeout:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from None
+        except NotImplementedError:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+        try:
             yield
         finally:
-            os.close(descriptor)
+            lock.release()
 
     def _write(self, recipe: str, serials: Serials) -> None:
-        temporary = self._path(recipe, f".serials.{secrets.token_hex(8)}.tmp")
         content = json.dumps({"format": _FORMAT, "serials": serials}, sort_keys=True)
-        try:
-            with temporary.open("x", encoding="utf-8") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._path(recipe))
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        replace_file(self._path(recipe), content.encode())
 
 
 def _raise(serials: Serials, others: Serials) -> None:

@@ -1,8 +1,7 @@
 """Artifacts in a folder of this machine, or one mounted into it.
 
-A new file is written under a temporary name in the same folder, synced, and renamed over the old one. The
-writer holds a lock on its temporary file; one that nobody locks was left by a run that died, and the next
-writer removes it.
+A new file replaces the old one in one step, and is durable then. A writer first removes the temporary files of runs
+that died (see svc/atomic_write.py).
 
 With a root (SVC_ARTIFACT_ROOT) what counts is where an opened file or folder is, not what its path said before:
 it is opened without being read, looked up by its descriptor, and used through that descriptor.
@@ -11,17 +10,15 @@ it is opened without being read, looked up by its descriptor, and used through t
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import re
-import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from svc.artifact.buffer import private_buffer
+from svc.atomic_write import remove_leftovers, write_file
 from svc.errors import ArtifactReadError, ArtifactWriteError, PayloadTooLarge
 
 T = TypeVar("T")
@@ -36,7 +33,7 @@ class LocalFolder:
 
     def __init__(self, folder: Path, base: str, root: Path | None = None) -> None:
         self._folder = folder
-        self._base = base[:100]
+        self._base = base
         self._root = root
 
     def uri_of(self, name: str) -> str:
@@ -62,8 +59,8 @@ class LocalFolder:
                 _require_below(self._folder.resolve(), self._root, self._folder)
             self._folder.mkdir(parents=True, exist_ok=True)
             with self._place(self._folder, os.O_DIRECTORY) as folder:
-                self._remove_leftovers(folder)
-                return self._put(folder, write, name_of)
+                remove_leftovers(folder, self._base)
+                return write_file(folder, self._base, write, name_of)
         except ArtifactReadError as error:
             raise ArtifactWriteError(error.message) from None
         except OSError as error:
@@ -99,60 +96,10 @@ class LocalFolder:
         finally:
             os.close(descriptor)
 
-    def _put(self, folder: Path, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
-        temporary, descriptor = self._create(folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                result = write(file)
-                file.flush()
-                os.fsync(descriptor)
-                temporary.replace(folder / name_of(result))
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync(folder)
-        return result
-
-    def _create(self, folder: Path) -> tuple[Path, int]:
-        """A new empty file and its descriptor, locked by this process for as long as the descriptor is open."""
-        while True:
-            path = folder / f".{self._base}.{secrets.token_hex(8)}.tmp"
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with suppress(OSError):  # a file system without locks: then nobody cleans up here either
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                return path, descriptor
-            os.close(descriptor)  # another writer took it for a leftover before it was locked
-
-    def _remove_leftovers(self, folder: Path) -> None:
-        pattern = re.compile(rf"\.{re.escape(self._base)}\.[0-9a-f]{{16}}\.tmp")
-        for path in folder.iterdir():
-            if pattern.fullmatch(path.name):
-                with suppress(OSError):
-                    _remove_if_unlocked(path)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
 
 def _require_below(found: Path, root: Path, path: Path) -> None:
     if not found.is_relative_to(root.resolve()):
         raise ArtifactReadError(f"{path} leads outside SVC_ARTIFACT_ROOT ({root})")
-
-
-def _remove_if_unlocked(path: Path) -> None:
-    """Raises BlockingIOError while its writer lives."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
-    finally:
-        os.close(descriptor)
 
 
 def _read_all(file: BinaryIO, path: Path, max_bytes: int) -> memoryview:

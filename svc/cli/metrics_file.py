@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from svc.atomic_write import replace_file
 from svc.errors import ConfigError, UsageError
 from svc.metrics import TRAINING_METRICS, Metric
 
@@ -40,13 +41,9 @@ def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, 
     values = {_EXIT_CODE: exit_code, _ENDED: now, _SECONDS: seconds, _SUCCESS: success}
     text = "".join(_lines(metric, {"recipe": recipe}, value) for metric, value in values.items() if value is not None)
     text += _promotions(recipe, decision, before)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.chmod(0o644)  # the collector runs as somebody else
-        temporary.replace(path)
+        replace_file(path, text.encode(), mode=0o644, durable=False)  # the collector runs as somebody else
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise ConfigError(f"--metrics-file: {path} cannot be written: {error.strerror}") from None
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import importlib.util
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc import install_command
+from svc.atomic_write import replace_file
 from svc.errors import ConfigError
 from svc.model.history import History
 from svc.training.evaluation.intervals import PER_USER
@@ -54,16 +54,7 @@ def write_report(
 ) -> None:
     """Write the page for an artifact's `header`. With the header of an `earlier` run it compares the two."""
     page = render(header, counts, earlier)
-    # Written under another name first: whoever has the page open reads the old one or the new one, never a part.
-    handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as out:
-            out.write(page)
-        Path(temporary).chmod(0o644)  # mkstemp gives the owner alone permission to read
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    replace_file(path, page.encode(), mode=0o644, durable=False)
 
 
 def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None) -> str:

@@ -1,0 +1,100 @@
+"""Writes a file whole: under a temporary name in the same folder, which then replaces the old file in one step.
+
+The writer holds a lock on its temporary file. One that nobody locks was left by a process that died, and
+`remove_leftovers` removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+T = TypeVar("T")
+LONGEST_BASE = 100
+"""Characters of `base` in a temporary name: file systems limit the length of names."""
+
+
+def replace_file(path: Path, content: bytes, *, mode: int | None = None, durable: bool = True) -> None:
+    """Let `path` hold `content`. Readers see the old file or the new one, never a part. Raises OSError."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(content)
+
+    write_file(path.parent, path.name, write, lambda _: path.name, mode=mode, durable=durable)
+
+
+def write_file(
+    folder: Path,
+    base: str,
+    write: Callable[[BinaryIO], T],
+    name_of: Callable[[T], str],
+    *,
+    mode: int | None = None,
+    durable: bool = True,
+) -> T:
+    """Let `write` fill a new file of `folder`, and put it under the name that follows from the result.
+
+    `base` begins the temporary name. Without a `mode` the umask decides who may read the file. A `durable` file
+    survives a power failure once this returns. Raises what `write` raises, and OSError; the old file is then intact.
+    """
+    temporary, descriptor = _create(folder, base)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            result = write(file)
+            file.flush()
+            if mode is not None:
+                os.fchmod(descriptor, mode)
+            if durable:
+                os.fsync(descriptor)
+            temporary.replace(folder / name_of(result))
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        _sync(folder)
+    return result
+
+
+def remove_leftovers(folder: Path, base: str) -> None:
+    """Remove the temporary files of this `base` whose writers died."""
+    pattern = re.compile(rf"\.{re.escape(base[:LONGEST_BASE])}\.[0-9a-f]{{16}}\.tmp")
+    for path in folder.iterdir():
+        if pattern.fullmatch(path.name):
+            with suppress(OSError):
+                _remove_if_unlocked(path)
+
+
+def _create(folder: Path, base: str) -> tuple[Path, int]:
+    """A new empty file and its descriptor, locked by this process for as long as the descriptor is open."""
+    while True:
+        path = folder / f".{base[:LONGEST_BASE]}.{secrets.token_hex(8)}.tmp"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        with suppress(OSError):  # a file system without locks: then nobody cleans up here either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return path, descriptor
+        os.close(descriptor)  # another writer took it for a leftover before it was locked
+
+
+def _remove_if_unlocked(path: Path) -> None:
+    """Raises BlockingIOError while its writer lives."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
