@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ import pytest
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
+from svc.export.request import ExportRequest
+from svc.export.scoring import score_all
 from svc.model import codec
 from svc.model.model import Model
 from svc.model.query import Interaction, Restriction
@@ -232,6 +235,35 @@ def test_order_is_found_where_there_is_one(make_recipe: Make, tmp_path: Path, al
     assert found[True, "search"]["best_score"] == found[True, "off"]["best_score"]
 
 
+def test_equal_times_are_no_order(make_recipe: Make, tmp_path: Path) -> None:
+    """All items share one position, so no value is better than another, and none is stored."""
+    data = write_chain(tmp_path / "chain.csv", shuffled=False)
+    text = data.read_text(encoding="utf-8")
+    data.write_text(re.sub(r",16\d{8},", ",1600000000,", text), encoding="utf-8")
+    for algorithm in ("RP3beta", "TruncatedSVD"):
+        blocks = recipe_blocks([algorithm], weighted=False, split={"scheme": "time_user", "heldout_ratio": 0.2})
+        model, head, _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+        assert "recency" not in head
+        assert model.history.recency == 0.0
+
+
+def test_rows_without_a_time_are_dropped_where_order_plays_a_part(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """Also under a random split, which reads no times otherwise."""
+    data = write_chain(tmp_path / "chain.csv", shuffled=False)
+    with data.open("a", encoding="utf-8") as file:
+        file.write("u0,i1,never,1\n")
+    for recency, lost in ((0.5, [1]), ("off", [])):
+        blocks = recipe_blocks(
+            ["RP3beta"], weighted=False, recency=recency, split={"scheme": "random", "heldout_ratio": 0.3}
+        )
+        log.clear()
+        loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+        dropped = [record for record in log if record["event"] == "rows_dropped"]
+        assert [record["count"] for record in dropped if record["reason"] == "bad_times"] == lost
+
+
 def test_bounds_hold_for_one_algorithm(make_recipe: Make, tmp_path: Path) -> None:
     """`search_space` narrows what is tried of it."""
     data = write_chain(tmp_path / "chain.csv", shuffled=False)
@@ -241,3 +273,65 @@ def test_bounds_hold_for_one_algorithm(make_recipe: Make, tmp_path: Path) -> Non
     best = head["tuning"]["best_per_algorithm"]
     assert best["RP3betaRecommender"]["recency"] == 0.3
     assert best["CosineKNNRecommender"]["recency"] > 0.3
+
+
+def vectors(model: Model, users: list[str]) -> np.ndarray:
+    """The stored vectors of some users, (n, K)."""
+    return model.scorer.users[[model.user_ids.index(user) for user in users]].astype(np.float64)
+
+
+def test_features_of_a_known_user_are_the_prior_of_its_weighed_history(make_recipe: Make, tmp_path: Path) -> None:
+    """Computed at export; a cold start joins features and history alike."""
+    events = write_events(tmp_path / "events.csv", weighted=True, ties=True)
+    table = tmp_path / "users.csv"
+    table.write_text("\n".join(["user_id,age", *(f"{user},{20 + n}" for n, user in enumerate(events))]) + "\n")
+    column = {"name": "age", "kind": "numerical"}
+    side = {"source": {"type": "csv", "path": str(table)}, "id_column": "user_id", "columns": [column]}
+    blocks = recipe_blocks(["IALS"], weighted=True, recency=DELTA) | {"features": {"user": side}}
+    model, _, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+    solver = model.scorer.least_squares
+    items = model.scorer.index.vectors(np.arange(model.n_items, dtype=np.int32))
+    asked = [("i3", 1.0), ("i9", 2.0), ("i3", 1.0)]
+    for number, user in enumerate(["u0", "u1", "u2"]):
+        age = {"age": 20 + number}
+        features, _ = model.features.user.encode(age)
+        history = [Interaction(item, weight) for item, weight in asked]
+        cold = scores(model, user_features=age, history=history)
+        stored = items @ vectors(model, [user])[0]
+        for found, counts in ((stored, counted(events[user], [])), (cold, counted([], asked))):
+            row = row_of(model, counts)
+            chosen, values = items[row > 0], row[row > 0]
+            r = solver.regularization(len(chosen), model.n_items)
+            left = solver.alpha0 * items.T @ items + r * np.eye(items.shape[1]) + (chosen.T * values) @ chosen
+            expected = items @ np.linalg.solve(left, values @ chosen + r * features @ solver.user_weights)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("algorithms", [["IALS"], ["IALS", "RP3beta", "Blend"]])
+def test_users_outside_of_the_sample_are_weighed_like_those_inside(
+    make_recipe: Make, tmp_path: Path, algorithms: list[str]
+) -> None:
+    """Every vector is that of the weighed history."""
+    events = write_events(tmp_path / "events.csv", weighted=False, ties=True)
+    blocks = recipe_blocks(algorithms, weighted=False, recency=DELTA, sample_users=40)
+    model, head, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+    assert head["recency"] == DELTA
+    for user in events:
+        expected = brute_force(model, model.scorer, row_of(model, counted(events[user], [])))
+        found = scores(model, user_id=user)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
+
+
+def test_an_export_has_the_bytes_of_single_requests(make_recipe: Make, tmp_path: Path) -> None:
+    """Whatever the family; histories keep their order in both."""
+    write_events(tmp_path / "events.csv", weighted=False, ties=True)
+    for algorithms in (["RP3beta"], ["IALS"], ["IALS", "RP3beta", "Blend"]):
+        blocks = recipe_blocks(algorithms, weighted=False, recency=DELTA)
+        model, _, _ = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+        rows = np.arange(model.n_users, dtype=np.int32)
+        (part,) = score_all(model, ExportRequest(output="", limit=5), [rows], 1)
+        ends = np.cumsum(part.counts)[:-1]
+        for row, exported in zip(rows.tolist(), np.split(part.scores, ends), strict=True):
+            prepared = model.prepare_recommend(user_id=model.user_ids.at(row), user_features=None, limit=5)
+            (ranking,) = model.rank([prepared.query])
+            assert ranking.scores.tobytes() == exported.astype(np.float64).tobytes()

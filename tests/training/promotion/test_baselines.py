@@ -182,12 +182,14 @@ def test_a_clock_that_lies_opens_no_way_round(make_recipe: Make, tmp_path: Path)
         {"algorithms": ["DenseSLIM"]},
         {"algorithms": ["TopPop"]},
         {"algorithms": ["CosineKNN", "IALS", "Blend"], "n_trials": 4},
+        {"algorithms": ["CosineKNN", "IALS", "Blend"], "n_trials": 4, "recency": 0.7},
+        {"algorithms": ["RP3beta"], "recency": 0.7},
         {"algorithms": ["CosineKNN"], "split": {"scheme": "random", "heldout_ratio": 0.3, "test": 0.4}},
     ],
     ids=lambda changes: changes["algorithms"][-1] + ("-test" if "split" in changes else ""),
 )
 def test_the_same_training_twice_changes_nothing(changes: dict[str, Any], make_recipe: Make) -> None:
-    """Class, parameters, epochs, weights of a blend and half-life come back from the header as they were chosen."""
+    """Class, parameters, epochs, weights of a blend, half-life and recency come back from the header."""
     loaded = make_recipe(output=OUTPUT, promotion={"mode": "report"}, training=training(**changes))
     first = header(run(loaded).artifact)
     second = header(run(loaded).artifact)["promotion"]["against"][0]
@@ -224,13 +226,14 @@ def test_features_are_learned_again(make_recipe: Make, items_csv: Path, log: lis
         ({"best_class": "GoneRecommender", "best_params": {}}, "cannot train its class GoneRecommender"),
         ({"best_class": "TopPopRecommender", "best_params": {"odd": 1}}, "does not know the parameter odd"),
         ({"best_class": "TopPopRecommender", "best_params": {"half_life": "7d"}}, "with a half-life"),
+        ({"best_class": "RP3betaRecommender", "best_params": {}, "recency": 0.7}, "no longer has training.recency"),
     ],
 )
 def test_what_cannot_be_trained_again_is_said_and_passed(
     told: dict[str, Any], reason: str, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model of an older svc, or of another recipe: an event says why there is no comparison."""
-    loaded = make_recipe(output=OUTPUT, training=training("TopPop"))
+    loaded = make_recipe(output=OUTPUT, training=training("TopPop", recency="off"))
     run(loaded)
     incumbent = read_incumbent(loaded, development_keys(), Settings())
     assert incumbent is not None
