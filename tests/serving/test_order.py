@@ -1,0 +1,114 @@
+"""The order of `history` in requests, for models that weigh by it and for those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from svc.metrics import Metrics
+from svc.model.history import History
+from svc.model.model import Model
+from svc.model.query import Interaction
+from svc.serving.api.access.authentication import Authenticator
+from svc.serving.api.application import Application
+from svc.serving.api.request.state import ServerState
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.lanes import Lane
+from svc.serving.models.registry import Entry, Registry, Served
+from svc.serving.models.threads import ScoringThreads
+from svc.settings import Settings
+from tests.families import family
+from tests.serving.client import HEADER, Client
+
+pytestmark = pytest.mark.anyio
+
+RECENCY = 0.5
+ORDERED = ("IALS", "SVD", "neighbours", "dense_weights", "blend")
+"""The families whose scores follow from a history."""
+
+
+def in_order(name: str) -> Model:
+    """The model of a family with its histories read as ordered, oldest first."""
+    model = family(name)
+    history = History(model.history.offsets, model.history.columns, model.history.weights, recency=RECENCY)
+    model.history = history
+    model.ready()
+    if name == "blend":
+        model.scorer.measure(history)  # type: ignore[attr-defined]
+    return model
+
+
+@asynccontextmanager
+async def serving(model: Model) -> AsyncIterator[Client]:
+    """The application with the one recipe `r`."""
+    auth = Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
+    state = ServerState(Registry(), Settings(), Metrics.disabled(), auth)
+    async with trio.open_nursery() as nursery:
+        lane = Lane(model, ScoringThreads(1))
+        await nursery.start(lane.run)
+        fragments = ItemFragments.build(model.item_ids, None)
+        served = Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, "k1", lane, 0.0)
+        state.registry.put(Entry("r", "r.yaml", served))
+        yield Client(Application(state))
+        nursery.cancel_scope.cancel()
+
+
+async def shown(client: Client, **body: Any) -> list[tuple[str, float]]:
+    answer = await client.post("/v1/recipes/r:recommend", {"limit": 6, **body})
+    assert answer.status == 200, answer.body
+    return [(item["item_id"], item["score"]) for item in answer.json["items"]]
+
+
+@pytest.mark.parametrize("name", ORDERED)
+async def test_the_last_item_counts_most(name: str) -> None:
+    """An item that comes again stands where it came last; a batch and an explained request say the same."""
+    model = in_order(name)
+    items = model.item_ids.all()
+    first, second, third = items[3], items[9], items[17]
+    async with serving(model) as client:
+        for who in ({}, {"user_id": model.user_ids.at(4)}):
+            forward = await shown(client, history=[first, second, third], **who)
+            assert forward != await shown(client, history=[third, second, first], **who)
+            again = [third, first, {"item_id": second, "weight": 0.5}, {"item_id": second, "weight": 0.5}, third]
+            twice = [{"item_id": first}, second, {"item_id": third, "weight": 2.0}]
+            assert await shown(client, history=again, **who) == await shown(client, history=twice, **who)
+            bodies = [{"limit": 6, "history": history, **who} for history in (again, twice, [first, second, third])]
+            batch = await client.post("/v1/recipes/r:batch-recommend", {"requests": bodies})
+            found = [[(item["item_id"], item["score"]) for item in one["items"]] for one in batch.json["results"]]
+            assert found[0] == found[1]
+            assert found[2] == forward
+            assert await shown(client, history=[first, "nothing", second, third], **who) == forward
+
+
+@pytest.mark.parametrize("name", ORDERED)
+async def test_without_recency_the_order_says_nothing(name: str) -> None:
+    """Models of today answer the same bytes for every order."""
+    model = family(name)
+    model.ready()
+    items = model.item_ids.all()
+    async with serving(model) as client:
+        body = {"limit": 6, "history": [items[3], items[9], items[17]]}
+        forward = await client.post("/v1/recipes/r:recommend", body)
+        backward = await client.post("/v1/recipes/r:recommend", {**body, "history": body["history"][::-1]})
+        assert forward.body.partition(b'"items"')[2] == backward.body.partition(b'"items"')[2]
+
+
+@pytest.mark.parametrize("name", ["neighbours", "IALS"])
+async def test_the_socket_says_what_the_model_says(name: str) -> None:
+    """Down to the last digit."""
+    model = in_order(name)
+    items = model.item_ids.all()
+    history = [items[3], items[9], items[17]]
+    prepared = model.prepare_recommend(
+        user_id=model.user_ids.at(4), user_features=None, limit=6, history=[Interaction(item) for item in history]
+    )
+    (ranking,) = model.rank([prepared.query])
+    async with serving(model) as client:
+        found = await shown(client, history=history, user_id=model.user_ids.at(4))
+    np.testing.assert_array_equal([score for _, score in found], ranking.scores)
+    assert [item for item, _ in found] == [items[column] for column in ranking.items.tolist()]
