@@ -15,6 +15,7 @@ import trio
 
 from svc import events, install_command, logs
 from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
+from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Store, open_store
 from svc.errors import ConfigError
 from svc.metrics import Metrics
@@ -34,7 +35,6 @@ from svc.serving.models.discovery import RecipeFolder
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loader
 from svc.serving.models.registry import Registry
-from svc.serving.models.replay import ReplayGuard
 from svc.serving.models.threads import SWITCH_INTERVAL_S, ScoringThreads
 from svc.serving.models.transitions import Publisher
 from svc.serving.models.versions import read_versions

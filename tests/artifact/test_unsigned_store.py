@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from svc.artifact import freshness, layout, version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import parse
+from svc.artifact.replay import ReplayGuard
 from svc.artifact.serials import SerialState
 from svc.artifact.store import Blob, Store, verified
 from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
-from svc.serving.models.replay import ReplayGuard
 from svc.settings import Settings
 
 KEYS = SigningKeys((("a", bytes(range(32))),))

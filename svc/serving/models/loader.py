@@ -16,6 +16,7 @@ from typing import Any
 from svc import events, logs
 from svc.artifact.keys import SigningKeys, is_development
 from svc.artifact.layout import Parsed, kid_of
+from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Blob, Store, located, verified
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.filter_fields import FilterFields
@@ -25,7 +26,6 @@ from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.metadata import load_metadata
 from svc.serving.models.rehearsal import rehearse_answers
-from svc.serving.models.replay import ReplayGuard
 from svc.serving.models.threads import be_nice
 from svc.settings import Settings
 

@@ -13,12 +13,12 @@ import pytest
 from svc import logs
 from svc.artifact import freshness
 from svc.artifact.keys import load_signing_keys, parse_signing_keys
+from svc.artifact.replay import ReplayGuard
 from svc.artifact.serials import SerialState
 from svc.artifact.store import open_store
 from svc.errors import ArtifactError, ArtifactExpired, ArtifactReplayed, HeaderInvalid
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.loader import Loader, LoadFailed
-from svc.serving.models.replay import ReplayGuard
 from svc.settings import Settings
 from tests.serving.artifacts import header, popularity_model, write_artifact
 from tests.serving.models.test_loader import recipe
