@@ -15,7 +15,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
-from svc.recipe.schema import InteractionSchema, Recipe
+from svc.recipe.promotion_schema import Promotion
+from svc.recipe.schema import EXPIRY_PATTERN, NAME_PATTERN, InteractionSchema, Output, Recipe, Split
+from svc.recipe.serving_schema import FilterField, ServingBoost
+from svc.recipe.source_options import DSN_PATTERN, SHA256_PATTERN, SourceSpec
+from svc.recipe.time_schema import HALF_LIFE_PATTERN
 from svc.recipe.variables import has_reference
 
 Path = tuple[int | str, ...]
@@ -28,19 +32,86 @@ _PLAIN_WORDS = {
     "int_type": "must be a whole number",
     "int_parsing": "must be a whole number",
     "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "string_too_short": "must not be empty",
+    "too_short": "must have at least one entry",
     "tuple_type": "must be a list",
     "model_type": "must be a mapping of keys to values",
     "dict_type": "must be a mapping of keys to values",
 }
+PATTERNS_IN_WORDS: Mapping[str, str] = {
+    NAME_PATTERN: "must be 1 to 64 letters, digits, hyphens and underscores",
+    HALF_LIFE_PATTERN: "must be a number with its unit, such as 12h, 30d, 4w or 1.5y, or none",
+    EXPIRY_PATTERN: "must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y",
+    SHA256_PATTERN: "must be 64 hexadecimal digits, as `sha256sum` prints them",
+    DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
+}
+_WRITTEN_OUT: Mapping[type[BaseModel], str] = {
+    Split: "{{scheme: {}}}",
+    Promotion: "{{mode: {}}}",
+    Output: "{{path: {}}}",
+    SourceSpec: "{{type: csv, path: {}}}",
+    FilterField: "{{name: {}, kind: categorical}}, or with kind multi_label or numerical",
+}
+"""How a block is written of which only the most important value was given."""
+_NAMES_ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
+    (ServingBoost, name): "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
+    for name in ("field", "value")
+}
+"""What svc calls a key that other products have."""
+_RANKED = re.compile("([a-z]+)@([0-9]+)")
+_DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
 
 
 def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
     """One line for each problem in `error`; `tree` is what the file holds, `show` names a location."""
     details = error.errors(include_url=False, include_context=True, include_input=False)
-    lines = [_line(item, tree, model, show) for item in details[:_MAX_LINES]]
-    if len(details) > _MAX_LINES:
-        lines.append(f"... and {len(details) - _MAX_LINES} more")
+    by_place: dict[Path, list[ErrorDetails]] = {}
+    for item in _causes(details, model):
+        by_place.setdefault(_written(item, tree), []).append(item)
+    lines = [_line(loc, items, tree, model, show) for loc, items in by_place.items()]
+    if len(lines) > _MAX_LINES:
+        lines[_MAX_LINES:] = [f"... and {len(lines) - _MAX_LINES} more"]
     return "\n".join(lines)
+
+
+def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[ErrorDetails]:
+    """The problems without those that follow from others: a list whose entries are all refused is no short list,
+    and a key that is misspelt is not missing too."""
+    locs = [item["loc"] for item in details]
+    unknown = [item["loc"] for item in details if item["type"] == "extra_forbidden"]
+    for item in details:
+        loc, block = item["loc"], item["loc"][:-1]
+        if item["type"] == "too_short" and any(other != loc and other[: len(loc)] == loc for other in locs):
+            continue
+        beside = [str(other[-1]) for other in unknown if other[:-1] == block] if item["type"] == "missing" else []
+        if not any(_means(key, str(loc[-1]), _model_at(model, block)) for key in beside):
+            yield item
+
+
+def _written(item: ErrorDetails, tree: Any) -> Path:
+    """The place as the file has it: without pydantic's names for the alternatives of a type."""
+    loc = item["loc"]
+    for depth, part in enumerate(loc):
+        if not _has(tree, part):
+            return loc[: depth + 1] if part == "[key]" or item["type"] == "missing" else loc[:depth]
+        tree = tree[part]
+    return loc
+
+
+def _has(tree: Any, part: int | str) -> bool:
+    if isinstance(tree, Mapping):
+        return part in tree
+    return isinstance(tree, list | tuple) and isinstance(part, int) and part < len(tree)
+
+
+def _means(key: str, missing: str, model: type[BaseModel] | None) -> bool:
+    if model is None:
+        return False
+    return (model, key) in _NAMES_ELSEWHERE or nearest(key, _keys(model)) == missing
 
 
 def field_path(loc: Path) -> str:
@@ -57,10 +128,9 @@ def field_path(loc: Path) -> str:
 def value_at(tree: Any, loc: Path) -> Any:
     """The value of `tree` at `loc`; as deep as `tree` goes."""
     for part in loc:
-        try:
-            tree = tree[part]
-        except (KeyError, IndexError, TypeError):
+        if not _has(tree, part):
             return tree
+        tree = tree[part]
     return tree
 
 
@@ -96,9 +166,9 @@ def _look_alikes(text: object) -> str:
     return f" (with {', '.join(names)})" if names else ""
 
 
-def _line(item: ErrorDetails, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
-    loc, kind = item["loc"], item["type"]
-    where = show(loc)
+def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
+    item, where = items[0], show(loc)
+    kind = item["type"]
     if kind == "extra_forbidden":
         return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), _model_at(model, loc[:-1]))}"
     if kind == "missing":
@@ -110,25 +180,55 @@ def _line(item: ErrorDetails, tree: Any, model: type[BaseModel], show: Callable[
         told = reason if isinstance(value, Mapping) or loc == () else f"{found}, which {reason}"
         return f"{where}: {told}".removeprefix(": ")
     foreign = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
-    return f"{where}: {_wanted(item, value)}; {found}{foreign}".removeprefix(": ")
+    wanted = _wanted(item, value) + "".join(
+        f", or {_wanted(other, value).removeprefix('must be ')}" for other in items[1:]
+    )
+    return f"{where}: {wanted}; {found}{foreign}{_way_out(kind, value, _model_at(model, loc))}".removeprefix(": ")
 
 
 def _wanted(item: ErrorDetails, value: Any) -> str:
     context = item.get("ctx", {})
     if item["type"] == "literal_error":
-        allowed = str(context["expected"])
-        near = nearest(str(value), allowed.replace(" or ", ", ").replace("'", "").split(", "))
-        return f"must be one of {allowed}" + (f" (did you mean {near!r}?)" if near else "")
+        return _one_of(str(context["expected"]), value)
+    if item["type"] == "value_error":
+        return str(context["error"])
     if item["type"] == "string_pattern_mismatch":
-        return f"must match {context['pattern']}"
+        return PATTERNS_IN_WORDS.get(context["pattern"], f"must match {context['pattern']}")
     message = item["msg"].replace("Input should", "must", 1).replace("must be a valid", "must be a")
     return _PLAIN_WORDS.get(item["type"], message)
+
+
+def _one_of(expected: str, value: Any) -> str:
+    allowed = expected.replace(" or ", ", ").replace("'", "").split(", ")
+    near = nearest(str(value), allowed)
+    wanted = f"must be one of {expected}" if len(allowed) > 1 else f"must be {expected}"
+    return wanted + (f" (did you mean {near!r}?)" if near else "")
+
+
+def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
+    """How the value is written in a recipe, where that can be told."""
+    if isinstance(value, Mapping | list) or has_reference(value) or value is None:
+        return ""
+    text = redact_text(str(value))[:_MAX_SHOWN]
+    if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
+        return f"; write {_WRITTEN_OUT[model].format(text)}"
+    if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
+        return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
+    if kind == "string_pattern_mismatch" and (duration := _DURATION.fullmatch(text.lower())):
+        return f"; did you mean {duration[1]}{duration[2]}?"
+    return ""
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
 
 
 def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     if model is None:
         return "remove it"
-    allowed = [field.alias or name for name, field in model.model_fields.items()]
+    if (model, key) in _NAMES_ELSEWHERE:
+        return _NAMES_ELSEWHERE[model, key]
+    allowed = _keys(model)
     near = nearest(key, allowed)
     if near is None and (home := _home_of(key, Recipe, "")) is not None:
         return f"it belongs at `{home}`"

@@ -265,12 +265,13 @@ class Training(Block):
 
 
 _SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
+EXPIRY_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
 
 
 class Output(Block):
     path: Name = Field(description="The artifact: local path or URI that ends in .svc.")
     versioning: Versioning = "always_overwrite"
-    expires_after: Annotated[str, Field(pattern=rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$")] | None = Field(
+    expires_after: Annotated[str, Field(pattern=EXPIRY_PATTERN)] | None = Field(
         default=None, description="Age from which servers do not load the artifact anew: 36h, 30d."
     )
 

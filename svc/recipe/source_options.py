@@ -28,7 +28,9 @@ def _lower(value: str | None) -> str | None:
 Whole = Annotated[int, BeforeValidator(_not_bool)]
 Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
-Sha256 = Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$"), AfterValidator(_lower)]
+SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
+DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
+Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN), AfterValidator(_lower)]
 
 
 class Block(BaseModel):
@@ -106,7 +108,7 @@ class QueryOptions(Block):
 class SqlOptions(QueryOptions):
     """A query against PostgreSQL, MySQL/MariaDB or SQLite."""
 
-    dsn_env: Annotated[str, Field(pattern="^SVC_RECIPE_[A-Za-z0-9_]+$")] = Field(
+    dsn_env: Annotated[str, Field(pattern=DSN_PATTERN)] = Field(
         description="Name of the SVC_RECIPE_* variable that holds the SQLAlchemy URL; the URL itself never stands here."
     )
     connect_timeout_seconds: Annotated[Whole, Field(ge=1, le=600)] = 10

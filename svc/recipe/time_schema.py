@@ -15,17 +15,26 @@ Recency = Annotated[
 ]
 
 
+HALF_LIFE_PATTERN = r"^(none|[0-9]{1,6}(\.[0-9]{1,6})?[hdwy])$"
+
+
+def _has_unit(half_life: object) -> object:
+    if isinstance(half_life, int | float) and not isinstance(half_life, bool):
+        raise ValueError(f"has no unit; write {half_life}d for days; there are h, d, w and y")  # noqa: TRY004
+    return half_life
+
+
 def _above_zero(half_life: str) -> str:
     if half_life != "none" and float(half_life[:-1]) == 0.0:
         raise ValueError("is a half-life of nothing; write none for no decay")
     return half_life
 
 
-HalfLife = Annotated[str, Field(pattern=r"^(none|[0-9]{1,6}(\.[0-9]{1,6})?[hdwy])$"), AfterValidator(_above_zero)]
+HalfLife = Annotated[str, Field(pattern=HALF_LIFE_PATTERN), BeforeValidator(_has_unit), AfterValidator(_above_zero)]
 
 
 def _as_list(value: object) -> object:
-    return [value] if isinstance(value, str) else value
+    return [value] if isinstance(value, str | int | float) else value
 
 
 class TimeDecay(Block):

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from svc.recipe import problems
 from svc.recipe.problems import field_path, nearest, shown, value_at
+from svc.recipe.schema import Recipe
+from svc.recipe.source_options import BUILT_IN_OPTIONS
+from tests.recipe.loading import METADATA, refusal
 
 
 @pytest.mark.parametrize(
@@ -46,3 +55,95 @@ def test_a_place_that_does_not_exist_gives_the_deepest_value() -> None:
     """The error then shows the value in which the key is missing."""
     assert value_at({"a": [1, {"b": 2}]}, ("a", 1, "b")) == 2
     assert value_at({"a": [1]}, ("a", 5, "b")) == [1]
+
+
+def _lines(folder: Path, more: dict[str, Any]) -> list[str]:
+    """The problems of a recipe, without the name of its file."""
+    return [line.split("recipe.yaml: ")[-1].strip() for line in refusal(folder, more).splitlines()]
+
+
+ALGORITHM = (
+    "training.algorithms[0]: found the text 'IALSS', which is no known algorithm; did you mean IALSRecommender? "
+)
+PLAIN: dict[str, tuple[dict[str, Any], str]] = {
+    "a wrong algorithm": ({"training": {"algorithms": ["IALSS"]}}, ALGORITHM),
+    "no algorithm": (
+        {"training": {"algorithms": []}},
+        "training.algorithms: must have at least one entry; found a list of 0",
+    ),
+    "a half-life in words": (
+        {"training": {"time_decay": {"half_life": "30 days"}}},
+        "training.time_decay.half_life: must be a number with its unit, such as 12h, 30d, 4w or 1.5y, or none; "
+        "found the text '30 days'; did you mean 30d?",
+    ),
+    "a half-life without unit": (
+        {"training": {"time_decay": {"half_life": 30}}},
+        "training.time_decay.half_life: found 30, which has no unit; write 30d for days; there are h, d, w and y",
+    ),
+    "half-lives without unit": (
+        {"training": {"time_decay": {"half_life": ["7d", 30]}}},
+        "training.time_decay.half_life[1]: found 30, which has no unit; write 30d for days; there are h, d, w and y",
+    ),
+    "an expiry in words": (
+        {"output": {"path": "a.svc", "expires_after": "30 days"}},
+        "output.expires_after: must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y; "
+        "found the text '30 days'; did you mean 30d?",
+    ),
+    "a name with a blank": (
+        {"name": "my movies"},
+        "name: must be 1 to 64 letters, digits, hyphens and underscores; found the text 'my movies'",
+    ),
+    "recency that is neither": (
+        {"training": {"recency": "yes"}},
+        "training.recency: must be one of 'search' or 'off', or a number; found the text 'yes'",
+    ),
+    "a weight that is no number": (
+        {"cleansing": {"event_weights": {"buy": "3x"}}},
+        "cleansing.event_weights.buy: must be a number, or 'exclude'; found the text '3x'",
+    ),
+    "a misspelt key that is required": (
+        {"schema": {"user_colum": "u", "item_column": "i"}},
+        "schema.user_colum: unknown key; did you mean `user_column`? allowed: ",
+    ),
+    "a metric with its cutoff": (
+        {"metric": "ndcg@10"},
+        "metric: must be one of 'ndcg', 'map', 'recall' or 'hit' (did you mean 'ndcg'?); found the text 'ndcg@10'; "
+        "write `metric: ndcg` and `training.cutoff: 10`",
+    ),
+    "a split by its scheme": (
+        {"split": "time_user"},
+        "split: must be a mapping of keys to values; found the text 'time_user'; write {scheme: time_user}",
+    ),
+    "a promotion by its mode": (
+        {"promotion": "enforce"},
+        "promotion: must be a mapping of keys to values; found the text 'enforce'; write {mode: enforce}",
+    ),
+    "filter fields by name": (
+        {"item_metadata": {**METADATA, "filter_fields": ["genres"]}},
+        "item_metadata.filter_fields[0]: must be a mapping of keys to values; found the text 'genres'; "
+        "write {name: genres, kind: categorical}, or with kind multi_label or numerical",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("more", "told"), PLAIN.values(), ids=PLAIN.keys())
+def test_one_mistake_is_one_line_in_plain_words(more: dict[str, Any], told: str, tmp_path: Path) -> None:
+    """Without what follows from it, without patterns, and without names of pydantic's."""
+    (line,) = _lines(tmp_path, more)
+    assert line.startswith(told)
+
+
+def test_a_boost_as_other_products_write_it_is_told_svc_s_form(tmp_path: Path) -> None:
+    """Its filter is not reported as missing too."""
+    boost = {"field": "genres", "value": "Drama", "factor": 2}
+    lines = _lines(tmp_path, {"item_metadata": METADATA, "serving": {"boosts": [boost]}})
+    form = "unknown key; a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
+    assert lines[1:] == [f"serving.boosts[0].{key}: {form}" for key in ("field", "value")]
+
+
+def test_every_pattern_of_a_recipe_is_told_in_words() -> None:
+    """Regular expressions are not for readers of messages."""
+    schemas = [model.model_json_schema() for model in (Recipe, *BUILT_IN_OPTIONS.values())]
+    patterns = set(re.findall(r'"pattern": "((?:[^"\\]|\\.)*)"', json.dumps(schemas)))
+    assert len(patterns) > 3
+    assert {json.loads(f'"{pattern}"') for pattern in patterns} <= set(problems.PATTERNS_IN_WORDS)
