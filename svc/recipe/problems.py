@@ -88,7 +88,7 @@ def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[Err
         if item["type"] == "too_short" and any(other != loc and other[: len(loc)] == loc for other in locs):
             continue
         beside = [str(other[-1]) for other in unknown if other[:-1] == block] if item["type"] == "missing" else []
-        if not any(_means(key, str(loc[-1]), _model_at(model, block)) for key in beside):
+        if not any(_means(key, str(loc[-1]), model_at(model, block)) for key in beside):
             yield item
 
 
@@ -170,7 +170,7 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
     item, where = items[0], show(loc)
     kind = item["type"]
     if kind == "extra_forbidden":
-        return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), _model_at(model, loc[:-1]))}"
+        return f"{where}: unknown key{_look_alikes(loc[-1])}; {_unknown_key(str(loc[-1]), model_at(model, loc[:-1]))}"
     if kind == "missing":
         return f"{where}: is missing"
     value = value_at(tree, loc)
@@ -183,7 +183,7 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
     wanted = _wanted(item, value) + "".join(
         f", or {_wanted(other, value).removeprefix('must be ')}" for other in items[1:]
     )
-    return f"{where}: {wanted}; {found}{foreign}{_way_out(kind, value, _model_at(model, loc))}".removeprefix(": ")
+    return f"{where}: {wanted}; {found}{foreign}{_way_out(kind, value, model_at(model, loc))}".removeprefix(": ")
 
 
 def _wanted(item: ErrorDetails, value: Any) -> str:
@@ -252,7 +252,8 @@ def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
     return None
 
 
-def _model_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
+def model_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
+    """The model that describes the block at `loc`; None where there is none."""
     for part in loc:
         if isinstance(part, int):
             continue

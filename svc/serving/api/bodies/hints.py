@@ -4,20 +4,51 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from svc.errors import NotFound
 
 _IDS = frozenset({"user_id", "seed_items", "exclude_items", "include_items"})
+_OTHER_NAMES = {
+    **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "size", "num_results"), "limit"),
+    **dict.fromkeys(("user", "userid", "visitor_id"), "user_id"),
+    **dict.fromkeys(("item_id", "item_ids", "item", "items", "itemid"), "seed_items"),
+}
+"""What svc calls the fields that other products have."""
+_OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related"}
+_BOOST = '{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
 
 
-def unknown_field(name: object, known: Iterable[str]) -> str:
+def unknown_field(name: object, fields: Collection[str]) -> str:
     """The message for a field that the body must not have. Only names of svc's own are repeated."""
-    near = difflib.get_close_matches(str(name)[:64].lower(), sorted(known), n=1)
-    return (
-        f"unknown field; did you mean {near[0]}?" if near else "unknown field; the API reference lists those there are"
-    )
+    text = str(name)[:64].lower()
+    if text in ("field", "value") and "factor" in fields:
+        return f"unknown field; a boost names its items by a filter: {_BOOST}"
+    meant = meant_field(text, fields)
+    if meant is not None:
+        return f"unknown field; did you mean {meant}?"
+    for wanted, verb in _OTHER_VERBS.items():
+        if _OTHER_NAMES.get(text, text) == wanted and "limit" in fields:
+            return f"unknown field of this verb; {verb} takes {wanted}"
+    return "unknown field; the API reference lists those there are"
+
+
+def meant_field(name: object, fields: Collection[str]) -> str | None:
+    """The field that a client most likely meant: the one that other products call so, or the most similar one."""
+    text = str(name)[:64].lower()
+    if text in ("field", "value") and "factor" in fields:
+        return "filter"
+    if _OTHER_NAMES.get(text) in fields:
+        return _OTHER_NAMES[text]
+    near = difflib.get_close_matches(text, sorted(fields), n=1)
+    return near[0] if near else None
+
+
+def whole_number(description: str | None) -> str:
+    """The message for a value that is no whole number, though JSON may show it as one."""
+    purpose = f": {description[0].lower()}{description[1:].rstrip('.')}" if description else ""
+    return f"Input should be a whole number without quotes, such as 3{purpose}"
 
 
 def wrong_type(place: tuple[int | str, ...], message: str) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from svc.errors import ValidationFailed
+from svc.recipe.problems import model_at
 from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.large_bodies import refused
 
@@ -31,7 +32,7 @@ def parse(schema: type[AnyBody], body: bytes | Mapping[str, Any]) -> AnyBody:
     try:
         return _parse_json(schema, body) if isinstance(body, bytes) else schema.model_validate(body)
     except ValidationError as error:
-        raise failed(error, "request body", known=schema.model_fields) from None
+        raise failed(error, "request body", schema) from None
 
 
 def _parse_json(schema: type[AnyBody], body: bytes) -> AnyBody:
@@ -46,28 +47,46 @@ def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody
     try:
         return schema.model_validate(parameters)
     except ValidationError as error:
-        raise failed(error, "query", "query") from None
+        raise failed(error, "query", schema, "query") from None
 
 
-def failed(error: ValidationError, what: str, where: str = "body", known: Iterable[str] = ()) -> ValidationFailed:
-    """The errors of `error` without any value of the request; names that the client chose are cut.
-
-    `known` are the fields that the body may have at the top.
-    """
-    found = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
+def failed(error: ValidationError, what: str, schema: type[BaseModel], where: str = "body") -> ValidationFailed:
+    """The errors of `error` without any value of the request; names that the client chose are cut."""
+    details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
     errors = [
-        {"loc": [where, *map(_shown, item["loc"])], "msg": _told(item, known), "type": item["type"]} for item in found
+        {"loc": [where, *map(_shown, item["loc"])], "msg": _told(item, schema), "type": item["type"]}
+        for item in details
+        if not _misspelt(item, details, schema)
     ]
     first = errors[0]
     place = ".".join(str(part) for part in first["loc"][1:])
     return ValidationFailed(f"{what}: {place + ': ' if place else ''}{first['msg']}", errors=errors)
 
 
-def _told(item: ErrorDetails, known: Iterable[str]) -> str:
+def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[BaseModel]) -> bool:
+    """Whether a field is missing only because its name is misspelt, which is told at the name that was given."""
+    block = model_at(schema, item["loc"][:-1]) if item["type"] == "missing" else None
+    if block is None:
+        return False
+    unknown = [
+        other["loc"][-1]
+        for other in details
+        if other["type"] == "extra_forbidden" and other["loc"][:-1] == item["loc"][:-1]
+    ]
+    return any(hints.meant_field(name, block.model_fields) == item["loc"][-1] for name in unknown)
+
+
+def _told(item: ErrorDetails, schema: type[BaseModel]) -> str:
     """What is wrong, and what was probably meant."""
     loc, message = item["loc"], item["msg"]
-    if item["type"] == "extra_forbidden" and len(loc) == 1 and known:
-        return hints.unknown_field(loc[0], known)
+    block = model_at(schema, loc[:-1]) if loc else None
+    if block is None:
+        return hints.wrong_type(loc, message) if item["type"] == "string_type" else message
+    if item["type"] == "extra_forbidden":
+        return hints.unknown_field(loc[-1], block.model_fields)
+    if item["type"] == "int_type":
+        field = block.model_fields.get(str(loc[-1]))
+        return hints.whole_number(None if field is None else field.description)
     return hints.wrong_type(loc, message) if item["type"] == "string_type" else message
 
 

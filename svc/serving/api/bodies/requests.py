@@ -153,7 +153,7 @@ def _needs_one_of(*names: str) -> dict[str, Any]:
 
 
 def _lacks(*names: str) -> ValidationFailed:
-    message = f"give {' or '.join(names)}"
+    message = f"give {', '.join(names[:-1])} or {names[-1]}"
     return ValidationFailed(message, errors=[{"loc": ["body", names[0]], "msg": message, "type": "missing"}])
 
 
@@ -192,7 +192,7 @@ class RecommendRequest(Request):
     def prepare(self, served: Served) -> Prepared:
         """The query for the model of now. Raises the ApiError that says why there is none."""
         if self.user_id is None and self.user_features is None and self.history is None and self.fallback is None:
-            raise _lacks("user_id", "user_features")
+            raise _lacks("user_id", "user_features", "history", "fallback")
         wanted = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
         prepared = served.model.prepare_recommend(
             user_id=self.user_id,
@@ -298,12 +298,16 @@ class PopularQuery(BaseModel):
         return served.model.prepare_popular(limit=self.limit, restriction=restriction)
 
 
-def _by_itself(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
-    """Turn an invalid element into a Rejected, so that the others of its batch are answered."""
-    try:
-        return validate(value)
-    except ValidationError as error:
-        return Rejected(failed(error, "request", known=_FIELDS.get(error.title, ())))
+def _by_itself(request: type[AnyRequest]) -> WrapValidator:
+    """Turns an invalid element into a Rejected, so that the others of its batch are answered."""
+
+    def validated(value: Any, validate: Callable[[Any], AnyRequest]) -> AnyRequest | Rejected:
+        try:
+            return validate(value)
+        except ValidationError as error:
+            return Rejected(failed(error, "request", request))
+
+    return WrapValidator(validated)
 
 
 def _described(example: dict[str, Any]) -> ConfigDict:
@@ -334,7 +338,7 @@ class RecommendBatch(Batch):
 
     model_config = _described({"requests": [{"user_id": "u42"}, {"user_id": "u43"}], "include_metadata": True})
 
-    requests: Annotated[list[Annotated[RecommendRequest, WrapValidator(_by_itself)]], _Elements]
+    requests: Annotated[list[Annotated[RecommendRequest, _by_itself(RecommendRequest)]], _Elements]
 
 
 class RelatedBatch(Batch):
@@ -342,11 +346,10 @@ class RelatedBatch(Batch):
 
     model_config = _described({"requests": [{"seed_items": ["b1"]}, {"item_features": {"year": 1999}}]})
 
-    requests: Annotated[list[Annotated[RelatedRequest, WrapValidator(_by_itself)]], _Elements]
+    requests: Annotated[list[Annotated[RelatedRequest, _by_itself(RelatedRequest)]], _Elements]
 
 
 AnyBatch = RecommendBatch | RelatedBatch
-_FIELDS = {model.__name__: tuple(model.model_fields) for model in (RecommendRequest, RelatedRequest)}
 
 
 def elements(batch: AnyBatch) -> Sequence[AnyRequest | Rejected]:

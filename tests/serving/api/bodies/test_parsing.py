@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.serving.client import RECOMMEND, serving
+from tests.serving.client import BATCH, RECOMMEND, RELATED, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -86,3 +86,66 @@ async def test_colons_in_ids_are_not_taken_for_repeated_keys() -> None:
     """Keys are counted exactly where strings hold colons."""
     async with serving() as (client, _):
         assert (await client.post(RECOMMEND, {"user_id": "u1", "exclude_items": ["a:b", "::"]})).status == 200
+
+
+BOOST = 'unknown field; a boost names its items by a filter: {"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
+WHOLE = "Input should be a whole number without quotes, such as 3"
+TOLD: dict[str, tuple[str, object, str]] = {
+    "explain as a switch": (
+        RECOMMEND,
+        {"user_id": "u1", "explain": True},
+        f"explain: {WHOLE}: most reasons for each item",
+    ),
+    "a number in quotes": (RECOMMEND, {"user_id": "u1", "limit": "3"}, f"limit: {WHOLE}: most items to return"),
+    "count": (RECOMMEND, {"user_id": "u1", "count": 3}, "count: unknown field; did you mean limit?"),
+    "n": (RECOMMEND, {"user_id": "u1", "n": 3}, "n: unknown field; did you mean limit?"),
+    "user": (RECOMMEND, {"user": "u1"}, "user: unknown field; did you mean user_id?"),
+    "an item asked about": (
+        RECOMMEND,
+        {"item_id": "i1"},
+        "item_id: unknown field of this verb; :recommend-related takes seed_items",
+    ),
+    "a seed by its id": (RELATED, {"item_id": "i1"}, "item_id: unknown field; did you mean seed_items?"),
+    "a user asked about": (RELATED, {"user_id": "u1"}, "user_id: unknown field of this verb; :recommend takes user_id"),
+    "a misspelt key of a limit": (
+        RECOMMEND,
+        {"user_id": "u1", "limits": [{"feild": "genres", "max": 3}]},
+        "limits.0.feild: unknown field; did you mean field?",
+    ),
+    "a boost by value": (
+        RECOMMEND,
+        {"user_id": "u1", "boosts": [{"field": "genres", "value": "Drama", "factor": 2}]},
+        f"boosts.0.field: {BOOST}",
+    ),
+    "a misspelt list of a batch": (
+        BATCH,
+        {"request": [{"user_id": "u1"}]},
+        "request: unknown field; did you mean requests?",
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "told"), TOLD.values(), ids=TOLD.keys())
+async def test_a_mistake_is_told_in_words_of_the_api(path: str, body: object, told: str) -> None:
+    """At the name that the client gave, and without a second problem that follows from it."""
+    async with serving() as (client, _):
+        answer = await client.post(path, body)
+    assert (answer.status, answer.json["detail"]) == (422, f"request body: {told}")
+    assert "missing" not in [error["type"] for error in answer.json["errors"]]
+
+
+async def test_a_request_of_a_batch_is_told_what_a_single_one_is() -> None:
+    """Also below a field of its own."""
+    mistakes = [{"user": "u1"}, {"user_id": "u1", "n": 3}, {"user_id": "u1", "limits": [{"feild": "a", "max": 3}]}]
+    async with serving() as (client, _):
+        singles = [(await client.post(RECOMMEND, body)).json["detail"] for body in mistakes]
+        batch = await client.post(BATCH, {"requests": mistakes})
+    told = [result["detail"].replace("request: ", "request body: ") for result in batch.json["results"]]
+    assert told == singles
+
+
+async def test_all_ways_to_say_who_asks_are_named() -> None:
+    """A request that says nothing of its user learns every field that could."""
+    async with serving() as (client, _):
+        answer = await client.post(RECOMMEND, {"limit": 2})
+    assert (answer.status, answer.json["detail"]) == (422, "give user_id, user_features, history or fallback")
