@@ -101,7 +101,7 @@ class _Parts:
         """The best recency of the blend with these weights."""
         objective = self._objective
         weighing = self._weighing(self._blend(weights, self._record(weights, 0, {})), weights)
-        return choose(weighing, self._sample, objective.metric, objective.seen, lambda: None).recency
+        return choose(weighing, objective.judge.brief, objective.metric, objective.seen, lambda: None).recency
 
     def judged(self, weights: Weights, number: int, shared: Params) -> tuple[TrialRecord, Fitted]:
         """The trial of the blend with these weights and the parameters `shared` by its parts, judged on all users."""
