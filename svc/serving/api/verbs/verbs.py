@@ -37,6 +37,7 @@ from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
 from svc.serving.api.verbs.charges import charge_of
+from svc.serving.api.verbs.nothing_left import nothing_left
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_found
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
@@ -159,7 +160,7 @@ class Verbs:
         with self._step("rank"):
             ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
         if not len(ranking.items):
-            raise NoCandidates
+            raise nothing_left(asked.filter, served.filters)
         page = ranking.from_place(prepared.offset)
         if len(page.items) <= INLINE_ITEMS:
             return Found(encode_found(page, served.fragments, prepared), ranking.popular)

@@ -1,0 +1,55 @@
+"""Says which condition of a filter no item satisfies, when an answer would hold nothing."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from operator import and_
+from typing import Any
+
+from svc.errors import NoCandidates
+from svc.model.filter_fields import FilterFields, LabelField, NumberField
+
+_SHOWN_CHARACTERS = 64
+
+
+def nothing_left(tree: object, filters: FilterFields | None) -> NoCandidates:
+    """The error of an empty ranking. `tree` is the valid filter of the request, or None."""
+    reasons = () if tree is None or filters is None else _reasons(tree, filters)
+    reason = next(iter(reasons), None)
+    return NoCandidates() if reason is None else NoCandidates(f"{NoCandidates.detail}: {reason}")
+
+
+def _reasons(tree: Any, filters: FilterFields) -> Iterator[str]:
+    """Conditions that no item satisfies; those below `not` are left out, as they restrict nothing."""
+    ((key, value),) = tree.items()
+    if key in ("all", "any"):
+        for part in value:
+            yield from _reasons(part, filters)
+    elif key != "not":
+        field = filters.fields[key]
+        yield from _labels(key, value, field) if isinstance(field, LabelField) else _range(key, value, field)
+
+
+def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Iterator[str]:
+    for operator in ("any", "all"):
+        values = operators.get(operator, ())
+        absent = [value for value in values if field.names.index(value) < 0]
+        if absent and (operator == "all" or len(absent) == len(values)):
+            yield _no_value(name, absent[0], field.described()["values"])
+
+
+def _no_value(name: str, value: str, there: list[str]) -> str:
+    by_lower_case = {label.lower(): label for label in reversed(there)}
+    near = difflib.get_close_matches(value[:_SHOWN_CHARACTERS].lower(), by_lower_case, n=1)
+    hint = f"; did you mean {by_lower_case[near[0]]!r}?" if near else ""
+    return f"{name} has no value {value[:_SHOWN_CHARACTERS]!r}{hint}"
+
+
+def _range(name: str, operators: Mapping[str, Any], field: NumberField) -> Iterator[str]:
+    matching = reduce(and_, (field.matching(operator, operand) for operator, operand in operators.items()))
+    if not matching.flags().any():
+        numbers = field.described()
+        reach = "no item has a number" if numbers["min"] is None else f"from {numbers['min']:g} to {numbers['max']:g}"
+        yield f"no item has {name} in this range; there are numbers {reach}"

@@ -1,0 +1,32 @@
+"""What a client is told whose filter leaves no item."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.serving.api.verbs.test_filters import filtering
+from tests.serving.client import RECOMMEND
+
+pytestmark = pytest.mark.anyio
+EMPTY = "no item is left to recommend after exclusions"
+DRAMA = "genres has no value 'drama'; did you mean 'Drama'?"
+YEARS = "no item has year in this range; there are numbers from 1991 to 2049"
+TOLD: list[tuple[dict[str, Any], str]] = [
+    ({"genres": {"any": ["drama"]}}, f"{EMPTY}: {DRAMA}"),
+    ({"genres": {"all": ["Comedy", "drama"]}}, f"{EMPTY}: {DRAMA}"),
+    ({"all": [{"year": {"gt": 1990}}, {"genres": {"any": ["drama"]}}]}, f"{EMPTY}: {DRAMA}"),
+    ({"genres": {"any": ["zzz"]}}, f"{EMPTY}: genres has no value 'zzz'"),
+    ({"year": {"gt": 3000}}, f"{EMPTY}: {YEARS}"),
+    ({"year": {"gt": 2000, "lt": 1995}}, f"{EMPTY}: {YEARS}"),
+    ({"all": [{"genres": {"any": ["War"]}}, {"not": {"genres": {"any": ["War"]}}}]}, EMPTY),
+]
+
+
+@pytest.mark.parametrize(("tree", "told"), TOLD, ids=map(str, range(len(TOLD))))
+async def test_a_condition_that_no_item_satisfies_is_named(tree: dict[str, Any], told: str) -> None:
+    """With the value that was probably meant, or the numbers that there are."""
+    async with filtering() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u3", "filter": tree})
+    assert (answer.status, answer.json["code"], answer.json["detail"]) == (404, "NO_CANDIDATES", told)
