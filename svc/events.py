@@ -16,7 +16,12 @@ RECIPE_LOCK_CONTENDED_SKIPPING = _event(
 )
 FETCHING_DATA = _event("fetching_data", "info", "", "The source is about to be read.")
 DATA_FETCHED = _event("data_fetched", "info", "n_rows", "The source has been read.")
-DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count", "Rows left after cleansing, and dropped by it.")
+DATA_CLEANSED = _event(
+    "data_cleansed",
+    "info",
+    "n_rows drop_count",
+    "Rows left after cleansing, and dropped by it; `dropped_by_where` has those of `cleansing.where`, if it is given.",
+)
 USERS_SAMPLED = _event(
     "users_sampled", "info", "n_users n_sampled n_rows", "training.sample_users: models are trained on some users only."
 )

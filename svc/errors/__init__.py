@@ -11,7 +11,8 @@ SvcError
 ├─ TrainingError            4  data or search cannot give a model
 │  ├─ MinDataViolation  ├─ ZeroScore  ├─ FeatureAxisError  ├─ FeatureTableError
 │  ├─ TimeUnitRequired  ├─ TimeMixture  ├─ CutoffTooLarge  ├─ FeatureDimensionExceeded
-│  └─ FeatureRidgeFailed, DataChangedTooMuch, WeightOutOfRange, ModelNotServable
+│  └─ FeatureRidgeFailed, DataChangedTooMuch, WeightOutOfRange, RowFilterMismatch,
+│     ModelNotServable
 ├─ ArtifactError            5  an artifact cannot be read, trusted or used
 │  ├─ ArtifactReadError, NoSuchVersion, MetadataError                                   stage "read"
 │  ├─ MagicMismatch, UnsupportedFormat, HeaderTooLarge, HeaderInvalid, PayloadTooLarge,  stage "parse"

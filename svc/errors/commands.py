@@ -98,6 +98,12 @@ class DataChangedTooMuch(TrainingError):
     code = "data_changed_too_much"
 
 
+class RowFilterMismatch(TrainingError):
+    """A value that cleansing.where cannot compare. `fields` holds column and row, which counts from 1."""
+
+    code = "row_filter_mismatch"
+
+
 class TimeUnitRequired(TrainingError):
     code = "time_unit_required"
 

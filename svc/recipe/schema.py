@@ -25,6 +25,7 @@ from svc.recipe.algorithms import (
     check_search_space,
 )
 from svc.recipe.promotion_schema import Promotion
+from svc.recipe.row_filter import Where
 from svc.recipe.serving_schema import FilterField, Kind, Serving
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
 from svc.recipe.time_schema import Recency, TimeDecay, check_recency, recency_in_effect
@@ -86,6 +87,9 @@ class MaxChange(Block):
 
 
 class Cleansing(Block):
+    where: Where | None = Field(
+        default=None, description="A filter, as in requests, over columns of the table: only its rows count."
+    )
     drop_null_ids: bool = True
     event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
         default=None,

@@ -22,7 +22,9 @@ _PINNED = {
     "datetime": pa.timestamp("us"),
 }
 _BLANK = arrow.texts([""])
-_NOTHING = arrow.texts(["", "NA", "N/A", "NaN", "nan", "null", "NULL", "None"])
+WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+"""What a missing value is called in columns of numbers."""
+_NOTHING = arrow.texts(WORDS_FOR_NOTHING)
 _TRUTH = arrow.texts(["true", "false"])
 _MISSING = pa.nulls(1, pa.string())[0]
 

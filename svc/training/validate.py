@@ -20,7 +20,8 @@ from svc.sources.table import float_text
 from svc.training.algorithms.registry import check_available
 from svc.training.data.dropped import MANY, odd_years
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
-from svc.training.data.interactions import from_frame
+from svc.training.data.interactions import from_rows
+from svc.training.data.where import kept_rows
 from svc.training.search.storage import preflight
 
 if TYPE_CHECKING:
@@ -108,23 +109,32 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
 
 
 def _judged(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
-    """Warnings about what cleansing would make of the first rows. Raises what a training would."""
+    """What `cleansing.where` keeps of the first rows, and warnings about them. Raises what a training would."""
     schema, with_times = recipe.schema_, uses_time(recipe)
-    found = from_frame(frame, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
+    n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where)
+    frame = rows.frame
+    found = from_rows(rows, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
     reasons = "; ".join(found.reasons.values())
-    told = f"{found.n_unusable} of the first {len(frame)} rows would be dropped: {reasons}"
+    first = f"of the first {len(frame)} rows" + ("" if rows.n_dropped is None else " that cleansing.where keeps")
+    unusable = f"{found.n_unusable} {first} would be dropped: {reasons}"
     if found.n_unusable == len(frame) > 0:
-        raise MinDataViolation(told)
-    warnings = [told] if found.n_unusable > MANY * len(frame) else []
+        raise MinDataViolation(unusable)
+    warnings = [unusable] if found.n_unusable > MANY * len(frame) else []
     if found.future is not None:
-        warnings.append(f"{found.future.count} of the first {len(frame)} rows are of the future: {found.future.detail}")
+        warnings.append(f"{found.future.count} {first} are of the future: {found.future.detail}")
     if with_times and schema.time_column and (doubt := odd_years(frame[schema.time_column], schema.time_unit)):
         warnings.append(doubt)
     if recipe.source.type != "csv":  # its probe reports this, also for features and metadata
         for name in (schema.user_column, schema.item_column):
             floats = filter(is_float_text, frame[name].cat.categories)
             warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
-    return [f"warning: {text}" for text in warnings]
+    told = [] if rows.n_dropped is None else [_kept(len(frame), n_read)]
+    return told + [f"warning: {text}" for text in warnings]
+
+
+def _kept(n_kept: int, n_read: int) -> str:
+    """What `cleansing.where` does to the first rows; a warning where it leaves nothing of them."""
+    return f"{'' if n_kept or not n_read else 'warning: '}cleansing.where keeps {n_kept} of the first {n_read} rows"
 
 
 def _look(spec: SourceSpec, context: SourceContext, judge: Judge | None) -> Iterator[str]:

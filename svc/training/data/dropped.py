@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+Places = NDArray[np.int64] | None
+"""(n,) the place in the source of each row; None where they are the rows of the source."""
 MANY = 0.05
 """Share of unusable rows from which a training warns. Duplicates are usable: repeated choices are no mistake."""
 
@@ -16,37 +18,34 @@ _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
 _SHOWN_CHARACTERS = 40
 
 
-def blank_ids(columns: dict[str, NDArray[np.bool_]]) -> str:
+def blank_ids(columns: dict[str, NDArray[np.bool_]], places: Places = None) -> str:
     """The message for blank ids; `columns` has a mask of the blank rows for each id column."""
     counts = {name: int(np.count_nonzero(blank)) for name, blank in columns.items()}
     told = [
-        f"{name!r} is blank in {n} rows (first: data row {_first(columns[name]) + 1})"
+        f"{name!r} is blank in {n} rows (first: data row {_data_row(_first(columns[name]), places)})"
         for name, n in counts.items()
         if n
     ]
     return "the id column " + ", the id column ".join(told)
 
 
-def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None) -> str:
+def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None, places: Places = None) -> str:
     """The message for unreadable times, with the value of the first such row."""
-    row = _first(bad)
-    value = column.iloc[row]
+    value, row = column.iloc[_first(bad)], _data_row(_first(bad), places)
     if pd.isna(value):
-        return f"the time column {name!r} is blank in data row {row + 1}"
+        return f"the time column {name!r} is blank in data row {row}"
     shown = repr(str(value)[:_SHOWN_CHARACTERS])
     if unit is None:
-        return f"the time column {name!r} holds {shown} in data row {row + 1}, which is no ISO 8601 date or time"
-    where = f"the time column {name!r} holds {shown} in data row {row + 1}"
+        return f"the time column {name!r} holds {shown} in data row {row}, which is no ISO 8601 date or time"
+    where = f"the time column {name!r} holds {shown} in data row {row}"
     return f"{where}, which is no time in {unit}{_unit_hint(value)}"
 
 
-def future_times(column: pd.Series, future: NDArray[np.bool_], name: str) -> str:
+def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, places: Places = None) -> str:
     """The message for times after the start of the training, with the value of the first such row."""
-    row = _first(future)
-    shown = repr(str(column.iloc[row])[:_SHOWN_CHARACTERS])
-    return (
-        f"the time column {name!r} holds {shown} in data row {row + 1}, which is later than the start of the training"
-    )
+    row = _data_row(_first(future), places)
+    shown = repr(str(column.iloc[_first(future)])[:_SHOWN_CHARACTERS])
+    return f"the time column {name!r} holds {shown} in data row {row}, which is later than the start of the training"
 
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
@@ -76,6 +75,11 @@ def _number(value: Any) -> float | None:
 
 def _is_plausible(value: float, unit: str) -> bool:
     return _PLAUSIBLE_S[0] <= value * _UNIT_S[unit] <= _PLAUSIBLE_S[1]
+
+
+def _data_row(row: int, places: Places) -> int:
+    """The number of a row in the source, counted from 1."""
+    return 1 + (row if places is None else int(places[row]))
 
 
 def _first(mask: NDArray[np.bool_]) -> int:

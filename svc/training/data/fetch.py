@@ -11,6 +11,7 @@ from svc import events, logs
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.names import MAX_ID_CHARACTERS, is_float_text
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.row_filter import TEXT, parse_row_filter
 from svc.recipe.schema import Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
@@ -19,6 +20,7 @@ from svc.training.data.dropped import MANY, odd_years
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
 from svc.training.data.user_sample import UserSample, draw_users
+from svc.training.data.where import kept_rows
 from svc.training.progress import Progress
 
 
@@ -58,23 +60,27 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     n_fetched = len(frame)
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
     progress.phase("cleansing")
-    found = cleaning.from_frame(
-        frame, recipe.schema_, recipe.cleansing, with_times=uses_time(recipe), started_ns=started_ns
+    rows = kept_rows(frame, recipe.cleansing.where)
+    del frame
+    found = cleaning.from_rows(
+        rows, recipe.schema_, recipe.cleansing, with_times=uses_time(recipe), started_ns=started_ns
     )
     if uses_time(recipe) and recipe.schema_.time_column is not None:
-        doubt = odd_years(frame[recipe.schema_.time_column], recipe.schema_.time_unit)
+        doubt = odd_years(rows.frame[recipe.schema_.time_column], recipe.schema_.time_unit)
         if doubt is not None:
             logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
-    del frame
+    n_kept = len(rows.frame)
+    del rows
     for reason, count in found.dropped.items():
         example = {"detail": found.reasons[reason]} if reason in found.reasons else {}
         logs.emit(events.DATA_LOST_ROWS, reason=reason, count=count, **example)
     if found.future is not None:
         logs.emit(events.FUTURE_TIMES, count=found.future.count, detail=found.future.detail)
-    if found.n_unusable > MANY * n_fetched:
+    if found.n_unusable > MANY * n_kept:
         why = "; ".join(found.reasons.values())
-        logs.emit(events.MANY_ROWS_DROPPED, count=found.n_unusable, n_rows=n_fetched, detail=why)
-    logs.emit(events.DATA_CLEANSED, n_rows=len(found), drop_count=found.drop_count)
+        logs.emit(events.MANY_ROWS_DROPPED, count=found.n_unusable, n_rows=n_kept, detail=why)
+    filtered = {} if found.dropped_by_where is None else {"dropped_by_where": found.dropped_by_where}
+    logs.emit(events.DATA_CLEANSED, n_rows=len(found), drop_count=found.drop_count, **filtered)
     cleaning.check_thresholds(found, recipe.cleansing)
     _warn_of_ids(found)
     sides = _sides(loaded, settings, variables, found, progress)
@@ -111,15 +117,26 @@ def uses_time(recipe: Recipe) -> bool:
     return wanted and recipe.schema_.time_column is not None
 
 
+def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
+    """The columns that `cleansing.where` names, and whether each is compared with text."""
+    if recipe.cleansing.where is None:
+        return {}
+    wanted = parse_row_filter(recipe.cleansing.where)
+    return {name: kind == TEXT and name in wanted.compared for name, kind in wanted.kinds.items()}
+
+
 def interaction_context(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
 ) -> SourceContext:
-    """The context of the interaction source: ids, weights, and the time column only if something uses it."""
-    schema = loaded.recipe.schema_
+    """The context of the interaction source: ids, weights, what `cleansing.where` names, and used times."""
+    schema, filtered = loaded.recipe.schema_, _filtered_columns(loaded.recipe)
     ids = (schema.user_column, schema.item_column)
     optional = (schema.time_column if uses_time(loaded.recipe) else None, schema.weight_column, schema.event_column)
-    columns = dict.fromkeys([*ids, *(name for name in optional if name is not None)])
-    texts = {*ids, schema.event_column} if schema.event_column is not None else ids
+    columns = dict.fromkeys([*ids, *(name for name in optional if name is not None), *filtered])
+    texts = {*ids, schema.event_column} if schema.event_column is not None else {*ids}
+    if loaded.recipe.source.type == "csv":  # it would take 007 for a number; other sources know what a column holds
+        numeric = {schema.time_column, schema.weight_column}
+        texts |= {name for name, is_text in filtered.items() if is_text and name not in numeric}
     return SourceContext(
         base_dir=loaded.base_dir,
         settings=settings,

@@ -16,6 +16,7 @@ from svc.training.data import dropped as why
 from svc.training.data.stable_sort import stable_order
 from svc.training.data.times import BAD_TIME, NO_START, from_reference, reference_time, to_nanoseconds
 from svc.training.data.weights import Event, RowWeights, Weights, in_single_precision, of_events, of_numbers
+from svc.training.data.where import KeptRows, kept_rows
 
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
@@ -40,6 +41,8 @@ class _Schema(Protocol):
 
 
 class _Cleansing(Protocol):
+    @property
+    def where(self) -> Mapping[str, Any] | None: ...
     @property
     def drop_null_ids(self) -> bool: ...
     @property
@@ -71,7 +74,8 @@ class Interactions:
     where every row counts 1. `hidden` are the users and items, (h,) each, of pairs whose item the user is never shown.
     `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
     used. `reference` is the time from which ages count, None without times; `future` are the rows that are later than
-    the start of the training, None where there are none.
+    the start of the training, None where there are none. `dropped_by_where` counts the rows that cleansing.where
+    dropped, as does `dropped["where"]` where there are any; it is None where the recipe has no such filter.
     """
 
     users: Codes
@@ -85,6 +89,7 @@ class Interactions:
     hidden: tuple[Codes, Codes] | None = None
     reference: int | None = None
     future: FutureRows | None = None
+    dropped_by_where: int | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -136,26 +141,35 @@ class Interactions:
 def from_frame(
     frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing, *, with_times: bool, started_ns: int = NO_START
 ) -> Interactions:
-    """Clean `frame`; its id columns are categorical text. Thresholds are not checked here.
+    """Filter and clean `frame`, as `kept_rows` and `from_rows` do."""
+    rows = kept_rows(frame, cleansing.where)
+    return from_rows(rows, schema, cleansing, with_times=with_times, started_ns=started_ns)
+
+
+def from_rows(
+    rows: KeptRows, schema: _Schema, cleansing: _Cleansing, *, with_times: bool, started_ns: int = NO_START
+) -> Interactions:
+    """Clean `rows`; their id columns are categorical text. Thresholds are not checked here.
 
     `started_ns` is the start of the training, in nanoseconds since 1970. Raises MinDataViolation when nothing at all
     is left, TimeUnitRequired for numeric times without a unit, and WeightOutOfRange.
     """
+    frame, places = rows.frame, rows.places
     users, user_names = _codes(frame[schema.user_column])
     items, item_names = _codes(frame[schema.item_column])
     times = _times(frame, schema) if with_times else None
-    dropped: dict[str, int] = {}
+    dropped: dict[str, int] = {"where": rows.n_dropped or 0}
     reasons: dict[str, str] = {}
     keep = _known_ids(users, items, dropped)
     if not keep.all():
-        reasons["null_ids"] = why.blank_ids({schema.user_column: users < 0, schema.item_column: items < 0})
+        reasons["null_ids"] = why.blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, places)
     if times is not None:
         bad = keep & (times == BAD_TIME)
         dropped["bad_times"] = int(np.count_nonzero(bad))
         keep &= ~bad
         if bad.any() and schema.time_column is not None:
             name = schema.time_column
-            reasons["bad_times"] = why.bad_times(frame[name], bad, name, schema.time_unit)
+            reasons["bad_times"] = why.bad_times(frame[name], bad, name, schema.time_unit, places)
     rated = _row_weights(frame, schema, cleansing)
     hidden = None
     if rated is not None:
@@ -165,7 +179,7 @@ def from_frame(
         dropped[rated.problem] = int(np.count_nonzero(unknown))
         keep &= ~rated.hides & ~unknown
     users, items = users[keep], items[keep]
-    future = None if times is None else _future_rows(frame, schema, keep & (times > started_ns))
+    future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns))
     times = None if times is None else times[keep]
     weights = None if rated is None else rated.values[keep]
     if cleansing.dedup != "none":
@@ -189,6 +203,7 @@ def from_frame(
         None if hidden is None else _of_known(row_of[hidden[0]], column_of[hidden[1]]),
         None if times is None else reference_time(times, started_ns),
         future,
+        rows.n_dropped,
     )
 
 
@@ -196,12 +211,12 @@ def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: l
     return f"the weight of user {user_ids[users[row]]!r:.40} and item {item_ids[items[row]]!r:.40}"
 
 
-def _future_rows(frame: pd.DataFrame, schema: _Schema, which: NDArray[np.bool_]) -> FutureRows | None:
+def _future_rows(rows: KeptRows, schema: _Schema, which: NDArray[np.bool_]) -> FutureRows | None:
     if not which.any():
         return None
     name = schema.time_column
     assert name is not None, "rows are late by the time column"
-    return FutureRows(int(np.count_nonzero(which)), why.future_times(frame[name], which, name))
+    return FutureRows(int(np.count_nonzero(which)), why.future_times(rows.frame[name], which, name, rows.places))
 
 
 def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) -> RowWeights | None:
@@ -248,7 +263,10 @@ def _at_least(what: str, given: int, model_needs: int) -> str:
 
 def _what_to_do(interactions: Interactions) -> str:
     """The advice for too little data: fix the dropped rows if they were most of it, else get more or ask for less."""
-    lost = [f"{count} dropped as {reason}" for reason, count in interactions.dropped.items()]
+    lost = [
+        f"{count} dropped {'by cleansing.where' if reason == 'where' else f'as {reason}'}"
+        for reason, count in interactions.dropped.items()
+    ]
     told = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
     told += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
     if interactions.n_unusable > len(interactions):

@@ -1,0 +1,109 @@
+"""`cleansing.where`: the grammar of request filters over columns of the interaction table.
+
+The table declares no kinds, so a condition's operators say what its column holds: comparisons take numbers, `any` takes
+text, and `exists` fits both. A column is of one kind in the whole tree.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator
+
+from svc.recipe.filter_tree import COMPARISONS, GROUPS, MAX_LEVELS, Filter, FilterProblem, Place, parse_filter
+
+NUMBER: Final = "numerical"
+TEXT: Final = "categorical"
+_KINDS: Final = {**dict.fromkeys(COMPARISONS, NUMBER), "any": TEXT}
+_OPERATORS: Final = (*COMPARISONS, "any", "exists")
+_MAX_NAME_CHARACTERS: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """A checked filter in its canonical form, and the kind of each column that it names.
+
+    A column of which only `exists` is asked counts as `categorical`, but its values are never compared.
+    """
+
+    tree: Filter
+    kinds: Mapping[str, str]
+    compared: frozenset[str]
+    """Columns whose values are compared with something."""
+
+
+def parse_row_filter(tree: object) -> RowFilter:
+    """The filter that `cleansing.where` spells. Raises FilterProblem."""
+    kind_of: dict[str, str | None] = {}
+    for name, kind, path in _conditions(tree, (), 1):
+        earlier = kind_of.get(name)
+        if earlier is not None and kind is not None and kind != earlier:
+            words = f"the column {name!r} is compared with numbers and with text in one filter; keep one of them"
+            raise FilterProblem(path, words, "filter_condition")
+        kind_of[name] = earlier or kind
+    kinds = {name: kind or TEXT for name, kind in kind_of.items()}
+    return RowFilter(parse_filter(tree, kinds), kinds, frozenset(name for name, kind in kind_of.items() if kind))
+
+
+def _conditions(tree: object, path: Place, level: int) -> Iterator[tuple[str, str | None, Place]]:
+    """(column, kind, path) of every condition; None as kind of one that asks for `exists` only.
+
+    Says nothing of nodes that `parse_filter` refuses.
+    """
+    if level > MAX_LEVELS or not isinstance(tree, Mapping) or len(tree) != 1:
+        return
+    (key,) = tree
+    if key == "not":
+        yield from _conditions(tree[key], (*path, key), level + 1)
+    elif key in GROUPS:
+        parts = tree[key] if isinstance(tree[key], list | tuple) else ()
+        for index, part in enumerate(parts):
+            yield from _conditions(part, (*path, key, index), level + 1)
+    else:
+        yield _column(key, path), _kind(tree[key], (*path, str(key))), (*path, str(key))
+
+
+def _column(name: object, path: Place) -> str:
+    if isinstance(name, str) and 0 < len(name) <= _MAX_NAME_CHARACTERS:
+        return name
+    words = f"a column is named by text of 1 to {_MAX_NAME_CHARACTERS} characters (in quotes if it looks like a number)"
+    raise FilterProblem((*path, str(name)[:64]), words, "filter_field")
+
+
+def _kind(operators: object, path: Place) -> str | None:
+    """What the operators of one condition say of its column."""
+    if not isinstance(operators, Mapping) or not operators:
+        words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
+        raise FilterProblem(path, words, "filter_condition")
+    for operator in operators:
+        if operator not in _OPERATORS:
+            raise FilterProblem((*path, str(operator)[:64]), _refusal(operator), "filter_operator")
+    kinds = {_KINDS[operator] for operator in operators if operator in _KINDS}
+    if len(kinds) > 1:
+        words = "a condition compares with numbers or with text, not with both"
+        raise FilterProblem(path, words, "filter_condition")
+    return next(iter(kinds), None)
+
+
+def _refusal(operator: object) -> str:
+    if operator == "all":
+        return "`all` needs columns of several labels, which a table of interactions has not; use `any`"
+    near = difflib.get_close_matches(str(operator)[:64], _OPERATORS, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"operators are {', '.join(_OPERATORS)}{hint}"
+
+
+def _checked(tree: dict[str, Any]) -> dict[str, Any]:
+    try:
+        parse_row_filter(tree)
+    except FilterProblem as problem:
+        where = ".".join(map(str, problem.place))
+        raise ValueError(f"{where}: {problem.message}" if where else problem.message) from None
+    return tree
+
+
+Where = Annotated[dict[str, Any], AfterValidator(_checked)]
+"""A tree as the recipe spells it. Pydantic reports what is wrong with it as an error of the field."""

@@ -1,0 +1,211 @@
+"""Applies `cleansing.where` to a fetched table, before everything else.
+
+Logic is two-valued, as in filters of requests: a missing value (null, blank text, no finite number) satisfies no
+condition but `exists: false`, and `not` is the plain complement.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from svc.errors import DataSourceError, RowFilterMismatch
+from svc.recipe.filter_tree import Filter
+from svc.recipe.row_filter import NUMBER, parse_row_filter
+from svc.sources.csv_types import WORDS_FOR_NOTHING
+
+Flags = NDArray[np.bool_]
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+    "eq": operator.eq,
+}
+_SHOWN_CHARACTERS = 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptRows:
+    """The rows that a filter keeps, in the order of the source; `places` is (n,), the place of each in the source.
+
+    `places` and `n_dropped` are None where there is no filter.
+    """
+
+    frame: pd.DataFrame
+    places: NDArray[np.int64] | None = None
+    n_dropped: int | None = None
+
+
+def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None) -> KeptRows:
+    """The rows of `frame` that satisfy `where`, a valid tree; all of them where it is None.
+
+    Raises DataSourceError where `frame` lacks a column, RowFilterMismatch where a value cannot be compared.
+    """
+    if where is None:
+        return KeptRows(frame)
+    wanted = parse_row_filter(where)
+    columns: dict[str, _Column] = {}
+    for name, kind in wanted.kinds.items():
+        if name not in frame.columns:
+            there = ", ".join(map(str, frame.columns))
+            raise DataSourceError(f"cleansing.where: the table has no column {name}; it has {there}")
+        columns[name] = _Numbers(frame[name], name) if kind == NUMBER else _Texts(frame[name], name)
+        if name in wanted.compared:
+            columns[name].check()
+    keep = _holds(wanted.tree, columns)
+    places = np.flatnonzero(keep)
+    kept = frame.iloc[places].reset_index(drop=True)
+    for name in kept.columns:
+        if isinstance(kept[name].dtype, pd.CategoricalDtype):
+            kept[name] = kept[name].cat.remove_unused_categories()
+    return KeptRows(kept, places, len(keep) - len(places))
+
+
+def _holds(node: Filter, columns: Mapping[str, _Column]) -> Flags:
+    """(n,) whether each row satisfies `node`."""
+    kind, *rest = node
+    if kind == "not":
+        return ~_holds(rest[0], columns)
+    if kind == "field":
+        column = columns[rest[0]]
+        return _all([column.satisfy(*condition) for condition in rest[1]])
+    parts = [_holds(part, columns) for part in rest[0]]
+    return _all(parts) if kind == "all" else ~_all([~part for part in parts])
+
+
+def _all(parts: list[Flags]) -> Flags:
+    return functools.reduce(operator.and_, parts)
+
+
+class _Column:
+    """The values of one column: each distinct one is looked at once. `exists` is (n,), False where it is missing."""
+
+    exists: Flags
+
+    def __init__(self, column: pd.Series, name: str) -> None:
+        self._column, self._name = column, name
+        self._codes, self._values = _coded(column, name)
+
+    def _flags(self, tells: Callable[[Any], bool]) -> Flags:
+        """(n,) what `tells` says of each value; False where there is none."""
+        of_values: Flags = np.asarray([*map(tells, self._values), False], dtype=bool)
+        flags: Flags = of_values[self._codes]
+        return flags
+
+    def satisfy(self, name: str, operand: Any) -> Flags:
+        """(n,) whether each row satisfies one condition."""
+        if name == "exists":
+            return self.exists if operand else ~self.exists
+        satisfied: Flags = np.logical_and(self.exists, self._compare(name, operand))
+        return satisfied
+
+    def _compare(self, name: str, operand: Any) -> Flags:
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise RowFilterMismatch for the first value that cannot be compared."""
+        raise NotImplementedError
+
+    def _refuse_first(self, odd: Flags, why: str) -> None:
+        if odd.any():
+            _refuse(self._name, self._column, int(np.argmax(odd)), why)
+
+
+class _Numbers(_Column):
+    """A column compared with numbers, as float64."""
+
+    def __init__(self, column: pd.Series, name: str) -> None:
+        self._is_numeric = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
+        if self._is_numeric:  # may have as many distinct values as rows
+            self._numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        else:
+            super().__init__(column, name)
+            self._numbers = np.asarray([*map(_as_number, self._values), np.nan])[self._codes]
+        self.exists = np.isfinite(self._numbers)
+
+    def check(self) -> None:
+        if not self._is_numeric:
+            self._refuse_first(self._flags(lambda value: not _is_number_or_nothing(value)), "which is no number")
+
+    def _compare(self, name: str, operand: Any) -> Flags:
+        flags: Flags = _COMPARE[name](self._numbers, operand)
+        return flags
+
+
+class _Texts(_Column):
+    """A column compared with text. Whole numbers and truth values say themselves, as ids do."""
+
+    def __init__(self, column: pd.Series, name: str) -> None:
+        super().__init__(column, name)
+        self.exists = self._flags(lambda value: not _is_nothing(value))
+
+    def check(self) -> None:
+        why = "which has no one spelling as text; compare numbers with gt, gte, lt, lte or eq"
+        self._refuse_first(self._flags(lambda value: _spelled(value) is None), why)
+
+    def _compare(self, name: str, operand: Any) -> Flags:
+        assert name == "any", "a filter that compares with text has no other operator"
+        wanted = frozenset(operand)
+        return self._flags(lambda value: _spelled(value) in wanted)
+
+
+def _coded(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
+    """(n,) places in the distinct values that are returned; −1, the last place of a list, for null."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return np.asarray(column.cat.codes), list(column.cat.categories)
+    try:
+        codes, values = pd.factorize(column)
+    except TypeError:  # lists and mappings, which nothing is compared with
+        row = next(i for i, value in enumerate(column) if isinstance(value, list | dict | set | np.ndarray))
+        _refuse(name, column, row, "which is not a single value")
+    return codes, list(values)
+
+
+def _refuse(name: str, column: pd.Series, row: int, why: str) -> None:
+    shown = repr(str(column.iloc[row])[:_SHOWN_CHARACTERS])
+    raise RowFilterMismatch(
+        f"cleansing.where: the column {name!r} holds {shown} in data row {row + 1}, {why}",
+        fields={"column": name, "row": row + 1},
+    )
+
+
+def _as_number(value: Any) -> float:
+    """NaN for everything that is no number and spells none; truth values are none."""
+    if isinstance(value, bool | np.bool_) or (isinstance(value, str) and "_" in value):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _is_number_or_nothing(value: Any) -> bool:
+    """Infinity is nothing, as in filters of requests."""
+    if isinstance(value, str) and value.strip() in WORDS_FOR_NOTHING:
+        return True
+    return not math.isnan(_as_number(value)) or (isinstance(value, float | np.floating) and math.isnan(value))
+
+
+def _is_nothing(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip()
+    return isinstance(value, float | np.floating) and not math.isfinite(value)
+
+
+def _spelled(value: Any) -> str | None:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    return str(int(value)) if isinstance(value, int | np.integer) else None

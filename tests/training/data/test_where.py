@@ -1,0 +1,207 @@
+"""`cleansing.where`: which rows a training sees, from every source, and what is said of the others."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.errors import DataSourceError, RowFilterMismatch, SvcError
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.data.fetch import load
+from svc.training.data.where import kept_rows
+from svc.training.progress import NullProgress
+from svc.training.validate import validate
+from tests.training.test_run import Make, last, run, small_training
+
+FRAME = pd.DataFrame(
+    {
+        "rating": [5.0, 1.0, np.nan, 4.0, np.inf],
+        "text": pd.Series(["a", None, " ", "b", "A"], dtype=object),
+        "whole": pd.array([1, 2, None, 4, 5], dtype="Int64"),
+        "spelled": ["5", "NA", "", "4.5", "1e3"],
+        "truth": [True, False, True, False, True],
+        "id": pd.Categorical(["u1", "u2", None, "u1", ""]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ({"rating": {"gte": 4}}, [0, 3]),
+        ({"rating": {"gt": 1, "lt": 5}}, [3]),
+        ({"rating": {"lte": 1}}, [1]),
+        ({"not": {"rating": {"gte": 4}}}, [1, 2, 4]),
+        ({"rating": {"exists": False}}, [2, 4]),
+        ({"rating": {"exists": False, "gte": 0}}, []),
+        ({"text": {"any": ["a", "b"]}}, [0, 3]),
+        ({"text": {"any": [" "]}}, []),
+        ({"text": {"exists": True}}, [0, 3, 4]),
+        ({"whole": {"eq": 4}}, [3]),
+        ({"whole": {"any": ["4", "1"]}}, [0, 3]),
+        ({"whole": {"exists": False}}, [2]),
+        ({"spelled": {"gte": 5}}, [0, 4]),
+        ({"spelled": {"any": ["NA"]}}, [1]),
+        ({"truth": {"any": ["true"]}}, [0, 2, 4]),
+        ({"id": {"any": ["u1"]}}, [0, 3]),
+        ({"id": {"exists": False}}, [2, 4]),
+        ({"any": [{"rating": {"eq": 1}}, {"all": [{"text": {"any": ["a"]}}, {"whole": {"lt": 2}}]}]}, [0, 1]),
+    ],
+)
+def test_rows_that_satisfy_the_filter_are_kept(where: dict[str, Any], kept: list[int]) -> None:
+    """In their order, with their places; missing values satisfy nothing but `exists: false`."""
+    found = kept_rows(FRAME, where)
+    assert found.places is not None
+    assert found.places.tolist() == kept
+    assert (len(found.frame), found.n_dropped) == (len(kept), 5 - len(kept))
+    assert found.frame["whole"].isna().sum() == (2 in kept)
+
+
+@pytest.mark.parametrize(
+    ("values", "where", "row", "shown"),
+    [
+        (["4", "", "bad"], {"c": {"gte": 4}}, 3, "bad"),
+        (["4", "1_000"], {"c": {"gte": 4}}, 2, "1_000"),
+        ([True, False], {"c": {"eq": 1}}, 1, "True"),
+        (pd.to_datetime(["2024-01-01"]), {"c": {"gte": 4}}, 1, "2024-01-01"),
+        ([[1], [2]], {"c": {"gte": 4}}, 1, "[1]"),
+        ([None, 1.5], {"c": {"any": ["1.5"]}}, 2, "1.5"),
+        (["4", "bad"], {"all": [{"d": {"eq": 9}}, {"c": {"gte": 4}}]}, 2, "bad"),
+    ],
+)
+def test_a_value_that_cannot_be_compared_is_named(values: Any, where: dict[str, Any], row: int, shown: str) -> None:
+    """Column, row and value, also where another condition would drop the row."""
+    frame = pd.DataFrame({"c": values}).assign(d=0)
+    with pytest.raises(RowFilterMismatch) as caught:
+        kept_rows(frame, where)
+    assert caught.value.exit_code == 4
+    assert caught.value.fields == {"column": "c", "row": row}
+    assert f"'c' holds '{shown}" in caught.value.message
+    assert f"data row {row}," in caught.value.message
+
+
+def test_only_exists_is_asked_of_any_column() -> None:
+    """Nothing is compared, so nothing can fail."""
+    assert kept_rows(pd.DataFrame({"c": [1.5, None]}), {"c": {"exists": True}}).n_dropped == 1
+
+
+def test_a_source_that_leaves_a_column_out_is_told_so() -> None:
+    """Plug-ins need not look at the columns that they are asked for."""
+    with pytest.raises(DataSourceError, match=r"cleansing\.where: the table has no column c; it has d"):
+        kept_rows(pd.DataFrame({"d": [1]}), {"c": {"eq": 1}})
+
+
+ROWS = pd.DataFrame(
+    {
+        "user_id": [f"u{i % 7}" for i in range(60)],
+        "item_id": [f"i{i % 11}" for i in range(60)],
+        "ts": [1_600_000_000 + i for i in range(60)],
+        "rating": [i % 5 + 1 for i in range(60)],
+        "shop": [f"{i % 3:03}" for i in range(60)],
+    }
+)
+WHERE = {"all": [{"rating": {"gte": 4}}, {"shop": {"any": ["001", "002"]}}]}
+
+
+def _source(kind: str, folder: Path) -> dict[str, Any]:
+    if kind == "csv":
+        ROWS.to_csv(folder / "rows.csv", index=False)
+        return {"type": "csv", "path": str(folder / "rows.csv")}
+    if kind == "parquet":
+        ROWS.to_parquet(folder / "rows.parquet")
+        return {"type": "parquet", "path": str(folder / "rows.parquet")}
+    with closing(sqlite3.connect(folder / "rows.db")) as database:
+        ROWS.to_sql("rows", database, index=False)
+    return {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": "SELECT * FROM rows ORDER BY ts"}
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
+def test_every_source_reads_what_the_filter_needs(
+    kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """The same rows are left, and `data_cleansed` counts the others."""
+    recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "dedup": "none"})
+    variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
+    found = load(recipe, Settings(), variables, NullProgress()).interactions
+    expected = ROWS[(ROWS["rating"] >= 4) & (ROWS["shop"] != "000")]
+    assert [found.user_ids[code] for code in found.users] == expected["user_id"].tolist()
+    assert [found.item_ids[code] for code in found.items] == expected["item_id"].tolist()
+    cleansed = next(record for record in log if record["event"] == "data_cleansed")
+    dropped = 60 - len(expected)
+    assert (cleansed["n_rows"], cleansed["drop_count"], cleansed["dropped_by_where"]) == (
+        len(expected),
+        dropped,
+        dropped,
+    )
+    told = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
+    assert f"cleansing.where keeps {len(expected)} of the first 60 rows" in told
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
+def test_a_column_that_the_table_lacks_ends_with_3(
+    kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
+) -> None:
+    """Both in a training and before one."""
+    recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": {"stars": {"gte": 4}}})
+    variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
+    with pytest.raises(SvcError, match="stars") as caught:
+        load(recipe, Settings(), variables, NullProgress())
+    assert caught.value.exit_code == 3
+    failed = [check for check in validate(recipe, Settings(), variables) if not check.ok]
+    assert [(check.name, check.exit_code) for check in failed] == [("source", 3)]
+
+
+def test_dropped_rows_are_not_looked_at_and_others_keep_their_number(
+    make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """A broken time in a dropped row is nobody's business; one in a kept row is named by its row in the source."""
+    ratings = tmp_path / "odd.csv"
+    rows = ["x,i1,never,1", "a,i1,1600000000,5", "b,i2,1600000000,5", "a,i2,soon,5"]
+    ratings.write_text("user_id,item_id,ts,rating\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    recipe = make_recipe(ratings=ratings, cleansing={"where": {"rating": {"gte": 4}}})
+    found = load(recipe, Settings(), {}, NullProgress()).interactions
+    assert found.dropped == {"where": 1, "bad_times": 1}
+    assert found.user_ids == ["a", "b"]
+    assert "data row 4" in found.reasons["bad_times"]
+
+
+def test_the_artifact_counts_and_the_report_names_what_the_filter_dropped(
+    make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """`data_stats` carries the count; without a filter neither it nor the event has the key."""
+    result = run(make_recipe(training=small_training()))
+    assert result.artifact is not None
+    assert "dropped_by_where" not in next(record for record in log if record["event"] == "data_cleansed")
+    assert (
+        "dropped_by_where" not in read_verified(result.artifact, development_keys(), Settings())[1].header["data_stats"]
+    )
+    where = {"not": {"user_id": {"any": ["u1", "u2"]}}}
+    page = tmp_path / "report.html"
+    result = run(make_recipe(training=small_training(), cleansing={"where": where}), report=page)
+    assert result.artifact is not None
+    stats = read_verified(result.artifact, development_keys(), Settings())[1].header["data_stats"]
+    assert (stats["dropped_by_where"], stats["drop_count"], stats["n_users"]) == (24, 24, 78)
+    assert "of these by cleansing.where" in page.read_text(encoding="utf-8")
+
+
+def test_a_filter_that_nothing_satisfies_ends_with_the_advice_to_look_at_it(
+    make_recipe: Make, log: list[dict[str, Any]]
+) -> None:
+    """The message says that the filter dropped the rows."""
+    recipe = make_recipe(cleansing={"where": {"user_id": {"any": ["nobody"]}}})
+    assert run(recipe).exit_code == 4
+    error = last(log)
+    assert error["code"] == "min_data_violation"
+    assert "960 dropped by cleansing.where" in error["error"]
+    told = [check.detail for check in validate(recipe, Settings(), {}) if check.name == "source"]
+    assert "warning: cleansing.where keeps 0 of the first 960 rows" in told
