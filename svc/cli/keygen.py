@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -18,9 +19,11 @@ EPILOG = """
                                       public half (verify_entry) for servers
   svc keygen --type api --kid shop    an API key: plaintext for the client,
                                       env_entry for the server
+  svc keygen --kid dev1 --write keys.env    adds the entry to a file that
+                                      only its owner may read
   export $(svc keygen --kid dev1 | sed -n 's/^env_entry=//p')
 
-[bold]Exit codes[/bold]  0 success   2 bad usage
+[bold]Exit codes[/bold]  0 success   2 bad usage   8 the file of --write
 """
 
 
@@ -32,12 +35,24 @@ class KeyType(StrEnum):
 def command(
     kid: Annotated[str, typer.Option("--kid", help="Key id: 1 to 64 letters, digits, '_', '.' or '-'.")],
     key_type: Annotated[KeyType, typer.Option("--type", help="What the key is for.")] = KeyType.signing,
+    write: Annotated[
+        Path | None,
+        typer.Option(
+            "--write", metavar="FILE", help="Add the key to this file; a signing key is not shown.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     from svc.artifact.keys import KID
 
     if not KID.fullmatch(kid):
         raise UsageError(f"--kid: {kid!r} is not a key id: use 1 to 64 letters, digits, '_', '.' or '-'")
     lines = _signing_lines(kid) if key_type is KeyType.signing else _api_lines(kid)
+    if write is not None:
+        from svc.cli.keys_file import add_entry
+
+        add_entry(write, *lines.pop("env_entry").split("=", 1))
+        if key_type is KeyType.signing:
+            del lines["plaintext"]
     for name, value in lines.items():
         typer.echo(f"{name}={value}")
 
