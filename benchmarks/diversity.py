@@ -2,7 +2,7 @@
 
     python -m benchmarks diversity          # every kind of similarity; a few seconds
 
-`arranging` is what `svc.model.arrange.arrange` and the similarities of the candidates take; `ranking` is the same
+`arranging` is what `svc.model.rerank.rerank` and the similarities of the candidates take; `ranking` is the same
 user's ranking without diversity, over all items. Milliseconds of the processor, medians of interleaved rounds.
 """
 
@@ -17,13 +17,13 @@ import numpy as np
 
 from benchmarks.common import origin
 from benchmarks.filters import N_USERS, factors, ials, neighbours
-from svc.model.arrange import Candidates, Rules, arrange
 from svc.model.history import History
 from svc.model.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
+from svc.model.rerank import Candidates, Rules, rerank
 from svc.model.threads import limit_blas_threads
 
 LIMIT, POOL, DIVERSITY, ROUNDS = 20, 100, 0.3, 200
@@ -57,7 +57,7 @@ def measure(scorer: Scorer, rng: np.random.Generator) -> tuple[float, float]:
     for user in range(ROUNDS):
         (pool,) = scorer.rank([Query(limit=POOL, user=user)], known)
         found = Candidates(pool.items, pool.scores, False, lambda pool=pool: (pool.items, pool.scores))  # type: ignore[misc]
-        arranging.append(processor_ms(lambda f=found: arrange(f, rules, LIMIT, scorer.similar, np.empty(0))))  # type: ignore[misc]
+        arranging.append(processor_ms(lambda f=found: rerank(f, rules, LIMIT, scorer.similar, np.empty(0))))  # type: ignore[misc]
         ranking.append(processor_ms(lambda user=user: scorer.rank([Query(limit=LIMIT, user=user)], known)))  # type: ignore[misc]
     return statistics.median(arranging), statistics.median(ranking)
 

@@ -20,8 +20,8 @@ from svc.export.manifest import Manifest
 from svc.export.progress import LogWatcher, State, Watcher
 from svc.export.request import EVERYBODY, ExportRequest, part_name
 from svc.export.scoring import score_all
+from svc.model.load_model import load_model
 from svc.model.model import Model
-from svc.model.opening import open_model
 from svc.model.rehearsal import rehearse
 from svc.settings import Settings
 from svc.sources.base import SourceContext
@@ -42,7 +42,7 @@ class OpenedArtifact:
 def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArtifact:
     """Read, verify and open an artifact as a server does. Raises ArtifactError."""
     blob, parsed = read_verified(uri, keys, settings)
-    model = open_model(parsed.header, parsed.payload, name=uri, allow_skew=settings.allow_version_skew)
+    model = load_model(parsed.header, parsed.payload, name=uri, allow_skew=settings.allow_version_skew)
     rehearse(model)
     return OpenedArtifact(model, parsed.header, f"sha256:{blob.sha256}", blob.resolved)
 

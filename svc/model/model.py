@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeaturesNotSupported, FeatureStateMismatch, PayloadInvalid, UnknownSeedItems, UnknownUser
-from svc.model.arrange import Pin, Rules
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
+from svc.model.final_ranking import candidate_query, explained, reranked
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
 from svc.model.item_sets import ItemSet, distinct, joined
-from svc.model.presentation import arranged, explained, pool_of
 from svc.model.profile import joined_profile, profile_of, settled
 from svc.model.query import (
     NO_ITEMS,
@@ -33,6 +32,7 @@ from svc.model.query import (
 )
 from svc.model.recommenders.base import Scorer, Side, excluded_columns
 from svc.model.recommenders.popularity import by_count, first_of
+from svc.model.rerank import Pin, Rules
 from svc.model.stored import Stored
 
 Features = Mapping[str, object]
@@ -215,7 +215,7 @@ class Model(Stored):
         """
         if not any(query.rules or query.explain or query.popular for query in queries):
             return self._scored(queries)
-        ranked = self._unarranged([pool_of(query, self.n_items) for query in queries])
+        ranked = self._unarranged([candidate_query(query, self.n_items) for query in queries])
         return [self._presented(query, ranking) for query, ranking in zip(queries, ranked, strict=True)]
 
     def _presented(self, query: Query, ranking: Ranking) -> Ranking:
@@ -223,7 +223,7 @@ class Model(Stored):
         if query.rules is None and not query.explain:
             return ranking
         scorer = self.scorer_of(query)
-        ranking = arranged(query, ranking, self.n_items, scorer.similar, self._unarranged)
+        ranking = reranked(query, ranking, self.n_items, scorer.similar, self._unarranged)
         return explained(query, ranking, scorer, self.history, self.features)
 
     def _unarranged(self, queries: Sequence[Query]) -> list[Ranking]:

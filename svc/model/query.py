@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.arrange import Rules
 from svc.model.explain import Because
 from svc.model.item_sets import ItemSet
+from svc.model.rerank import Rules
 
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 

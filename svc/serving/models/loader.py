@@ -20,8 +20,8 @@ from svc.artifact.replay import ReplayGuard
 from svc.artifact.store import Blob, Store, located, verified
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.filter_fields import FilterFields
+from svc.model.load_model import load_model
 from svc.model.model import Model
-from svc.model.opening import open_model
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.metadata import load_metadata
@@ -100,7 +100,7 @@ class Loader:
         name, header = recipe.recipe.name, parsed.header
         if is_development(parsed.kid, self.keys):
             logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)
-        model = open_model(header, parsed.payload, name=name, allow_skew=self.settings.allow_version_skew)
+        model = load_model(header, parsed.payload, name=name, allow_skew=self.settings.allow_version_skew)
         tables = load_metadata(recipe, self.settings, model.item_ids, self.variables)
         fragments = ItemFragments.build(model.item_ids, tables.metadata)
         _compare_recipes(recipe, header)

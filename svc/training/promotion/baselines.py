@@ -13,7 +13,7 @@ from scipy import sparse
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, FeatureRidgeFailed
-from svc.model.opening import open_model
+from svc.model.load_model import load_model
 from svc.recipe.algorithms import BLEND
 from svc.recipe.promotion_schema import BASELINE, INCUMBENT
 from svc.settings import Settings
@@ -22,7 +22,7 @@ from svc.training.data.decay import HALF_LIFE, NO_DECAY
 from svc.training.data.split import global_cutoff
 from svc.training.evaluation.evaluator import Evaluation, Scorer, scorer_of
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
-from svc.training.promotion.live_scores import LiveScores, Places
+from svc.training.promotion.live_scores import IndexMapping, LiveScores
 from svc.training.search.objective import how_many_fit, refit_winner
 from svc.training.search.prepare import Task, split_plan
 from svc.training.search.trials import TrialRecord
@@ -84,21 +84,21 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> Rival | N
         return None
     try:
         name = task.loaded.recipe.name
-        model = open_model(incumbent.header, incumbent.payload, name=name, allow_skew=settings.allow_version_skew)
+        model = load_model(incumbent.header, incumbent.payload, name=name, allow_skew=settings.allow_version_skew)
     except ArtifactError:
         return None
     trained = task.data.trained
-    places = Places.of(model, task.split, trained.user_ids, trained.item_ids)
-    known = places.history(model)
+    mapping = IndexMapping.of(model, task.split, trained.user_ids, trained.item_ids)
+    known = mapping.history(model)
     judge = heldout(task)
     truth = judge.heldout - judge.heldout.multiply(known[judge.offset :])
-    is_known = (places.rows[judge.offset :] >= 0).astype(np.float32)
+    is_known = (mapping.rows[judge.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
     truth.eliminate_zeros()
     if not truth.nnz:
         return None
     seen = (task.objective.seen + known).tocsr()
-    return Rival(INCUMBENT, "live", LiveScores(model, places, seen, judge.cutoff), judge.of(truth), seen)
+    return Rival(INCUMBENT, "live", LiveScores(model, mapping, seen, judge.cutoff), judge.of(truth), seen)
 
 
 def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:

@@ -24,14 +24,14 @@ _AT_ONCE = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class IndexMapping:
     """Where the users and items of a split are in the live model: its rows by row, its columns by column, or −1."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]
 
     @classmethod
-    def of(cls, model: Model, found: Split, user_ids: Sequence[str], item_ids: Sequence[str]) -> Places:
+    def of(cls, model: Model, found: Split, user_ids: Sequence[str], item_ids: Sequence[str]) -> IndexMapping:
         rows = model.user_ids.indices([user_ids[row] for row in found.order.tolist()])
         columns = model.item_ids.indices([item_ids[column] for column in found.item_order.tolist()])
         return cls(rows.astype(np.int64), columns.astype(np.int64))
@@ -48,10 +48,10 @@ class Places:
         return sparse.csr_matrix((ones, (owners[both], items[both])), shape=shape)
 
 
-def _inverse(places: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:
     found = np.full(size, -1, dtype=np.int64)
-    known = places >= 0
-    found[places[known]] = np.flatnonzero(known)
+    known = mapping >= 0
+    found[mapping[known]] = np.flatnonzero(known)
     return found
 
 
@@ -62,17 +62,17 @@ class LiveScores:
     for any model. `seen` is what is not recommended, in rows and columns of the split.
     """
 
-    def __init__(self, model: Model, places: Places, seen: sparse.csr_matrix, cutoff: int) -> None:
+    def __init__(self, model: Model, mapping: IndexMapping, seen: sparse.csr_matrix, cutoff: int) -> None:
         self._model = model
-        self._places = places
+        self._mapping = mapping
         self._seen = seen
         self._cutoff = cutoff
-        self._column_of = _inverse(places.columns, model.n_items)
+        self._column_of = _inverse(mapping.columns, model.n_items)
         self._gone = np.flatnonzero(self._column_of < 0).astype(np.int32)
 
     def __call__(self, rows: Rows) -> Scores:
-        scores = np.full((len(rows), len(self._places.columns)), -np.inf)
-        known = np.flatnonzero(self._places.rows[rows] >= 0)
+        scores = np.full((len(rows), len(self._mapping.columns)), -np.inf)
+        known = np.flatnonzero(self._mapping.rows[rows] >= 0)
         parts = [known[start : start + _AT_ONCE] for start in range(0, len(known), _AT_ONCE)]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for part, rankings in zip(parts, pool.map(self._rank, [rows[part] for part in parts]), strict=True):
@@ -91,8 +91,8 @@ class LiveScores:
         return rankings
 
     def _query(self, row: int, limit: int) -> Query:
-        query = self._model.known_user(int(self._places.rows[row]), limit=limit)
+        query = self._model.known_user(int(self._mapping.rows[row]), limit=limit)
         seen = self._seen.indices[self._seen.indptr[row] : self._seen.indptr[row + 1]]
-        columns = self._places.columns[seen]
+        columns = self._mapping.columns[seen]
         own = columns[columns >= 0].astype(np.int32)
         return query._replace(exclude=np.concatenate([query.exclude, own, self._gone]))

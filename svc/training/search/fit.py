@@ -17,10 +17,10 @@ from scipy import sparse
 from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluation, Judged, Scorer, scorer_of
 from svc.training.search.recency import SAMPLE_USERS, Weighing, choose, is_gain
-from svc.training.search.screening import LOOK
+from svc.training.search.screening import SCREENING_STEP
 
 QUICK_USERS = 2_000
-"""First looks and epochs are judged on at most so many validation users, as judging costs more than an epoch; the score
+"""Screenings and epochs are judged on at most so many validation users, as judging costs more than an epoch; the score
 of a trial always comes from all of them."""
 
 
@@ -71,8 +71,8 @@ def fit(
 ) -> Fitted:
     """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
 
-    Without epochs the one report is a first look, where there are more validation users than that takes. Whatever
-    these two raise ends the training. With `weighing`, of the trained model, its recency is chosen too.
+    Without epochs the one report is that of the screening, where there are more validation users than that takes.
+    Whatever these two raise ends the training. With `weighing`, of the trained model, its recency is chosen too.
     """
     check()
     is_sampled = judge.full is not judge.quick
@@ -81,9 +81,9 @@ def fit(
         check()
         scorer = scorer_of(recommender)
         if weighing is not None:
-            return fit_recency(weighing(), judge, seen, check, lambda score: report(LOOK, score))
+            return fit_recency(weighing(), judge, seen, check, lambda score: report(SCREENING_STEP, score))
         if is_sampled:
-            report(LOOK, judge.quick.metrics(scorer, seen)[judge.metric])
+            report(SCREENING_STEP, judge.quick.metrics(scorer, seen)[judge.metric])
         judged = judge.full.judge(scorer, seen)
         return Fitted(judged.metrics, None, judged.by_user(judge.metric))
     best, best_epoch = _fit_epochs(
@@ -121,7 +121,10 @@ def fit_recency(
     if chosen.recency == lowest:
         found = judged(weighing.scorer(lowest))
         return Fitted(found.metrics, None, found.by_user(metric), lowest)
-    found, rivals = judged(weighing.at(chosen.recency)), [judged(scorer) for scorer in weighing.rivals()]
+    found, rivals = (
+        judged(weighing.at(chosen.recency)),
+        [judged(scorer) for scorer in weighing.rivals()],
+    )
     if all(is_gain(found.by_user(metric), rival.by_user(metric)) for rival in rivals):
         return Fitted(found.metrics, None, found.by_user(metric), chosen.recency)
     return Fitted(rivals[0].metrics, None, rivals[0].by_user(metric), lowest)

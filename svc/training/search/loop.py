@@ -25,7 +25,7 @@ from svc.training.progress import Progress
 from svc.training.search import budget, screening, trials
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.process_identity import own_identity
-from svc.training.search.pruner import rivals
+from svc.training.search.pruner import complete_curves
 from svc.training.search.sampler import AlgorithmSampler, own_parameters
 from svc.training.search.storage import StudyStorage
 from svc.training.search.trial_task import TrialOutcome, TrialTask
@@ -186,7 +186,11 @@ class Search:
         if self.talk.parameters:
             logs.emit(events.TRIAL_PARAMETERS, number=trial.number, algorithm=algorithm, params=params)
         task = TrialTask(
-            trial.number, algorithm, params, rivals(everything, algorithm), screening.scores(everything, algorithm)
+            trial.number,
+            algorithm,
+            params,
+            complete_curves(everything, algorithm),
+            screening.scores(everything, algorithm),
         )
         self._asked[trial.number] = attempt = _Attempt(trial, task)
         self._choose_source(attempt)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.search.budget import ALGORITHM
-from svc.training.search.screening import LOOK
+from svc.training.search.screening import SCREENING_STEP
 
 Curve = dict[int, float]
 """Scores between epochs: epoch to score."""
@@ -21,14 +21,14 @@ _N_STARTUP = 3
 _N_WARMUP = 3
 
 
-def rivals(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[Curve, ...]:
+def complete_curves(trials: Iterable[FrozenTrial], algorithm: str) -> tuple[Curve, ...]:
     """The curves of complete trials of `algorithm`."""
     return tuple(
         dict(trial.intermediate_values)
         for trial in trials
         if trial.state is TrialState.COMPLETE
         and trial.user_attrs.get(ALGORITHM) == algorithm
-        and trial.intermediate_values.keys() - {LOOK}
+        and trial.intermediate_values.keys() - {SCREENING_STEP}
     )
 
 
@@ -40,10 +40,10 @@ def is_outclassed(
     Never among fewer than `n_startup` others, and never in the first `n_warmup` judgements.
     """
     step = max(curve)
-    if step == LOOK or len(curve.keys() - {LOOK}) <= n_warmup or len(others) < n_startup:
+    if step == SCREENING_STEP or len(curve.keys() - {SCREENING_STEP}) <= n_warmup or len(others) < n_startup:
         return False
     return _best_until(curve, step) < statistics.median(_best_until(other, step) for other in others)
 
 
 def _best_until(curve: Curve, step: int) -> float:
-    return max((value for at, value in curve.items() if LOOK < at <= step), default=float("-inf"))
+    return max((value for at, value in curve.items() if SCREENING_STEP < at <= step), default=float("-inf"))

@@ -36,15 +36,16 @@ class TrialPruned(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """`rivals` are the curves of complete trials of the same algorithm, `looks` the scores of all first looks at it, as
-    they were known when this one was asked for.
+    """One trial to train, with what was known of the trials of the same algorithm when it was asked for.
+
+    `complete_curves` are the learning curves of the complete ones, `screenings` the screening scores of all.
     """
 
     number: int
     algorithm: str
     params: Params
-    rivals: tuple[Curve, ...] = ()
-    looks: tuple[float, ...] = ()
+    complete_curves: tuple[Curve, ...] = ()
+    screenings: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +66,9 @@ def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) 
     def report(epoch: int, score: float) -> None:
         check()
         curve[epoch] = score
-        if epoch == screening.LOOK and not screening.is_passed(score, task.looks):
+        if epoch == screening.SCREENING_STEP and not screening.is_passed(score, task.screenings):
             raise TrialPruned("its first look was below its algorithm's median")
-        if is_outclassed(curve, task.rivals):
+        if is_outclassed(curve, task.complete_curves):
             raise TrialPruned("clearly below its algorithm's median")
 
     fitted, error = None, ""

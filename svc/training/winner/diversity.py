@@ -1,7 +1,7 @@
 """Measures what diversity costs the winner: its accuracy and the variety of its lists for five values of `diversity`.
 
-The lists are those of `svc.model.arrange.arrange`, the function that arranges answers. Each user's candidates are
-ranked once, with ties as in every evaluation, and arranged for each value; with diversity 0 they are the lists of the
+The lists are those of `svc.model.rerank.rerank`, the function that arranges answers. Each user's candidates are
+ranked once, with ties as in every evaluation, and reranked for each value; with diversity 0 they are the lists of the
 evaluation itself. At most MOST_USERS validation users are looked at, so that a value costs less than an evaluation.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.model.arrange import Candidates, Rules, Similar, arrange
 from svc.model.recommenders.base import Scorer as ServedScorer
+from svc.model.rerank import Candidates, Rules, Similar, rerank
 from svc.training.evaluation.evaluator import Evaluation, Scorer
 from svc.training.evaluation.intervals import interval, user_scores
 
@@ -84,7 +84,7 @@ def _arrange_all(
     place_of = {column: place for place, column in enumerate(items.tolist())}
     candidates = Candidates(items, scores, True, lambda: (items, scores))
     for value, lists in found.items():
-        shown = arrange(candidates, Rules(diversity=value), cutoff, lambda _: to_pool, _NO_PINS)
+        shown = rerank(candidates, Rules(diversity=value), cutoff, lambda _: to_pool, _NO_PINS)
         lists.add(items, [place_of[column] for column in shown.items.tolist()], to_pool)
 
 

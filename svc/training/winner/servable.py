@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from svc.errors import ArtifactError, ModelNotServable
-from svc.model.opening import open_model
+from svc.model.load_model import load_model
 from svc.model.rehearsal import rehearse
 
 
@@ -16,7 +16,7 @@ def require_servable(header: Mapping[str, Any], payload: Sequence[bytes | memory
     `payload` is in pieces, as `codec.encode` gives it; for a moment it lies in memory once more.
     """
     try:
-        rehearse(open_model(header, memoryview(b"".join(payload)), name=name, allow_skew=False))
+        rehearse(load_model(header, memoryview(b"".join(payload)), name=name, allow_skew=False))
     except ArtifactError as error:
         raise ModelNotServable(
             f"the trained model is not written, as no server would load it: {error.message}. "

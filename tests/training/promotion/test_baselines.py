@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from svc.artifact.keys import development_keys
 from svc.errors import FeatureRidgeFailed
+from svc.model.load_model import load_model
 from svc.model.model import Model
-from svc.model.opening import open_model
 from svc.model.query import Query
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
@@ -21,7 +21,7 @@ from svc.training.evaluation.intervals import paired_change
 from svc.training.promotion import baselines
 from svc.training.promotion.baselines import heldout, live_model, trial_of
 from svc.training.promotion.incumbent import read_incumbent
-from svc.training.promotion.live_scores import Places
+from svc.training.promotion.live_scores import IndexMapping
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from tests.training.promotion.gated import OUTPUT, Make, header, run, said, task_of, training, write_tastes
@@ -39,12 +39,12 @@ LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NON
 def open_live(loaded: LoadedRecipe) -> Model:
     found = read_incumbent(loaded, development_keys(), Settings())
     assert found is not None
-    return open_model(found.header, found.payload, name="small", allow_skew=False)
+    return load_model(found.header, found.payload, name="small", allow_skew=False)
 
 
 def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArray[np.float64]:
     """(judged users,) scores of the live model on the held-out rows, as if it had never seen them."""
-    places = Places.of(model, task.split, task.data.trained.user_ids, task.data.trained.item_ids)
+    places = IndexMapping.of(model, task.split, task.data.trained.user_ids, task.data.trained.item_ids)
     judge = heldout(task)
 
     def scorer(rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from svc.model.query import Query
 from svc.training.evaluation.evaluator import Evaluation
-from svc.training.promotion.live_scores import LiveScores, Places
+from svc.training.promotion.live_scores import IndexMapping, LiveScores
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 
 
@@ -19,7 +19,7 @@ def test_its_rankings_are_those_of_all_its_scores(name: str, cutoff: int) -> Non
     model, rng = family(name), np.random.default_rng(cutoff)
     rows = np.concatenate([rng.permutation(N_USERS)[:9], [-1, -1, -1]])
     columns = np.concatenate([rng.permutation(N_ITEMS)[:33], [-1] * 4])
-    places = Places(rows, columns)
+    places = IndexMapping(rows, columns)
     seen = sparse.csr_matrix((rng.random((len(rows), len(columns))) < 0.2).astype(np.float32))
     truth = sparse.csr_matrix((rng.random((len(rows), len(columns))) < 0.3).astype(np.float32))
     known = places.history(model)
@@ -43,7 +43,7 @@ def test_its_rankings_are_those_of_all_its_scores(name: str, cutoff: int) -> Non
 def test_the_history_has_the_pairs_that_both_know() -> None:
     """By the rows and columns of the split."""
     model = family("neighbours")
-    places = Places(np.array([3, -1, 0]), np.array([7, -1, 2, 1]))
+    places = IndexMapping(np.array([3, -1, 0]), np.array([7, -1, 2, 1]))
     dense = places.history(model).toarray()
     for row, user in ((0, 3), (2, 0)):
         own = set(model.history.items(user).tolist())

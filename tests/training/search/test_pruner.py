@@ -6,11 +6,11 @@ import optuna
 from optuna.trial import TrialState, create_trial
 
 from svc.training.search import budget, screening
-from svc.training.search.pruner import is_outclassed, rivals
+from svc.training.search.pruner import complete_curves, is_outclassed
 from tests.training.search.test_loop import KNN, SLIM
 
 
-def test_looks_are_no_epochs() -> None:
+def test_screening_is_no_epoch() -> None:
     """They are compared among themselves, pruned trials included, and never with scores of epochs."""
     study = optuna.create_study(direction="maximize")
     for state, curve in (
@@ -28,7 +28,7 @@ def test_looks_are_no_epochs() -> None:
             )
         )
     assert screening.scores(study.trials, "A") == (0.9, 0.2, 0.4)
-    others = rivals(study.trials, "A")
+    others = complete_curves(study.trials, "A")
     assert others == ({0: 0.9, 1: 0.1},)
     assert not is_outclassed({0: 0.0}, others, n_startup=1, n_warmup=0)
     assert not is_outclassed({0: 0.0, 1: 0.2}, others, n_startup=1, n_warmup=0)
@@ -46,9 +46,9 @@ def test_pruning_compares_trials_of_one_algorithm_only() -> None:
                 intermediate_values=dict(enumerate(scores, start=1)),
             )
         )
-    others = rivals(study.trials, KNN)
+    others = complete_curves(study.trials, KNN)
     assert len(others) == 3
     assert is_outclassed({1: 0.1, 2: 0.2}, others, n_startup=2, n_warmup=1)
     assert not is_outclassed({1: 0.1}, others, n_startup=2, n_warmup=1)
     assert not is_outclassed({1: 0.1, 2: 0.9}, others, n_startup=2, n_warmup=1)
-    assert not is_outclassed({1: 0.01, 2: 0.02}, rivals(study.trials, SLIM), n_startup=2, n_warmup=1)
+    assert not is_outclassed({1: 0.01, 2: 0.02}, complete_curves(study.trials, SLIM), n_startup=2, n_warmup=1)

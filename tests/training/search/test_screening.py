@@ -1,4 +1,4 @@
-"""Cheap first looks: who passes, and what one that fails saves."""
+"""Screening: which trials pass, and what one that fails saves."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_a_trial_that_fails_its_look_is_not_judged_in_full() -> None:
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}
     passed = run_trial(objective, TrialTask(0, "CosineKNNRecommender", good, (), (0.1, 0.1, 0.1)), lambda: None)
     assert passed.state == "complete"
-    assert passed.curve.keys() == {screening.LOOK}
+    assert passed.curve.keys() == {screening.SCREENING_STEP}
     refused = run_trial(objective, TrialTask(1, "CosineKNNRecommender", good, (), (0.9, 0.9, 0.9)), lambda: None)
     assert (refused.state, refused.curve) == ("pruned", passed.curve)
     ials = run_trial(objective, TrialTask(3, "IALSRecommender", {"n_components": 4}), lambda: None)
     assert ials.fitted is not None
-    assert screening.LOOK not in ials.curve
+    assert screening.SCREENING_STEP not in ials.curve
     few = Judge.of(Evaluation(judge.full.heldout[:900], offset=N_OTHERS, cutoff=5, seed=1), "ndcg", 1)
     objective = TrialObjective(objective.builder, train[: N_OTHERS + 900], few, {})
     assert run_trial(objective, TrialTask(4, "CosineKNNRecommender", good), lambda: None).curve == {}

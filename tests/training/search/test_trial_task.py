@@ -58,13 +58,15 @@ def test_a_defect_fails_only_its_trial() -> None:
 
 
 def test_worse_than_its_rivals_is_pruned_on_the_way() -> None:
-    """Those that were known when it was asked for; a first look is compared with other looks."""
-    rivals = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
-    outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(rivals=rivals), lambda: None)
+    """Those that were known when it was asked for; a screening score is compared with others."""
+    complete_curves = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
+    outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(complete_curves=complete_curves), lambda: None)
     assert outcome.state == "pruned"
     assert len(outcome.curve) < 5
-    looked = run_trial(Objective({screening.LOOK: 0.1, 1: 0.9}), task(looks=(0.4, 0.5, 0.6, 0.7, 0.8)), lambda: None)
-    assert (looked.state, looked.curve) == ("pruned", {screening.LOOK: 0.1})
+    screened = run_trial(
+        Objective({screening.SCREENING_STEP: 0.1, 1: 0.9}), task(screenings=(0.4, 0.5, 0.6, 0.7, 0.8)), lambda: None
+    )
+    assert (screened.state, screened.curve) == ("pruned", {screening.SCREENING_STEP: 0.1})
 
 
 def test_time_that_is_over_ends_it_at_the_next_report() -> None:

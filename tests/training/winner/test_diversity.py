@@ -13,7 +13,6 @@ from scipy import sparse
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
-from svc.model.arrange import Rules
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
@@ -21,6 +20,7 @@ from svc.model.query import Query
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
+from svc.model.rerank import Rules
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.evaluation.evaluator import Evaluation

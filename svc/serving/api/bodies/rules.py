@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from svc.model.arrange import Boost, Limit, Rules
 from svc.model.filter_fields import FilterFields, LabelField
+from svc.model.rerank import Boost, Limit, Rules
 from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, PinAsked, filter_at, invalid
 from svc.serving.models.policy import active
 

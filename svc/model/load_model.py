@@ -14,7 +14,7 @@ from svc.model.skew import check_feature_version, check_version_skew, running_ir
 _SKEW_EVENTS = {"allowed": events.IRSPACK_VERSION_SKEW_ALLOWED, "unknown": events.IRSPACK_VERSION_UNKNOWN}
 
 
-def open_model(header: Mapping[str, Any], payload: memoryview, *, name: str, allow_skew: bool) -> Model:
+def load_model(header: Mapping[str, Any], payload: memoryview, *, name: str, allow_skew: bool) -> Model:
     """The model, ready to be rehearsed. Call it only on parts whose signature held.
 
     `name` stands in log records. The model's arrays are views of `payload`. Raises ArtifactError in one of its forms.

@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.arrange import POOL, Boost, Pin, Rules
+from svc.model.final_ranking import candidate_query
 from svc.model.item_sets import ItemSet
-from svc.model.presentation import pool_of
 from svc.model.query import Query
+from svc.model.rerank import POOL, Boost, Pin, Rules
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 
 def test_what_is_ranked_is_no_more_than_the_rules_need() -> None:
     """A plain query as it is; diversity a pool; boosts everything; never more items than there are."""
     plain = Query(limit=3, user=0)
-    assert pool_of(plain, 10_000) is plain
-    assert pool_of(plain._replace(rules=Rules(diversity=0.5)), 10_000).limit == POOL
-    assert pool_of(plain._replace(rules=Rules(diversity=0.5)), 40).limit == 40
+    assert candidate_query(plain, 10_000) is plain
+    assert candidate_query(plain._replace(rules=Rules(diversity=0.5)), 10_000).limit == POOL
+    assert candidate_query(plain._replace(rules=Rules(diversity=0.5)), 40).limit == 40
     everything = ItemSet.of_columns(np.arange(10_000, dtype=np.int32), 10_000)
-    assert pool_of(plain._replace(rules=Rules(boosts=(Boost(everything, 2.0),))), 10_000).limit == 10_000
+    assert candidate_query(plain._replace(rules=Rules(boosts=(Boost(everything, 2.0),))), 10_000).limit == 10_000
 
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)

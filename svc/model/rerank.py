@@ -1,4 +1,4 @@
-"""Rearranges a ranking for display: boosts first, then diversity and limits, then pins. The entry point is `arrange`.
+"""Rearranges a ranking for display: boosts first, then diversity and limits, then pins. The entry point is `rerank`.
 
 Which items may be shown is decided earlier: filters, availability, exclusions and seen items have already been applied,
 and no rule here adds an item that they removed.
@@ -66,7 +66,7 @@ class Rules(NamedTuple):
         return max(POOL, POOL_PER_ITEM * wanted) if self.diversity or self.limits else wanted + len(self.pins)
 
 
-class Arranged(NamedTuple):
+class Reranked(NamedTuple):
     """Item columns, their model scores, and for each item the rules that put it at its position."""
 
     items: Items
@@ -86,9 +86,9 @@ class Candidates(NamedTuple):
     rest: Callable[[], tuple[Items, Scores]]
 
 
-def arrange(
+def rerank(
     found: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
-) -> Arranged:
+) -> Reranked:
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
     ordered = _ordered(found, rules.boosts, rules.pool(wanted))
     chosen, early = _diverse(ordered, rules, wanted, similar)
@@ -258,7 +258,7 @@ def _relevance(values: Scores) -> Scores:
 
 def _insert_pins(
     rows: list[tuple[int, float, tuple[str, ...]]], pins: Sequence[Pin], pinned: Scores, wanted: int
-) -> Arranged:
+) -> Reranked:
     """Insert each pin at its position. One beyond the whole ranking goes to its end, if `rows` reach that far."""
     ends = len(rows) < wanted
     for number in sorted(range(len(pins)), key=lambda number: pins[number].position):
@@ -266,7 +266,7 @@ def _insert_pins(
         if pin.position <= len(rows) or ends:
             rows.insert(pin.position, (pin.column, float(pinned[number]), ("pinned",)))
     rows = rows[:wanted]
-    return Arranged(
+    return Reranked(
         np.array([row[0] for row in rows], dtype=np.int32),
         np.array([row[1] for row in rows], dtype=np.float64),
         tuple(row[2] for row in rows),

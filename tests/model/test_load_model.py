@@ -9,7 +9,7 @@ import structlog
 from svc.errors import PayloadInvalid, VersionSkew
 from svc.model.codec import encode
 from svc.model.history import History
-from svc.model.opening import open_model
+from svc.model.load_model import load_model
 from tests.families import family
 from tests.serving.artifacts import header
 
@@ -21,7 +21,7 @@ def payload(value: object) -> memoryview:
 def test_an_opened_model_answers() -> None:
     """Ready and rehearsed, over the bytes that it was given."""
     model = family("neighbours")
-    opened = open_model(header(), payload(model), name="a", allow_skew=False)
+    opened = load_model(header(), payload(model), name="a", allow_skew=False)
     query = model.prepare_recommend(user_id="u3", user_features=None, limit=5).query
     assert opened.rank([query])[0].items.tolist() == model.rank([query])[0].items.tolist()
 
@@ -30,16 +30,16 @@ def test_a_payload_that_is_no_model_is_refused() -> None:
     """Whatever else the allow-list lets it hold."""
     history = History(np.array([0, 0], dtype=np.int64), np.empty(0, dtype=np.int32))
     with pytest.raises(PayloadInvalid, match="holds History, not a model"):
-        open_model(header(), payload(history), name="a", allow_skew=False)
+        load_model(header(), payload(history), name="a", allow_skew=False)
 
 
 def test_an_unverified_version_is_refused_or_said() -> None:
     """Refused before the payload is looked at; with the setting it is an event with both versions."""
     head = header(irspack_version="0.1.0", best_class="IALSRecommender")
     with pytest.raises(VersionSkew):
-        open_model(head, memoryview(b"not decoded"), name="a", allow_skew=False)
+        load_model(head, memoryview(b"not decoded"), name="a", allow_skew=False)
     with structlog.testing.capture_logs() as records:
-        open_model(head, payload(family("SVD")), name="a", allow_skew=True)
+        load_model(head, payload(family("SVD")), name="a", allow_skew=True)
     assert [(record["event"], record["artifact_version"]) for record in records] == [
         ("irspack_version_skew_allowed", "0.1.0")
     ]

@@ -1,4 +1,4 @@
-"""Turns a ranking by score into the one that is shown: `arrange` with the query's rules, then explanations.
+"""Turns a ranking by score into the one that is shown: `rerank` with the query's rules, then explanations.
 
 The order of all steps: history and profile; then filter, availability, include, exclude and seen; then scores; then
 boosts, diversity and limits, pins; and finally the cut at the offset.
@@ -11,18 +11,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.arrange import Candidates, Items, Rules, Similar, arrange
 from svc.model.explain import POPULAR, Because, feature_names, reasons_of
 from svc.model.features import FeatureState
 from svc.model.history import History
 from svc.model.item_sets import ItemSet
 from svc.model.query import Query, Ranking
 from svc.model.recommenders.base import Scorer
+from svc.model.rerank import Candidates, Items, Rules, Similar, rerank
 
 Rank = Callable[[Sequence[Query]], list[Ranking]]
 
 
-def pool_of(query: Query, n_items: int) -> Query:
+def candidate_query(query: Query, n_items: int) -> Query:
     """The query to rank so that the rules of `query` have enough items to choose from: its best items, or all."""
     if query.rules is None:
         return query
@@ -31,8 +31,8 @@ def pool_of(query: Query, n_items: int) -> Query:
     return query._replace(limit=min(n_items, query.rules.pool(query.limit)))
 
 
-def arranged(query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank) -> Ranking:
-    """`ranking`, the answer to `pool_of(query)`, under the rules of `query`. `rank` ranks by score alone."""
+def reranked(query: Query, ranking: Ranking, n_items: int, similar: Callable[[Items], Similar], rank: Rank) -> Ranking:
+    """`ranking`, the answer to `candidate_query(query)`, under the rules of `query`. `rank` ranks by score alone."""
     rules = query.rules
     if rules is None or not len(ranking.items):
         return ranking
@@ -41,9 +41,9 @@ def arranged(query: Query, ranking: Ranking, n_items: int, similar: Callable[[It
         (every,) = rank([query._replace(limit=n_items, unordered=True)])
         return every.items, every.scores
 
-    asked = pool_of(query, n_items).limit
+    asked = candidate_query(query, n_items).limit
     found = Candidates(ranking.items, ranking.scores, asked == n_items or len(ranking.items) < asked, whole)
-    shown = arrange(found, rules, query.limit, similar, _scores_of_pins(query, rules, n_items, rank))
+    shown = rerank(found, rules, query.limit, similar, _scores_of_pins(query, rules, n_items, rank))
     return Ranking(shown.items, shown.scores, ranking.popular, shown.reasons)
 
 

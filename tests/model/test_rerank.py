@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from svc.model.arrange import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, arrange
 from svc.model.filter_fields import LabelField
 from svc.model.item_sets import ItemSet
 from svc.model.model import Model
 from svc.model.query import NO_ITEMS, Interaction, Query, Ranking, Restriction
+from svc.model.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 from tests.serving.artifacts import factor_model
 
@@ -261,7 +261,7 @@ def test_a_pin_leaves_the_scale_of_diversity_alone() -> None:
         return lambda place: similarities[pool[place], pool]
 
     def order(*pins: Pin) -> list[int]:
-        found = arrange(every, Rules(diversity=0.3, pins=pins), 4, similar, scores[:1])
+        found = rerank(every, Rules(diversity=0.3, pins=pins), 4, similar, scores[:1])
         return found.items.tolist()
 
     assert order() == [0, 1, 3, 2]
@@ -354,6 +354,6 @@ def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, mor
     no_limits = LabelField.read("genres", "multi_label", "|", [None] * count, count)
     limits = tuple(Limit(no_limits, limit.most) for limit in more.get("limits", ()))
     rules = Rules(**{**more, "limits": limits, "boosts": (Boost(boosted, 2.0),)})
-    shown = arrange(found, rules, 10, lambda pool: lambda _: np.zeros(len(pool)), np.empty(0))
+    shown = rerank(found, rules, 10, lambda pool: lambda _: np.zeros(len(pool)), np.empty(0))
     assert len(shown.items) == 10
     assert 0 < sum(sorted_counts) < count / 50
