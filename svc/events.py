@@ -190,6 +190,9 @@ SPANS_EXPORT_RESUMED = _event(
 )
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds", "A signal began the drain.")
 SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds", "The drain ended.")
+VARIABLE_UNKNOWN = _event(
+    "variable_unknown", "warning", "variable did_you_mean", "svc reads a variable of almost this name, not this one."
+)
 KEYS_RELOADED = _event(
     "keys_reloaded", "info", "signing_keys api_keys_configured", "After SIGHUP: the key files were read again."
 )
@@ -200,13 +203,13 @@ KEY_POLICIES_LOADED = _event(
     "key_policies_loaded",
     "info",
     "policies unknown_kids",
-    "SVC_API_KEY_POLICIES was read, at start or because it changed; unknown_kids names entries without an API key.",
+    "SVC_API_KEY_POLICIES was read, at start or when it changed.",
+)
+KEY_POLICIES_WITHOUT_KEY = _event(
+    "key_policies_without_key", "warning", "unknown_kids", "Policies for kids that no API key has: misspelt, or gone."
 )
 KEY_POLICIES_FAILED = _event(
-    "key_policies_failed",
-    "error",
-    "error",
-    "SVC_API_KEY_POLICIES changed and cannot be used; the policies before stay.",
+    "key_policies_failed", "error", "error", "SVC_API_KEY_POLICIES changed and cannot be used; those before stay."
 )
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes", "Repeated while an unsafe mode is on.")
 

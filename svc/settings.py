@@ -7,6 +7,7 @@ out of bounds is clamped.
 
 from __future__ import annotations
 
+import difflib
 import math
 import os
 import re
@@ -344,3 +345,15 @@ class Settings:
 def variables() -> list[tuple[str, Any, Variable]]:
     """(field name, default, variable) of every setting, in order; for the reference page."""
     return [(item.name, item.default, item.metadata["variable"]) for item in fields(Settings)]
+
+
+_MISSPELT_FROM = 0.85
+"""Likeness from which a name is taken for a misspelt one: clusters set SVC_PORT_8080_TCP for a service called svc."""
+
+
+def misspelt_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Variables with svc's prefix that are almost those of settings, each with the one that was probably meant."""
+    names = [item.metadata["variable"].env for item in fields(Settings)]
+    strangers = sorted(name for name in environ if name.startswith("SVC_") and name not in names)
+    near = ((name, difflib.get_close_matches(name, names, n=1, cutoff=_MISSPELT_FROM)) for name in strangers)
+    return [(name, meant[0]) for name, meant in near if meant]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from svc.errors import ConfigError
-from svc.settings import GIB, MIB, Settings, variables
+from svc.settings import GIB, MIB, Settings, misspelt_variables, variables
 
 
 def test_an_empty_environment_gives_the_specified_defaults() -> None:
@@ -115,3 +115,10 @@ def test_every_setting_has_one_variable_and_a_help_line() -> None:
     names = [variable.env for _, _, variable in variables()]
     assert len(set(names)) == len(names)
     assert all(variable.help.endswith(".") for _, _, variable in variables())
+
+
+def test_a_misspelt_variable_is_told_with_the_one_that_was_meant() -> None:
+    """Names that a cluster makes, and those of recipes and clients, are no mistakes."""
+    others = ("SVC_PORT_8080_TCP", "SVC_SERVICE_HOST", "SVC_RECIPE_DSN", "SVC_CLIENT_KEY", "SVC_PORT", "PATH")
+    environ = dict.fromkeys(("SVC_SIGNING_KEY", "SVC_API_KEY", *others), "x")
+    assert misspelt_variables(environ) == [("SVC_API_KEY", "SVC_API_KEYS"), ("SVC_SIGNING_KEY", "SVC_SIGNING_KEYS")]

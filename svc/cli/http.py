@@ -37,13 +37,15 @@ def get_json(url: str, path: str, key: str | None, *, accept: Collection[int] = 
     headers = {"X-API-Key": key} if key else {}
     try:
         answer = httpx.get(base_url(url) + path, headers=headers, timeout=TIMEOUT_S)
-        body = answer.json()
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise ServerUnreachable(not_answering(url, error)) from None
+    if answer.status_code == 401:
+        way_out = "it does not know the key that was given" if key else "set SVC_CLIENT_KEY or give --client-key"
+        raise ServerUnreachable(f"{url} asks for an API key (401 Unauthorized): {way_out}")
+    try:
+        body = answer.json()
     except ValueError:
         raise ServerUnreachable(f"{url}{path} answers {answer.status_code}, not JSON: is it svc?") from None
-    if answer.status_code == 401:
-        raise ServerUnreachable(f"{url} asks for an API key: set SVC_CLIENT_KEY or give --client-key")
     if answer.status_code not in accept or not isinstance(body, dict):
         raise ServerUnreachable(f"{url}{path} answers {answer.status_code}: is it an svc server?")
     return body

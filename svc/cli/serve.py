@@ -45,8 +45,8 @@ def command(
 ) -> int:
     import os
 
-    from svc import logs
-    from svc.settings import Settings
+    from svc import events, logs
+    from svc.settings import Settings, misspelt_variables
 
     settings = Settings.from_env()
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
@@ -55,6 +55,8 @@ def command(
     if not recipes.is_dir():
         raise UsageError(f"--recipes: {recipes} is not a folder")
     logs.configure(settings)
+    for variable, meant in misspelt_variables(os.environ):
+        logs.emit(events.VARIABLE_UNKNOWN, variable=variable, did_you_mean=meant)
 
     from svc.recipe.variables import recipe_variables
     from svc.serving.run import ServeOptions, serve

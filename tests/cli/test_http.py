@@ -18,7 +18,9 @@ def test_a_missing_key_is_told_with_the_way_to_give_it(
     """And with the key it works."""
     monkeypatch.setattr(answers, "key", "secret-of-the-client")
     assert run(["status", url]) == 1
-    assert "SVC_CLIENT_KEY" in capsys.readouterr().err
+    assert "asks for an API key (401 Unauthorized): set SVC_CLIENT_KEY" in capsys.readouterr().err
+    assert run(["status", url, "--client-key", "another"]) == 1
+    assert "(401 Unauthorized): it does not know the key that was given" in capsys.readouterr().err
     monkeypatch.setenv("SVC_CLIENT_KEY", "secret-of-the-client")
     assert run(["status", url]) == 5
 

@@ -56,6 +56,8 @@ class PolicyFile:
         known = self._kids()
         unknown = sorted(kid for kid in found if kid not in known)
         logs.emit(events.KEY_POLICIES_LOADED, policies=len(found), unknown_kids=unknown)
+        if unknown:
+            logs.emit(events.KEY_POLICIES_WITHOUT_KEY, unknown_kids=unknown)
 
     def _look_again(self) -> tuple[Marker, Found] | None:
         return None if self._marker == self._mark() else self._look()

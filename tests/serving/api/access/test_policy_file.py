@@ -71,6 +71,7 @@ async def test_a_change_is_followed_and_what_is_broken_changes_nothing(tmp_path:
     assert seen == [(True, False), (False, True), (False, True), (False, True), (True, True)]
     assert [(line["event"], line.get("unknown_kids")) for line in logs] == [
         ("key_policies_loaded", ["shp"]),
+        ("key_policies_without_key", ["shp"]),
         ("key_policies_loaded", []),
         ("key_policies_failed", None),
         ("key_policies_failed", None),
