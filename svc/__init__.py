@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__version__ = "2.1.1"
+__version__ = "2.1.2"
 DISTRIBUTION = "svc-recommender"
 """The name to install by. Package and command are `svc`, but on the package index that name is another project's."""
 
