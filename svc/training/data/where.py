@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -86,7 +87,7 @@ def _all(parts: list[Flags]) -> Flags:
     return functools.reduce(operator.and_, parts)
 
 
-class _Column:
+class _Column(ABC):
     """The values of one column: each distinct one is looked at once. `exists` is (n,), False where it is missing."""
 
     exists: Flags
@@ -108,12 +109,12 @@ class _Column:
         satisfied: Flags = np.logical_and(self.exists, self._compare(name, operand))
         return satisfied
 
-    def _compare(self, name: str, operand: Any) -> Flags:
-        raise NotImplementedError
+    @abstractmethod
+    def _compare(self, name: str, operand: Any) -> Flags: ...
 
+    @abstractmethod
     def check(self) -> None:
         """Raise RowFilterMismatch for the first value that cannot be compared."""
-        raise NotImplementedError
 
     def _refuse_first(self, odd: Flags, why: str) -> None:
         if odd.any():
