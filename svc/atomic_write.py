@@ -43,7 +43,7 @@ def write_file(
     `base` begins the temporary name. Without a `mode` the umask decides who may read the file. A `durable` file
     survives a power failure once this returns. Raises what `write` raises, and OSError; the old file is then intact.
     """
-    temporary, descriptor = _create(folder, base)
+    temporary, descriptor = _create(folder, base, 0o666 if mode is None else mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             result = write(file)
@@ -70,11 +70,14 @@ def remove_leftovers(folder: Path, base: str) -> None:
                 _remove_if_unlocked(path)
 
 
-def _create(folder: Path, base: str) -> tuple[Path, int]:
-    """A new empty file and its descriptor, locked by this process for as long as the descriptor is open."""
+def _create(folder: Path, base: str, mode: int) -> tuple[Path, int]:
+    """A new empty file and its descriptor, locked by this process for as long as the descriptor is open.
+
+    It is never more open than `mode`, also while it is written.
+    """
     while True:
         path = folder / f".{base[:LONGEST_BASE]}.{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         with suppress(OSError):  # a file system without locks: then nobody cleans up here either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:

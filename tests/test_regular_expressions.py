@@ -27,7 +27,7 @@ import svc
 SVC = Path(svc.__file__).parent
 USES = ("compile", "search", "match", "fullmatch", "split", "findall", "finditer", "sub", "subn")
 MADE_AT_RUN_TIME = {
-    "svc.artifact.store_local": [r"\.movies\.svc\.[0-9a-f]{16}\.tmp"],
+    "svc.atomic_write": [r"\.movies\.svc\.[0-9a-f]{16}\.tmp"],
     "svc.artifact.store": [r"movies\.[0-9a-f]{8}\.svc"],
     "svc.export.merge": [r"recs\.\d+-of-(\d+)\.parquet\.manifest\.json"],
     "svc.serving.api.access.key_policies": [r"\A(?:(?s:(?>.*?a)(?>.*?b).*)\Z)"],

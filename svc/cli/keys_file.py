@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import stat
-import tempfile
 from pathlib import Path
 
+from svc.atomic_write import replace_file
 from svc.errors import ConfigError, UsageError
 
 _LINE = re.compile(r"[A-Z][A-Z0-9_]*=\S*")
@@ -22,7 +21,7 @@ def add_entry(path: Path, variable: str, entry: str) -> None:
     try:
         lines = _lines(path)
         _add(lines, variable, entry, path)
-        _replace(path.resolve(), "".join(f"{line}\n" for line in lines))
+        replace_file(path.resolve(), "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
     except OSError as error:
         raise ConfigError(f"--write: {path} cannot be written: {error.strerror}") from None
 
@@ -55,17 +54,3 @@ def _add(lines: list[str], variable: str, entry: str, path: Path) -> None:
             lines[index] = f"{variable}={listed},{entry}" if listed else f"{variable}={entry}"
             return
     lines.append(f"{variable}={entry}")
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write the whole file beside its place and move it there, so that an interrupt loses no key."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by its owner only
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(descriptor)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

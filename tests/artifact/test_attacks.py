@@ -37,7 +37,7 @@ from svc.errors import (
     UnknownKid,
     UnsupportedFormat,
 )
-from svc.model import codec, opening
+from svc.model import codec, load_model
 from svc.model.history import History
 from svc.model.model import Model
 from svc.model.recommenders.popularity import PopularityScorer
@@ -148,7 +148,7 @@ def refused(recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
     def decoded(_: memoryview) -> None:
         raise AssertionError("a payload was decoded although its signature does not hold")
 
-    monkeypatch.setattr(opening, "decode", decoded)
+    monkeypatch.setattr(load_model, "decode", decoded)
     yield functools.partial(refusal, recipe)
 
 
@@ -329,7 +329,7 @@ def test_a_server_with_public_keys_alone_takes_no_other_signature(
     recipe: LoadedRecipe, monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
 ) -> None:
     """Not an HMAC, whatever its key: what verifies here is known to everybody."""
-    monkeypatch.setattr(opening, "decode", lambda _: pytest.fail("a payload was decoded"))
+    monkeypatch.setattr(load_model, "decode", lambda _: pytest.fail("a payload was decoded"))
     with pytest.raises(LoadFailed) as caught:
         Loader(SETTINGS, PUBLIC, {}).load(recipe, Store(Bytes(data), "a.svc"))
     assert isinstance(caught.value.error, UnknownKid | SignatureMismatch)

@@ -49,7 +49,7 @@ def test_a_crowd_is_refused_in_part_and_single_requests_are_answered(tmp_path: P
     env = {"SVC_MAX_QUEUE_SECONDS": str(LIMIT_S), "SVC_LOG_LEVEL": "info", "SVC_ACCESS_LOG": "errors"}
     with Server(home, env=env) as server:
         assert server.recommend("a").status_code == 200
-        with Crowd(server, size=256, limit=200) as crowd:
+        with Crowd(server, size=64, limit=200) as crowd:
             until(lambda: {200, 503} <= set(crowd.statuses[-500:]), lambda: str(crowd.statuses))
             assert [server.health()[0] for _ in range(20)] == [200] * 20
             singles = [server.recommend("a", f"u{user}").status_code for user in range(20)]

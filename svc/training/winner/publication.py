@@ -52,7 +52,12 @@ def publish(
         signature = settings.artifact_signature
         return layout.write(out, kid=kid, key=key, header=head, payload=payload, signature=signature)
 
-    done = _publish(loaded, head, write, keys, settings, move=move)
+    try:
+        done = _publish(loaded, head, write, keys, settings, move=move)
+    finally:
+        # The library of a store may keep this frame alive in a reference cycle. CPython 3.11 can crash when its garbage
+        # collector meets views of exported buffers there, as it does at the end of the process at the latest.
+        payload.clear()
     pointer = {} if done.pointer is None else {"pointer": done.pointer}
     logs.emit(
         events.ARTIFACT_WRITTEN,

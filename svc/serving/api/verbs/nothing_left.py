@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import and_
-from typing import Any
+from typing import Any, cast
 
 from svc.errors import NoCandidates
 from svc.model.filter_fields import FilterFields, LabelField, NumberField
@@ -29,7 +29,10 @@ def _reasons(tree: Any, filters: FilterFields) -> Iterator[str]:
             yield from _reasons(part, filters)
     elif key != "not":
         field = filters.fields[key]
-        yield from _labels(key, value, field) if isinstance(field, LabelField) else _range(key, value, field)
+        if field.kind == NumberField.kind:
+            yield from _range(key, value, field)
+        else:
+            yield from _labels(key, value, cast(LabelField, field))
 
 
 def _labels(name: str, operators: Mapping[str, Any], field: LabelField) -> Iterator[str]:
