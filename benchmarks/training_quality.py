@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from irspack import Evaluator
+from irspack import Evaluator as IrspackEvaluator
 from irspack import recommenders as irspack_recommenders
 from scipy import sparse
 
@@ -38,7 +38,7 @@ from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
-from svc.training.evaluation.evaluator import Evaluation, scorer_of
+from svc.training.evaluation.evaluator import Evaluator, scorer_of
 from svc.training.progress import NullProgress
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
@@ -118,7 +118,7 @@ def run_svc(folder: Path, options: argparse.Namespace) -> tuple[prepare.Task, Se
 
 
 def run_irspack(task: prepare.Task, name: str, n_trials: int) -> tuple[float, float]:
-    evaluator = Evaluator(task.split.heldout, offset=task.split.val_offset, cutoff=CUTOFF, target_metric="ndcg")
+    evaluator = IrspackEvaluator(task.split.heldout, offset=task.split.val_offset, cutoff=CUTOFF, target_metric="ndcg")
     cls = getattr(irspack_recommenders, name)
     begin = time.monotonic()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
@@ -147,13 +147,13 @@ def held_out(task: prepare.Task, options: argparse.Namespace) -> sparse.csr_matr
 def public_split(task: prepare.Task, result: SearchResult, options: argparse.Namespace) -> Iterator[str]:
     """A line for the best of each algorithm: trained on the whole training file, scored on the test file."""
     test, matrix = held_out(task, options), task.data.interactions.matrix()
-    judge = Evaluation(test, offset=0, cutoff=CUTOFF, seed=SEED)
-    truths = [set(test.indices[test.indptr[row] : test.indptr[row + 1]].tolist()) for row in judge.judged]
+    evaluator = Evaluator(test, offset=0, cutoff=CUTOFF, seed=SEED)
+    truths = [set(test.indices[test.indptr[row] : test.indptr[row + 1]].tolist()) for row in evaluator.evaluated_users]
     gains = 1 / np.log2(np.arange(2, CUTOFF + 2))
     for name, trial in result.best_per_algorithm.items():
         trained = refit_winner(task.builder, trial, matrix, {})
         recall, ndcg = [], []
-        for ranking, truth in zip(judge.rankings(scorer_of(trained), matrix), truths, strict=True):
+        for ranking, truth in zip(evaluator.rankings(scorer_of(trained), matrix), truths, strict=True):
             hits = np.array([item in truth for item in ranking], dtype=np.float64)
             recall.append(hits.sum() / len(truth))
             ndcg.append(hits @ gains[: len(hits)] / gains[: len(truth)].sum())

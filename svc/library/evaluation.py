@@ -109,18 +109,18 @@ def evaluate(
     """
     _check(interactions, metrics, (user_column, item_column), cutoff, confidence)
     recommender = artifact if isinstance(artifact, Recommender) else load(artifact)
-    judged = _judge(recommender.model, interactions[user_column], interactions[item_column])
-    rankings = _rankings(recommender.model, judged.rows, cutoff)
-    scores = breakdown(rankings, judged.truth, judged.known, metrics=metrics, seed=seed, confidence=confidence)
+    aligned = _align(recommender.model, interactions[user_column], interactions[item_column])
+    rankings = _rankings(recommender.model, aligned.rows, cutoff)
+    scores = breakdown(rankings, aligned.truth, aligned.known, metrics=metrics, seed=seed, confidence=confidence)
     return Evaluation(
         scores=pd.DataFrame(as_rows(scores)),
         cutoff=cutoff,
-        n_users=len(judged.rows),
-        n_unknown_users=judged.n_unknown_users,
-        n_unknown_items=judged.n_unknown_items,
-        n_seen=judged.n_seen,
-        popularity_chosen=mean_popularity(judged.truth.indices, judged.known.popularity),
-        popularity_trained=mean_popularity(recommender.model.history.columns, judged.known.popularity),
+        n_users=len(aligned.rows),
+        n_unknown_users=aligned.n_unknown_users,
+        n_unknown_items=aligned.n_unknown_items,
+        n_seen=aligned.n_seen,
+        popularity_chosen=mean_popularity(aligned.truth.indices, aligned.known.popularity),
+        popularity_trained=mean_popularity(recommender.model.history.columns, aligned.known.popularity),
     )
 
 
@@ -143,7 +143,7 @@ def _check(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Judged:
+class _Aligned:
     """`rows` are the users who are judged; row r of `truth` holds what `rows[r]` chose, unknown items behind all
     others."""
 
@@ -155,7 +155,7 @@ class _Judged:
     n_seen: int
 
 
-def _judge(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> _Judged:
+def _align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> _Aligned:
     """Line the interactions up with the model. Raises TrainingError where nothing is left."""
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
     seen = _is_seen(model, pairs)
@@ -165,7 +165,7 @@ def _judge(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> _Judge
         raise TrainingError("no user can be judged: none of the interactions is a new one of a user that training saw")
     shape = (len(rows), model.n_items + n_strange)
     lengths = np.diff(model.history.offsets)
-    return _Judged(
+    return _Aligned(
         rows=rows.astype(np.int32),
         truth=sparse.csr_matrix((np.ones(len(fresh), np.float32), (places, fresh[:, 1])), shape=shape),
         known=Known(lengths[rows], np.bincount(model.history.columns, minlength=model.n_items), model.n_users),

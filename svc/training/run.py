@@ -32,7 +32,7 @@ from svc.training.winner.publication import Publication, publish
 
 if TYPE_CHECKING:
     from svc.recipe.promotion_schema import Promotion
-    from svc.training.winner.confidence import Certainty
+    from svc.training.winner.confidence import Confidence
     from svc.training.winner.refit import FinalModel
 
 INTERNAL_ERROR = "internal_error"
@@ -229,17 +229,17 @@ class _Run:
         return TrainResult(0)
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
-        from svc.training.winner.confidence import measure_certainty
+        from svc.training.winner.confidence import measure_confidence
 
         task = self._task(keys)
         result = self._search(task, location)
         self.progress.phase("measuring the winner")
-        certainty = measure_certainty(task, result)
-        variety = self._variety(task, result, certainty)
+        confidence = measure_confidence(task, result)
+        diversity = self._diversity(task, result, confidence)
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
-        certainty = replace(certainty, trained=None, winner=certainty.winner if self._rules else None)
+        confidence = replace(confidence, trained=None, winner=confidence.winner if self._rules else None)
         self.progress.phase("training the final model")
-        final = self._final_model(task, result, certainty)
+        final = self._final_model(task, result, confidence)
         matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
         facts = Facts(
@@ -253,8 +253,8 @@ class _Run:
             algorithms=self.loaded.recipe.training.algorithms,
             n_trials=task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
-            certainty=certainty,
-            variety=variety,
+            confidence=confidence,
+            diversity=diversity,
             cold_start=cold_start,
             features_active=final.aware is not None,
             parts=final.parts,
@@ -262,7 +262,7 @@ class _Run:
         head = header(self.loaded, facts) | fresh_fields(
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
-        promotion = self._decide(task, certainty, keys)  # last, so that it is about the model that is live by then
+        promotion = self._decide(task, confidence, keys)  # last, so that it is about the model that is live by then
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self._earlier(keys)
         self.progress.phase("writing the artifact")
@@ -279,34 +279,34 @@ class _Run:
         rules = self.loaded.recipe.promotion
         return None if rules is None or rules.mode == "off" else rules
 
-    def _decide(self, task: prepare.Task, certainty: Certainty, keys: signing.SigningKeys) -> dict[str, Any] | None:
+    def _decide(self, task: prepare.Task, confidence: Confidence, keys: signing.SigningKeys) -> dict[str, Any] | None:
         if self._rules is None:
             return None
         from svc.training.promotion.compare import Candidate, decide
 
         self.progress.phase("comparing with the live model")
-        candidate = None if certainty.winner is None else Candidate(certainty.winner, certainty.choice)
+        candidate = None if confidence.winner is None else Candidate(confidence.winner, confidence.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _variety(self, task: prepare.Task, result: SearchResult, certainty: Certainty) -> Mapping[str, Any] | None:
+    def _diversity(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> Mapping[str, Any] | None:
         """What diversity costs the winner, for the report; None where none is written or the recipe leaves it out."""
         if self.options.report is None or not self.loaded.recipe.training.report_diversity:
             return None
-        if certainty.winner is None:
+        if confidence.winner is None:
             return None
-        from svc.training.winner.diversity import Winner, measure_variety
+        from svc.training.winner.diversity import Winner, measure_diversity
         from svc.training.winner.export import to_scorer
 
         self.progress.phase("measuring diversity")
-        served = to_scorer(certainty.trained, result.best.algorithm)
+        served = to_scorer(confidence.trained, result.best.algorithm)
         served.ready()
-        winner, seed = Winner(certainty.winner, served), self.loaded.recipe.training.split.seed
-        return measure_variety(winner, task.objective.judge.full, task.objective.seen, seed=seed)
+        winner, seed = Winner(confidence.winner, served), self.loaded.recipe.training.split.seed
+        return measure_diversity(winner, task.objective.evaluators.full, task.objective.seen, seed=seed)
 
-    def _final_model(self, task: prepare.Task, result: SearchResult, certainty: Certainty) -> FinalModel:
+    def _final_model(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> FinalModel:
         from svc.training.winner.refit import train_final
 
-        exact = certainty.evaluation.get("exact_users", {})
+        exact = confidence.evaluation.get("exact_users", {})
         return train_final(task, result, exact_users=exact.get("served", False))
 
     def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas
 
 SAMPLED_ROWS = 1000
-Judge = Callable[["pandas.DataFrame"], list[str]]
+FrameCheck = Callable[["pandas.DataFrame"], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
-        judge = partial(_judged, loaded.recipe) if name == "source" else None
-        yield from _check(name, partial(_look, spec, context, judge))
+        check_frame = partial(_row_warnings, loaded.recipe) if name == "source" else None
+        yield from _check(name, partial(_look, spec, context, check_frame))
 
 
 def _check(name: str, look: Callable[[], Iterable[str]]) -> Iterator[Check]:
@@ -108,7 +108,7 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
     return found
 
 
-def _judged(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
+def _row_warnings(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
     """What `cleansing.where` keeps of the first rows, and warnings about them. Raises what a training would."""
     schema, with_times = recipe.schema_, uses_time(recipe)
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where)
@@ -137,15 +137,15 @@ def _kept(n_kept: int, n_read: int) -> str:
     return f"{'' if n_kept or not n_read else 'warning: '}cleansing.where keeps {n_kept} of the first {n_read} rows"
 
 
-def _look(spec: SourceSpec, context: SourceContext, judge: Judge | None) -> Iterator[str]:
-    """The lines of the source's probe, then those of `judge` about its first rows, if the source can show them."""
+def _look(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:
+    """The lines of the source's probe, then those of `check_frame` about its first rows, where the source shows any."""
     source = build_source(spec, context)
-    if judge is None:
+    if check_frame is None:
         yield from _probe(source)
         return
     frame = yield from _probe_and_sample(source)
     if frame is not None:
-        yield from judge(frame)
+        yield from check_frame(frame)
 
 
 def _probe(source: DataSource) -> list[str]:

@@ -89,7 +89,7 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
     """Two models at once would be the most memory that a training over large data takes."""
     measured: list[weakref.ref[Any]] = []
     gone: list[bool] = []
-    measure, train_last = confidence.measure_certainty, refit.train_final
+    measure, train_last = confidence.measure_confidence, refit.train_final
 
     def watched(*arguments: Any) -> Any:
         found = measure(*arguments)
@@ -101,7 +101,7 @@ def test_the_measured_model_is_gone_when_the_final_one_is_trained(
         gone.append(measured[0]() is None)
         return train_last(*arguments, **options)
 
-    monkeypatch.setattr(confidence, "measure_certainty", watched)
+    monkeypatch.setattr(confidence, "measure_confidence", watched)
     monkeypatch.setattr(refit, "train_final", last_of_all)
     assert run(make_recipe()).exit_code == 0
     assert gone == [True]

@@ -64,19 +64,19 @@ def breakdown(
     Columns of `truth` beyond the known items are choices that no ranking can hold. Users without a choice in a part
     of the items count for nothing there.
     """
-    judge = _Judge(rankings, metrics, seed, confidence)
-    scores = judge.means(truth, "all", "all")
+    measure = _Breakdown(rankings, metrics, seed, confidence)
+    scores = measure.means(truth, "all", "all")
     for name, rows in zip(ACTIVITY, _activity_parts(known.history), strict=True):
-        scores += judge.means(truth, "activity", name, rows)
+        scores += measure.means(truth, "activity", name, rows)
     parts = _popularity_parts(known.popularity)
     for number, name in enumerate(POPULARITY):
         inside = np.zeros(truth.shape[1], dtype=bool)
         inside[: len(parts)] = parts == number
-        scores += judge.means(_only(truth, inside), "popularity", name)
-    return [*scores, *_variety(rankings, known, seed, confidence)]
+        scores += measure.means(_only(truth, inside), "popularity", name)
+    return [*scores, *_diversity(rankings, known, seed, confidence)]
 
 
-class _Judge:
+class _Breakdown:
     """Means of per-user scores over some users, each with its interval."""
 
     def __init__(self, rankings: Sequence[Sequence[int]], metrics: Sequence[str], seed: int, confidence: float) -> None:
@@ -138,7 +138,7 @@ def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_mat
     return kept
 
 
-def _variety(rankings: Sequence[Sequence[int]], known: Known, seed: int, confidence: float) -> list[Score]:
+def _diversity(rankings: Sequence[Sequence[int]], known: Known, seed: int, confidence: float) -> list[Score]:
     """Coverage: the share of items that anybody is shown. Novelty: how unpopular the recommended items are.
 
     Novelty is the mean of −log2 of the share of users who have the item, over each user's ranking: 1 for an item that

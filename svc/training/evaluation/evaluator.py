@@ -32,7 +32,7 @@ Scorer = Callable[[Rows], Scores]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class Evaluation:
     """All METRICS of `rankings`; row u of `truth` has what the user of ranking u chose."""
 
     metrics: dict[str, float]
@@ -40,12 +40,12 @@ class Judged:
     truth: sparse.csr_matrix
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
-        """(judged,) scores of each judged user, whose mean `metrics` has."""
+        """(evaluated users,) scores of each evaluated user, whose mean `metrics` has."""
         return user_scores(self.rankings, self.truth)[metric]
 
 
-class Evaluation:
-    """Judges the rankings of validation users by their held-out items.
+class Evaluator:
+    """Evaluates the rankings of validation users by their held-out items.
 
     `heldout` is (v, items), one row for each validation user, and row r of it belongs to row `offset + r` of the
     training matrix. Users without held-out items count for nothing. Ties in scores are broken by a random order of
@@ -62,7 +62,7 @@ class Evaluation:
         self.cutoff = cutoff
         self._ties = TieOrder(heldout.shape[0], heldout.shape[1], seed)
 
-    def sample(self, n_users: int, seed: int) -> Evaluation:
+    def sample(self, n_users: int, seed: int) -> Evaluator:
         """At most `n_users` of the validation users; the same ones for the same seed."""
         with_items = np.flatnonzero(np.diff(self.heldout.indptr))
         if len(with_items) <= n_users:
@@ -74,7 +74,7 @@ class Evaluation:
         sampled.eliminate_zeros()
         return self.of(sampled)
 
-    def of(self, heldout: sparse.csr_matrix) -> Evaluation:
+    def of(self, heldout: sparse.csr_matrix) -> Evaluator:
         """The same judgement by other held-out items, with the rows and columns of these."""
         other = copy.copy(self)
         other.heldout = self._counted(heldout)
@@ -90,19 +90,19 @@ class Evaluation:
         return counted
 
     @property
-    def judged(self) -> NDArray[np.int64]:
+    def evaluated_users(self) -> NDArray[np.int64]:
         """(j,) rows of `heldout` that hold anything, ascending: the users whom scores are about."""
         self.heldout.eliminate_zeros()
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
-    def judge(self, scorer: Scorer, seen: sparse.csr_matrix) -> Judged:
+    def evaluate(self, scorer: Scorer, seen: sparse.csr_matrix) -> Evaluation:
         """Rank once, and return rankings and metrics. `seen` is the training matrix; its items are not recommended."""
         rankings = self.rankings(scorer, seen)
-        return Judged(self._metrics(rankings), rankings, self.heldout[self.judged])
+        return Evaluation(self._metrics(rankings), rankings, self.heldout[self.evaluated_users])
 
     def scores_of_users(self, scorer: Scorer, seen: sparse.csr_matrix, metric: str) -> NDArray[np.float64]:
-        """(judged,) scores by one of PER_USER alone, which costs less than all METRICS."""
-        return user_scores(self.rankings(scorer, seen), self.heldout[self.judged])[metric]
+        """(evaluated users,) scores by one of PER_USER alone, which costs less than all METRICS."""
+        return user_scores(self.rankings(scorer, seen), self.heldout[self.evaluated_users])[metric]
 
     def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
         """All METRICS at the cutoff."""
@@ -114,7 +114,7 @@ class Evaluation:
         """Metrics that are means over users, at each of `cutoffs`, from one ranking as long as the longest."""
         longest = copy.copy(self)
         longest.cutoff = max(cutoffs)
-        rankings, truth = longest.rankings(scorer, seen), self.heldout[self.judged]
+        rankings, truth = longest.rankings(scorer, seen), self.heldout[self.evaluated_users]
         return {
             cutoff: {
                 name: round(float(scores.mean()), _SCORE_DIGITS)
@@ -125,31 +125,31 @@ class Evaluation:
 
     def _metrics(self, rankings: list[list[int]]) -> dict[str, float]:
         indptr, indices = self.heldout.indptr, self.heldout.indices
-        truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in self.judged]
+        truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in self.evaluated_users]
         n_items = self.heldout.shape[1]
         found = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
         found["catalog_coverage"] = found["appeared_item"] / n_items
-        scores = user_scores(rankings, self.heldout[self.judged])
+        scores = user_scores(rankings, self.heldout[self.evaluated_users])
         found.update({name: values.mean() for name, values in scores.items() if len(values)})
         return {name: round(float(found[name]), _SCORE_DIGITS) for name in METRICS}
 
     def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:
-        """The best items of each judged user, best first; fewer than the cutoff where fewer are unseen."""
+        """The best items of each evaluated user, best first; fewer than the cutoff where fewer are unseen."""
         return [ranking for _, best in self._ranked(scorer, seen, self.cutoff) for ranking in best]
 
     def pools(
         self, scorer: Scorer, seen: sparse.csr_matrix, size: int
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
-        """For each judged user the columns of the `size` best items, best first, and their scores."""
+        """For each evaluated user the columns of the `size` best items, best first, and their scores."""
         for scores, best in self._ranked(scorer, seen, size):
             for row, ranking in zip(scores, best, strict=True):
                 yield np.array(ranking, dtype=np.int32), row[ranking].astype(np.float64)
 
     def _ranked(self, scorer: Scorer, seen: sparse.csr_matrix, size: int) -> Iterator[tuple[Scores, list[list[int]]]]:
-        """Judged users by blocks: their scores of all items, and their `size` best items."""
-        judged, step = self.judged, self._rows_per_block()
-        for begin in range(0, len(judged), step):
-            rows = judged[begin : begin + step]
+        """Evaluated users by blocks: their scores of all items, and their `size` best items."""
+        evaluated, step = self.evaluated_users, self._rows_per_block()
+        for begin in range(0, len(evaluated), step):
+            rows = evaluated[begin : begin + step]
             scores = scorer(self.offset + rows)
             _mask(scores, seen[self.offset + rows])
             yield scores, _best(scores, size, self._ties, rows)

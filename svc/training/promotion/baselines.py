@@ -20,7 +20,7 @@ from svc.settings import Settings
 from svc.training.algorithms.registry import ALGORITHMS, search_space
 from svc.training.data.decay import HALF_LIFE, NO_DECAY
 from svc.training.data.split import global_cutoff
-from svc.training.evaluation.evaluator import Evaluation, Scorer, scorer_of
+from svc.training.evaluation.evaluator import Evaluator, Scorer, scorer_of
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
 from svc.training.promotion.live_scores import IndexMapping, LiveScores
 from svc.training.search.objective import how_many_fit, refit_winner
@@ -41,7 +41,7 @@ class Rival:
     name: str
     scored: Literal["live", "refitted"]
     scorer: Scorer
-    evaluation: Evaluation
+    evaluator: Evaluator
     seen: sparse.csr_matrix
 
 
@@ -49,9 +49,9 @@ class _Unfit(Exception):
     """The live model cannot be trained again; says why."""
 
 
-def heldout(task: Task) -> Evaluation:
+def heldout(task: Task) -> Evaluator:
     """The users who judge: those whom no trial has seen where the split sets some aside, else the validation users."""
-    full = task.objective.judge.full
+    full = task.objective.evaluators.full
     return full if task.split.test is None else full.of(task.split.test)
 
 
@@ -90,15 +90,15 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> Rival | N
     trained = task.data.trained
     mapping = IndexMapping.of(model, task.split, trained.user_ids, trained.item_ids)
     known = mapping.history(model)
-    judge = heldout(task)
-    truth = judge.heldout - judge.heldout.multiply(known[judge.offset :])
-    is_known = (mapping.rows[judge.offset :] >= 0).astype(np.float32)
+    evaluator = heldout(task)
+    truth = evaluator.heldout - evaluator.heldout.multiply(known[evaluator.offset :])
+    is_known = (mapping.rows[evaluator.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
     truth.eliminate_zeros()
     if not truth.nnz:
         return None
     seen = (task.objective.seen + known).tocsr()
-    return Rival(INCUMBENT, "live", LiveScores(model, mapping, seen, judge.cutoff), judge.of(truth), seen)
+    return Rival(INCUMBENT, "live", LiveScores(model, mapping, seen, evaluator.cutoff), evaluator.of(truth), seen)
 
 
 def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:

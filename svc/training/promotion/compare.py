@@ -20,7 +20,7 @@ from svc.errors import TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
 from svc.training.evaluation.choice import Choice
-from svc.training.evaluation.evaluator import Evaluation, Scorer
+from svc.training.evaluation.evaluator import Evaluator, Scorer
 from svc.training.evaluation.intervals import paired_change
 from svc.training.promotion.baselines import Rival, baseline, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
@@ -67,11 +67,13 @@ class Candidate:
     scorer: Scorer
     choice: Choice | None = None
 
-    def choice_by(self, task: Task, judge: Evaluation) -> Choice | None:
-        """The choice by the users whom `judge` judges; None where they are test users, by whom nothing was chosen."""
+    def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
+        """The choice by the users of `evaluator`; None where they are test users, by whom nothing was chosen."""
         if self.choice is None or task.split.test is not None:
             return None
-        return self.choice.of_users(np.flatnonzero(np.isin(task.objective.judge.full.judged, judge.judged)))
+        return self.choice.of_users(
+            np.flatnonzero(np.isin(task.objective.evaluators.full.evaluated_users, evaluator.evaluated_users))
+        )
 
 
 def decide(
@@ -107,12 +109,12 @@ def decide(
 
 
 def compare(task: Task, candidate: Candidate, rival: Rival, confidence: float) -> Comparison:
-    """Judge both by the same users."""
-    mine = rival.evaluation.judge(candidate.scorer, rival.seen)
-    other = rival.evaluation.judge(rival.scorer, rival.seen)
+    """Evaluate both by the same users."""
+    mine = rival.evaluator.evaluate(candidate.scorer, rival.seen)
+    other = rival.evaluator.evaluate(rival.scorer, rival.seen)
     first, second = mine.by_user(task.objective.metric), other.by_user(task.objective.metric)
     seed = task.loaded.recipe.training.seed
-    choice = candidate.choice_by(task, rival.evaluation)
+    choice = candidate.choice_by(task, rival.evaluator)
     change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
     return Comparison(
         name=rival.name,

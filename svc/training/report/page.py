@@ -21,7 +21,7 @@ from svc.atomic_write import replace_file
 from svc.errors import ConfigError
 from svc.model.history import History
 from svc.training.evaluation.intervals import PER_USER
-from svc.training.report.certainty import doubts, headline, lead_told, popularity_told, span
+from svc.training.report.confidence import doubts, headline, lead_told, popularity_told, span
 from svc.training.report.order import order_told, recency_rows, tried
 from svc.training.report.promotion import comparison_rows, decision_told, guardrail_rows
 from svc.training.report.style import STYLE
@@ -75,7 +75,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         _cutoffs(header, earlier),
         _beside(header, earlier, metric),
         _breakdown(header),
-        _variety(header),
+        _diversity(header),
         _order(header, metric),
         _card("How the search went", (search_plot(course, metric) if course else "") + _tuning(header), "wide"),
         _card("Best of each algorithm", _best_table(best, intervals, metric), "wide"),
@@ -182,7 +182,7 @@ def _breakdown(header: Mapping[str, Any]) -> str:
     return _card("By activity of users and popularity of items", _table(["", *PER_USER], rows) + about, "wide")
 
 
-def _variety(header: Mapping[str, Any]) -> str:
+def _diversity(header: Mapping[str, Any]) -> str:
     """How accuracy falls and variety grows with `diversity`, for the winner."""
     from svc.training.report.plots import diversity_plot
 

@@ -22,7 +22,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.recipe.algorithms import BLEND, BLENDED
 from svc.training.algorithms.registry import Params
 from svc.training.data.decay import HALF_LIFE
-from svc.training.evaluation.evaluator import Evaluation, Rows, Scorer, Scores, scorer_of
+from svc.training.evaluation.evaluator import Evaluator, Rows, Scorer, Scores, scorer_of
 from svc.training.search.blended import FACTORS, BlendedRecommender, standardized
 from svc.training.search.fit import Fitted, fit_recency
 from svc.training.search.objective import refit_winner
@@ -64,7 +64,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
         found = parts.recency(weights)
         weights = weights if found == parts.first else parts.weights_at(found)
     number = 1 + max(trial.number for trial in result.trials)
-    record, fitted = parts.judged(weights, number, shared)
+    record, fitted = parts.evaluated(weights, number, shared)
     record = replace(record, seconds=round(time.monotonic() - began, 3))
     logs.emit(events.BLEND_SEARCHED, weights=record.params["weights"], score=record.score, seconds=record.seconds)
     by_user = result.by_user if fitted.by_user is None else {**result.by_user, number: fitted.by_user}
@@ -83,7 +83,7 @@ class _Parts:
         self._objective = task.objective
         self._trials = trials
         self._trained = trained
-        self._sample = self._objective.judge.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
+        self._sample = self._objective.evaluators.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
         order = self._objective.order
         self.values = () if order is None else order.values(BLEND)
         self.first = min(self.values, key=lambda value: abs(value - trials[0].recency), default=0.0)
@@ -101,18 +101,18 @@ class _Parts:
         """The best recency of the blend with these weights."""
         objective = self._objective
         weighing = self._weighing(self._blend(weights, self._record(weights, 0, {})), weights)
-        return choose(weighing, objective.judge.brief, objective.metric, objective.seen, lambda: None).recency
+        return choose(weighing, objective.evaluators.brief, objective.metric, objective.seen, lambda: None).recency
 
-    def judged(self, weights: Weights, number: int, shared: Params) -> tuple[TrialRecord, Fitted]:
+    def evaluated(self, weights: Weights, number: int, shared: Params) -> tuple[TrialRecord, Fitted]:
         """The trial of the blend with these weights and the parameters `shared` by its parts, judged on all users."""
         objective, record = self._objective, self._record(weights, number, shared)
         blend = self._blend(weights, record)
         if self.values:
             weighing = self._weighing(blend, weights)
-            fitted = fit_recency(weighing, objective.judge, objective.seen, lambda: None, lambda _: None)
+            fitted = fit_recency(weighing, objective.evaluators, objective.seen, lambda: None, lambda _: None)
         else:
-            judged = objective.judge.full.judge(blend.get_score, objective.seen)
-            fitted = Fitted(judged.metrics, None, judged.by_user(objective.metric))
+            evaluation = objective.evaluators.full.evaluate(blend.get_score, objective.seen)
+            fitted = Fitted(evaluation.metrics, None, evaluation.by_user(objective.metric))
         score = fitted.metrics[objective.metric]
         return replace(record, score=score, metrics=fitted.metrics, recency=fitted.recency), fitted
 
@@ -182,7 +182,7 @@ class _Search:
     items of each part are kept, and the parts are scored once.
     """
 
-    def __init__(self, sample: Evaluation, scorers: Sequence[Scorer], task: Task) -> None:
+    def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task) -> None:
         self._sample = sample
         self._scorers = scorers
         self._seen = task.objective.seen

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
-from svc.training.evaluation.evaluator import Evaluation, Judged, Scorer, scorer_of
+from svc.training.evaluation.evaluator import Evaluation, Evaluator, Scorer, scorer_of
 from svc.training.search.recency import SAMPLE_USERS, Weighing, choose, is_gain
 from svc.training.search.screening import SCREENING_STEP
 
@@ -25,21 +25,21 @@ of a trial always comes from all of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class Evaluators:
     """How trials are scored: `full` on all validation users, `quick` at first and between epochs.
 
     `brief` compares values of recency, on some of the users of `quick`.
     """
 
-    full: Evaluation
-    quick: Evaluation
-    brief: Evaluation
+    full: Evaluator
+    quick: Evaluator
+    brief: Evaluator
     metric: str
 
     @classmethod
-    def of(cls, evaluation: Evaluation, metric: str, seed: int) -> Judge:
-        quick, brief = evaluation.sample(QUICK_USERS, seed), evaluation.sample(SAMPLE_USERS, seed)
-        return cls(evaluation, quick, brief, metric)
+    def of(cls, evaluator: Evaluator, metric: str, seed: int) -> Evaluators:
+        quick, brief = evaluator.sample(QUICK_USERS, seed), evaluator.sample(SAMPLE_USERS, seed)
+        return cls(evaluator, quick, brief, metric)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Stop(Exception):
 def fit(
     recommender: Any,
     epochs: Epochs | None,
-    judge: Judge,
+    evaluators: Evaluators,
     *,
     seen: sparse.csr_matrix,
     check: Callable[[], None],
@@ -75,55 +75,55 @@ def fit(
     Whatever these two raise ends the training. With `weighing`, of the trained model, its recency is chosen too.
     """
     check()
-    is_sampled = judge.full is not judge.quick
+    is_sampled = evaluators.full is not evaluators.quick
     if epochs is None:
         recommender.learn()
         check()
         scorer = scorer_of(recommender)
         if weighing is not None:
-            return fit_recency(weighing(), judge, seen, check, lambda score: report(SCREENING_STEP, score))
+            return fit_recency(weighing(), evaluators, seen, check, lambda score: report(SCREENING_STEP, score))
         if is_sampled:
-            report(SCREENING_STEP, judge.quick.metrics(scorer, seen)[judge.metric])
-        judged = judge.full.judge(scorer, seen)
-        return Fitted(judged.metrics, None, judged.by_user(judge.metric))
+            report(SCREENING_STEP, evaluators.quick.metrics(scorer, seen)[evaluators.metric])
+        evaluation = evaluators.full.evaluate(scorer, seen)
+        return Fitted(evaluation.metrics, None, evaluation.by_user(evaluators.metric))
     best, best_epoch = _fit_epochs(
-        recommender, epochs, judge, seen=seen, check=check, report=report, keep=is_sampled or weighing is not None
+        recommender, epochs, evaluators, seen=seen, check=check, report=report, keep=is_sampled or weighing is not None
     )
     if weighing is not None:
         recommender.load_state()
-        return replace(fit_recency(weighing(), judge, seen, check, lambda _: None), epochs=best_epoch)
+        return replace(fit_recency(weighing(), evaluators, seen, check, lambda _: None), epochs=best_epoch)
     if is_sampled:
         recommender.load_state()
-        best = judge.full.judge(scorer_of(recommender), seen)
-    return Fitted(best.metrics, best_epoch, best.by_user(judge.metric))
+        best = evaluators.full.evaluate(scorer_of(recommender), seen)
+    return Fitted(best.metrics, best_epoch, best.by_user(evaluators.metric))
 
 
 def fit_recency(
     weighing: Weighing,
-    judge: Judge,
+    evaluators: Evaluators,
     seen: sparse.csr_matrix,
     check: Callable[[], None],
     look: Callable[[float], None],
 ) -> Fitted:
-    """Judge a trained model at the recency that suits it; `look` gets its score on the sample.
+    """Evaluate a trained model at the recency that suits it; `look` gets its score on the sample.
 
     The best value on the sample is taken if it is better than the lowest one on all users, by more than chance.
     """
-    chosen = choose(weighing, judge.brief, judge.metric, seen, check)
-    if judge.full is not judge.quick:
+    chosen = choose(weighing, evaluators.brief, evaluators.metric, seen, check)
+    if evaluators.full is not evaluators.quick:
         look(chosen.score)
 
-    def judged(scorer: Scorer) -> Judged:
+    def evaluate(scorer: Scorer) -> Evaluation:
         check()
-        return judge.full.judge(scorer, seen)
+        return evaluators.full.evaluate(scorer, seen)
 
-    metric, lowest = judge.metric, weighing.values[0]
+    metric, lowest = evaluators.metric, weighing.values[0]
     if chosen.recency == lowest:
-        found = judged(weighing.scorer(lowest))
+        found = evaluate(weighing.scorer(lowest))
         return Fitted(found.metrics, None, found.by_user(metric), lowest)
     found, rivals = (
-        judged(weighing.at(chosen.recency)),
-        [judged(scorer) for scorer in weighing.rivals()],
+        evaluate(weighing.at(chosen.recency)),
+        [evaluate(scorer) for scorer in weighing.rivals()],
     )
     if all(is_gain(found.by_user(metric), rival.by_user(metric)) for rival in rivals):
         return Fitted(found.metrics, None, found.by_user(metric), chosen.recency)
@@ -133,32 +133,32 @@ def fit_recency(
 def _fit_epochs(
     recommender: Any,
     epochs: Epochs,
-    judge: Judge,
+    evaluators: Evaluators,
     *,
     seen: sparse.csr_matrix,
     check: Callable[[], None],
     report: Callable[[int, float], None],
     keep: bool,
-) -> tuple[Judged, int]:
+) -> tuple[Evaluation, int]:
     """The judgement of the best epoch, and its number. With `keep` the recommender can go back to its state."""
     recommender.start_learning()
-    best: Judged | None = None
+    best: Evaluation | None = None
     best_epoch, without_gain = 0, 0
     for epoch in range(1, epochs.most + 1):
         check()
         recommender.run_epoch()
         if epoch % epochs.every:
             continue
-        judged = judge.quick.judge(scorer_of(recommender), seen)
-        if best is None or judged.metrics[judge.metric] > best.metrics[judge.metric]:
-            best, best_epoch, without_gain = judged, epoch, 0
+        evaluation = evaluators.quick.evaluate(scorer_of(recommender), seen)
+        if best is None or evaluation.metrics[evaluators.metric] > best.metrics[evaluators.metric]:
+            best, best_epoch, without_gain = evaluation, epoch, 0
             if keep:
                 recommender.save_state()
         else:
             without_gain += 1
             if without_gain >= epochs.patience:
                 break
-        report(epoch, judged.metrics[judge.metric])
+        report(epoch, evaluation.metrics[evaluators.metric])
     assert best is not None, "every training is judged at least once"
     return best, best_epoch
 

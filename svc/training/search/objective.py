@@ -17,7 +17,7 @@ from svc.training.data.features import SideName
 from svc.training.evaluation.evaluator import Scorer, scorer_of
 from svc.training.evaluation.recency import HistoryScores
 from svc.training.search.blended import BlendedRecommender
-from svc.training.search.fit import Fitted, Judge, fit, refit
+from svc.training.search.fit import Evaluators, Fitted, fit, refit
 from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
 from svc.training.search.trial_task import TrialPruned
@@ -75,7 +75,7 @@ class Builder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrialObjective:
-    """Trains on `train` and judges by `judge`. `features` have rows in the order of `train`.
+    """Trains on `train` and evaluates by `evaluators`. `features` have rows in the order of `train`.
 
     `times` has the entries of `train` where a model depends on them, and `hidden` the items that users are not to
     be shown.
@@ -83,7 +83,7 @@ class TrialObjective:
 
     builder: Builder
     train: sparse.csr_matrix
-    judge: Judge
+    evaluators: Evaluators
     features: Matrices
     times: sparse.csr_matrix | None = None
     hidden: sparse.csr_matrix | None = None
@@ -91,7 +91,7 @@ class TrialObjective:
 
     @property
     def metric(self) -> str:
-        return self.judge.metric
+        return self.evaluators.metric
 
     @property
     def seen(self) -> sparse.csr_matrix:
@@ -157,7 +157,7 @@ class TrialObjective:
             return fit(
                 recommender,
                 ALGORITHMS[algorithm].epochs,
-                self.judge,
+                self.evaluators,
                 seen=self.seen,
                 check=check,
                 report=report,

@@ -23,10 +23,10 @@ from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
 from svc.training.data.recency import positions_of
 from svc.training.data.split import Split, SplitPlan, shuffle_items, smallest_working_ratio, split
-from svc.training.evaluation.evaluator import Evaluation
+from svc.training.evaluation.evaluator import Evaluator
 from svc.training.progress import Progress
 from svc.training.search.budget import TrialPlan, plan_trials
-from svc.training.search.fit import Judge
+from svc.training.search.fit import Evaluators
 from svc.training.search.loop import Limits, Search, TrialLogging
 from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
 from svc.training.search.parallel import Parallelism
@@ -125,7 +125,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: 
     def builder(threads: int) -> Builder:
         return Builder(training.seed, Threads.choose(settings.training_threads, available=threads))
 
-    evaluation = Evaluation(
+    evaluator = Evaluator(
         found.heldout,
         offset=found.val_offset,
         cutoff=training.cutoff,
@@ -137,11 +137,11 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: 
         features["user"] = features["user"][found.order]
     if "item" in features:
         features["item"] = features["item"][found.item_order]
-    judge = Judge.of(evaluation, training.metric, training.split.seed)
+    evaluators = Evaluators.of(evaluator, training.metric, training.split.seed)
     objective = TrialObjective(
         builder(parallelism.threads),
         found.train,
-        judge,
+        evaluators,
         features,
         times=found.times,
         hidden=found.hidden,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.recipe.algorithms import TAKES_RECENCY
-from svc.training.evaluation.evaluator import Evaluation, Scorer
+from svc.training.evaluation.evaluator import Evaluator, Scorer
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """What is tried of one model."""
@@ -97,16 +97,16 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    weighing: Weighing, sample: Evaluation, metric: str, seen: sparse.csr_matrix, check: Callable[[], None]
+    weighing: Weighing, sample: Evaluator, metric: str, seen: sparse.csr_matrix, check: Callable[[], None]
 ) -> Chosen:
     """The best of the values for the users of `sample`, or the lowest if no other promises a gain."""
 
-    def judged(scorer: Scorer) -> UserScores:
+    def scores_of(scorer: Scorer) -> UserScores:
         check()
         return sample.scores_of_users(scorer, seen, metric)
 
-    lowest, rivals = weighing.values[0], [judged(scorer) for scorer in weighing.rivals()]
-    found = {value: judged(weighing.at(value)) for value in weighing.values[1:]}
+    lowest, rivals = weighing.values[0], [scores_of(scorer) for scorer in weighing.rivals()]
+    found = {value: scores_of(weighing.at(value)) for value in weighing.values[1:]}
     best = max(found, key=lambda value: float(found[value].mean()), default=lowest)
     if best != lowest and all(is_gain(found[best], other, _PROMISING) for other in rivals):
         return Chosen(best, float(found[best].mean()))

@@ -26,7 +26,7 @@ from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.evaluator import METRICS, Evaluation, Scorer
+from svc.training.evaluation.evaluator import METRICS, Evaluator, Scorer
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord
@@ -101,11 +101,11 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
         if not truth.nnz:
             continue
         cutoff = min(chosen.cutoff, truth.shape[1])
-        judge = Evaluation(
+        evaluator = Evaluator(
             truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + place, weighted=chosen.weighted_metric
         )
         try:
-            measured.append(_measure(side, task, winner, matrix, held=held, judge=judge))
+            measured.append(_measure(side, task, winner, matrix, held=held, evaluator=evaluator))
         except FeatureRidgeFailed:
             return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
         n_held, n_interactions = n_held + len(held), n_interactions + int(truth.nnz)
@@ -128,21 +128,21 @@ def _measure(
     matrix: sparse.csr_matrix,
     *,
     held: NDArray[np.int64],
-    judge: Evaluation,
+    evaluator: Evaluator,
 ) -> Measured:
     """METRICS of model, popularity and random for one draw of held-out ids."""
     keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
     train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
     features = {name: found[keep] if name == side else found for name, found in task.features.items()}
     trained = refit_winner(task.builder, winner, train, features)
-    truth = judge.heldout
+    truth = evaluator.heldout
     unseen = sparse.csr_matrix(truth.shape, dtype=np.float32)
     scorers = {
         "model": _scorer(side, trained, task.features[side][held]),
         "popularity": _constant(_popularity(side, train, task.data.sides[side], keep, held)),
         "random": _constant(np.zeros(truth.shape[1])),  # ties are broken at random, for each user anew
     }
-    return {name: judge.metrics(scorer, unseen) for name, scorer in scorers.items()}
+    return {name: evaluator.metrics(scorer, unseen) for name, scorer in scorers.items()}
 
 
 def _draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:

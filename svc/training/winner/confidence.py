@@ -22,7 +22,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import Known, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.choice import Choice
-from svc.training.evaluation.evaluator import Judged, Scorer
+from svc.training.evaluation.evaluator import Evaluation, Scorer
 from svc.training.evaluation.intervals import PER_USER, Change, interval, intervals, lead, paired_change
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
@@ -39,7 +39,7 @@ Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Certainty:
+class Confidence:
     """What is known of the scores beyond their values, as the header has it.
 
     `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm. `winner`
@@ -54,15 +54,15 @@ class Certainty:
     choice: Choice | None = None
 
 
-def measure_certainty(task: Task, result: SearchResult) -> Certainty:
+def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     """Measure it, and log the winner's interval and lead."""
     seed = task.loaded.recipe.training.split.seed
-    winner, judged = result.best, task.objective.judge.full.judged
+    winner, evaluated_users = result.best, task.objective.evaluators.full.evaluated_users
     by_trial = {**result.by_user, **dict(_scores_of_users(task, result))}
     choice = _choice(result, by_trial)
     spans = dict(_spans(result, by_trial, choice, seed))
     evaluation: dict[str, Any] = {
-        "n_scored_users": len(judged),
+        "n_scored_users": len(evaluated_users),
         "n_users": task.split.train.shape[0],
         "confidence": CONFIDENCE,
     }
@@ -81,7 +81,7 @@ def measure_certainty(task: Task, result: SearchResult) -> Certainty:
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
-    return Certainty(evaluation, spans, scorer, trained, choice)
+    return Confidence(evaluation, spans, scorer, trained, choice)
 
 
 def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
@@ -121,8 +121,10 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Sc
             continue
         trained = _train(task, trial)
         if trained is not None:
-            judged = task.objective.judge.full.judge(task.objective.scorer(trained, trial), task.objective.seen)
-            yield trial.number, judged.by_user(task.objective.metric)
+            evaluation = task.objective.evaluators.full.evaluate(
+                task.objective.scorer(trained, trial), task.objective.seen
+            )
+            yield trial.number, evaluation.by_user(task.objective.metric)
 
 
 def _train(task: Task, trial: TrialRecord) -> Any:
@@ -161,10 +163,10 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
     trained = _train(task, trial)
     if trained is None:
         return None
-    judged = task.objective.judge.full.of(task.split.test).judge(
+    evaluation = task.objective.evaluators.full.of(task.split.test).evaluate(
         task.objective.scorer(trained, trial), task.objective.seen
     )
-    return names[1], judged.by_user(task.objective.metric)
+    return names[1], evaluation.by_user(task.objective.metric)
 
 
 def _winner_on_test(task: Task, scorer: Scorer, others: tuple[str, Scores] | None) -> dict[str, Any]:
@@ -172,13 +174,13 @@ def _winner_on_test(task: Task, scorer: Scorer, others: tuple[str, Scores] | Non
     if task.split.test is None:
         return {}
     seed = task.loaded.recipe.training.split.seed
-    judge = task.objective.judge.full.of(task.split.test)
-    judged = judge.judge(scorer, task.objective.seen)
-    scores = judged.by_user(task.objective.metric)
+    evaluator = task.objective.evaluators.full.of(task.split.test)
+    evaluation = evaluator.evaluate(scorer, task.objective.seen)
+    scores = evaluation.by_user(task.objective.metric)
     measured: dict[str, Any] = {
         "test": {
-            **{name: judged.metrics[name] for name in PER_USER},
-            "n_scored_users": len(judge.judged),
+            **{name: evaluation.metrics[name] for name in PER_USER},
+            "n_scored_users": len(evaluator.evaluated_users),
             "interval": _rounded(interval(scores, seed=seed)),
         }
     }
@@ -190,7 +192,7 @@ def _winner_on_test(task: Task, scorer: Scorer, others: tuple[str, Scores] | Non
 
 def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
     """The winner, trained once more on what the search trained on: at CUTOFFS, and broken down."""
-    seen, full = task.objective.seen, task.objective.judge.full
+    seen, full = task.objective.seen, task.objective.evaluators.full
     cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
     found: dict[str, Any] = {}
     if cutoffs:
@@ -201,7 +203,7 @@ def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
         "held_out": _shortened(mean_popularity(held_out, users_of)),
         "trained": _shortened(mean_popularity(trained_on, users_of)),
     }
-    found["breakdown"] = _breakdown(task, full.judge(scorer, seen))
+    found["breakdown"] = _breakdown(task, full.evaluate(scorer, seen))
     return found
 
 
@@ -211,7 +213,7 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]
     values = () if order is None else order.values(winner.algorithm)
     if len(values) < 2:
         return {}
-    sample = objective.judge.quick
+    sample = objective.evaluators.quick
     scorers = [objective.scorer(trained, replace(winner, recency=value)) for value in values]
     scores = np.stack([sample.scores_of_users(one, objective.seen, objective.metric) for one in scorers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
@@ -222,12 +224,12 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]
     return {"recency": {"n_users": len(scores), "values": rows}}
 
 
-def _breakdown(task: Task, judged: Judged) -> list[Mapping[str, Any]]:
+def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:
     """The winner's figures by activity of the validation users and popularity of the items, as rows."""
-    train, full = task.split.train, task.objective.judge.full
-    lengths = np.diff(train.indptr)[full.offset + full.judged]
+    train, full = task.split.train, task.objective.evaluators.full
+    lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
     known = Known(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])
-    scores = breakdown(judged.rankings, judged.truth, known, seed=task.loaded.recipe.training.split.seed)
+    scores = breakdown(evaluation.rankings, evaluation.truth, known, seed=task.loaded.recipe.training.split.seed)
     return [{name: _shortened(value) for name, value in row.items()} for row in as_rows(scores)]
 
 

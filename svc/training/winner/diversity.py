@@ -17,7 +17,7 @@ from scipy import sparse
 
 from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.model.rerank import Candidates, Rules, Similar, rerank
-from svc.training.evaluation.evaluator import Evaluation, Scorer
+from svc.training.evaluation.evaluator import Evaluator, Scorer
 from svc.training.evaluation.intervals import interval, user_scores
 
 VALUES = (0.0, 0.1, 0.3, 0.5, 0.8)
@@ -51,19 +51,19 @@ class _Lists:
             self.distances.append(1.0 - float(similar.sum() - np.trace(similar)) / pairs)
 
 
-def measure_variety(winner: Winner, evaluation: Evaluation, seen: sparse.csr_matrix, *, seed: int) -> dict[str, Any]:
+def measure_diversity(winner: Winner, evaluator: Evaluator, seen: sparse.csr_matrix, *, seed: int) -> dict[str, Any]:
     """`{"n_users", "values"}`, with a row for each of VALUES.
 
     A row has `diversity`; `ndcg` at the cutoff and its `interval`; `distance`, the mean of 1 − cosine similarity over
     the pairs of a list; and `coverage`, the share of all items that stand in somebody's list.
     """
-    judged = evaluation.sample(MOST_USERS, seed)
+    sample = evaluator.sample(MOST_USERS, seed)
     found = {value: _Lists() for value in VALUES}
-    for items, scores in judged.pools(winner.scorer, seen, Rules(diversity=1.0).pool(judged.cutoff)):
-        _arrange_all(items, scores, winner.served.similar, judged.cutoff, found)
-    truth = judged.heldout[judged.judged]
+    for items, scores in sample.pools(winner.scorer, seen, Rules(diversity=1.0).pool(sample.cutoff)):
+        _arrange_all(items, scores, winner.served.similar, sample.cutoff, found)
+    truth = sample.heldout[sample.evaluated_users]
     rows = [_row(value, lists, truth, seed) for value, lists in found.items()]
-    return {"n_users": len(judged.judged), "values": rows}
+    return {"n_users": len(sample.evaluated_users), "values": rows}
 
 
 def _arrange_all(

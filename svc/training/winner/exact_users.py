@@ -59,9 +59,9 @@ def measure_exact_users(task: Task, winner: TrialRecord, trained: Any) -> ExactU
     exact = objective.exact_scorer(trained, winner)
     if exact is None:
         return None
-    sample, metric = objective.judge.quick, objective.metric
-    by_trained = sample.judge(objective.scorer(trained, winner), objective.seen)
-    by_exact = sample.judge(exact, objective.seen)
+    sample, metric = objective.evaluators.quick, objective.metric
+    by_trained = sample.evaluate(objective.scorer(trained, winner), objective.seen)
+    by_exact = sample.evaluate(exact, objective.seen)
     overlaps = [
         len(set(first) & set(second)) / max(len(first), 1)
         for first, second in zip(by_trained.rankings, by_exact.rankings, strict=True)

@@ -17,7 +17,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.training.data.fetch import TrainingData
 from svc.training.evaluation.intervals import PER_USER
 from svc.training.search.trials import SearchResult
-from svc.training.winner.confidence import Certainty
+from svc.training.winner.confidence import Confidence
 
 _DIGITS = 10
 _MOST_TRIALS = 400
@@ -39,8 +39,8 @@ class Facts:
     algorithms: tuple[str, ...]
     n_trials: int
     result: SearchResult
-    certainty: Certainty
-    variety: Mapping[str, Any] | None
+    confidence: Confidence
+    diversity: Mapping[str, Any] | None
     cold_start: Mapping[str, Any]
     features_active: bool
     parts: Sequence[Mapping[str, Any]]
@@ -72,8 +72,8 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
         "tuning": _tuning(facts),
         "evaluation": {
             **best.metrics,
-            **facts.certainty.evaluation,
-            **({} if facts.variety is None else {"diversity": dict(facts.variety)}),
+            **facts.confidence.evaluation,
+            **({} if facts.diversity is None else {"diversity": dict(facts.diversity)}),
             **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
         },
         "data_stats": data_stats(facts),
@@ -111,7 +111,7 @@ def data_stats(facts: Facts) -> dict[str, Any]:
 
 
 def _tuning(facts: Facts) -> dict[str, Any]:
-    result, intervals = facts.result, facts.certainty.intervals
+    result, intervals = facts.result, facts.confidence.intervals
     return {
         "n_trials": facts.n_trials,
         "completed": result.count("complete"),

@@ -12,8 +12,8 @@ from scipy import sparse
 from svc.model.query import Query
 from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.algorithms.registry import ALGORITHMS, Params, search_space
-from svc.training.evaluation.evaluator import Evaluation
-from svc.training.search.fit import Judge, fit
+from svc.training.evaluation.evaluator import Evaluator
+from svc.training.search.fit import Evaluators, fit
 from svc.training.winner.export import export
 
 PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
@@ -45,9 +45,11 @@ def held_out(dense: np.ndarray, seed: int) -> tuple[sparse.csr_matrix, sparse.cs
 
 
 def score(recommender: Any, name: str, train: sparse.csr_matrix, heldout: sparse.csr_matrix) -> float:
-    judge = Judge.of(Evaluation(heldout, offset=0, cutoff=10), "ndcg", 1)
-    found = fit(recommender, ALGORITHMS[name].epochs, judge, seen=train, check=lambda: None, report=lambda *_: None)
-    return found.metrics["ndcg"]
+    evaluators = Evaluators.of(Evaluator(heldout, offset=0, cutoff=10), "ndcg", 1)
+    fitted = fit(
+        recommender, ALGORITHMS[name].epochs, evaluators, seen=train, check=lambda: None, report=lambda *_: None
+    )
+    return fitted.metrics["ndcg"]
 
 
 SHAPES = {

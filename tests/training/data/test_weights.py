@@ -19,7 +19,7 @@ from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.settings import Settings
 from svc.training.data.interactions import Interactions, from_frame
 from svc.training.data.split import SplitPlan, split
-from svc.training.evaluation.evaluator import Evaluation
+from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import user_scores
 from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
@@ -152,7 +152,7 @@ def test_only_a_weighted_evaluation_looks_at_weights() -> None:
     unseen = sparse.csr_matrix((1, 3))
     scores = np.array([[0.0, 1.0, 0.5]])
     recall = [
-        Evaluation(truth, offset=0, cutoff=1, weighted=weighted).metrics(lambda rows: scores[rows], unseen)["recall"]
+        Evaluator(truth, offset=0, cutoff=1, weighted=weighted).metrics(lambda rows: scores[rows], unseen)["recall"]
         for weighted in (False, True)
     ]
     assert recall == [0.5, 0.1]

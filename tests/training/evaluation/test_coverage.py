@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.evaluation.evaluator import Evaluation, scorer_of
+from svc.training.evaluation.evaluator import Evaluator, scorer_of
 from svc.training.evaluation.intervals import paired_change, user_scores
 from svc.training.search.fit import refit
 from svc.training.search.objective import Builder, Threads
@@ -42,7 +42,7 @@ class World:
         params = {"n_components": 6, "alpha0": 0.1, "reg": 0.01, "mean_prior": False}
         model = Builder(seed, Threads(1, 1)).build("IALSRecommender", self.history, params, {})
         refit(model, epochs=8)
-        everybody = Evaluation(sparse.csr_matrix(np.ones((N_USERS, N_ITEMS), np.float32)), offset=0, cutoff=CUTOFF)
+        everybody = Evaluator(sparse.csr_matrix(np.ones((N_USERS, N_ITEMS), np.float32)), offset=0, cutoff=CUTOFF)
         return np.array(everybody.rankings(scorer_of(model), self.history))
 
     def truth(self, rankings: NDArray[np.int64]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from irspack import Evaluator
+from irspack import Evaluator as IrspackEvaluator
 from irspack.recommenders import (
     CosineKNNRecommender,
     DenseSLIMRecommender,
@@ -17,7 +17,7 @@ from scipy import sparse
 
 from svc.training.data.interactions import Interactions
 from svc.training.data.split import SplitPlan, shuffle_items, split
-from svc.training.evaluation.evaluator import METRICS, Evaluation, scorer_of
+from svc.training.evaluation.evaluator import METRICS, Evaluator, scorer_of
 from svc.training.evaluation.intervals import interval
 from svc.training.evaluation.ties import TieOrder
 from svc.training.search.fit import refit
@@ -43,8 +43,8 @@ TRAIN.eliminate_zeros()
 def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters: dict, cutoff: int) -> None:
     """Every metric agrees, for families without tied scores (irspack breaks ties by number) and for all cutoffs."""
     trained = refit(cls(TRAIN, **parameters), epochs)
-    expected = Evaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
-    found = Evaluation(HELD[20:], offset=20, cutoff=cutoff).metrics(scorer_of(trained), TRAIN)
+    expected = IrspackEvaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
+    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(scorer_of(trained), TRAIN)
     for name in ("ndcg", "map", "recall", "hit", "precision"):
         assert found[name] == pytest.approx(expected[name], abs=3e-3 if cutoff == 700 else 1e-9), name
     assert set(found) == set(METRICS)
@@ -61,7 +61,7 @@ def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_the_users_order
     scores = rng.integers(0, levels, (12, n_items)) / 4.0
     seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))
     truth = sparse.csr_matrix(np.ones((12, n_items), dtype=np.float32))
-    found = Evaluation(truth, offset=0, cutoff=cutoff, seed=3).rankings(lambda rows: scores[rows], seen)
+    found = Evaluator(truth, offset=0, cutoff=cutoff, seed=3).rankings(lambda rows: scores[rows], seen)
     ties = TieOrder(12, n_items, 3)
     for user in range(12):
         items = np.setdiff1d(np.arange(n_items), seen[user].indices)
@@ -97,8 +97,8 @@ def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameter
         table = Interactions(users, items, times, *names, {})
         found = shuffle_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
         trained = cls(found.train, **parameters).learn()
-        judge = Evaluation(found.heldout, offset=found.val_offset, cutoff=20, seed=5)
-        scores.append(judge.judge(scorer_of(trained), found.train).by_user("ndcg"))
+        evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20, seed=5)
+        scores.append(evaluator.evaluate(scorer_of(trained), found.train).by_user("ndcg"))
     for one, other in (scores, scores[::-1]):
         low, high = interval(other, seed=1)
         assert low <= one.mean() <= high
@@ -111,8 +111,8 @@ def test_disjoint_users_score_about_what_chance_gives() -> None:
     truth = sparse.csr_matrix((np.ones(n_users), (np.arange(n_users), columns[::each])), shape=(n_users, len(columns)))
     seen = sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=truth.shape) - truth
     seen.eliminate_zeros()
-    judge = Evaluation(truth, offset=0, cutoff=20, seed=7)
-    found = judge.judge(lambda rows: np.zeros((len(rows), len(columns))), seen.tocsr()).by_user("hit")
+    evaluator = Evaluator(truth, offset=0, cutoff=20, seed=7)
+    found = evaluator.evaluate(lambda rows: np.zeros((len(rows), len(columns))), seen.tocsr()).by_user("hit")
     low, high = interval(found, seed=1)
     assert low <= 20 / (len(columns) - each + 1) <= high
 
@@ -120,13 +120,13 @@ def test_disjoint_users_score_about_what_chance_gives() -> None:
 def test_seen_items_never_count() -> None:
     """A held-out item that is also in training can not be recommended."""
     truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
-    found = Evaluation(truth, offset=0, cutoff=4).metrics(lambda rows: np.ones((len(rows), 4)), truth)
+    found = Evaluator(truth, offset=0, cutoff=4).metrics(lambda rows: np.ones((len(rows), 4)), truth)
     assert found["hit"] == 0.0
 
 
 def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
     """Between epochs few users stand for all; the same ones in every run."""
-    evaluation = Evaluation(HELD, offset=0, cutoff=5)
+    evaluation = Evaluator(HELD, offset=0, cutoff=5)
     one, two = evaluation.sample(7, 1), evaluation.sample(7, 1)
     assert np.count_nonzero(np.diff(one.heldout.indptr)) == 7
     assert (one.heldout != two.heldout).nnz == 0
@@ -136,12 +136,12 @@ def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
 @pytest.mark.parametrize("n_users", [1, 7, 1000])
 def test_nobody_is_scored_but_those_who_are_judged(n_users: int) -> None:
     """Each of them once, wherever in the matrix they are: scoring is what an epoch's judgement costs."""
-    judge = Evaluation(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
+    evaluator = Evaluator(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
     scored: list[int] = []
 
     def scorer(rows: np.ndarray) -> np.ndarray:
         scored.extend(rows.tolist())
         return np.zeros((len(rows), HELD.shape[1]))
 
-    judge.metrics(scorer, TRAIN)
-    assert scored == (20 + judge.judged).tolist()
+    evaluator.metrics(scorer, TRAIN)
+    assert scored == (20 + evaluator.evaluated_users).tolist()

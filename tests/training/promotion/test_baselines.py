@@ -45,7 +45,7 @@ def open_live(loaded: LoadedRecipe) -> Model:
 def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArray[np.float64]:
     """(judged users,) scores of the live model on the held-out rows, as if it had never seen them."""
     places = IndexMapping.of(model, task.split, task.data.trained.user_ids, task.data.trained.item_ids)
-    judge = heldout(task)
+    evaluator = heldout(task)
 
     def scorer(rows: NDArray[np.int64]) -> NDArray[np.float64]:
         scores = np.full((len(rows), len(places.columns)), -np.inf)
@@ -57,13 +57,13 @@ def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArr
             scores[place] = by_column[places.columns]
         return scores
 
-    return judge.judge(scorer, task.objective.seen).by_user(task.objective.metric)
+    return evaluator.evaluate(scorer, task.objective.seen).by_user(task.objective.metric)
 
 
 def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
     """(judged users,) scores of the new model, trained on what the search trained on."""
     winner = refit_winner(task.builder, trial_of(header(artifact)), task.objective.train, {})
-    return heldout(task).judge(scorer_of(winner), task.objective.seen).by_user(task.objective.metric)
+    return heldout(task).evaluate(scorer_of(winner), task.objective.seen).by_user(task.objective.metric)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from svc.model.query import Query
-from svc.training.evaluation.evaluator import Evaluation
+from svc.training.evaluation.evaluator import Evaluator
 from svc.training.promotion.live_scores import IndexMapping, LiveScores
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 
@@ -23,7 +23,7 @@ def test_its_rankings_are_those_of_all_its_scores(name: str, cutoff: int) -> Non
     seen = sparse.csr_matrix((rng.random((len(rows), len(columns))) < 0.2).astype(np.float32))
     truth = sparse.csr_matrix((rng.random((len(rows), len(columns))) < 0.3).astype(np.float32))
     known = places.history(model)
-    judge = Evaluation(truth, offset=0, cutoff=cutoff, seed=1)
+    evaluator = Evaluator(truth, offset=0, cutoff=cutoff, seed=1)
 
     def everything(wanted: np.ndarray) -> np.ndarray:
         scores = np.full((len(wanted), len(columns)), -np.inf)
@@ -35,8 +35,8 @@ def test_its_rankings_are_those_of_all_its_scores(name: str, cutoff: int) -> Non
                 scores[place] = np.where(columns >= 0, own[columns], -np.inf)
         return scores
 
-    found = judge.rankings(LiveScores(model, places, seen + known, cutoff), seen + known)
-    assert found == judge.rankings(everything, seen + known)
+    found = evaluator.rankings(LiveScores(model, places, seen + known, cutoff), seen + known)
+    assert found == evaluator.rankings(everything, seen + known)
     assert found[-1] == [], "nobody who is unknown gets anything"
 
 

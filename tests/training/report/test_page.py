@@ -15,7 +15,7 @@ from svc.model import codec
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.progress import NullProgress
-from svc.training.report.certainty import span
+from svc.training.report.confidence import span
 from svc.training.report.page import Counts, render
 from svc.training.report.plots import changes_plot
 from svc.training.run import TrainOptions, train

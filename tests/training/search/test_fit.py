@@ -9,8 +9,8 @@ import pytest
 from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
-from svc.training.evaluation.evaluator import Evaluation
-from svc.training.search.fit import Judge, Stop, fit, refit
+from svc.training.evaluation.evaluator import Evaluator
+from svc.training.search.fit import Evaluators, Stop, fit, refit
 
 N_USERS, N_ITEMS = 4, 6
 EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
@@ -48,44 +48,46 @@ class Learner:
 
 
 @pytest.fixture
-def judge() -> Judge:
+def evaluators() -> Evaluators:
     """Every user has the last item held out; only the first one of a list counts."""
     columns = np.full(N_USERS, N_ITEMS - 1)
     heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
-    return Judge.of(Evaluation(heldout, offset=0, cutoff=1), "hit", 1)
+    return Evaluators.of(Evaluator(heldout, offset=0, cutoff=1), "hit", 1)
 
 
-def trained(learner: Learner, epochs: Epochs | None, judge: Judge, check: Callable[[], None]) -> tuple[object, list]:
+def trained(
+    learner: Learner, epochs: Epochs | None, evaluators: Evaluators, check: Callable[[], None]
+) -> tuple[object, list]:
     told: list[tuple[int, float]] = []
-    fitted = fit(learner, epochs, judge, seen=EMPTY, check=check, report=lambda *at: told.append(at))
+    fitted = fit(learner, epochs, evaluators, seen=EMPTY, check=check, report=lambda *at: told.append(at))
     return fitted, told
 
 
-def test_the_best_epoch_counts_and_patience_ends_the_training(judge: Judge) -> None:
+def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evaluators) -> None:
     """Judgements without gain are counted anew after each gain; the scores are those of the best state."""
     learner = Learner([1, 2, 2, 1, 3, 2, 2, 2, 4])
-    fitted, told = trained(learner, Epochs(most=9, every=1, patience=3), judge, lambda: None)
+    fitted, told = trained(learner, Epochs(most=9, every=1, patience=3), evaluators, lambda: None)
     assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)  # type: ignore[attr-defined]
     assert told[:5] == [(1, 0.25), (2, 0.5), (3, 0.5), (4, 0.25), (5, 0.75)]
     assert learner.epoch == 8
 
 
-def test_epochs_between_judgements_are_not_judged(judge: Judge) -> None:
+def test_epochs_between_judgements_are_not_judged(evaluators: Evaluators) -> None:
     """Every second one here, so the last of an odd number is not."""
-    fitted, told = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), judge, lambda: None)
+    fitted, told = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators, lambda: None)
     assert told == [(2, 0.5), (4, 0.25)]
     assert fitted.epochs == 2  # type: ignore[attr-defined]
 
 
-def test_without_epochs_it_learns_once(judge: Judge) -> None:
+def test_without_epochs_it_learns_once(evaluators: Evaluators) -> None:
     """And is judged on all validation users."""
     learner = Learner([2])
-    fitted, told = trained(learner, None, judge, lambda: None)
+    fitted, told = trained(learner, None, evaluators, lambda: None)
     assert learner.learned
     assert (fitted.epochs, fitted.metrics["hit"], told) == (None, 0.5, [])  # type: ignore[attr-defined]
 
 
-def test_a_check_ends_the_training(judge: Judge) -> None:
+def test_a_check_ends_the_training(evaluators: Evaluators) -> None:
     """Before the next epoch, whatever it raises."""
     learner = Learner([1] * 9)
 
@@ -94,7 +96,7 @@ def test_a_check_ends_the_training(judge: Judge) -> None:
             raise Stop
 
     with pytest.raises(Stop):
-        trained(learner, Epochs(most=9, every=1, patience=9), judge, check)
+        trained(learner, Epochs(most=9, every=1, patience=9), evaluators, check)
     assert learner.epoch == 3
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.evaluation.evaluator import Evaluation, Rows, Scores
-from svc.training.search.fit import Judge, fit_recency
+from svc.training.evaluation.evaluator import Evaluator, Rows, Scores
+from svc.training.search.fit import Evaluators, fit_recency
 from svc.training.search.recency import VALUES, Order, Weighing, choose, is_gain
 
 N_USERS, N_ITEMS = 200, 10
@@ -33,11 +33,11 @@ def chosen(found: dict[float, int], *, as_trained: int, is_same_at_0: bool = Fal
     return best.recency, best.score
 
 
-def evaluation() -> Evaluation:
+def evaluation() -> Evaluator:
     """Every user has the last item held out; only the first one of a list counts."""
     columns = np.full(N_USERS, N_ITEMS - 1)
     heldout = sparse.csr_matrix((np.ones(N_USERS, np.float32), (np.arange(N_USERS), columns)), shape=EMPTY.shape)
-    return Evaluation(heldout, offset=0, cutoff=1)
+    return Evaluator(heldout, offset=0, cutoff=1)
 
 
 def test_the_best_is_chosen_where_it_promises_a_gain() -> None:
@@ -86,5 +86,5 @@ def test_all_users_decide_whether_it_is_taken(
 ) -> None:
     """A gain that only promises, or that an exact solve has too, is none."""
     weighing = Weighing(tuple(found), lambda value: finding(found[value]), finding(as_trained), is_same_at_0=False)
-    fitted = fit_recency(weighing, Judge.of(evaluation(), "hit", 1), EMPTY, lambda: None, lambda _: None)
+    fitted = fit_recency(weighing, Evaluators.of(evaluation(), "hit", 1), EMPTY, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 
-from svc.training.evaluation.evaluator import Evaluation
+from svc.training.evaluation.evaluator import Evaluator
 from svc.training.search import screening
-from svc.training.search.fit import Judge
+from svc.training.search.fit import Evaluators
 from svc.training.search.objective import Builder, Threads, TrialObjective
 from svc.training.search.screening import is_passed
 from svc.training.search.trial_task import TrialTask, run_trial
@@ -15,7 +15,7 @@ from svc.training.search.trial_task import TrialTask, run_trial
 N_OTHERS, N_JUDGED, N_ITEMS = 2_000, 6_000, 60
 
 
-def problem() -> tuple[sparse.csr_matrix, Judge]:
+def problem() -> tuple[sparse.csr_matrix, Evaluators]:
     """Users of two tastes; each judged one has two held-out items of its own taste."""
     rng = np.random.default_rng(3)
     rows, columns, held = [], [], []
@@ -28,7 +28,7 @@ def problem() -> tuple[sparse.csr_matrix, Judge]:
     train = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=(N_OTHERS + N_JUDGED, N_ITEMS))
     users, items = zip(*held, strict=True)
     heldout = sparse.csr_matrix((np.ones(len(held), np.float32), (users, items)), shape=(N_JUDGED, N_ITEMS))
-    return train, Judge.of(Evaluation(heldout, offset=N_OTHERS, cutoff=5, seed=1), "ndcg", 1)
+    return train, Evaluators.of(Evaluator(heldout, offset=N_OTHERS, cutoff=5, seed=1), "ndcg", 1)
 
 
 def test_the_better_half_passes() -> None:
@@ -40,8 +40,8 @@ def test_the_better_half_passes() -> None:
 
 def test_a_trial_that_fails_its_look_is_not_judged_in_full() -> None:
     """Its score stands as step 0 of the curve. Where there are no more users than a look takes there is none."""
-    train, judge = problem()
-    objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), train, judge, {})
+    train, evaluators = problem()
+    objective = TrialObjective(Builder(1, Threads.choose(None, available=1)), train, evaluators, {})
     good = {"top_k": 50, "shrinkage": 0.0, "feature_weighting": "NONE", "normalize": True}
     passed = run_trial(objective, TrialTask(0, "CosineKNNRecommender", good, (), (0.1, 0.1, 0.1)), lambda: None)
     assert passed.state == "complete"
@@ -51,6 +51,6 @@ def test_a_trial_that_fails_its_look_is_not_judged_in_full() -> None:
     ials = run_trial(objective, TrialTask(3, "IALSRecommender", {"n_components": 4}), lambda: None)
     assert ials.fitted is not None
     assert screening.SCREENING_STEP not in ials.curve
-    few = Judge.of(Evaluation(judge.full.heldout[:900], offset=N_OTHERS, cutoff=5, seed=1), "ndcg", 1)
+    few = Evaluators.of(Evaluator(evaluators.full.heldout[:900], offset=N_OTHERS, cutoff=5, seed=1), "ndcg", 1)
     objective = TrialObjective(objective.builder, train[: N_OTHERS + 900], few, {})
     assert run_trial(objective, TrialTask(4, "CosineKNNRecommender", good), lambda: None).curve == {}

@@ -23,16 +23,16 @@ from svc.model.recommenders.popularity import PopularityScorer
 from svc.model.rerank import Rules
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.evaluation.evaluator import Evaluation
+from svc.training.evaluation.evaluator import Evaluator
 from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 from svc.training.winner import diversity
-from svc.training.winner.diversity import VALUES, Winner, measure_variety
+from svc.training.winner.diversity import VALUES, Winner, measure_diversity
 
 N_USERS, N_ITEMS, CUTOFF = 60, 300, 8
 
 
-def parts(seed: int = 0) -> tuple[Winner, Evaluation, sparse.csr_matrix, Model]:
+def parts(seed: int = 0) -> tuple[Winner, Evaluator, sparse.csr_matrix, Model]:
     """A factor model with groups of alike items, what its users have seen, and what was held out."""
     rng = np.random.default_rng(seed)
     tastes = rng.standard_normal((12, 6))
@@ -51,12 +51,12 @@ def parts(seed: int = 0) -> tuple[Winner, Evaluation, sparse.csr_matrix, Model]:
     model.ready()
     exact = users.astype(np.float64) @ items.T.astype(np.float64)
     winner = Winner(lambda rows: exact[rows], scorer)
-    return winner, Evaluation(heldout, offset=0, cutoff=CUTOFF), seen, model
+    return winner, Evaluator(heldout, offset=0, cutoff=CUTOFF), seen, model
 
 
 def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each value, the same items in the same order as the model gives under this diversity."""
-    winner, evaluation, seen, model = parts()
+    winner, evaluator, seen, model = parts()
     kept: dict[float, list[list[int]]] = {}
     row_of = diversity._row
 
@@ -65,8 +65,8 @@ def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.Monk
         return row_of(value, lists, *rest)
 
     monkeypatch.setattr(diversity, "_row", keeping)
-    measure_variety(winner, evaluation, seen, seed=1)
-    users = evaluation.judged.tolist()
+    measure_diversity(winner, evaluator, seen, seed=1)
+    users = evaluator.evaluated_users.tolist()
     for value in VALUES:
         rules = Rules(diversity=value) if value else None
         answers = model.rank([Query(limit=CUTOFF, user=user, rules=rules) for user in users])
@@ -75,19 +75,19 @@ def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.Monk
 
 def test_the_figures_are_what_they_say() -> None:
     """ndcg at 0 is that of the evaluation, distances are those of the vectors, and grow with diversity."""
-    winner, evaluation, seen, model = parts()
-    found = measure_variety(winner, evaluation, seen, seed=1)
-    judged = evaluation.judge(winner.scorer, seen)
+    winner, evaluator, seen, model = parts()
+    found = measure_diversity(winner, evaluator, seen, seed=1)
+    evaluation = evaluator.evaluate(winner.scorer, seen)
     first, *_, last = found["values"]
     assert [row["diversity"] for row in found["values"]] == list(VALUES)
-    assert found["n_users"] == len(judged.rankings)
-    assert first["ndcg"] == pytest.approx(judged.metrics["ndcg"], abs=1e-6)
-    assert first["coverage"] == pytest.approx(judged.metrics["catalog_coverage"], abs=1e-6)
+    assert found["n_users"] == len(evaluation.rankings)
+    assert first["ndcg"] == pytest.approx(evaluation.metrics["ndcg"], abs=1e-6)
+    assert first["coverage"] == pytest.approx(evaluation.metrics["catalog_coverage"], abs=1e-6)
     assert first["interval"][0] < first["ndcg"] < first["interval"][1]
     vectors = model.scorer.index.vectors(np.arange(N_ITEMS, dtype=np.int32))  # type: ignore[attr-defined]
     directions = vectors / np.linalg.norm(vectors, axis=1)[:, np.newaxis]
     apart = []
-    for ranking in judged.rankings:
+    for ranking in evaluation.rankings:
         cosine = directions[ranking] @ directions[ranking].T
         apart.append(1 - cosine[np.triu_indices(len(ranking), 1)].mean())
     assert first["distance"] == pytest.approx(np.mean(apart), abs=1e-6)
@@ -98,18 +98,18 @@ def test_the_figures_are_what_they_say() -> None:
 
 def test_a_model_without_similarities_gains_nothing() -> None:
     """Popularity: the same lists for every value."""
-    winner, evaluation, seen, _ = parts()
+    winner, evaluator, seen, _ = parts()
     scores = np.arange(N_ITEMS, dtype=np.float64)
     popular = replace(winner, scorer=lambda rows: np.tile(scores, (len(rows), 1)), served=PopularityScorer(scores))
-    rows = measure_variety(popular, evaluation, seen, seed=1)["values"]
+    rows = measure_diversity(popular, evaluator, seen, seed=1)["values"]
     assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
 
 
 def test_many_users_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that no value costs more than an evaluation."""
     monkeypatch.setattr("svc.training.winner.diversity.MOST_USERS", 20)
-    winner, evaluation, seen, _ = parts()
-    assert measure_variety(winner, evaluation, seen, seed=1)["n_users"] == 20
+    winner, evaluator, seen, _ = parts()
+    assert measure_diversity(winner, evaluator, seen, seed=1)["n_users"] == 20
 
 
 Make = Callable[..., LoadedRecipe]

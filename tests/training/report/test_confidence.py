@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svc.training.report.certainty import doubts, headline, lead_told, popularity_told
+from svc.training.report.confidence import doubts, headline, lead_told, popularity_told
 
 EVALUATION = {"confidence": 0.95, "interval": [0.1, 0.3], "n_scored_users": 500, "n_users": 900}
 TEST = {"ndcg": 0.19, "n_scored_users": 120, "interval": [0.15, 0.25]}
