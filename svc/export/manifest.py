@@ -13,7 +13,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from svc.errors import DataSourceError, ExportIncomplete
-from svc.recipe.paths import classify
+from svc.recipe.paths import parse_location
 from svc.sources.base import SourceContext
 from svc.sources.files import open_location
 
@@ -65,7 +65,7 @@ def encoded(manifest: Manifest | MergedManifest) -> bytes:
 def read(uri: str, context: SourceContext) -> Manifest:
     """The manifest of one part. Raises ExportIncomplete where there is none, or it is none."""
     try:
-        with open_location(classify(uri), context) as found:
+        with open_location(parse_location(uri), context) as found:
             return TypeAdapter(Manifest).validate_json(found.file.read(MAX_BYTES))
     except DataSourceError as error:
         raise ExportIncomplete(f"a part is missing: {error.message}; run its shard again") from error

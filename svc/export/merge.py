@@ -16,7 +16,7 @@ from svc.export.manifest import SUFFIX, Manifest, MergedManifest
 from svc.export.request import Shard, part_name
 from svc.export.run import source_context
 from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES
-from svc.recipe.paths import classify
+from svc.recipe.paths import parse_location
 from svc.settings import Settings
 from svc.sources.base import SourceContext
 from svc.sources.files import open_location
@@ -89,7 +89,7 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
     """Read the part once and compare its digest."""
     digest = hashlib.sha256()
     try:
-        with open_location(classify(uri), context) as found:
+        with open_location(parse_location(uri), context) as found:
             while piece := found.file.read(_CHUNK):
                 digest.update(piece)
     except DataSourceError as error:

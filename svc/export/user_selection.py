@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from svc.errors import DataSourceError
 from svc.export.request import EVERYBODY, ExportRequest, Shard
 from svc.model.ids import IdTable, digest
-from svc.recipe.paths import classify
+from svc.recipe.paths import parse_location
 from svc.sources.base import SourceContext
 from svc.sources.files import open_location
 
@@ -58,7 +58,7 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, c
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
     waiting: list[int] = []
-    with open_location(classify(request.users), context) as found:
+    with open_location(parse_location(request.users), context) as found:
         for text in _lines(found.file, found.where, whole):
             if request.shard is not None and not request.shard.holds(digest(text.encode())):
                 continue

@@ -18,7 +18,7 @@ from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
 from svc.recipe.normalize import SHORTHAND, merged, normalize
 from svc.recipe.schema import Features, Recipe
-from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
+from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
 from svc.recipe.variables import recipe_variables
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
 from svc.settings import Settings
@@ -61,10 +61,8 @@ class LoadedRecipe:
     @property
     def output_uri(self) -> str:
         """The output as stores take it: a URI, or a local path that does not depend on the working folder."""
-        location = paths.classify(self.recipe.output.path)
-        return (
-            location.uri if paths.is_remote(location) else str(paths.resolve_local(location, self.base_dir).absolute())
-        )
+        location = self.recipe.output.location
+        return location.uri if location.is_remote else str(location.resolved(self.base_dir).absolute())
 
 
 def load_recipe(
@@ -155,18 +153,17 @@ class _Loading:
         except ValidationError as error:
             show = functools.partial(_below, where)
             raise RecipeError(problems.explain(error, raw, options, show)) from None
-        path = getattr(checked, "path", None)
-        if path is not None:
-            _classify(path, f"{where}.path")
+        if isinstance(checked, Located):
+            _location(checked, f"{where}.path")
 
     def _check_output(self, recipe: Recipe) -> None:
-        location = _classify(recipe.output.path, "output.path")
+        location = _location(recipe.output, "output.path")
         name = location.path.name if location.path is not None else location.uri.split("?")[0]
         if not name.endswith(".svc") or name == ".svc":
             raise RecipeError("output.path: must end in .svc, such as artifacts/movies.svc")
         if location.path is not None and self.settings.artifact_root is not None:
             try:
-                paths.require_below(paths.resolve_local(location, self.path.parent), Path(self.settings.artifact_root))
+                paths.require_below(location.resolved(self.path.parent), Path(self.settings.artifact_root))
             except RecipeSecurityError as error:
                 raise RecipeSecurityError(f"output.path: {error.message}") from None
 
@@ -216,9 +213,9 @@ def _inner(locs: list[_Loc], key: int | str) -> list[_Loc]:
     return [loc[1:] for loc in locs if loc and loc[0] == key]
 
 
-def _classify(path: str, where: str) -> paths.Location:
+def _location(block: Located, where: str) -> paths.Location:
     try:
-        return paths.classify(path)
+        return block.location
     except RecipeSecurityError as error:
         raise RecipeSecurityError(f"{where}: {error.message}") from None
 

@@ -34,9 +34,18 @@ class Location:
     def is_http(self) -> bool:
         return self.scheme in HTTP_SCHEMES
 
+    @property
+    def is_remote(self) -> bool:
+        return self.path is None
 
-def classify(uri: str | os.PathLike[str]) -> Location:
-    """Check `uri` and say what it is. Raises RecipeSecurityError with a message without the address's secrets."""
+    def resolved(self, base_dir: Path) -> Path:
+        """The local path, relative ones below `base_dir`; symlinks are not followed here."""
+        assert self.path is not None, "remote locations have no local path"
+        return _without_detours(base_dir / self.path)
+
+
+def parse_location(uri: str | os.PathLike[str]) -> Location:
+    """The location that `uri` names. Raises RecipeSecurityError with a message without the address's secrets."""
     text = os.fspath(uri)
     if not text.strip():
         raise RecipeSecurityError("the path is empty")
@@ -52,16 +61,6 @@ def classify(uri: str | os.PathLike[str]) -> Location:
     if not match:
         return Location(LOCAL, text, Path(text))
     return _file_uri(text) if scheme == LOCAL else _remote(scheme, text)
-
-
-def is_remote(location: Location) -> bool:
-    return location.path is None
-
-
-def resolve_local(location: Location, base_dir: Path) -> Path:
-    """The local path, relative ones below `base_dir`; symlinks are not followed here."""
-    assert location.path is not None, "remote locations have no local path"
-    return _without_detours(base_dir / location.path)
 
 
 def _without_detours(path: Path) -> Path:

@@ -27,7 +27,7 @@ from svc.recipe.algorithms import (
 from svc.recipe.promotion_schema import Promotion
 from svc.recipe.row_filter import Where
 from svc.recipe.serving_schema import FilterField, Kind, Serving
-from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
+from svc.recipe.source_options import Block, Located, Name, Number, SourceSpec, Whole
 from svc.recipe.time_schema import Recency, TimeDecay, check_recency, recency_in_effect
 
 NAME_PATTERN = f"^{RECIPE_NAME}$"
@@ -272,7 +272,7 @@ _SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y"
 EXPIRY_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
 
 
-class Output(Block):
+class Output(Located):
     path: Name = Field(description="The artifact: local path or URI that ends in .svc.")
     versioning: Versioning = "always_overwrite"
     expires_after: Annotated[str, Field(pattern=EXPIRY_PATTERN)] | None = Field(

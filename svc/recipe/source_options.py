@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import codecs
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from svc.errors import RecipeSecurityError
-from svc.recipe.paths import classify
+from svc.recipe.paths import Location, parse_location
 
 Dtype = Literal["str", "string", "int", "int64", "float", "float64", "bool", "datetime"]
 Compression = Literal["infer", "none", "gzip", "bz2", "zstd"]
@@ -51,7 +52,18 @@ class SourceSpec(BaseModel):
         return dict(self.model_extra or {})
 
 
-class FileOptions(Block):
+class Located(Block):
+    """A block that names one address in its `path`."""
+
+    path: Name
+
+    @cached_property
+    def location(self) -> Location:
+        """The address of `path`, parsed once. Raises RecipeSecurityError, but not for a loaded recipe."""
+        return parse_location(self.path)
+
+
+class FileOptions(Located):
     """Where a file is, and how to know that it is the right one."""
 
     path: Name = Field(
@@ -63,10 +75,10 @@ class FileOptions(Block):
     @model_validator(mode="after")
     def _digest_for_http(self) -> Self:
         try:
-            location = classify(self.path)
+            is_http = self.location.is_http
         except RecipeSecurityError:
             return self  # the loader reports it as what it is, a security error
-        if location.is_http and self.sha256 is None:
+        if is_http and self.sha256 is None:
             raise ValueError("sha256 is required for http(s):// addresses; `sha256sum` of the file gives it")
         return self
 

@@ -16,7 +16,6 @@ import pyarrow.csv as pa_csv
 
 from svc.errors import DataSourceError
 from svc.names import is_float_text
-from svc.recipe.paths import classify
 from svc.recipe.source_options import CsvOptions
 from svc.sources.csv_faults import encoding_hint, find_fault, header_hint
 from svc.sources.csv_types import by_content, pinned, text_with_gaps
@@ -70,7 +69,7 @@ class CsvSource:
         return self._read().finish_arrow(self._typed)
 
     def _read(self) -> TableBuilder:
-        builder = TableBuilder(self._context, shown(classify(self._config.path), self._context))
+        builder = TableBuilder(self._context, shown(self._config.location, self._context))
         for part in find_parts(self._config, self._context, _EXTENSIONS):
             with part.open() as found:
                 header = self._header(found, part.hive)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from svc.errors import DataSourceError, SourceTooLarge
 from svc.logs import redact_text
-from svc.recipe.paths import Location, classify, is_remote, resolve_local
+from svc.recipe.paths import Location
 from svc.sources import digests, http, objects
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def open_file(options: FileOptions, context: SourceContext, *, part: Part = "all
     For a look at its `beginning` or `end`, no more of an http(s) file is fetched and nothing is verified. Raises
     DataSourceError.
     """
-    with open_location(classify(options.path), context, sha256=options.sha256, part=part) as found:
+    with open_location(options.location, context, sha256=options.sha256, part=part) as found:
         yield found
 
 
@@ -77,8 +77,8 @@ def in_memory(content: Callable[[], bytes], where: str) -> Iterator[DataFile]:
 
 def shown(location: Location, context: SourceContext) -> str:
     """The address without secrets, as messages may show it."""
-    if not is_remote(location):
-        return str(resolve_local(location, context.base_dir))
+    if not location.is_remote:
+        return str(location.resolved(context.base_dir))
     return redact_text(location.uri.partition("?")[0])
 
 
@@ -103,11 +103,11 @@ def _opened(location: Location, sha256: str | None, context: SourceContext, part
     if location.is_http:
         with _spool(shown(location, context)) as file:
             yield _fetched(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
-    elif is_remote(location):
+    elif location.is_remote:
         with _object(location, sha256, context, part) as found:
             yield found
     else:
-        path = resolve_local(location, context.base_dir)
+        path = location.resolved(context.base_dir)
         if not stat.S_ISREG(path.stat().st_mode):
             raise IsADirectoryError if path.is_dir() else DataSourceError(f"{path} is no regular file")
         with path.open("rb") as file:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from svc.errors import DataSourceError
-from svc.recipe.paths import classify
 from svc.recipe.source_options import ParquetOptions
 from svc.sources.files import DataFile, open_file, refuse_expansion, shown
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
@@ -51,7 +50,7 @@ class ParquetSource:
         return self._whole(TableBuilder.finish_arrow)
 
     def _whole(self, finish: Callable[[TableBuilder], Table]) -> Table:
-        where = shown(classify(self._config.path), self._context)
+        where = shown(self._config.location, self._context)
         builder = self._read(where)
         with _explained(where):
             return finish(builder)
@@ -71,7 +70,7 @@ class ParquetSource:
 
         None over http(s), where the file would have to be fetched whole.
         """
-        if classify(self._config.path).is_http:
+        if self._config.location.is_http:
             return None
         part = first_part(self._config, self._context, _EXTENSIONS, part="end")
         with part.open() as found, _explained(found.where):

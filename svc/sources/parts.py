@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from svc.errors import DataSourceError, RecipeError
-from svc.recipe.paths import LOCAL, Location, classify, is_remote, resolve_local
+from svc.recipe.paths import LOCAL, Location
 from svc.sources import files, objects
 from svc.sources.files import DataFile
 
@@ -99,7 +99,7 @@ def _fits(segments: Sequence[str], names: Sequence[str]) -> bool:
 
 def is_many(options: FileOptions, context: SourceContext) -> bool:
     """Whether the path names a folder or a pattern. A file whose name looks like a pattern is that file."""
-    return _pattern(classify(options.path), context) is not None
+    return _pattern(options.location, context) is not None
 
 
 def find_parts(
@@ -110,7 +110,7 @@ def find_parts(
     `extensions` are those of files in folders, in lower case. With `ahead`, small objects are fetched before they are
     asked for. Raises DataSourceError where there is no file at all, RecipeError for a sha256 beside many files.
     """
-    location = classify(options.path)
+    location = options.location
     pattern = _pattern(location, context)
     if pattern is None:
         yield Part(files.shown(location, context), lambda: files.open_file(options, context))
@@ -134,7 +134,7 @@ def first_part(options: FileOptions, context: SourceContext, extensions: tuple[s
     """The first file of the source. Where the path is one file over http(s), only its `part` is fetched."""
     if is_many(options, context):
         return next(find_parts(options, context, extensions, ahead=False))
-    where = files.shown(classify(options.path), context)
+    where = files.shown(options.location, context)
     return Part(where, lambda: files.open_file(options, context, part=part))
 
 
@@ -148,16 +148,16 @@ def probe_many(
     parts = list(find_parts(options, context, extensions, ahead=False))
     with parts[0].open() as found:
         told = look(found, parts[0].hive)
-    return [f"{files.shown(classify(options.path), context)}: {len(parts)} files", *told]
+    return [f"{files.shown(options.location, context)}: {len(parts)} files", *told]
 
 
 def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
     """None for a path that is one file."""
     if location.is_http:
         return None
-    if is_remote(location):
+    if location.is_remote:
         return _remote_pattern(location, context)
-    text, path = str(location.path), resolve_local(location, context.base_dir)
+    text, path = str(location.path), location.resolved(context.base_dir)
     if path.is_dir():
         return _Pattern(text, ())
     if path.exists() or not _MAGIC.search(text):
@@ -197,7 +197,7 @@ def _below(name: str, base: str) -> list[str]:
 
 
 def _listed(location: Location, pattern: _Pattern, context: SourceContext) -> Iterator[_Found]:
-    if is_remote(location):
+    if location.is_remote:
         for uri, size in objects.list_files(pattern.base, context.settings):
             yield _Found(Location(location.scheme, uri, None), uri, size)
         return

@@ -16,7 +16,6 @@ from svc.artifact.store import read_verified
 from svc.errors import LockContestedError, SvcError, TrainingError
 from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.paths import classify, is_remote
 from svc.settings import Settings
 from svc.sources import digests
 from svc.training.algorithms.registry import check_available
@@ -159,7 +158,7 @@ class _Run:
             yield
             return
         output = self.loaded.output_uri
-        if is_remote(classify(self.loaded.recipe.output.path)):
+        if self.loaded.recipe.output.location.is_remote:
             lock = str(lock_path(output, self.settings))
             logs.emit(events.RECIPE_LOCK_LOCAL_ONLY, recipe=self.name, output=output, lock=lock)
         with run_lock(output, timeout_s=self.options.lock_timeout, settings=self.settings):

@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from svc.errors import RecipeSecurityError
-from svc.recipe.paths import classify, is_remote, resolve_local
+from svc.recipe.paths import parse_location
 
 
 @pytest.mark.parametrize("uri", ["data/a.csv", "../a.csv", "/abs/a b.csv", "file:///abs/a%20b.csv", "a:b.csv"])
 def test_local_paths(uri: str) -> None:
     """Relative ones are resolved below the recipe's folder."""
-    location = classify(uri)
-    assert not is_remote(location)
-    assert resolve_local(location, Path("/recipes")).is_absolute()
+    location = parse_location(uri)
+    assert not location.is_remote
+    assert location.resolved(Path("/recipes")).is_absolute()
 
 
 def test_file_uris_are_decoded() -> None:
     """%20 is a blank."""
-    assert classify("file:///a%20b").path == Path("/a b")
+    assert parse_location("file:///a%20b").path == Path("/a b")
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_file_uris_are_decoded() -> None:
 )
 def test_remote_addresses(uri: str) -> None:
     """Schemes in any case; colons of an IPv6 host are no chain; an Azure container before @ is no user-info."""
-    location = classify(uri)
-    assert is_remote(location)
+    location = parse_location(uri)
+    assert location.is_remote
     assert location.scheme == uri.partition(":")[0].lower()
 
 
@@ -71,5 +71,5 @@ def test_remote_addresses(uri: str) -> None:
 def test_refused_addresses(uri: str) -> None:
     """Each is a security error whose message holds no part that could be a secret."""
     with pytest.raises(RecipeSecurityError) as caught:
-        classify(uri)
+        parse_location(uri)
     assert "key" not in caught.value.message
