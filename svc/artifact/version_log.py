@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from svc.artifact import ed25519
-from svc.artifact.freshness import holds, signed_line
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Signature
+from svc.artifact.replay.freshness import holds, signed_line
 
 Action = Literal["train", "promote", "rollback"]
 _OPTIONAL: Final = ("sha256", "from_serial", "serial_kid", "recipe")

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 
 from svc import events, logs
 from svc.artifact import version_log
-from svc.artifact.freshness import MAX_LOG_BYTES, MAX_SERIAL, recipe_of, serial_of
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed, Written
 from svc.artifact.lock import run_lock
+from svc.artifact.replay.freshness import MAX_LOG_BYTES, MAX_SERIAL, recipe_of, serial_of
 from svc.artifact.store import Blob, Store, located, open_store, verified
 from svc.artifact.version_log import Action, Line, VersionLog
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion

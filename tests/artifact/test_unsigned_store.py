@@ -11,11 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from svc.artifact import freshness, layout, version_log
+from svc.artifact import layout, version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import parse
-from svc.artifact.replay import ReplayGuard
-from svc.artifact.serials import SerialState
+from svc.artifact.replay import freshness
+from svc.artifact.replay.guard import ReplayGuard
+from svc.artifact.replay.serials import SerialState
 from svc.artifact.store import Blob, Store, verified
 from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion

@@ -16,7 +16,7 @@ from typing import Any
 from svc import events, logs
 from svc.artifact.keys import SigningKeys, is_development
 from svc.artifact.layout import Parsed, kid_of
-from svc.artifact.replay import ReplayGuard
+from svc.artifact.replay.guard import ReplayGuard
 from svc.artifact.store import Blob, Store, located, verified
 from svc.errors import ArtifactError, RehearsalFailed
 from svc.model.filter_fields import FilterFields

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pandas
     import pyarrow as pa
 
-    from svc.recipe.schema import ItemMetadata
+    from svc.recipe.side_tables import ItemMetadata
     from svc.sources.base import DataSource
 
 ROWS_AT_ONCE = 8192

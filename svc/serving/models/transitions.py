@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from svc import events, logs, metrics
-from svc.artifact.freshness import expires_at
+from svc.artifact.replay.freshness import expires_at
 from svc.errors import ArtifactError, PayloadTooLarge
 from svc.events import Event
 from svc.metrics import Metrics

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from svc.artifact import freshness
 from svc.artifact.keys import SigningKeys
+from svc.artifact.replay import freshness
 from svc.artifact.store import open_store, read_verified
 from svc.errors import SvcError
 from svc.recipe.load import LoadedRecipe

@@ -24,7 +24,7 @@ from svc.model.model import Model, payload_parts
 from svc.model.query import Encoded, Query, Ranking
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import BLEND
-from svc.recipe.schema import FeatureSide
+from svc.recipe.side_tables import FeatureSide
 from svc.settings import Settings
 from svc.training.algorithms.dense_slim import SparseEDLAERecommender
 from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from svc.artifact import freshness, layout
+from svc.artifact import layout
 from svc.artifact.keys import SigningKeys, parse_signing_keys
+from svc.artifact.replay import freshness
 from svc.artifact.store import open_store, read_verified
 from svc.errors import RecipeError
 from svc.recipe.load import LoadedRecipe

@@ -18,7 +18,7 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from svc import events, logs
-from svc.artifact.freshness import MAX_SERIAL
+from svc.artifact.replay.freshness import MAX_SERIAL
 from svc.atomic_write import replace_file
 
 _FORMAT: Final = 1

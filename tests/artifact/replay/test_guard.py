@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from svc import logs
-from svc.artifact import freshness
 from svc.artifact.keys import load_signing_keys, parse_signing_keys
-from svc.artifact.replay import ReplayGuard
-from svc.artifact.serials import SerialState
+from svc.artifact.replay import freshness
+from svc.artifact.replay.guard import ReplayGuard
+from svc.artifact.replay.serials import SerialState
 from svc.artifact.store import open_store
 from svc.errors import ArtifactError, ArtifactExpired, ArtifactReplayed, HeaderInvalid
 from svc.recipe.load import LoadedRecipe

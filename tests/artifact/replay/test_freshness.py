@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from svc.artifact import freshness
 from svc.artifact.keys import SigningKeys, load_signing_keys, parse_signing_keys, public_entry
+from svc.artifact.replay import freshness
 from svc.errors import ArtifactExpired, HeaderInvalid
 from svc.settings import Settings
 

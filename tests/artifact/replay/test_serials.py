@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from svc import logs
-from svc.artifact import serials
-from svc.artifact.serials import SerialState
+from svc.artifact.replay import serials
+from svc.artifact.replay.serials import SerialState
 from svc.settings import Settings
 from tests.privileges import permissions_hold
 
@@ -61,7 +61,7 @@ def test_two_servers_share_a_folder(tmp_path: Path) -> None:
 def test_many_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     """Each has its own kid, and counts up."""
     script = (
-        "import sys; from pathlib import Path; from svc.artifact.serials import SerialState\n"
+        "import sys; from pathlib import Path; from svc.artifact.replay.serials import SerialState\n"
         "state = SerialState(Path(sys.argv[1]))\n"
         "for serial in range(1, 31): state.remember('a', sys.argv[2], serial)\n"
     )

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from svc import events, logs
-from svc.artifact import freshness
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Parsed
-from svc.artifact.serials import SerialState
+from svc.artifact.replay import freshness
+from svc.artifact.replay.serials import SerialState
 from svc.artifact.store import Blob, Store
 from svc.errors import ArtifactReplayed
 from svc.settings import Settings
