@@ -17,7 +17,8 @@ from svc.errors import RecipeError, RecipeSecurityError
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
 from svc.recipe.normalize import SHORTHAND, merged, normalize
-from svc.recipe.schema import Features, Recipe
+from svc.recipe.schema import Recipe
+from svc.recipe.side_tables import Features
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
 from svc.recipe.variables import recipe_variables
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml

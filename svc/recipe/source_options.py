@@ -28,10 +28,18 @@ def _lower(value: str | None) -> str | None:
 
 Whole = Annotated[int, BeforeValidator(_not_bool)]
 Number = Annotated[float, BeforeValidator(_not_bool), Field(allow_inf_nan=False)]
+Positive = Annotated[Whole, Field(ge=1)]
 Name = Annotated[str, Field(min_length=1, max_length=1024)]
 SHA256_PATTERN = "^[0-9a-fA-F]{64}$"
 DSN_PATTERN = "^SVC_RECIPE_[A-Za-z0-9_]+$"
 Sha256 = Annotated[str, Field(pattern=SHA256_PATTERN), AfterValidator(_lower)]
+
+
+def unique_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        repeated = next(name for index, name in enumerate(names) if name in names[:index])
+        raise ValueError(f"names {repeated!r} twice")
+    return names
 
 
 class Block(BaseModel):

@@ -10,7 +10,7 @@ import pytest
 from svc.errors import RecipeError, RecipeSecurityError
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from tests.recipe.loading import BASE, METADATA, load, refusal
+from tests.recipe.loading import BASE, load, refusal
 
 
 @pytest.mark.parametrize("key", ["algorithms", "metric", "split", "versioning"])
@@ -195,13 +195,6 @@ def test_duplicates_and_idle_options_are_warned_of(tmp_path: Path) -> None:
     assert loaded.recipe.features is not None
     assert loaded.recipe.features.item is not None
     assert loaded.recipe.features.item.columns[0].kind == "numerical"
-
-
-def test_fields_may_be_empty_when_there_are_filter_fields(tmp_path: Path) -> None:
-    """A table may serve filters alone."""
-    recipe = load(tmp_path, {"item_metadata": {**METADATA, "fields": []}}).recipe
-    assert recipe.item_metadata is not None
-    assert recipe.filter_kinds == {"genres": "multi_label", "year": "numerical"}
 
 
 def test_a_variable_inside_braces_is_told_to_be_quoted(tmp_path: Path) -> None:

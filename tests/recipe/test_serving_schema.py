@@ -12,9 +12,6 @@ from tests.recipe.loading import AVAILABILITY, METADATA, load, refusal
 SERVING_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"serving": {"filter": {"yaer": {"eq": 1}}}, "item_metadata": METADATA}, "serving.filter.yaer: no filter field"),
     ({"serving": {"filter": {"year": {"eq": 1}}}}, "declares no item_metadata.filter_fields"),
-    ({"item_metadata": {**METADATA, "fields": [], "filter_fields": []}}, "needs `fields`, `filter_fields` or both"),
-    ({"item_metadata": {**METADATA, "filter_fields": [{"name": "any", "kind": "numerical"}]}}, "a word of filters"),
-    ({"item_metadata": {**METADATA, "filter_fields": METADATA["filter_fields"] * 2}}, "names 'genres' twice"),
     ({"serving": {"availability": {**AVAILABILITY, "refresh_seconds": 4}}}, "serving.availability.refresh_seconds"),
     ({"serving": {"availability": {**AVAILABILITY, "max_stale_seconds": 30}}}, "shorter than refresh_seconds"),
     ({"serving": {"availability": {**AVAILABILITY, "mode": "only"}}}, "must be one of"),
