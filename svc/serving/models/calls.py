@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
@@ -54,6 +54,37 @@ class Ticket:
         if self._error is not None:
             raise self._error
         return [ranking for ranking in self._rankings if ranking is not None]
+
+
+class ScoringLoop:
+    """Scores call after call of one queue: `take` gives the questions of the next call, none where nothing waits."""
+
+    def __init__(self, take: Callable[[], list[Asked]], score: Callable[[list[Asked]], Awaitable[None]]) -> None:
+        self._take = take
+        self._score = score
+        self._wake = trio.Event()
+        self.closing = False
+
+    def wake(self) -> None:
+        """Something waits now."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Let `run()` return once nothing waits any more."""
+        self.closing = True
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Score until closed. Cancellation waits for a call that has started."""
+        while True:
+            asked = self._take()
+            if asked:
+                await self._score(asked)
+            elif self.closing:
+                return
+            else:
+                self._wake = trio.Event()
+                await self._wake.wait()
 
 
 class Asked(NamedTuple):

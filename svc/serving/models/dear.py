@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import trio
 
 from svc.model.query import Query
-from svc.serving.models.calls import Asked, Outcome, Share, fail, give_all
+from svc.serving.models.calls import Asked, Outcome, ScoringLoop, Share, fail, give_all
 from svc.serving.models.costs import Costs
 from svc.serving.pace import Pace
 
@@ -23,14 +23,13 @@ class DearQueue:
         self._score = score
         self._costs = costs
         self._shares: deque[Share] = deque()
-        self._wake = trio.Event()
-        self._closing = False
+        self._loop = ScoringLoop(self._take, self._score_timed)
         self._pace = Pace()
         self._running_s, self._began_at = 0.0, 0.0
 
     def add(self, share: Share) -> None:
         self._shares.append(share)
-        self._wake.set()
+        self._loop.wake()
 
     def remove(self, share: Share) -> None:
         """Forget what has not been taken for scoring."""
@@ -53,21 +52,12 @@ class DearQueue:
 
     def close(self) -> None:
         """Let `run()` return once the queue is empty."""
-        self._closing = True
-        self._wake.set()
+        self._loop.close()
 
     async def run(self) -> None:
         """Score until closed. Cancellation waits for a call that has started."""
         try:
-            while True:
-                asked = self._take()
-                if asked:
-                    await self._score_timed(asked)
-                elif self._closing:
-                    return
-                else:
-                    self._wake = trio.Event()
-                    await self._wake.wait()
+            await self._loop.run()
         finally:
             fail([share.ticket for share in self._shares])
             self._shares.clear()

@@ -13,7 +13,19 @@ from collections.abc import Sequence
 import trio
 
 from svc.model.query import Query, Ranking
-from svc.serving.models.calls import Asked, Outcome, Ranker, Share, Ticket, checked, fail, give_all, rank_groups, score
+from svc.serving.models.calls import (
+    Asked,
+    Outcome,
+    Ranker,
+    ScoringLoop,
+    Share,
+    Ticket,
+    checked,
+    fail,
+    give_all,
+    rank_groups,
+    score,
+)
 from svc.serving.models.costs import LARGEST_CALL, PLAIN, Costs, kind_of
 from svc.serving.models.dear import CALL_S, DearQueue
 from svc.serving.models.threads import ScoringThreads
@@ -51,8 +63,7 @@ class Lane:
         self._singles: deque[Share] = deque()
         self._bulk: deque[Share] = deque()
         self._dear = DearQueue(self._score_dear, self._costs)
-        self._wake = trio.Event()
-        self._closing = False
+        self._loop = ScoringLoop(self._take, self._score_timed)
         self._busy = False
         self._taken, self._taken_at = 0, 0.0
         self._pace = Pace()
@@ -69,7 +80,7 @@ class Lane:
             return self._score_alone(queries)
         ticket = Ticket(queries)
         light, dear = self._shares(ticket)
-        if self._closing:
+        if self._loop.closing:
             return await self._score_apart(ticket, light, dear)
         self._enqueue(light, dear)
         try:
@@ -117,9 +128,8 @@ class Lane:
 
     def close(self) -> None:
         """Let `run()` return once the queue is empty."""
-        self._closing = True
         self._dear.close()
-        self._wake.set()
+        self._loop.close()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Score until closed. A model that raises fails the queries concerned; the lane goes on.
@@ -130,17 +140,9 @@ class Lane:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._dear.run)
-                while True:
-                    asked = self._take()
-                    if asked:
-                        await self._score_timed(asked)
-                    elif self._closing:
-                        return
-                    else:
-                        self._wake = trio.Event()
-                        await self._wake.wait()
+                await self._loop.run()
         finally:
-            self._closing = True
+            self._loop.close()
             fail([share.ticket for share in (*self._singles, *self._bulk)])
             self._singles.clear()
             self._bulk.clear()
@@ -160,7 +162,7 @@ class Lane:
     def _enqueue(self, light: Share | None, dear: Share | None) -> None:
         if light is not None:
             (self._singles if len(light.ticket.queries) == 1 else self._bulk).append(light)
-            self._wake.set()
+            self._loop.wake()
         if dear is not None:
             self._dear.add(dear)
 
