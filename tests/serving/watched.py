@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest import mock
 
 import trio
 import trio.testing
@@ -40,7 +43,7 @@ class FakeStore:
     def marker(self) -> str:
         self.looks += 1
         if self.hang is not None:
-            self.hang.wait()
+            hang_until(self.hang)
         if self.trouble is not None:
             raise self.trouble
         if self.content is None:
@@ -65,7 +68,7 @@ class FakeLoader:
     ) -> Loaded | None:
         text = store.content or ""
         if self.hang is not None:
-            self.hang.wait()
+            hang_until(self.hang)
         if text == known_sha256:
             return None
         self.loads.append((recipe.recipe.name, text))
@@ -94,7 +97,7 @@ class FakeFolder:
 
     def scan(self) -> dict[str, Any]:
         if self.hang is not None:
-            self.hang.wait()
+            hang_until(self.hang)
         if self.trouble is not None:
             raise self.trouble
         return dict(self.files)
@@ -127,6 +130,7 @@ class World:
         self.registry = Registry()
         self.lists: dict[str, Any] = {}
         self.lanes: list[FakeLane] = []
+        self.release: Callable[[threading.Event], None] = threading.Event.set
         self.hold_lanes = trio.Event()
         self.hold_lanes.set()
         self.records: list[dict[str, Any]] = []
@@ -149,7 +153,7 @@ class World:
         """The ids of a recipe's list, or the error that stands for them."""
         found = self.lists[recipe.name]
         if isinstance(found, threading.Event):
-            found.wait()
+            hang_until(found)
             return ()
         if isinstance(found, Exception):
             raise found
@@ -179,7 +183,10 @@ class World:
     @contextmanager
     def listening(self) -> Iterator[None]:
         logs.configure(Settings(log_format="json"), lambda line: self.records.append(json.loads(line)))
-        yield
+        clock = ThreadClock()
+        self.release = clock.release
+        with mock.patch.object(trio.to_thread, "run_sync", clock.run_sync):
+            yield
         logs.configure(Settings())
 
     @asynccontextmanager
@@ -192,6 +199,57 @@ class World:
                 await ticks(0.5)
                 yield
                 nursery.cancel_scope.cancel()
+
+
+class ThreadClock:
+    """Lets virtual time jump only while no thread works: on a busy machine a thread may start later than any threshold.
+
+    A thread that hangs on purpose lets it jump, until it is released.
+    """
+
+    def __init__(self) -> None:
+        self._clock = cast(trio.testing.MockClock, trio.lowlevel.current_clock())
+        self._threshold = self._clock.autojump_threshold
+        self._working: set[int] = set()
+        self._hanging: dict[int, threading.Event] = {}
+
+    def set_working(self, calls: Iterable[int], *, working: bool) -> None:
+        self._working = self._working.union(calls) if working else self._working.difference(calls)
+        self._clock.autojump_threshold = math.inf if self._working else self._threshold
+
+    async def run_sync(self, sync_fn: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """As trio.to_thread.run_sync."""
+        call = next(_NUMBERS)
+
+        def numbered() -> Any:
+            _CALL.hang = lambda released: trio.from_thread.run_sync(self._hang, call, released)
+            return sync_fn(*arguments)
+
+        self.set_working([call], working=True)
+        try:
+            return await _RUN_SYNC(numbered, **options)
+        finally:
+            self._hanging.pop(call, None)
+            self.set_working([call], working=False)
+
+    def _hang(self, call: int, released: threading.Event) -> None:
+        self._hanging[call] = released
+        self.set_working([call], working=False)
+
+    def release(self, event: threading.Event) -> None:
+        self.set_working([call for call, awaited in self._hanging.items() if awaited is event], working=True)
+        event.set()
+
+
+_RUN_SYNC = trio.to_thread.run_sync
+_NUMBERS = itertools.count()
+_CALL = threading.local()
+
+
+def hang_until(released: threading.Event) -> None:
+    """Hang in a worker thread, as a store does that gives no answer. `World.release` ends it."""
+    _CALL.hang(released)
+    released.wait()
 
 
 async def ticks(count: float) -> None:

@@ -16,7 +16,7 @@ from svc.serving.models import transitions
 from svc.serving.models.availability import line_up
 from svc.serving.models.registry import Entry
 from tests.serving.artifacts import ids
-from tests.serving.watched import FakeRecipe, World, until
+from tests.serving.watched import FakeRecipe, World, hang_until, until
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +79,7 @@ async def test_the_last_list_stays_whatever_the_source_does(trouble: Exception |
         await trio.sleep(100)
         assert len(world.said("availability_stale")) == 1
         world.lists["a"] = ["i4"]
-        hang.set()
+        world.release(hang)
         await until(lambda: world.items() == [4])
         assert world.count("svc_availability_age_seconds") < 60
 
@@ -94,7 +94,7 @@ async def test_a_list_comes_into_force_although_that_takes_longer_than_a_refresh
 
     def slowly(declared: Any, listed: Any, item_ids: Any) -> Any:
         lined_up.append(listed.ids)
-        assert free.wait(60)
+        hang_until(free)
         return line_up(declared, listed, item_ids)
 
     async with world.running():
@@ -107,7 +107,7 @@ async def test_a_list_comes_into_force_although_that_takes_longer_than_a_refresh
         await trio.sleep(30)
         assert lined_up == [("i2",)]
         assert world.items() == [1]
-        free.set()
+        world.release(free)
         await until(lambda: world.items() == [4])
         assert lined_up[-1] == ("i4",)
         n_lined_up = len(lined_up)
