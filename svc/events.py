@@ -107,6 +107,12 @@ PROMOTION_DECIDED = _event(
     "recipe decision mode metric against guardrails",
     "Whether the new model may go live, and the comparisons that say so; with mode report it goes live anyway.",
 )
+PROMOTION_PRECISION = _event(
+    "promotion_precision",
+    "info",
+    "recipe n_users message",
+    "How far below a change its interval reaches; where the bound is too tight for it, a `recipe_warning` says so.",
+)
 PROMOTION_HELD = _event(
     "promotion_held",
     "warning",
@@ -192,6 +198,15 @@ SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds", "A sig
 SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds", "The drain ended.")
 VARIABLE_UNKNOWN = _event(
     "variable_unknown", "warning", "variable did_you_mean", "svc reads a variable of almost this name, not this one."
+)
+VARIABLE_CLAMPED = _event(
+    "variable_clamped", "warning", "variable value used", "A number in the environment is out of its bounds."
+)
+RECIPES_END_IN_YML = _event(
+    "recipes_end_in_yml",
+    "warning",
+    "files way_out",
+    "The recipes folder has no .yaml file, and its .yml files are not served.",
 )
 KEYS_RELOADED = _event(
     "keys_reloaded", "info", "signing_keys api_keys_configured", "After SIGHUP: the key files were read again."

@@ -172,13 +172,30 @@ def wants_console(settings: Settings, stream: TextIO | None = None) -> bool:
     return bool(getattr(stream, "isatty", lambda: False)())
 
 
-def configure(settings: Settings, write: Callable[[str], None] | None = None) -> None:
-    """Set up all logging of the process. `write` takes finished lines; by default they go to standard error."""
+_OUTCOMES = frozenset(
+    event.name for event in (events.TRAIN_DONE, events.SEARCH_ONLY_DONE, events.RECIPE_LOCK_CONTENDED_SKIPPING)
+)
+"""What is written of a quiet command, beside its warnings and errors."""
+
+
+def _outcomes_alone(_logger: Any, _method: str, record: Record) -> Record:
+    """structlog processor: drop what is neither a warning nor the outcome of a command."""
+    if record["level"] in ("debug", "info") and record["event"] not in _OUTCOMES:
+        raise structlog.DropEvent
+    return record
+
+
+def configure(settings: Settings, write: Callable[[str], None] | None = None, *, quiet: bool = False) -> None:
+    """Set up all logging of the process. `write` takes finished lines; by default they go to standard error.
+
+    With `quiet` only warnings, errors and the outcome of the command are written.
+    """
     level = _levels[settings.log_level]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
+            *([_outcomes_alone] if quiet else []),
             structlog.processors.format_exc_info,  # before the redaction: a traceback quotes messages
             *(_for_people() if wants_console(settings) else _for_machines()),
         ],
@@ -235,12 +252,18 @@ def _for_people() -> list[Any]:
 
 
 class _LastWord:
-    """Renders the end of a failed training as a sentence, and every other record with `otherwise`."""
+    """Renders the end of a failed training as a sentence, and every other record with `otherwise`.
+
+    That a model was refused is a sentence behind the record.
+    """
 
     def __init__(self, otherwise: Callable[[Any, str, Record], str]) -> None:
         self._otherwise = otherwise
 
     def __call__(self, logger: Any, method: str, record: Record) -> str:
+        if record.get("event") == events.TRAIN_DONE.name and "refused" in record:
+            sentence = record.pop("refused")
+            return f"{self._otherwise(logger, method, record)}\nrefused: {sentence}"
         if record.get("event") != events.TRAIN_ERROR.name:
             return self._otherwise(logger, method, record)
         line = error_line(str(record["error"]), colour=_may_colour())

@@ -42,6 +42,10 @@ class Variable:
         except ValueError as error:
             shown = "its value" if self.secret else repr(text)
             raise ConfigError(f"{self.env}: {shown} {error}") from None
+        return self.within_bounds(value)
+
+    def within_bounds(self, value: Any) -> Any:
+        """`value`, or the bound that it lies beyond."""
         if self.low is not None and value is not None:
             value = max(type(value)(self.low), value)
         if self.high is not None and value is not None:
@@ -345,6 +349,20 @@ class Settings:
 def variables() -> list[tuple[str, Any, Variable]]:
     """(field name, default, variable) of every setting, in order; for the reference page."""
     return [(item.name, item.default, item.metadata["variable"]) for item in fields(Settings)]
+
+
+def clamped_variables(environ: Mapping[str, str]) -> list[tuple[str, str, Any]]:
+    """Numbers out of bounds: name, text, and the bound that is used in its place. Unreadable values are left out."""
+    clamped = []
+    for _, _, variable in variables():
+        if text := environ.get(variable.env, ""):
+            try:
+                value = variable.parse(text)
+            except ValueError:
+                continue
+            if (used := variable.within_bounds(value)) != value:
+                clamped.append((variable.env, text, used))
+    return clamped
 
 
 _MISSPELT_FROM = 0.85

@@ -45,13 +45,17 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A version that a training wrote. `promoted` is False when the pointer stayed; `held` says why."""
+    """A version that a training wrote. `promoted` is False when the pointer stayed; `held` says why.
+
+    `live` is the version that the pointer names from now on, if any.
+    """
 
     sha8: str
     artifact: str
     written: Written
     promoted: bool
     held: bool
+    live: str | None
 
 
 def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,7 +177,7 @@ class Versions:
             self._move(line, live)
             if keep is not None:
                 self._tidy(keep)
-        return Training(sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted)
+        return Training(sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted, line.live)
 
     def promote(self, sha8: str) -> str | None:
         """Make `sha8` live and end a hold; returns what was live before. Raises NoSuchVersion, ArtifactError."""

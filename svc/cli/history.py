@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from svc.artifact.versions import Version
 
 NAME = "history"
+_TO_THE_MINUTE = len("2026-01-31 08:15")
 HELP = "List the versions of a recipe's model: when, which class, score, decision, and which one is live."
 EPILOG = """
 [bold]Examples[/bold]
@@ -73,15 +74,18 @@ def _print_problems(problems: list[str], lines: tuple[object, ...], *, as_json: 
 
 
 def _table(uri: str, versions: list[Version]) -> Table:
+    from rich import box
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(uri), title_justify="left")
-    for heading in ("version", "trained at", "algorithm", "score", "decision", "state"):
+    table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("version", "trained at (UTC)", "algorithm", "score", "decision", "state"):
         table.add_column(heading, overflow="fold")
     for version in versions:
         score = "" if version.best_score is None else f"{version.best_score:.5f}"
         state = "live, held" if version.held else "live" if version.live else ""
-        cells = (version.trained_at or "unreadable", version.best_class or "", score, version.decision or "", state)
+        trained_at = (version.trained_at or "unreadable").replace("T", " ")[:_TO_THE_MINUTE]
+        algorithm = (version.best_class or "").removesuffix("Recommender")
+        cells = (trained_at, algorithm, score, version.decision or "", state)
         table.add_row(version.sha8, *(escape(cell) for cell in cells))
     return table

@@ -34,7 +34,8 @@ from svc.cli import (
     train,
     validate,
 )
-from svc.errors import SvcError, UsageError
+from svc.errors import ConfigError, SvcError, UsageError
+from svc.settings import Settings, clamped_variables, misspelt_variables
 
 INTERRUPTED = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP})
 COMMANDS = (
@@ -66,7 +67,8 @@ EPILOG = """
 [bold]Exit codes[/bold]
   0 success          3 data source    6 lock held, with --fail-on-busy
   1 unexpected       4 training       8 configuration
-  2 usage, recipe    5 artifact       130, 143 interrupted by SIGINT, SIGTERM
+  2 usage, recipe    5 artifact       9 refused: the new model is not live
+                                      130, 143 interrupted by SIGINT, SIGTERM
 """
 
 app = typer.Typer(
@@ -95,6 +97,24 @@ def _root(
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
         raise typer.Exit(UsageError.exit_code)
+    _warn_of_variables()
+
+
+def _warn_of_variables() -> None:
+    """Name the variables of the environment that are misspelt or out of bounds. A sound environment costs no import."""
+    misspelt, clamped = misspelt_variables(os.environ), clamped_variables(os.environ)
+    if not misspelt and not clamped:
+        return
+    from svc import events, logs
+
+    try:
+        logs.configure(Settings.from_env())
+    except ConfigError:  # the command itself names what cannot be read
+        return
+    for variable, meant in misspelt:
+        logs.emit(events.VARIABLE_UNKNOWN, variable=variable, did_you_mean=meant)
+    for variable, value, used in clamped:
+        logs.emit(events.VARIABLE_CLAMPED, variable=variable, value=value, used=used)
 
 
 def _ending_on_signals(command: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -21,10 +21,14 @@ AnyBar = TypeVar("AnyBar", bound="Bar")
 
 
 @contextmanager
-def progress_for(settings: Settings) -> Iterator[Progress]:
-    """Set up logging, and a live bar of a training if people watch."""
+def progress_for(settings: Settings, *, quiet: bool = False) -> Iterator[Progress]:
+    """Set up logging, and a live bar of a training if people watch and it is not to be `quiet`."""
     from svc.training.progress import NullProgress
 
+    if quiet:
+        logs.configure(settings, quiet=True)
+        yield NullProgress()
+        return
     with bar_for(settings, TerminalProgress) as bar:
         yield bar or NullProgress()
 

@@ -12,6 +12,7 @@ from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
 from svc.errors import ConfigError, UsageError
 
 NAME = "serve"
+_MOST_SHOWN = 20
 HELP = "Serve recommendations over HTTP, one model for each recipe of a folder; changed artifacts are swapped in."
 EPILOG = """
 [bold]Examples[/bold]
@@ -46,7 +47,7 @@ def command(
     import os
 
     from svc import events, logs
-    from svc.settings import Settings, misspelt_variables
+    from svc.settings import Settings
 
     settings = Settings.from_env()
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
@@ -55,8 +56,11 @@ def command(
     if not recipes.is_dir():
         raise UsageError(f"--recipes: {recipes} is not a folder")
     logs.configure(settings)
-    for variable, meant in misspelt_variables(os.environ):
-        logs.emit(events.VARIABLE_UNKNOWN, variable=variable, did_you_mean=meant)
+    if not settings.yml_recipes and not any(recipes.glob("*.yaml")):
+        files = sorted(path.name for path in recipes.glob("*.yml"))[:_MOST_SHOWN]
+        if files:
+            way_out = "rename them to .yaml, or set SVC_YML_RECIPES=1"
+            logs.emit(events.RECIPES_END_IN_YML, files=files, way_out=way_out)
 
     from svc.recipe.variables import recipe_variables
     from svc.serving.run import ServeOptions, serve

@@ -49,7 +49,7 @@ def command(
     lock_timeout: Annotated[
         float, typer.Option("--lock-timeout", help="Seconds to wait for the lock; 0 does not wait, -1 waits forever.")
     ] = 0.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No output for each trial.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Write warnings, errors and the outcome alone.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log the parameters of each trial.")] = False,
     run_id: Annotated[
         str | None,
@@ -126,7 +126,7 @@ class _Outcome(NamedTuple):
 def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
     from svc.cli.progress import progress_for
 
-    with progress_for(settings) as progress:
+    with progress_for(settings, quiet=bool(options["quiet"])) as progress:
         try:
             loaded, variables = load(recipe_file, env_var, settings)
         except SvcError as error:

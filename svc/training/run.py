@@ -337,7 +337,11 @@ class _Run:
     def _done(self, head: Mapping[str, Any], published: Publication, result: SearchResult, exit_code: int) -> None:
         stats = head["data_stats"]
         is_told = "promotion" in head or published.held
-        promoted = {"promoted": published.promoted} if is_told else {}
+        told: dict[str, Any] = {"promoted": published.promoted} if is_told else {}
+        if exit_code == REFUSED:
+            from svc.training.promotion.refusal import refusal
+
+            told["refused"] = refusal(head["promotion"], self.loaded.path, published.artifact, published.live)
         self.progress.close()
         logs.emit(
             events.TRAIN_DONE,
@@ -352,7 +356,7 @@ class _Run:
             trained_at=head["trained_at"],
             kid=head["kid"],
             recipe_hash=head["recipe_hash"],
-            **promoted,
+            **told,
             **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
         )
 

@@ -38,9 +38,11 @@ def test_the_table_names_the_live_version(recipe: Path, capsys: pytest.CaptureFi
     train(recipe, "r2")
     found = history(recipe, capsys)
     assert main.run(["history", str(recipe)]) == 0
-    rows = [line for line in capsys.readouterr().out.splitlines() if "TopPop" in line]
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if "TopPop" in line]
     assert [version["sha8"] in row for version, row in zip(found, rows, strict=True)] == [True, True]
     assert ["live" in row for row in rows] == [True, False]
+    assert max(len(row.rstrip()) for row in rows) < 80
 
 
 def test_decisions_are_told_in_text_and_json(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -100,3 +101,16 @@ def test_no_color_means_no_colours() -> None:
     """Not even where colours are forced."""
     assert "\x1b" in run_process(FORCE_COLOR="1", TERM="xterm", NO_COLOR="")
     assert "\x1b[3" not in run_process(FORCE_COLOR="1", TERM="xterm", NO_COLOR="1")
+
+
+def test_every_command_warns_of_variables_that_it_does_not_take_as_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt name with the one that was meant; a number out of bounds with what is used in its place."""
+    monkeypatch.setenv("SVC_SIGNING_KEY", "k1:00")
+    monkeypatch.setenv("SVC_WATCH_INTERVAL", "0")
+    assert main.run(["keygen", "--kid", "k1"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [one["event"] for one in told] == ["variable_unknown", "variable_clamped"]
+    assert (told[0]["variable"], told[0]["did_you_mean"]) == ("SVC_SIGNING_KEY", "SVC_SIGNING_KEYS")
+    assert (told[1]["variable"], told[1]["value"], told[1]["used"]) == ("SVC_WATCH_INTERVAL", "0", 1)

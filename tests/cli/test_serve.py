@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,15 @@ def test_serving_without_auth_needs_a_development_environment(capsys: pytest.Cap
     assert "SVC_ENV" in str(last_error(capsys)["error"])
 
 
-def test_a_misspelt_variable_is_warned_about(
+def test_a_folder_with_only_yml_files_is_warned_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The log names the one that was probably meant."""
-    monkeypatch.setenv("SVC_SIGNING_KEY", "k1:00")
+    """They are not served; the warning ends when they are asked for, or when others are there."""
     monkeypatch.setattr("svc.serving.run.serve", lambda *_: 0)
-    assert main.run(["serve", "--recipes", str(tmp_path)]) == 0
-    told = next(line for line in "".join(capsys.readouterr()).splitlines() if "variable_unknown" in line)
-    assert "SVC_SIGNING_KEYS" in told and "warning" in told
+    (tmp_path / "books.yml").write_text("name: books", encoding="utf-8")
+    for change in (lambda: None, lambda: monkeypatch.setenv("SVC_YML_RECIPES", "1")):
+        change()
+        assert main.run(["serve", "--recipes", str(tmp_path)]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [(one["event"], one["files"]) for one in told] == [("recipes_end_in_yml", ["books.yml"])]
+    assert "SVC_YML_RECIPES=1" in told[0]["way_out"]

@@ -24,11 +24,11 @@ def test_a_recipe_that_cannot_be_loaded_ends_as_a_failed_run(
 
 
 def test_a_run_without_an_id_is_given_one(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twelve hex digits, another one each time; the artifact's version is there afterwards."""
+    """Twelve hex digits, another one each time; `--quiet` writes the outcome alone."""
     ids = set()
     for _ in range(2):
         assert main.run(["train", str(recipe), "--quiet"]) == 0
-        last = json.loads(capsys.readouterr().err.splitlines()[-1])
+        (last,) = map(json.loads, capsys.readouterr().err.splitlines())
         assert last["event"] == "train_done"
         ids.add(last["run_id"])
     assert len(ids) == 2

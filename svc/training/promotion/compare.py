@@ -22,8 +22,9 @@ from svc.settings import Settings
 from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import Evaluator, Scorer
 from svc.training.evaluation.intervals import paired_change
-from svc.training.promotion.baselines import Rival, baseline, live_model
+from svc.training.promotion.baselines import Rival, baseline, heldout, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
+from svc.training.promotion.refusal import tell_precision
 from svc.training.search.prepare import Task
 
 _DIGITS = 12
@@ -105,6 +106,7 @@ def decide(
     }
     shown = ("decision", "mode", "metric", "against", "guardrails")
     logs.emit(events.PROMOTION_DECIDED, recipe=task.loaded.recipe.name, **{name: decision[name] for name in shown})
+    tell_precision(task.loaded.recipe, decision, rules, candidate.choice_by(task, heldout(task)))
     return decision
 
 

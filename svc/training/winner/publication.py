@@ -20,13 +20,17 @@ from svc.training.winner.servable import require_servable
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """`pointer` is where servers look, if it leads to the new artifact. `held`: it stayed because of a hold."""
+    """`pointer` is where servers look, if it leads to the new artifact. `held`: it stayed because of a hold.
+
+    `live` is the version that stayed live, if any, where the new one did not become it.
+    """
 
     artifact: str
     pointer: str | None
     written: Written
     promoted: bool = True
     held: bool = False
+    live: str | None = None
 
     @property
     def kept(self) -> str:
@@ -85,7 +89,8 @@ def _publish(
         return Publication(published.artifact, published.pointer, published.written)
     done = versions.publish(write, head, move=move, keep=output.keep)
     pointer = versions.uri if done.promoted else None
-    return Publication(done.artifact, pointer, done.written, done.promoted, done.held)
+    stayed = None if done.promoted else done.live
+    return Publication(done.artifact, pointer, done.written, done.promoted, done.held, stayed)
 
 
 def _warn_of_caps(written: Written, settings: Settings) -> None:

@@ -1,0 +1,85 @@
+"""The decision about a new model in words: why it was refused, what stays live, and which bounds its intervals hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from svc import events, logs
+from svc.recipe.promotion_schema import INCUMBENT, Promotion
+from svc.recipe.schema import Recipe
+from svc.training.evaluation.choice import Choice
+from svc.training.evaluation.intervals import paired_change
+
+_OPPONENTS = {INCUMBENT: "the live {live}", "TopPop": "popularity"}
+_GUARDED = {"catalog_coverage": "coverage", "n_users": "users", "n_items": "items"}
+
+
+def refusal(decision: Mapping[str, Any], recipe_file: Path, artifact: str, live: str | None) -> str:
+    """Why the model was refused, as one sentence. `artifact` is its file, `live` the version that stays, if any."""
+    sha8 = artifact.rpartition(".")[0].rpartition(".")[2]
+    stays = f"{live} stays live" if live else "no version is live"
+    way_out = f"`svc promote {recipe_file} {sha8}` overrides"
+    return f"{', '.join(_reasons(decision, live))}; {stays}; {way_out}"
+
+
+def _reasons(decision: Mapping[str, Any], live: str | None) -> Iterator[str]:
+    bound = decision["min_relative_change"]
+    for comparison in decision["against"]:
+        low, high = comparison["interval"]
+        if low < bound:
+            opponent = _OPPONENTS[comparison["name"]].format(live=live or "model")
+            change = f"{decision['metric']} {_percent(comparison['change'])} ({_percent(low)} to {_percent(high)})"
+            yield f"{change} against {opponent}"
+    for name, guardrail in decision["guardrails"].items():
+        if not guardrail["passed"]:
+            yield f"{_GUARDED[name]} {_percent(guardrail['change'])}"
+
+
+class _Precision(NamedTuple):
+    """How far the interval of a comparison of two models reaches below its change, and over how many users."""
+
+    reach: float
+    n_users: int
+    compared_with: str
+
+
+def tell_precision(recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None) -> None:
+    """Log which lowest change the interval of an equal model can hold, and warn if the recipe's is above it.
+
+    The interval is that of the comparison with the live model. A first run has none: there the winner's lead over the
+    next algorithm of the search stands for it. `choice` is the one by the users who judge, where it is known.
+    """
+    found = _precision(recipe, decision, rules, choice)
+    if found is None or not 0 < found.reach < 1:  # the same model, or scores of almost 0: no measure for others
+        return
+    told = (
+        f"the interval against {found.compared_with} reaches {found.reach:.1%} below the change, over "
+        f"{found.n_users} judged users: a model that is equal to the live one"
+    )
+    if rules.min_relative_change <= -found.reach:
+        logs.emit(events.PROMOTION_PRECISION, recipe=recipe.name, n_users=found.n_users, message=f"{told} may go live")
+        return
+    message = f"{told} is refused; write {math.floor(-found.reach * 1000) / 1000:g} or less, or hold out more users"
+    logs.emit(events.RECIPE_WARNING, code="promotion_bound", field="promotion.min_relative_change", message=message)
+
+
+def _precision(
+    recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None
+) -> _Precision | None:
+    for comparison in decision["against"]:
+        if comparison["name"] == INCUMBENT:
+            reach = comparison["change"] - comparison["interval"][0]
+            return _Precision(reach, comparison["n_users"], "the live model")
+    if INCUMBENT not in rules.against or choice is None or len(set(choice.algorithms)) < 2:
+        return None
+    first, second = choice.scores[:, 0], choice.scores[:, choice.runner_up]
+    seed, confidence = recipe.training.seed, rules.confidence
+    change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
+    return _Precision(change.value - change.low, len(first), "the next algorithm")
+
+
+def _percent(change: float) -> str:
+    return f"{change:+.1%}"
