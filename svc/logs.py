@@ -173,7 +173,13 @@ def wants_console(settings: Settings, stream: TextIO | None = None) -> bool:
 
 
 _OUTCOMES = frozenset(
-    event.name for event in (events.TRAIN_DONE, events.SEARCH_ONLY_DONE, events.RECIPE_LOCK_CONTENDED_SKIPPING)
+    event.name
+    for event in (
+        events.TRAIN_DONE,
+        events.SEARCH_ONLY_DONE,
+        events.RECIPE_LOCK_CONTENDED_SKIPPING,
+        events.PROMOTION_DECIDED,
+    )
 )
 """What is written of a quiet command, beside its warnings and errors."""
 

@@ -24,6 +24,7 @@ from svc.model.query import (
     Encoded,
     Given,
     Interaction,
+    PinFault,
     Prepared,
     Profile,
     Query,
@@ -149,7 +150,8 @@ class Model(Stored):
             query = self._without_hidden(query, user)
         if user >= 0 and (not replace or not len(given.columns)):
             query, profile = self._of_user(query, user, given)
-            return self._resolve_pins(Prepared(query, (), ignored, profile, restriction.offset), restriction)
+            unused = tuple(user_features or ()) if self._encoder("user") is None else ()
+            return self._resolve_pins(Prepared(query, unused, ignored, profile, restriction.offset), restriction)
         if user_features is not None:
             vector, others = self._encode("user", user_features)
             profile = "features+history" if len(given.columns) else "features"
@@ -302,11 +304,13 @@ class Model(Stored):
         shown = ~ItemSet.of_columns(excluded, n_items)
         may = (columns >= 0) & (shown if query.allowed is None else shown & query.allowed).contains(columns.clip(0))
         pins = tuple(Pin(int(columns[n]), restriction.pins[n][1]) for n in np.flatnonzero(may).tolist())
-        gone = (restriction.pins[n][0] for n in np.flatnonzero(~may).tolist())
+        gone = tuple(
+            (restriction.pins[n][0], _why_not_shown(columns[n], query, excluded)) for n in np.flatnonzero(~may).tolist()
+        )
         rules = (query.rules or Rules())._replace(pins=pins)
-        ignored = tuple(dict.fromkeys((*prepared.ignored_items, *gone)))
+        ignored = tuple(dict.fromkeys((*prepared.ignored_items, *(item for item, _ in gone))))
         active = rules if rules != Rules() else None
-        return prepared._replace(query=query._replace(rules=active), ignored_items=ignored)
+        return prepared._replace(query=query._replace(rules=active), ignored_items=ignored, ignored_pins=gone)
 
     def _given(self, history: Sequence[Interaction]) -> Given:
         """The known items of a history, settled."""
@@ -375,6 +379,15 @@ class Model(Stored):
 def payload_parts(model: Model) -> dict[str, int]:
     """Bytes of each array of the payload, by the path of attributes that leads to it."""
     return model.parts()
+
+
+def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:
+    """Why the item of a pin is left out; `excluded` are all columns that must not come back."""
+    if column < 0:
+        return "unknown"
+    if column in query.exclude:
+        return "excluded"
+    return "seen" if column in excluded else "filtered"
 
 
 def _by_item(item_features: Features | None) -> dict[str | None, Features]:

@@ -131,7 +131,8 @@ class Prepared(NamedTuple):
     """A query, and what its answer says in addition to the items.
 
     `ignored_features` are keys of the request that named no declared column, `ignored_items` ids that the model does
-    not know. `profile` says what the ranking goes by. The answer begins at the place `offset` of the ranking.
+    not know, and those of pins that may not be shown; `ignored_pins` says why of each of these. `profile` says what the
+    ranking goes by. The answer begins at the place `offset` of the ranking.
     """
 
     query: Query
@@ -139,6 +140,8 @@ class Prepared(NamedTuple):
     ignored_items: tuple[str, ...] = ()
     profile: Profile | None = None
     offset: int = 0
+    ignored_pins: tuple[tuple[str, PinFault], ...] = ()
 
 
+PinFault = Literal["unknown", "excluded", "seen", "filtered"]
 Profile = Literal["user", "user+history", "history", "features", "features+history", "popular"]

@@ -10,9 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from svc.errors import MinDataViolation, SvcError
+from svc.model.filter_fields import LabelField, NumberField
 from svc.names import is_float_text
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Recipe
+from svc.recipe.side_tables import ItemMetadata
 from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source
@@ -48,11 +50,14 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     What only the data tells, such as empty feature vocabularies, stays unknown.
     """
     training = loaded.recipe.training
+    items: set[str] = set()
+    frame_checks: dict[str, FrameCheck] = {"source": partial(_row_warnings, loaded.recipe, items)}
+    if loaded.recipe.item_metadata is not None:
+        frame_checks["item_metadata.source"] = partial(_metadata_warnings, loaded.recipe.item_metadata, items)
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
-        check_frame = partial(_row_warnings, loaded.recipe) if name == "source" else None
-        yield from _check(name, partial(_look, spec, context, check_frame))
+        yield from _check(name, partial(_look, spec, context, frame_checks.get(name)))
 
 
 def _check(name: str, look: Callable[[], Iterable[str]]) -> Iterator[Check]:
@@ -108,9 +113,15 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
     return found
 
 
-def _row_warnings(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
-    """What `cleansing.where` keeps of the first rows, and warnings about them. Raises what a training would."""
+def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
+    """What `cleansing.where` keeps of the first rows, and warnings about them. Raises what a training would.
+
+    The items of these rows are added to `items`.
+    """
     schema, with_times = recipe.schema_, uses_time(recipe)
+    if not len(frame):
+        raise MinDataViolation("the table has a header and no rows, so there is nothing to train on")
+    items |= set(frame[schema.item_column].dropna().astype(str))
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where)
     frame = rows.frame
     found = from_rows(rows, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
@@ -130,6 +141,35 @@ def _row_warnings(recipe: Recipe, frame: pandas.DataFrame) -> list[str]:
             warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
     told = [] if rows.n_dropped is None else [_kept(len(frame), n_read)]
     return told + [f"warning: {text}" for text in warnings]
+
+
+def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.DataFrame) -> list[str]:
+    """Warnings about the first rows of a metadata table. Raises MetadataError where a server would refuse them.
+
+    `items` are those of the first interactions; empty where these could not be read.
+    """
+    for field in declared.filter_fields:
+        values = [
+            None if gone else value for value, gone in zip(frame[field.name], frame[field.name].isna(), strict=True)
+        ]
+        if field.kind == "numerical":
+            NumberField.read(field.name, values, len(values))
+        else:
+            LabelField.read(field.name, field.kind, field.delimiter, values, len(values))
+    ids = frame[declared.id_column].dropna().astype(str)
+    warnings = []
+    repeated = ids[ids.duplicated()]
+    if len(repeated):
+        warnings.append(
+            f"{declared.id_column} {repeated.iloc[0]!r} is there more than once in the first {len(frame)} rows, as are "
+            f"{repeated.nunique() - 1} others: the last row of an item counts"
+        )
+    if items and len(ids) and items.isdisjoint(ids):
+        warnings.append(
+            f"none of the {ids.nunique()} ids of the first rows is an item of the first interactions, such as "
+            f"{min(items)!r} and {ids.iloc[0]!r}: is {declared.id_column} the column of the item ids?"
+        )
+    return [f"warning: {text}" for text in warnings]
 
 
 def _kept(n_kept: int, n_read: int) -> str:

@@ -171,7 +171,7 @@ def _read_all(connection: socket.socket) -> bytes:
 def test_an_interrupted_training_says_so_and_writes_nothing(shop: Shop, number: signal.Signals, code: int) -> None:
     """The exit code names the signal; no artifact and no leftovers stay."""
     shop.edit("n_trials: 4", "n_trials: 100000")
-    process = shop.start("train", str(shop.recipe), "--quiet")
+    process = shop.start("train", str(shop.recipe))
     assert process.stderr is not None
     records: list[dict[str, Any]] = []
     for line in process.stderr:

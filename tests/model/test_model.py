@@ -180,12 +180,14 @@ def test_a_decoded_payload_answers_with_the_same_bits(family: str) -> None:
 
 
 def test_an_unknown_user_needs_features() -> None:
-    """Without them 404, with them a cold start, on a model without features 400."""
+    """Without them 404, with them a cold start, on a model without features 400; a known user needs none."""
     plain, featured = made("ials"), made("ials", features=True)
     with pytest.raises(UnknownUser):
         featured.prepare_recommend(user_id="nobody", user_features=None, limit=3)
     with pytest.raises(FeaturesNotSupported):
         plain.prepare_recommend(user_id="nobody", user_features={}, limit=3)
+    known = plain.prepare_recommend(user_id=plain.user_ids.all()[0], user_features={"tag": "a"}, limit=3)
+    assert known.ignored_features == ("tag",)
     prepared = featured.prepare_recommend(user_id="nobody", user_features={"tag": "a", "x": 1}, limit=3)
     assert prepared.ignored_features == ("x",)
     assert prepared.query.user_features.tolist() == [1, 0, 0, 1]

@@ -203,6 +203,8 @@ def encode_found(ranking: Ranking, fragments: ItemFragments, about: Prepared, *,
         items += b',"ignored_features":' + to_json(list(about.ignored_features))
     if about.ignored_items:
         items += b',"ignored_items":' + to_json(list(about.ignored_items))
+    if about.ignored_pins:
+        items += b',"ignored_pins":' + to_json([{"item_id": item, "why": why} for item, why in about.ignored_pins])
     if about.profile is not None:
         items += b',"profile":' + to_json(about.profile)
         if ranking.popular:

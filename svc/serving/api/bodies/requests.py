@@ -191,9 +191,13 @@ class RecommendRequest(Request):
 
     def prepare(self, served: Served) -> Prepared:
         """The query for the model of now. Raises the ApiError that says why there is none."""
-        if self.user_id is None and self.user_features is None and self.history is None and self.fallback is None:
-            raise _lacks("user_id", "user_features", "history", "fallback")
         wanted = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
+        is_named = (self.user_id, self.user_features, self.history, self.fallback) != (None, None, None, None)
+        if not is_named and not wanted:
+            raise _lacks("user_id", "user_features", "history", "fallback")
+        if self.history is None and self.history_mode == "replace":
+            message = "there is no history to put in place of the known one; give history, or leave history_mode out"
+            raise invalid(["history_mode"], message, "history_missing")
         prepared = served.model.prepare_recommend(
             user_id=self.user_id,
             user_features=self.user_features,

@@ -63,6 +63,13 @@ class Item(BaseModel):
 Profile = Literal["user", "user+history", "history", "features", "features+history", "popular"]
 
 
+class IgnoredPin(_Answer):
+    """A pin that is not shown: the item is unknown, excluded by the request, seen by the user, or filtered out."""
+
+    item_id: str
+    why: Literal["unknown", "excluded", "seen", "filtered"]
+
+
 class _Page(_Answer):
     """What every page of a ranking says."""
 
@@ -72,8 +79,9 @@ class _Page(_Answer):
         Field(description="What says nothing: keys of no declared column; column=value for values training never saw."),
     ] = None
     ignored_items: Annotated[
-        list[str] | None, Field(description="Ids of the request that the model does not know.")
+        list[str] | None, Field(description="Ids that the model does not know, and those of pins that are not shown.")
     ] = None
+    ignored_pins: Annotated[list[IgnoredPin] | None, Field(description="Pins that are not shown, and why.")] = None
     profile: Annotated[Profile | None, Field(description="What the ranking goes by.")] = None
     fallback: Annotated[Literal["popular"] | None, Field(description="The items are not the user's own.")] = None
 

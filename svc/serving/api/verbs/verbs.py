@@ -13,7 +13,6 @@ import trio
 from svc.errors import (
     ApiError,
     InternalError,
-    NoCandidates,
     RecipeUnavailable,
 )
 from svc.lru_cache import LruCache
@@ -199,17 +198,19 @@ class Verbs:
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
             rankings = await served.lane.rank(queries) if queries else []
-        results = _merge(prepared, rankings)
+
+        def merge_and_encode() -> tuple[list[Result], bytes]:
+            """In a thread: what no item satisfies takes a pass over all items to find."""
+            results = _merge(elements(batch), prepared, rankings, served)
+            return results, encode_batch(header, results, served.fragments, with_metadata=batch.include_metadata)
+
+        results, answer = await trio.to_thread.run_sync(merge_and_encode, limiter=self._work, abandon_on_cancel=True)
         if fallbacks := sum(isinstance(result, tuple) and result[0].popular for result in results):
             self._count_fallbacks(header.recipe, verb, fallbacks)
         for result in results:
             if isinstance(result, ApiError):
                 self._state.metrics.of(BATCH_ERRORS, code=result.code).inc()
-        return await trio.to_thread.run_sync(
-            lambda: encode_batch(header, results, served.fragments, with_metadata=batch.include_metadata),
-            limiter=self._work,
-            abandon_on_cancel=True,
-        )
+        return answer
 
 
 def _parse_one(schema: type[AnyRequest], body: Body, served: Served) -> tuple[AnyRequest, Prepared]:
@@ -240,11 +241,16 @@ def _prepare(element: AnyRequest | Rejected, served: Served) -> Prepared | ApiEr
         return InternalError("the server failed to answer this element; its log has the request id")
 
 
-def _merge(prepared: Sequence[Prepared | ApiError], rankings: Sequence[Ranking]) -> list[Result]:
+def _merge(
+    asked: Sequence[AnyRequest | Rejected],
+    prepared: Sequence[Prepared | ApiError],
+    rankings: Sequence[Ranking],
+    served: Served,
+) -> list[Result]:
     """Rankings and errors in the order of the requests; an empty ranking is an error too."""
     results: list[Result] = []
     answers = iter(rankings)
-    for element in prepared:
+    for request, element in zip(asked, prepared, strict=True):
         if isinstance(element, ApiError):
             results.append(element)
             continue
@@ -252,5 +258,6 @@ def _merge(prepared: Sequence[Prepared | ApiError], rankings: Sequence[Ranking])
         if len(ranking.items):
             results.append((ranking.from_place(element.offset), element))
         else:
-            results.append(NoCandidates())
+            tree = None if isinstance(request, Rejected) else request.filter
+            results.append(nothing_left(tree, served.filters))
     return results

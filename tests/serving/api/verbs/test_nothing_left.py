@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.serving.api.verbs.test_filters import filtering
-from tests.serving.client import RECOMMEND
+from tests.serving.client import BATCH, RECOMMEND
 
 pytestmark = pytest.mark.anyio
 EMPTY = "no item is left to recommend after exclusions"
@@ -30,3 +30,11 @@ async def test_a_condition_that_no_item_satisfies_is_named(tree: dict[str, Any],
     async with filtering() as (client, _):
         answer = await client.post(RECOMMEND, {"user_id": "u3", "filter": tree})
     assert (answer.status, answer.json["code"], answer.json["detail"]) == (404, "NO_CANDIDATES", told)
+
+
+async def test_elements_of_a_batch_are_told_the_same() -> None:
+    """Each by itself."""
+    async with filtering() as (client, _):
+        body = {"requests": [{"user_id": "u3", "filter": tree} for tree, _ in TOLD]}
+        answer = (await client.post(BATCH, body)).json
+    assert [element["detail"] for element in answer["results"]] == [told for _, told in TOLD]
