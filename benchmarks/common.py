@@ -37,6 +37,7 @@ SHAPES = {
     "a": Shape("a", 1_000, 1_700, 100_000, 64),
     "b": Shape("b", 30_000, 41_000, 810_000, 128),
     "c": Shape("c", 100_000, 1_000_000, 5_000_000, 128),
+    "d": Shape("d", 30_000, 41_000, 810_000, 680),
 }
 
 
@@ -86,18 +87,20 @@ def ids(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
 
 
-def side_by_side(calls: Mapping[str, Callable[[int], Any]], rounds: int) -> dict[str, float]:
+def side_by_side(
+    calls: Mapping[str, Callable[[int], Any]], rounds: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Median seconds of each call over interleaved rounds, so that a busy neighbour slows all of them alike.
 
-    Each call gets the number of the round; round −1 warms up.
+    Each call gets the number of the round; round −1 warms up. `clock` may be that of the thread's processor time.
     """
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(-1, rounds):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = clock()
             call(number)
             if number >= 0:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(clock() - start)
     return {name: median(taken) for name, taken in seconds.items()}
 
 

@@ -1,6 +1,6 @@
 """How fast are rankings without HTTP, one thread each? Against irspack's own calls, implicit, and plain numpy.
 
-    python -m benchmarks.scoring            # shapes (a) and (b), half a minute
+    python -m benchmarks.scoring            # shapes (a), (b) and (d), two minutes
     python -m benchmarks.scoring --full     # also (c), a million items; several minutes and 4 GiB
     python -m benchmarks.scoring --csv ratings.csv user_id item_id      # your own data instead
 
@@ -27,10 +27,13 @@ from irspack.recommenders import (
 )
 
 from benchmarks.common import SHAPES, Shape, csv_interactions, ids, interactions, origin, side_by_side
+from benchmarks.wide_model import wide_factors
 from svc.model.model import Model, payload_parts
 from svc.model.query import Query
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
 from svc.model.threads import limit_blas_threads
-from svc.training.winner.export import export
+from svc.training.winner.export import export, to_history, to_scorer
 
 LIMIT = 10
 BATCHES = (1, 16, 64, 256)
@@ -216,6 +219,29 @@ def _histories(seeds: np.ndarray, n_items: int) -> sps.csr_matrix:
     )
 
 
+def wide_blend(rounds: int) -> None:
+    """Known users of a wide iALS, of it blended with RP3beta, and the bare products of their vectors with all items."""
+    shape = SHAPES["d"]
+    matrix = interactions(shape)
+    factors = wide_factors(matrix, shape.components)
+    factors.ready()
+    rp3beta = RP3betaRecommender(matrix, top_k=500, n_threads=1).learn()
+    history = to_history(matrix, with_values=True)
+    blend = BlendScorer.of(factors, [to_scorer(rp3beta, "RP3betaRecommender")], (0.7, 0.3), history)
+    items = factors.index.factors
+
+    def ranked(scorer: Scorer) -> Callable[[np.ndarray], Any]:
+        return lambda chosen: scorer.rank([Query(limit=LIMIT, user=user) for user in chosen.tolist()], history)
+
+    calls = {"svc": ranked(blend), "iALS alone": ranked(factors), "numpy": lambda u: top_of(factors.users[u] @ items.T)}
+    print(f"\nknown users, blend of iALS and RP3beta, shape (d): {shape.components} components, norms hardly differ")
+    print("users  " + "".join(f"{name:>12}" for name in calls) + "   svc against each other")
+    for size in BATCHES:
+        batches = np.random.default_rng(size).integers(0, shape.n_users, (rounds + 1, size))
+        times = side_by_side({name: _on(batches, call) for name, call in calls.items()}, rounds)
+        print(_row(str(size), times, size))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="more rounds, and shape (c)")
@@ -234,6 +260,8 @@ def main() -> None:
     for shape, matrix in data:
         if shape.n_items < MANY_ITEMS:
             item_weights(shape, matrix, rounds)
+    if not options.csv:
+        wide_blend(min(rounds, 20))
     for shape in COLD_SHAPES:
         cold_starts(shape, rounds)
 

@@ -32,6 +32,7 @@ from svc.model.query import (
     Restriction,
 )
 from svc.model.recommenders.base import Scorer, Side, excluded_columns
+from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.rerank import Pin, Rules
 from svc.model.stored import Stored
@@ -97,6 +98,8 @@ class Model(Stored):
             found = f"{len(self.history)} histories and {self.scorer.n_items} scored items"
             raise PayloadInvalid(f"payload: {sizes[0]} users and {sizes[1]} items do not match {found}")
         self.scorer.ready()
+        if isinstance(self.scorer, BlendScorer):
+            self.scorer.choose_plan(self.history)
         if self.cold is not None:
             if self.cold.n_items != self.n_items:
                 raise PayloadInvalid(

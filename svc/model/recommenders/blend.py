@@ -12,7 +12,15 @@ from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.query import Query, Ranking
 from svc.model.recommenders.base import Side, best_items, excluded_columns, is_few, profile
-from svc.model.recommenders.blend_scan import NormedLayout, head_of, head_scores, scan_behind, scan_sum
+from svc.model.recommenders.blend_scan import (
+    NormedLayout,
+    Plan,
+    choose_plan,
+    default_plan,
+    head_scores,
+    scan_behind,
+    scan_sum,
+)
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import MANY_FROM, gram
 from svc.model.recommenders.factor_scan import Wanted
@@ -23,6 +31,11 @@ from svc.model.stored import Stored
 FactorPart = IALSScorer | SVDScorer
 SumPart = NeighbourScorer | DenseWeightsScorer
 Values = NDArray[np.float64]
+PROBED, PROBED_LIMIT = 16, 10
+"""Users by whose rankings the scan is chosen, and the items that each of them asks for."""
+SCORES_AT_ONCE, LEAST_AT_ONCE = 1 << 23, 32
+"""Scores that are held in memory at once while several queries are ranked, 32 MiB of float32; but those of at least so
+many queries, for which one product takes much less time than one for each."""
 
 
 class BlendScorer(Stored):
@@ -40,6 +53,7 @@ class BlendScorer(Stored):
 
     _covariance: Values
     _norms: Values
+    _plan: Plan
 
     def __init__(
         self,
@@ -61,6 +75,7 @@ class BlendScorer(Stored):
         scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
         scorer.ready()
         scorer.measure(history)
+        scorer.choose_plan(history)
         return scorer
 
     def measure(self, history: History) -> None:
@@ -87,6 +102,16 @@ class BlendScorer(Stored):
             exact = index.factors[start : start + 4096].astype(np.float64)
             self._norms[start : start + 4096] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
         self._norms *= 1 + 1e-9
+        self._plan = default_plan(self.n_items)
+
+    def choose_plan(self, history: History) -> None:
+        """Let some users, evenly spread over `history`, show which scan costs less. The scorer must be ready."""
+        if self.factors is None:
+            return
+        users = range(0, len(history), max(1, len(history) // PROBED))
+        asked = (Query(limit=PROBED_LIMIT, user=user) for user in users)
+        probes = ((self._scaled(query), self._offsets(query, history), _wanted(query, history)) for query in asked)
+        self._plan = choose_plan(self._index(), probes)
 
     def feature_dim(self, side: Side) -> int | None:
         return None if self.factors is None else self.factors.feature_dim(side)
@@ -133,16 +158,19 @@ class BlendScorer(Stored):
             items = best_items(offsets.copy(), query, history)
             return Ranking(items, offsets[items])
         wanted = _wanted(query, history)
-        return scan_sum(self._index(), self._scaled(query), offsets, wanted)
+        return scan_sum(self._index(), self._scaled(query), offsets, wanted, picks=self._plan.picks)
 
     def _rank_many(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """One matrix product for all queries, then each query alone, so that its arrays stay in the processor cache."""
-        index, rankings = self._index(), []
+        """A matrix product for many queries, then each query alone, so that its arrays stay in the processor cache."""
+        index, head, rankings = self._index(), self._plan.head, []
         vectors = np.array([self._scaled(query) for query in queries])
-        scores = head_scores(index.layout, vectors, head_of(self.n_items))
-        for query, vector, mine in zip(queries, vectors, scores, strict=True):
-            offsets = self._offsets(query, history)
-            rankings.append(scan_behind(index, mine, vector, offsets, _wanted(query, history)))
+        step = max(LEAST_AT_ONCE, SCORES_AT_ONCE // head)
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            scores = head_scores(index.layout, vectors[part], head)
+            for query, vector, mine in zip(queries[part], vectors[part], scores, strict=True):
+                offsets = self._offsets(query, history)
+                rankings.append(scan_behind(index, mine, vector, offsets, _wanted(query, history)))
         return rankings
 
     def _index(self) -> NormedLayout:

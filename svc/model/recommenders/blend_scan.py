@@ -13,15 +13,22 @@ One vector: most items have no offset worth speaking of and a short vector. So t
 scored first, which gives a bound; what `upper` does not lift to the bound less twice the slack cannot be in the answer.
 Where the bound is not sharp enough for that, more items are scored, in the end all.
 
-Several vectors: one float32 product scores the items of the largest norms for all of them, which costs less for each
-than picking some out; of the others `upper` leaves few.
+Several vectors: one float32 product scores the items of the largest norms, the head, for all of them, which costs less
+for each than picking some out; of the others `upper` leaves few.
 
-Either way candidates are scored exactly and sorted by that, so both give the same bits.
+Both ways lose where norms hardly differ, as those of wide models do: then `upper` leaves nearly all items, and the
+first attempts were for nothing. So `choose_plan` lets some users of the model take both ways when it is loaded, counts
+the items that were scored for them, and where that exceeds one product with all items, later queries begin with that
+product.
+
+Whichever way, candidates are scored exactly and sorted by that, so all give the same bits.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +46,8 @@ FULL_SHARE = 6
 """Above one item in this many, scoring all in order is faster than gathering some."""
 HEAD, HEAD_SHARE = 4096, 6
 """Items that are scored for several vectors at once: at least so many, and one in so many."""
+SHARED_PRODUCT_GAIN = 4
+"""The product of many vectors with the items takes so many times less for each of them than that of one vector."""
 LOWEST = float(np.finfo(np.float32).min)
 
 Positions = NDArray[np.intp]
@@ -52,21 +61,70 @@ class NormedLayout(NamedTuple):
     norms: Values
 
 
-def scan_sum(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted) -> Ranking:
-    """The best items by vector · item + offset. Ties: lower column first."""
-    layout, norms = index
-    length = math.sqrt(vector @ vector)
-    slack = error_bound(len(vector), length * layout.norms[0])
-    scan = _Scan(layout, vector, vector.astype(np.float32), offsets, wanted.limit, slack)
-    excluded = layout.positions[wanted.excluded]
+class Plan(NamedTuple):
+    """How the items of a model are scanned. It decides about time alone, never about a ranking."""
+
+    picks: bool
+    """Whether the scan of one vector picks out items by `upper` before it scores all."""
+    head: int
+    """How many items of the largest norms are scored for several vectors at once."""
+
+
+def default_plan(n_items: int) -> Plan:
+    """The plan for item vectors whose norms differ."""
+    return Plan(picks=True, head=min(n_items, max(HEAD, n_items // HEAD_SHARE)))
+
+
+def choose_plan(index: NormedLayout, probes: Iterable[tuple[Values, Values, Wanted]]) -> Plan:
+    """The cheaper plan for such vectors, offsets and wishes, by the number of items that are scored for them."""
+    n_items = len(index.norms)
+    plan = default_plan(n_items)
+    alone, behind = [], []
+    for vector, offsets, wanted in probes:
+        scan, upper = _prepared(index, vector, offsets, wanted)
+        picked = scan.picked(upper)
+        alone.append(picked.scored * FULL_SHARE + (n_items if picked.positions is None else 0))
+        scores = scan.all_scores(upper)
+        first = reaching(scores[: plan.head], wanted.limit, 2 * scan.slack)
+        reached = int(np.count_nonzero(upper[plan.head :] >= scan.floor(scores[first])))
+        behind.append(plan.head + SHARED_PRODUCT_GAIN * min(reached * FULL_SHARE, n_items - plan.head))
+    if not alone:
+        return plan
+    return Plan(picks=fmean(alone) <= n_items, head=plan.head if fmean(behind) <= n_items else n_items)
+
+
+def scan_sum(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted, *, picks: bool = True) -> Ranking:
+    """The best items by vector · item + offset. Ties: lower column first. `picks` is that of the plan."""
     if wanted.allowed is not None and is_few(wanted.allowed):
-        return scan.ranked(np.setdiff1d(layout.positions[wanted.allowed.columns()], excluded).astype(np.intp))
-    upper = norms * length
+        positions = index.layout.positions
+        few = np.setdiff1d(positions[wanted.allowed.columns()], positions[wanted.excluded])
+        return _scan(index, vector, offsets, wanted).ranked(few.astype(np.intp))
+    scan, upper = _prepared(index, vector, offsets, wanted)
+    picked = scan.picked(upper).positions if picks else None
+    return scan.ranked(scan.best_of_all(upper) if picked is None else picked)
+
+
+def _scan(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted) -> _Scan:
+    slack = error_bound(len(vector), math.sqrt(vector @ vector) * index.layout.norms[0])
+    return _Scan(index.layout, vector, vector.astype(np.float32), offsets, wanted.limit, slack)
+
+
+def _prepared(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted) -> tuple[_Scan, Values]:
+    """The scan of a vector, and `upper` of every item, minus infinity for those that must not come back."""
+    layout, norms = index
+    upper = norms * math.sqrt(vector @ vector)
     upper += offsets
-    upper[excluded] = -np.inf
+    upper[layout.positions[wanted.excluded]] = -np.inf
     if wanted.allowed is not None:
         upper[~wanted.allowed.flags()[layout.columns]] = -np.inf
-    return scan.ranked(scan.reachable(upper))
+    return _scan(index, vector, offsets, wanted), upper
+
+
+class _Picked(NamedTuple):
+    """Positions that may be in the answer, or None where the bound is not sharp; how many items were scored for it."""
+
+    positions: Positions | None
+    scored: int
 
 
 class _Scan(NamedTuple):
@@ -79,18 +137,27 @@ class _Scan(NamedTuple):
     limit: int
     slack: float
 
-    def reachable(self, upper: Values) -> Positions:
-        """Positions that may be in the answer; few if the bound is sharp."""
-        size = max(FIRST_SCORED, SCORED_PER_ITEM * self.limit)
+    def picked(self, upper: Values) -> _Picked:
+        """Few positions outside of which nothing can be in the answer."""
+        size, scored = max(FIRST_SCORED, SCORED_PER_ITEM * self.limit), 0
         while size * FULL_SHARE < len(upper):
             first = reaching(upper, size)
             positions = np.flatnonzero(upper >= self.floor(self._scores(first)))
+            scored += len(first)
             if len(positions) <= GROWTH * size:
-                return positions
+                return _Picked(positions, scored + len(positions))
             size *= GROWTH
+        return _Picked(None, scored)
+
+    def best_of_all(self, upper: Values) -> Positions:
+        """Positions that may be in the answer, by the scores of all items."""
+        return reaching(self.all_scores(upper), self.limit, 2 * self.slack)
+
+    def all_scores(self, upper: Values) -> Values:
+        """Approximate scores of all items, minus infinity where `upper` is."""
         scores = self.layout.scores_of_one(self.approximate, 0, len(upper), cosine=False) + self.offsets
         scores[upper == -np.inf] = -np.inf
-        return reaching(scores, self.limit, 2 * self.slack)
+        return scores
 
     def ranked(self, positions: Positions) -> Ranking:
         """The best at these positions, by their exact scores."""
@@ -115,11 +182,6 @@ class _Scan(NamedTuple):
         if place < 0:
             return LOWEST  # still above minus infinity, the score of excluded items
         return max(float(np.partition(scores, place)[place]) - 2 * self.slack, LOWEST)
-
-
-def head_of(n_items: int) -> int:
-    """How many items of the largest norms are scored for several vectors at once."""
-    return min(n_items, max(HEAD, n_items // HEAD_SHARE))
 
 
 def head_scores(layout: Layout, vectors: Values, head: int) -> NDArray[np.float32]:

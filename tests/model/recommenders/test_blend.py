@@ -11,6 +11,7 @@ from svc.model.coldstart import LeastSquares
 from svc.model.history import History
 from svc.model.item_sets import ItemSet
 from svc.model.query import Query
+from svc.model.recommenders import blend as blend_module
 from svc.model.recommenders import blend_scan
 from svc.model.recommenders.base import excluded_columns, profile
 from svc.model.recommenders.blend import BlendScorer
@@ -118,12 +119,18 @@ def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch:
         assert (ranking.items[ties] < ranking.items[ties + 1]).all()
 
 
+@pytest.mark.parametrize("picks", [False, True])
 @pytest.mark.parametrize("n_items", [40, 900])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bytes_are_the_same_alone_and_in_any_batch(
-    kind: str, n_items: int, monkeypatch: pytest.MonkeyPatch
+    kind: str, n_items: int, picks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whatever scan was chosen for the model."""
     shrink(monkeypatch)
+    plan = blend_scan.default_plan(n_items) if picks else blend_scan.Plan(picks=False, head=n_items)
+    monkeypatch.setattr(BlendScorer, "choose_plan", lambda self, _: setattr(self, "_plan", plan))
+    monkeypatch.setattr(blend_module, "LEAST_AT_ONCE", 16)
+    monkeypatch.setattr(blend_module, "SCORES_AT_ONCE", 1)
     rng = np.random.default_rng([n_items, 7, KINDS.index(kind)])
     seen = history(rng, n_items)
     scorer = blend(kind, rng, n_items, seen)

@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from svc.model.item_sets import ItemSet
-from svc.model.recommenders.blend_scan import NormedLayout, head_of, head_scores, scan_behind, scan_sum
+from svc.model.recommenders.blend_scan import (
+    NormedLayout,
+    Plan,
+    choose_plan,
+    default_plan,
+    head_scores,
+    scan_behind,
+    scan_sum,
+)
 from svc.model.recommenders.factor_scan import Wanted
 from tests.model.recommenders.test_factor_index import built, same_bits
 
@@ -37,8 +45,8 @@ def test_one_and_several_vectors_give_the_answer_of_a_full_sort(
     allowed = None if share == 1.0 else ItemSet.of_flags(rng.random(N) < share)
     excluded = rng.integers(0, N, 50).astype(np.int32)
     vectors = rng.normal(size=(9, K))
-    head = head_scores(layout, vectors, head_of(N))
-    for vector, first in zip(vectors, head, strict=True):
+    head, whole = (head_scores(layout, vectors, size) for size in (default_plan(N).head, N))
+    for vector, first, all_first in zip(vectors, head, whole, strict=True):
         wanted = Wanted(15, excluded, allowed)
         scores = np.add.reduce(layout.factors.astype(np.float64) * vector, axis=1) + own
         scores[layout.positions[excluded]] = -np.inf
@@ -48,4 +56,19 @@ def test_one_and_several_vectors_give_the_answer_of_a_full_sort(
         alone = scan_sum(index, vector, own, wanted)
         assert alone.items.tolist() == layout.columns[order].tolist()
         assert alone.scores.tolist() == scores[order].tolist()
-        assert same_bits(alone, scan_behind(index, first.copy(), vector, own, wanted))
+        assert same_bits(alone, scan_sum(index, vector, own, wanted, picks=False))
+        for scores_of_head in (first, all_first):
+            assert same_bits(alone, scan_behind(index, scores_of_head.copy(), vector, own, wanted))
+
+
+def test_the_plan_picks_items_out_only_where_norms_differ(index: NormedLayout) -> None:
+    """The vectors of the first index have long tails; those of the second are all of one length."""
+    rng = np.random.default_rng(11)
+    directions = rng.normal(size=(N, 60))
+    layout = built(directions / np.linalg.norm(directions, axis=1, keepdims=True)).layout
+    even = NormedLayout(layout, np.full(N, 1 + 1e-6))
+    wanted = Wanted(10, np.zeros(0, dtype=np.int32))
+    for normed, components, expected in ((index, K, default_plan(N)), (even, 60, Plan(picks=False, head=N))):
+        probes = [(rng.normal(size=components), np.zeros(N), wanted) for _ in range(4)]
+        assert choose_plan(normed, probes) == expected
+        assert choose_plan(normed, []) == default_plan(N)
