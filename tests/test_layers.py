@@ -36,7 +36,7 @@ MAY_IMPORT = {
     "export": BASE | {"recipe", "sources", "artifact", "model"},
     "training": BASE | {"recipe", "sources", "artifact", "model"},
     "serving": BASE | {"recipe", "sources", "artifact", "model"},
-    "library": BASE | {"recipe", "sources", "artifact", "model", "export", "training"},
+    "library": BASE | {"recipe", "sources", "artifact", "model", "export", "training", "serving"},
     "cli": BASE | {"recipe", "sources", "artifact", "model", "export", "training", "serving"},
 }
 NOT_WHILE_SERVING = {"optuna", "irspack", "sklearn", "scipy"}
@@ -164,6 +164,14 @@ def test_help_loads_nothing_heavy() -> None:
         "httpx",
     }
     assert loaded & heavy == set()
+
+
+@pytest.mark.system
+def test_the_library_loads_no_server() -> None:
+    """It asks as requests do, and opens no connection."""
+    assert (
+        modules_after("import svc\nsvc.train, svc.load, svc.evaluate") & {"trio", "quart", "httptools", "h2"} == set()
+    )
 
 
 @pytest.mark.system

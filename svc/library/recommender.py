@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import pandas as pd
 
 from svc import logs
-from svc.errors import UnknownUser, UsageError
-from svc.export.request import ExportRequest
+from svc.errors import UsageError
 from svc.export.run import OpenedArtifact, open_artifact
-from svc.export.scoring import score_all
-from svc.export.user_selection import CHUNK
+from svc.library.answers import frame_of
+from svc.library.items import ItemTable, item_table
 from svc.library.keys import Keys, signing_keys
+from svc.library.many import many_frame, score_frame
+from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids, prepare, question
 from svc.model.query import Query, Ranking, Restriction
+from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest
+from svc.serving.models.fragments import facts_beside
+from svc.serving.models.policy import DEFAULT_POLICY, Policy
 from svc.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from svc.model.model import Model
 
@@ -32,13 +32,15 @@ MAX_REASONS = 10
 Features = Mapping[str, object]
 
 
-def load(artifact: str | Path, keys: Keys = None) -> Recommender:
+def load(artifact: str | Path, keys: Keys = None, *, items: Any = None) -> Recommender:
     """Read an artifact, verify its signature as a server does, and return a recommender.
 
     Args:
         artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact, or of the pointer to one.
         keys: The keys that it may be signed with: text as in `SVC_SIGNING_KEYS`, which is also the default, or
             a mapping from kid to 64 hex characters.
+        items: A DataFrame with one row an item, to filter by and to join to answers: its ids stand in the column that
+            the training named, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
 
     Raises:
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
@@ -46,14 +48,24 @@ def load(artifact: str | Path, keys: Keys = None) -> Recommender:
     """
     settings = Settings.from_env()
     logs.configure_for_library()
-    return Recommender(open_artifact(str(artifact), signing_keys(keys, settings), settings))
+    opened = open_artifact(str(artifact), signing_keys(keys, settings), settings)
+    return Recommender(
+        opened, None if items is None else item_table(items, opened.model.item_ids, id_column_of(opened))
+    )
+
+
+def id_column_of(opened: OpenedArtifact) -> str:
+    """The column of item ids that the training named."""
+    recipe = opened.header.get("recipe") or {}
+    return str((recipe.get("schema") or {}).get("item_column", "item_id"))
 
 
 class Recommender:
     """A verified model. Its methods may be called from several threads at once; `svc.load` makes one."""
 
-    def __init__(self, opened: OpenedArtifact) -> None:
+    def __init__(self, opened: OpenedArtifact, items: ItemTable | None = None, policy: Policy = DEFAULT_POLICY) -> None:
         self._opened = opened
+        self._answerer = Answerer(opened.model, items, policy)
 
     def __repr__(self) -> str:
         return (
@@ -99,106 +111,208 @@ class Recommender:
         user_id: str | None = None,
         *,
         limit: int = 10,
+        offset: int = 0,
         user_features: Features | None = None,
+        history: Sequence[str | Mapping[str, object]] | None = None,
+        history_mode: Literal["append", "replace"] | None = None,
+        fallback: Literal["none", "popular"] | None = None,
+        include_seen: bool | None = None,
         exclude_items: Sequence[str] = (),
-        include_seen: bool = False,
+        include_items: Sequence[str] | None = None,
+        filter: Mapping[str, object] | None = None,
+        explain: int | None = None,
+        diversity: float | None = None,
+        limits: Sequence[Mapping[str, object]] | None = None,
+        boosts: Sequence[Mapping[str, object]] | None = None,
+        pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """The best items for one user, as `:recommend` answers them.
+        """The best items for one user: the answer of `:recommend`, whose page of the API reference says more.
 
         Args:
             user_id: A user of the training data.
             limit: The most items to return, 1 to 1000.
+            offset: Items of the ranking before the first that is returned.
             user_features: Features of a user whom training did not see.
-            exclude_items: Items that must not come back.
+            history: What the user chose, ids or `{"item_id": ..., "weight": ...}`, the oldest first.
+            history_mode: Whether the history joins that of a known user (`append`, as without it) or stands in its
+                place (`replace`).
+            fallback: What a user of whom nothing is known gets: an error (`none`) or the most chosen items (`popular`).
             include_seen: Whether items of the user's own history may come back.
+            exclude_items: Items that must not come back.
+            include_items: Only these items are ranked.
+            filter: Only items that satisfy it are ranked, such as `{"year": {"gte": 1990}}`. Needs `items`.
+            explain: The most reasons for each item, 1 to 10.
+            diversity: 0: the best items; 1: as unlike each other as possible.
+            limits: The most items of one value of a field, such as `[{"field": "genres", "max": 2}]`. Needs `items`.
+            boosts: Factors for items that satisfy a filter, such as
+                `[{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2.0}]`. Needs `items`.
+            pins: Items at fixed places, such as `[{"item_id": "b7", "position": 0}]`.
 
         Returns:
-            Columns `item_id` and `score`, best first.
+            Columns `item_id` and `score`, best first; `reason` where it is not the score alone that puts an item there;
+            `because` and `rest` with `explain`; then the columns of `items`. No row where no item is left. `attrs` has
+            what an answer says beside its items: `profile`, `fallback`, `ignored_items`, `ignored_pins` and
+            `ignored_features`.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
             svc.errors.FeaturesNotSupported: The model was trained without features of users.
             svc.errors.FeatureValueUnusable: A value cannot be used.
+            svc.errors.UsageError: An argument is not what it has to be.
         """
-        prepared = self.model.prepare_recommend(
+        request = self._question(
+            RecommendRequest,
             user_id=user_id,
+            limit=limit,
+            offset=offset,
             user_features=user_features,
-            limit=_checked(limit),
-            exclude_items=tuple(exclude_items),
+            history=history,
+            history_mode=history_mode,
+            fallback=fallback,
             include_seen=include_seen,
+            exclude_items=exclude_items,
+            include_items=include_items,
+            filter=filter,
+            explain=explain,
+            diversity=diversity,
+            limits=limits,
+            boosts=boosts,
+            pins=pins,
         )
-        return self._frame(self._rank(prepared.query))
+        return self._answer(request)
 
     def recommend_many(
-        self, users: Iterable[str] | None = None, *, limit: int = 10, unknown: Literal["raise", "skip"] = "raise"
+        self,
+        users: Iterable[str] | None = None,
+        *,
+        limit: int = 10,
+        offset: int = 0,
+        unknown: Literal["raise", "skip"] = "raise",
+        user_features: Features | None = None,
+        history: Sequence[str | Mapping[str, object]] | None = None,
+        history_mode: Literal["append", "replace"] | None = None,
+        fallback: Literal["none", "popular"] | None = None,
+        include_seen: bool | None = None,
+        exclude_items: Sequence[str] = (),
+        include_items: Sequence[str] | None = None,
+        filter: Mapping[str, object] | None = None,
+        explain: int | None = None,
+        diversity: float | None = None,
+        limits: Sequence[Mapping[str, object]] | None = None,
+        boosts: Sequence[Mapping[str, object]] | None = None,
+        pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """The best items for each of many users, scored by all cores.
+        """The best items for each of many users, scored by all cores. What is asked holds for every user.
 
         Args:
             users: Ids in any iterable, such as a column of a data frame; None: all users of the training data.
             limit: The most items for each, 1 to 1000.
-            unknown: What to do about users that training did not see.
+            offset: As in `recommend`, like all others that are not named here.
+            unknown: What to do about users of whom nothing is known.
 
         Returns:
-            Columns `user_id`, `rank` from 1, `item_id` and `score`, users in the order given.
+            Columns `user_id`, `rank` from 1, and those of `recommend`, users in the order given.
 
         Raises:
-            svc.errors.UnknownUser: A user is not in the training data, and `unknown` is `raise`.
+            svc.errors.UnknownUser: Nothing is known of a user, and `unknown` is `raise`.
+            svc.errors.UsageError: An argument is not what it has to be.
         """
-        rows = self._rows(users, unknown)
-        request = ExportRequest(output="", limit=_checked(limit))
-        chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
-        parts = list(score_all(self.model, request, chunks, len(os.sched_getaffinity(0))))
-        scored = [np.empty(0, np.int32), *(part.rows.repeat(part.counts) for part in parts)]
-        return pd.DataFrame(
-            {
-                "user_id": _names(self.model.user_ids.all(), np.concatenate(scored)),
-                "rank": np.concatenate([np.empty(0, np.int32), *(part.ranks() for part in parts)]),
-                "item_id": _names(self.items(), np.concatenate([np.empty(0, np.int32), *(p.items for p in parts)])),
-                "score": np.concatenate([np.empty(0), *(part.scores for part in parts)]),
-            }
+        if unknown not in ("raise", "skip"):
+            raise UsageError(f"unknown: {unknown!r} is neither 'raise' nor 'skip'")
+        request = self._question(
+            RecommendRequest,
+            limit=limit,
+            offset=offset,
+            user_features=user_features,
+            history=history,
+            history_mode=history_mode,
+            fallback=fallback,
+            include_seen=include_seen,
+            exclude_items=exclude_items,
+            include_items=include_items,
+            filter=filter,
+            explain=explain,
+            diversity=diversity,
+            limits=limits,
+            boosts=boosts,
+            pins=pins,
         )
+        ids = self.users() if users is None else checked_ids("users", users)
+        return many_frame(self._answerer, request, ids, skip=unknown == "skip")
 
     def related(
         self,
         seed_items: Sequence[str] = (),
         *,
         limit: int = 10,
-        item_features: Features | None = None,
+        offset: int = 0,
+        item_features: Features | Mapping[str, Features] | None = None,
         user_features: Features | None = None,
         exclude_items: Sequence[str] = (),
+        include_items: Sequence[str] | None = None,
+        filter: Mapping[str, object] | None = None,
+        explain: int | None = None,
+        diversity: float | None = None,
+        limits: Sequence[Mapping[str, object]] | None = None,
+        boosts: Sequence[Mapping[str, object]] | None = None,
+        pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """The items that go best with others, as `:recommend-related` answers them.
+        """The items that go best with others: the answer of `:recommend-related`.
 
         Args:
             seed_items: Items of the training data; unknown ones are left out.
             limit: The most items to return, 1 to 1000.
+            offset: As in `recommend`, like all others that are not named here.
             item_features: Features of one unseen item, or a mapping from item id to features.
             user_features: Features of the user who asks.
             exclude_items: Items that must not come back; seeds never do.
 
         Returns:
-            Columns `item_id` and `score`, best first.
+            As `recommend`.
 
         Raises:
             svc.errors.UnknownSeedItems: No seed is known or described.
             svc.errors.FeaturesNotSupported: The model was trained without features of that side.
             svc.errors.FeatureValueUnusable: A value cannot be used.
+            svc.errors.UsageError: An argument is not what it has to be.
         """
-        if isinstance(seed_items, str):
-            raise UsageError(f"seed_items: give a list of items, such as [{seed_items!r}]")
-        prepared = self.model.prepare_related(
-            seed_items=list(seed_items),
+        request = self._question(
+            RelatedRequest,
+            seed_items=None if isinstance(seed_items, Sequence) and not len(seed_items) else seed_items,
+            limit=limit,
+            offset=offset,
             item_features=item_features,
             user_features=user_features,
-            limit=_checked(limit),
-            exclude_items=tuple(exclude_items),
+            exclude_items=exclude_items,
+            include_items=include_items,
+            filter=filter,
+            explain=explain,
+            diversity=diversity,
+            limits=limits,
+            boosts=boosts,
+            pins=pins,
         )
-        return self._frame(self._rank(prepared.query))
+        return self._answer(request)
 
     def similar_items(self, item_id: str, *, limit: int = 10) -> pd.DataFrame:
         """The items that go best with one item: `related` with it as the only seed."""
-        return self.related([item_id], limit=limit)
+        return self.related([checked_id("item_id", item_id)], limit=limit)
+
+    def score(self, users: Iterable[str], items: Iterable[str]) -> pd.DataFrame:
+        """The scores of pairs, whether the user has chosen the item before or not.
+
+        Args:
+            users: Ids of users, in any iterable.
+            items: Ids of items, as many; the n-th user is scored with the n-th item.
+
+        Returns:
+            Columns `user_id`, `item_id` and `score`, in the order given; the score is missing where training did not
+            see the user or the item. Scores compare items of one user.
+
+        Raises:
+            svc.errors.UsageError: The two have different lengths, or an id is no text.
+        """
+        return score_frame(self.model, checked_ids("users", users), checked_ids("items", items))
 
     def explain(
         self,
@@ -266,28 +380,15 @@ class Recommender:
     def _rank(self, query: Query) -> Ranking:
         return self.model.rank([query])[0]
 
-    def _frame(self, ranking: Ranking) -> pd.DataFrame:
-        items = [self.model.item_ids.at(column) for column in ranking.items.tolist()]
-        return pd.DataFrame({"item_id": pd.Series(items, dtype=object), "score": ranking.scores})
+    def _question(self, schema: type[AnyQuestion], **controls: Any) -> AnyQuestion:
+        return question(schema, self._answerer, controls)
 
-    def _rows(self, users: Iterable[str] | None, unknown: Literal["raise", "skip"]) -> NDArray[np.int32]:
-        if users is None:
-            return np.arange(self.n_users, dtype=np.int32)
-        if isinstance(users, str):
-            raise UsageError(f"users: give a list of ids, such as [{users!r}]")
-        ids = [str(user) for user in users]
-        rows = self.model.user_ids.indices(ids)
-        strangers = np.flatnonzero(rows < 0)
-        if len(strangers) and unknown == "raise":
-            raise UnknownUser(
-                f"{len(strangers)} of {len(ids)} users are not in the training data, the first is "
-                f"{ids[strangers[0]]!r}; unknown='skip' leaves them out"
-            )
-        return rows[rows >= 0]
-
-
-def _names(ids: list[str], rows: NDArray[np.int32]) -> NDArray[np.object_]:
-    return np.array(ids, dtype=object)[rows]
+    def _answer(self, request: RecommendRequest | RelatedRequest) -> pd.DataFrame:
+        prepared = prepare(request, self._answerer)
+        page = self._rank(prepared.query).from_place(prepared.offset)
+        frame = frame_of(self.model, self._answerer.items, [page])
+        frame.attrs.update(facts_beside(page, prepared))
+        return frame
 
 
 def _checked(limit: int) -> int:

@@ -2,101 +2,264 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import secrets
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from svc import logs
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store, read_verified
+from svc.errors import RecipeError, UsageError
+from svc.export.run import OpenedArtifact, open_artifact
+from svc.library.items import item_table, items_of_recipe
 from svc.library.keys import Keys, keys_text
 from svc.library.progress import LineProgress, line_for_here
-from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.recipe.schema import Training
+from svc.library.recommender import Recommender, id_column_of
+from svc.library.tables import as_arrow, check_interactions, column_names, is_table, require
+from svc.recipe.filter_tree import FilterProblem
+from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
+from svc.recipe.normalize import SHORTHAND, merged
+from svc.recipe.row_filter import parse_row_filter
+from svc.recipe.schema import Output, Recipe, Training
 from svc.recipe.variables import recipe_variables
+from svc.serving.models.policy import Policy
 from svc.settings import Settings
 from svc.sources.base import check_spec
+from svc.sources.in_memory import offered
 from svc.training.progress import NullProgress, Progress
 from svc.training.run import TrainOptions, train_or_raise
 
+OWN_KID = "own"
+"""The kid of the key that a training makes for itself when nothing is to be written."""
+USER, ITEM = "user_id", "item_id"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class TrainResult:
     """What a training gave. A model that `promotion.mode: enforce` refused is written and has `promoted` False.
 
     Attributes:
-        artifact: Path or URI of the written artifact, for `svc.load`.
-        model_version: `sha256:` and the digest of the file.
+        model_version: `sha256:` and the digest of the artifact.
         best_class: The algorithm that won.
         best_score: Its score on the validation split.
         promoted: Whether the recipe's `output.path` now leads to this model.
         header: All that the artifact says of itself.
+        recommender: The model, ready to answer: with what `items` or the recipe's `item_metadata` say of the items, and
+            with the recipe's `serving` block.
     """
 
-    artifact: str
     model_version: str
     best_class: str
     best_score: float
     promoted: bool
-    header: Mapping[str, Any] = field(repr=False)
+    header: Mapping[str, Any]
+    _written: str | None
+    _trained: _Trained
+
+    def __repr__(self) -> str:
+        written = "" if self._written is None else f"artifact={self._written!r}, "
+        return (
+            f"TrainResult({written}model_version={self.model_version!r}, best_class={self.best_class!r}, "
+            f"best_score={self.best_score!r}, promoted={self.promoted!r})"
+        )
+
+    @property
+    def artifact(self) -> str:
+        """Path or URI of the written artifact, for `svc.load`. Where nothing was written it raises UsageError."""
+        if self._written is None:
+            raise UsageError(
+                "nothing was written: use `.recommender`, or train with output={'path': 'models/shop.svc'} and keys"
+            )
+        return self._written
+
+    @cached_property
+    def recommender(self) -> Recommender:
+        return self._trained.recommender()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Trained:
+    """What it takes to answer with a trained model. `opened` is the model where no file of it stays."""
+
+    recipe: LoadedRecipe
+    artifact: str
+    settings: Settings
+    variables: Mapping[str, str]
+    items: Any = None
+    opened: OpenedArtifact | None = None
+
+    def open(self) -> OpenedArtifact:
+        return open_artifact(self.artifact, parse_signing_keys(self.settings.signing_keys), self.settings)
+
+    def recommender(self) -> Recommender:
+        opened = self.opened or self.open()
+        ids = opened.model.item_ids
+        if self.items is None:
+            table = items_of_recipe(self.recipe, self.settings, ids, self.variables)
+        else:
+            table = item_table(self.items, ids, id_column_of(opened))
+        return Recommender(opened, table, Policy.of(self.recipe.recipe))
 
 
 def train(
-    recipe: str | Path,
+    data: Any,
+    user: str = USER,
+    item: str = ITEM,
+    time: str | None = None,
+    weight: str | None = None,
     *,
+    items: Any = None,
     keys: Keys = None,
     run_id: str | None = None,
     variables: Mapping[str, str] | None = None,
     report: str | Path | None = None,
     progress: bool | None = None,
-    **overrides: Any,
+    **training: Any,
 ) -> TrainResult:
-    """Train a recipe and write its signed artifact: `svc train` for Python.
+    """Train on a DataFrame or by a recipe: `svc train` for Python.
+
+    Without `output` nothing is written, and no key is needed: the result has the `recommender`.
 
     Args:
-        recipe: The recipe, a YAML file.
-        keys: Signing keys as for `svc.load`; the first one signs.
+        data: A DataFrame with one row an interaction (pandas, polars, pyarrow, or whatever else `pyarrow.table` takes);
+            or a recipe: the path of a YAML file, or a dict of the same form.
+        user: The column of a DataFrame with user ids, which are text.
+        item: The one with item ids.
+        time: The one that says when; with it the latest items of each user are held out to choose the model
+            (`split={"scheme": "time_user"}`, unless `split` says otherwise).
+        weight: The one that says how much each interaction counts.
+        items: A DataFrame with one row an item, for the recommender, as in `svc.load`.
+        keys: Signing keys as for `svc.load`; the first one signs what `output` asks to write.
         run_id: Id of the run; the same id resumes its search in `training.storage_path`.
         variables: `SVC_RECIPE_*` values for `${...}` in the recipe, beside those of the environment.
         report: Where to write an HTML report (extra `report`).
         progress: Whether to show progress; None: in notebooks and on terminals.
-        **overrides: Keys of the recipe, or of its `training` block, whose values replace those of the file.
-            Mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
+        **training: Keys of the recipe, or of its `training` block, such as `n_trials` or `algorithms`; they replace
+            those of a recipe. Mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
 
     Raises:
-        svc.errors.SvcError: In the form that says what failed: RecipeError, DataSourceError, TrainingError,
+        svc.errors.SvcError: In the form that says what failed: UsageError, RecipeError, DataSourceError, TrainingError,
             LockContestedError, ArtifactWriteError, ConfigError.
     """
     settings = Settings.from_env()
-    settings = replace(settings, signing_keys=keys_text(keys, settings), signing_keys_file=None)
     logs.configure_for_library()
+    overrides = _in_place(training)
     given = recipe_variables({**os.environ, **(variables or {})}, ())
-    loaded = load_recipe(
-        Path(recipe), given, settings=settings, check_source=check_spec, overrides=_in_place(overrides)
-    )
-    options = TrainOptions(
-        run_id=run_id or secrets.token_hex(6),
-        variables=given,
-        fail_on_busy=True,
-        report=None if report is None else Path(report),
-    )
+    columns = {"user": user, "item": item, "time": time, "weight": weight}
     shown = _progress(progress)
-    try:
+    with ExitStack() as stack:
+        stack.callback(shown.close)
+        recipe = stack.enter_context(_recipe(data, columns, overrides))
+        is_written = isinstance(recipe, Path) or "output" in recipe or "output" in overrides
+        signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
+        settings = replace(settings, signing_keys=signing, signing_keys_file=None)
+        if is_written:
+            loaded = _load(recipe, given, settings, overrides)
+        else:
+            folder = stack.enter_context(TemporaryDirectory(prefix="svc-"))
+            settings = replace(settings, artifact_root=None)
+            loaded = _without_output(_load(recipe, given, settings, overrides), Path(folder))
+        options = TrainOptions(
+            run_id=run_id or secrets.token_hex(6),
+            variables=given,
+            fail_on_busy=True,
+            report=None if report is None else Path(report),
+        )
         artifact = train_or_raise(loaded, options, settings, shown)
-    finally:
-        shown.close()
-    return _result(loaded, artifact, settings)
+        trained = _Trained(loaded, artifact, settings, given, items)
+        if not is_written:
+            trained = replace(trained, opened=trained.open())
+        return _result(trained, is_written=is_written)
+
+
+@contextmanager
+def _recipe(
+    data: Any, columns: Mapping[str, str | None], overrides: Mapping[str, Any]
+) -> Iterator[Path | Mapping[str, Any]]:
+    """The recipe that `data` is, or the one for a table, which trainings may read within the context."""
+    if is_table(data):
+        with _offered(data, columns, overrides) as recipe:
+            yield recipe
+        return
+    named = [name for name, default in _DEFAULT_COLUMNS.items() if columns[name] != default]
+    if isinstance(data, Mapping | str | os.PathLike):
+        if named:
+            raise UsageError(f"{named[0]}: names a column of a DataFrame; a recipe names its columns under `schema`")
+        yield data if isinstance(data, Mapping) else Path(data)
+        return
+    raise UsageError(
+        f"data: give a DataFrame with one row an interaction, or a recipe (a path or a dict), not a "
+        f"{type(data).__name__}"
+    )
+
+
+_DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time": None, "weight": None}
+
+
+@contextmanager
+def _offered(data: Any, columns: Mapping[str, str | None], overrides: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    names = column_names(data, "data")
+    named = {argument: name for argument, name in columns.items() if name is not None}
+    require(named, names, "data")
+    further = [name for name in _further_columns(overrides) if name in names]
+    table = as_arrow(data, list(dict.fromkeys([*named.values(), *further])), "data")
+    drops_missing = (overrides.get("cleansing") or {}).get("drop_null_ids") is True
+    check_interactions(table, {name: named[name] for name in ("user", "item")}, drop_missing=drops_missing)
+    recipe: dict[str, Any] = {
+        "name": "dataframe",
+        "schema": {f"{argument}_column": name for argument, name in named.items()},
+    }
+    if columns["time"] is not None:
+        recipe["training"] = {"split": {"scheme": "time_user"}}
+    with offered(table, table.column_names) as digest:
+        yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
+
+
+def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
+    """Columns that only other keys of the recipe name."""
+    schema = overrides.get("schema") or {}
+    named = [value for key, value in schema.items() if key.endswith("_column") and isinstance(value, str)]
+    where = (overrides.get("cleansing") or {}).get("where")
+    try:
+        return named if where is None else [*named, *parse_row_filter(where).kinds]
+    except FilterProblem:  # the recipe's own check says what is wrong
+        return named
+
+
+def _load(
+    recipe: Path | Mapping[str, Any], variables: Mapping[str, str], settings: Settings, overrides: Mapping[str, Any]
+) -> LoadedRecipe:
+    if isinstance(recipe, Path):
+        return load_recipe(recipe, variables, settings=settings, check_source=check_spec, overrides=overrides)
+    name = str(merged(dict(recipe), overrides).get("name", "recipe"))
+    tree = {"output": {"path": f"{name}.svc"}, **recipe}
+    return load_recipe_mapping(tree, variables, settings=settings, check_source=check_spec, overrides=overrides)
+
+
+def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
+    """The recipe with an artifact in a folder that goes away; its hash and header say what the caller wrote."""
+    output = Output(path=str(folder / "model.svc"), expires_after=loaded.recipe.output.expires_after)
+    return replace(loaded, recipe=loaded.recipe.model_copy(update={"output": output}))
 
 
 def _in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The overrides where the recipe has them: what only `training` knows goes there."""
+    """The overrides where the recipe has them: what only `training` knows goes there. Raises RecipeError."""
+    blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
     for name, value in overrides.items():
         if name in Training.model_fields:
             tree.setdefault("training", {})[name] = value
+        elif name not in blocks and name not in SHORTHAND:
+            near = difflib.get_close_matches(name, [*Training.model_fields, *blocks, "user", "item"], n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; the page on recipes lists those there are"
+            raise RecipeError(f"svc.train has no argument {name!r}{hint}")
         elif isinstance(value, Mapping):
             tree[name] = {**tree.get(name, {}), **value}
         else:
@@ -109,16 +272,18 @@ def _progress(wanted: bool | None) -> Progress:
     return NullProgress() if line is None else LineProgress(line)
 
 
-def _result(loaded: LoadedRecipe, artifact: str, settings: Settings) -> TrainResult:
-    blob, parsed = read_verified(artifact, parse_signing_keys(settings.signing_keys), settings)
+def _result(trained: _Trained, *, is_written: bool) -> TrainResult:
+    keys = parse_signing_keys(trained.settings.signing_keys)
+    blob, parsed = read_verified(trained.artifact, keys, trained.settings)
     header = parsed.header
     return TrainResult(
-        artifact=artifact,
         model_version=f"sha256:{blob.sha256}",
         best_class=str(header["best_class"]),
         best_score=float(header["best_score"]),
-        promoted=_is_live(loaded, blob.sha256, settings),
+        promoted=is_written and _is_live(trained.recipe, blob.sha256, trained.settings),
         header=header,
+        _written=trained.artifact if is_written else None,
+        _trained=trained,
     )
 
 

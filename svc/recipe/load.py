@@ -81,11 +81,21 @@ def load_recipe(
     may refer to variables that are not set. `check_source(spec, field path)` knows the plug-ins. Raises RecipeError,
     or RecipeSecurityError for what is refused whatever the data.
     """
-    loading = _Loading(path, variables, settings, for_serving, check_source, overrides or {})
-    try:
-        return loading.run()
-    except RecipeError as error:
-        raise type(error)(_prefixed(error.message, str(path)), fields=error.fields) from None
+    loading = _Loading(path, path.parent, variables, settings, for_serving, check_source, overrides or {})
+    return loading.named(lambda: loading.run(_mapping(parse_yaml(_read(path), str(path)))))
+
+
+def load_recipe_mapping(
+    tree: Mapping[str, Any],
+    variables: Mapping[str, str],
+    *,
+    settings: Settings,
+    check_source: CheckSource | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> LoadedRecipe:
+    """As `load_recipe`, for a recipe that a Python program holds. Its paths are relative to the working folder."""
+    loading = _Loading(Path("recipe"), Path.cwd(), variables, settings, False, check_source, overrides or {})
+    return loading.named(lambda: loading.run(dict(tree)))
 
 
 def _prefixed(message: str, where: str) -> str:
@@ -98,14 +108,22 @@ def _prefixed(message: str, where: str) -> str:
 @dataclass(frozen=True, slots=True)
 class _Loading:
     path: Path
+    base_dir: Path
     variables: Mapping[str, str]
     settings: Settings
     for_serving: bool
     check_source: CheckSource | None
     overrides: Mapping[str, Any]
 
-    def run(self) -> LoadedRecipe:
-        tree, shorthand = normalize(_mapping(parse_yaml(_read(self.path), str(self.path))))
+    def named(self, load: Callable[[], LoadedRecipe]) -> LoadedRecipe:
+        """What `load` gives; its error names the recipe."""
+        try:
+            return load()
+        except RecipeError as error:
+            raise type(error)(_prefixed(error.message, str(self.path)), fields=error.fields) from None
+
+    def run(self, given: dict[str, Any]) -> LoadedRecipe:
+        tree, shorthand = normalize(given)
         tree = merged(tree, normalize(dict(self.overrides))[0])
         recipe = self._validate(tree, self._expanded(tree), shorthand)
         for where, spec in recipe.sources().items():
@@ -116,7 +134,7 @@ class _Loading:
         return LoadedRecipe(
             recipe=recipe,
             path=self.path,
-            base_dir=self.path.parent,
+            base_dir=self.base_dir,
             recipe_hash=fingerprint.recipe_hash(canonical),
             unexpanded=canonical,
             warnings=tuple(_warnings(tree, recipe)),
@@ -164,7 +182,7 @@ class _Loading:
             raise RecipeError("output.path: must end in .svc, such as artifacts/movies.svc")
         if location.path is not None and self.settings.artifact_root is not None:
             try:
-                paths.require_below(location.resolved(self.path.parent), Path(self.settings.artifact_root))
+                paths.require_below(location.resolved(self.base_dir), Path(self.settings.artifact_root))
             except RecipeSecurityError as error:
                 raise RecipeSecurityError(f"output.path: {error.message}") from None
 

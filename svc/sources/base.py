@@ -34,6 +34,8 @@ _BUILT_IN = {
     "sql": "svc.sources.sql:SqlSource",
     "bigquery": "svc.sources.bigquery:BigQuerySource",
 }
+_OF_PROGRAMS = {"dataframe": "svc.sources.in_memory:InMemorySource"}
+"""Types that `svc.train` gives the tables of its caller; recipes in files cannot use them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +94,19 @@ def known_types() -> dict[str, str]:
 
 def _find(type_name: str, where: str) -> type[DataSource]:
     types = known_types()
-    if type_name not in types:
+    location = types.get(type_name) or _OF_PROGRAMS.get(type_name)
+    if location is None:
         near = difflib.get_close_matches(type_name.lower(), types, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise RecipeError(
             f"{where}.type: {type_name!r} is no installed source; {hint}there are {', '.join(sorted(types))}"
         )
     try:
-        found = EntryPoint(type_name, types[type_name], ENTRY_POINT_GROUP).load()
+        found = EntryPoint(type_name, location, ENTRY_POINT_GROUP).load()
     except Exception as error:
         raise RecipeError(f"{where}.type: the source {type_name!r} cannot be loaded: {error!r}") from error
     if not (isinstance(getattr(found, "Config", None), type) and callable(getattr(found, "fetch", None))):
-        raise RecipeError(f"{where}.type: {types[type_name]} is no data source: it needs `Config` and `fetch()`")
+        raise RecipeError(f"{where}.type: {location} is no data source: it needs `Config` and `fetch()`")
     return cast("type[DataSource]", found)
 
 

@@ -199,17 +199,25 @@ def encode_batch(
 def encode_found(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool = True) -> bytes:
     """The items of one answer and the facts about them, as fields of an object."""
     items = b'"items":' + fragments.items(ranking, with_metadata=with_metadata)
-    if about.ignored_features:
-        items += b',"ignored_features":' + to_json(list(about.ignored_features))
-    if about.ignored_items:
-        items += b',"ignored_items":' + to_json(list(about.ignored_items))
-    if about.ignored_pins:
-        items += b',"ignored_pins":' + to_json([{"item_id": item, "why": why} for item, why in about.ignored_pins])
-    if about.profile is not None:
-        items += b',"profile":' + to_json(about.profile)
-        if ranking.popular:
-            items += b',"fallback":"popular"'
+    for name, fact in facts_beside(ranking, about).items():
+        items += b',"%b":%b' % (name.encode(), to_json(fact))
     return items
+
+
+def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
+    """What an answer says beside its items, by the names of its fields; facts that say nothing are left out."""
+    facts: dict[str, Any] = {}
+    if about.ignored_features:
+        facts["ignored_features"] = list(about.ignored_features)
+    if about.ignored_items:
+        facts["ignored_items"] = list(about.ignored_items)
+    if about.ignored_pins:
+        facts["ignored_pins"] = [{"item_id": item, "why": why} for item, why in about.ignored_pins]
+    if about.profile is not None:
+        facts["profile"] = about.profile
+        if ranking.popular:
+            facts["fallback"] = "popular"
+    return facts
 
 
 def _failed(index: int, error: ApiError) -> Mapping[str, Any]:

@@ -49,11 +49,10 @@ from svc.serving.api.bodies.fields import (
 )
 from svc.serving.api.bodies.large_bodies import Longest
 from svc.serving.api.bodies.parsing import Rejected, failed
-from svc.serving.api.bodies.rules import rules_of
+from svc.serving.api.bodies.rules import Answerable, rules_of
 
 if TYPE_CHECKING:
     from svc.model.item_sets import ItemSet
-    from svc.serving.models.registry import Served
 
 
 LONGEST = Longest(
@@ -118,7 +117,7 @@ class Request(BaseModel):
         list[PinAsked] | None, Field(max_length=MAX_PINS, description="Items at fixed places of the ranking.")
     ] = None
 
-    def has_new_filter(self, served: Served) -> bool:
+    def has_new_filter(self, served: Answerable) -> bool:
         """Whether the request has filters of its own to compile, which takes longer than all else in a query."""
         if self.boosts:
             return True
@@ -126,7 +125,7 @@ class Request(BaseModel):
             return False
         return served.filters.cached(ClientTree(self.filter)) is None
 
-    def own_items(self, served: Served) -> ItemSet | None:
+    def own_items(self, served: Answerable) -> ItemSet | None:
         """The items that satisfy the request's own filter; None: all. Raises ValidationFailed."""
         if self.filter is None:
             return None
@@ -139,7 +138,7 @@ class Request(BaseModel):
             return None
         return served.filters.items_as_asked(ClientTree(self.filter), canonical)
 
-    def restriction(self, served: Served) -> Restriction:
+    def restriction(self, served: Answerable) -> Restriction:
         """What the answer may hold. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far")
@@ -189,7 +188,7 @@ class RecommendRequest(Request):
         Field(description="What a user of whom nothing is known gets; by default what the recipe says."),
     ] = None
 
-    def prepare(self, served: Served) -> Prepared:
+    def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises the ApiError that says why there is none."""
         wanted = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
         is_named = (self.user_id, self.user_features, self.history, self.fallback) != (None, None, None, None)
@@ -241,7 +240,7 @@ class RelatedRequest(Request):
     ] = None
     user_features: Annotated[Features | None, Field(description="A prior that is joined to the seeds.")] = None
 
-    def prepare(self, served: Served) -> Prepared:
+    def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises the ApiError that says why there is none."""
         if self.seed_items is None and self.item_features is None:
             raise _lacks("seed_items", "item_features")
@@ -292,7 +291,7 @@ class PopularQuery(BaseModel):
         BeforeValidator(digits),
     ] = 0
 
-    def prepare(self, served: Served) -> Prepared:
+    def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             message = f"offset and limit add up to more than {MAX_LIMIT}"

@@ -13,10 +13,26 @@ from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, PinAsked, filt
 from svc.serving.models.policy import active
 
 if TYPE_CHECKING:
-    from svc.serving.models.registry import Served
+    from svc.model.item_sets import ItemSet
+    from svc.model.model import Model
+    from svc.serving.models.policy import Policy
 
 Pins = Sequence[tuple[str, int]]
 RULES = frozenset({"diversity", "limits", "boosts", "pins"})
+
+
+class Answerable(Protocol):
+    """What a request needs of a model: a server's published model has it, and so has a recommender in Python."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def filters(self) -> FilterFields | None: ...
+    @property
+    def filter_kinds(self) -> Mapping[str, str]: ...
+    @property
+    def policy(self) -> Policy: ...
+    def allowed(self, own: ItemSet | None = None) -> ItemSet | None: ...
 
 
 class Asked(Protocol):
@@ -34,7 +50,7 @@ class Asked(Protocol):
     def pins(self) -> Sequence[PinAsked] | None: ...
 
 
-def rules_of(request: Asked, served: Served) -> tuple[Rules | None, Pins]:
+def rules_of(request: Asked, served: Answerable) -> tuple[Rules | None, Pins]:
     """The rules and pins of one request; what it does not say, its recipe may. Raises ValidationFailed."""
     policy = served.policy
     if not policy.arranges and request.model_fields_set.isdisjoint(RULES):
@@ -65,7 +81,7 @@ def _distinct_pins(request: Asked) -> Pins:
     return [(pin.item_id, pin.position) for pin in asked]
 
 
-def _limits(request: Asked, served: Served) -> tuple[Limit, ...]:
+def _limits(request: Asked, served: Answerable) -> tuple[Limit, ...]:
     kinds, seen = served.filter_kinds, set[str]()
     for place, limit in enumerate(request.limits or ()):
         where: list[str | int] = ["limits", place, "field"]
@@ -85,7 +101,7 @@ def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) 
     return tuple(Limit(field, most) for field, most in found if isinstance(field, LabelField))
 
 
-def _boosts(request: Asked, served: Served) -> tuple[Boost, ...]:
+def _boosts(request: Asked, served: Answerable) -> tuple[Boost, ...]:
     asked = enumerate(request.boosts or ())
     trees = [(filter_at(one.filter, served.filter_kinds, "boosts", n, "filter"), one.factor) for n, one in asked]
     return _boosts_of(trees, served.filters)

@@ -1,0 +1,119 @@
+"""What a caller knows of items: a DataFrame whose columns filters read and frames of answers show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from pandas.api import types
+
+from svc.errors import UsageError
+from svc.library.tables import as_pandas, column_names, is_table, require
+from svc.model.filter_fields import Field, FilterFields, LabelField, NumberField
+from svc.serving.models.metadata import load_metadata
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from svc.model.ids import IdTable
+    from svc.recipe.load import LoadedRecipe
+    from svc.settings import Settings
+
+DELIMITER = "|"
+"""Between the labels of a cell, as by default in recipes."""
+RESERVED = frozenset(
+    {"user_id", "rank", "item_id", "score", "reason", "because", "rest"}
+)  # columns that frames of answers have themselves
+
+
+class ItemTable:
+    """The columns known of a model's items, one row an item in the order of the model.
+
+    `frame` is shown beside recommended items; `filters` are what requests may filter, limit and boost by.
+    """
+
+    def __init__(self, frame: pd.DataFrame, filters: FilterFields | None) -> None:
+        self.frame = frame
+        self.filters = filters
+
+    def of(self, columns: NDArray[Any]) -> pd.DataFrame:
+        """The rows of these item columns, (n,)."""
+        return self.frame.iloc[columns].reset_index(drop=True)
+
+    def facts(self, column: int) -> dict[str, Any]:
+        """What is known of one item."""
+        return {str(name): _cell(values.iloc[column]) for name, values in self.frame.items()}
+
+
+def item_table(items: Any, item_ids: IdTable, id_column: str) -> ItemTable:
+    """From a caller's DataFrame, in which items may be missing and of several rows of one item the last one counts.
+
+    The ids are those of `id_column`, or of `item_id` where it lacks that. Raises UsageError.
+    """
+    if not is_table(items):
+        raise UsageError(f"items: give a DataFrame with a row for each item, not {_article(items)}")
+    names = column_names(items, "items")
+    id_column = id_column if id_column in names else "item_id"
+    require({"items": id_column}, names, "the table")
+    frame = as_pandas(items, "items")
+    frame = frame.set_axis(names, axis=1)
+    ids = frame[id_column]
+    if not ids.dropna().map(lambda value: isinstance(value, str)).all():
+        raise UsageError(
+            f"items: ids are text, and the column {id_column!r} holds other values; use str(...) for each, such as "
+            f"items[{id_column!r}] = items[{id_column!r}].astype(str)"
+        )
+    taken = sorted(RESERVED & {*names} - {id_column})
+    if taken:
+        raise UsageError(f"items: rename the column {taken[0]!r}, a name that answers have already")
+    frame = frame[ids.notna()].drop_duplicates(id_column, keep="last").set_index(frame.columns[names.index(id_column)])
+    aligned = frame.reindex(item_ids.all()).reset_index(drop=True)
+    fields = {name: _field(name, aligned[name]) for name in aligned.columns if not _is_time(aligned[name])}
+    return ItemTable(aligned, FilterFields(fields, len(item_ids)))
+
+
+def items_of_recipe(
+    recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str]
+) -> ItemTable | None:
+    """What the recipe's `item_metadata` says, as a server reads it; None without one. Raises MetadataError."""
+    tables = load_metadata(recipe, settings, item_ids, variables)
+    if tables.metadata is None and tables.filters is None:
+        return None
+    fields = () if tables.metadata is None else tables.metadata.fields
+    rows = () if tables.metadata is None else tables.metadata.rows
+    nothing = (None,) * len(fields)
+    values = [nothing if row is None else row for row in rows] or [()] * len(item_ids)
+    return ItemTable(pd.DataFrame(values, columns=list(fields)), tables.filters)
+
+
+def _field(name: str, column: pd.Series[Any]) -> Field:
+    """The filter field of a column: numbers, labels where a cell is a list or text with a delimiter, or one text."""
+    if types.is_numeric_dtype(column) and not types.is_bool_dtype(column):
+        numbers = column.to_numpy(dtype=np.float64, na_value=np.nan)
+        return NumberField(np.where(np.isfinite(numbers), numbers, np.nan))
+    values = [_cell(value) for value in column]
+    several = any(isinstance(value, list) or (isinstance(value, str) and DELIMITER in value) for value in values)
+    return LabelField.read(name, "multi_label" if several else "categorical", DELIMITER, values, len(values))
+
+
+def _cell(value: Any) -> object:
+    """The labels of one cell: a list, one value, or None."""
+    if isinstance(value, np.ndarray | list | tuple | set | frozenset):
+        return [_cell(label) for label in _ordered(value)]
+    if value is None or value is pd.NA or value is pd.NaT or (isinstance(value, float) and np.isnan(value)):
+        return None
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _ordered(values: Iterable[Any]) -> list[Any]:
+    return sorted(values, key=str) if isinstance(values, set | frozenset) else list(values)
+
+
+def _is_time(column: pd.Series[Any]) -> bool:
+    return types.is_datetime64_any_dtype(column) or types.is_timedelta64_dtype(column)
+
+
+def _article(value: object) -> str:
+    return f"a {type(value).__name__}"

@@ -1,0 +1,109 @@
+"""DataFrames of callers: what is accepted as a table, and what is said of those that cannot be used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import pandas as pd
+import pyarrow as pa
+
+from svc.errors import UsageError
+
+MAX_SHOWN_COLUMNS = 20
+
+
+def is_table(data: object) -> TypeGuard[Any]:
+    """Whether `data` is a pandas, polars or other DataFrame, or an Arrow table: anything with Arrow's own protocol."""
+    if isinstance(data, pd.Series) or type(data).__name__ == "Series":
+        return False
+    return isinstance(data, pd.DataFrame | pa.Table) or hasattr(data, "__arrow_c_stream__")
+
+
+def column_names(data: Any, what: str) -> list[str]:
+    """The names of the columns, each of them once. Raises UsageError."""
+    names = [str(name) for name in (data.column_names if isinstance(data, pa.Table) else data.columns)]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise UsageError(f"{what}: two columns are named {repeated!r}; rename one of them")
+    return names
+
+
+def as_arrow(data: Any, columns: Sequence[str], what: str) -> pa.Table:
+    """The named columns as an Arrow table. Raises UsageError for a column that Arrow cannot hold."""
+    if isinstance(data, pd.DataFrame):
+        return pa.table({name: _arrow_column(data[name], name, what) for name in columns})
+    try:
+        return (data if isinstance(data, pa.Table) else pa.table(data)).select(columns)
+    except (pa.ArrowException, TypeError) as error:
+        raise UsageError(f"{what}: cannot be read as a table: {error}") from None
+
+
+def as_pandas(data: Any, what: str) -> pd.DataFrame:
+    """The table as a pandas frame, with lists as lists. Raises UsageError."""
+    if isinstance(data, pd.DataFrame):
+        return data
+    frame: pd.DataFrame = as_arrow(data, column_names(data, what), what).to_pandas()
+    return frame
+
+
+def _arrow_column(column: pd.Series[Any], name: str, what: str) -> pa.Array:
+    try:
+        return pa.Array.from_pandas(column)
+    except (pa.ArrowException, TypeError, ValueError):
+        kinds = sorted({type(value).__name__ for value in column.head(10_000)})
+        raise UsageError(
+            f"{what}: the column {name!r} holds {', '.join(kinds)}; give it one type, such as "
+            f"{what}[{name!r}].astype(str)"
+        ) from None
+
+
+def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing: bool) -> None:
+    """Raise UsageError for rows that cannot be trained on. `ids` are the id columns by the argument that named each.
+
+    Missing ids are an error unless the caller has asked for such rows to be dropped.
+    """
+    if not table.num_rows:
+        raise UsageError("data: has no rows; there is nothing to train on")
+    for argument, name in ids.items():
+        column = table.column(name)
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+            raise UsageError(
+                f"{argument}: ids are text, and the column {name!r} holds {_said(kind)}{_advice(name, kind)}"
+            )
+        if column.null_count and not drop_missing:
+            raise UsageError(
+                f"{argument}: {column.null_count} of {table.num_rows} rows have no id in {name!r}; drop them with "
+                f"data.dropna(subset=[{name!r}]), or give cleansing={{'drop_null_ids': True}}"
+            )
+
+
+def _said(kind: pa.DataType) -> str:
+    if pa.types.is_null(kind):
+        return "nothing but missing values"
+    if pa.types.is_integer(kind):
+        return "whole numbers"
+    if pa.types.is_floating(kind):
+        return "floating point numbers"
+    return "lists, where one id belongs" if pa.types.is_nested(kind) else f"values of type {kind}"
+
+
+def _advice(name: str, kind: pa.DataType) -> str:
+    """How to make ids of such values. Floats go by way of whole numbers: 1.0 would become the id "1.0"."""
+    if pa.types.is_null(kind) or pa.types.is_nested(kind):
+        return ""
+    convert = "astype('Int64').astype(str)" if pa.types.is_floating(kind) else "astype(str)"
+    return f"; use str(...) for each, such as data[{name!r}] = data[{name!r}].{convert}"
+
+
+def require(names: Mapping[str, str], there: Sequence[str], what: str) -> None:
+    """Raise UsageError for a column that an argument names and the table lacks."""
+    import difflib
+
+    for argument, name in names.items():
+        if name not in there:
+            near = difflib.get_close_matches(name, there, n=1)
+            hint = f"did you mean {near[0]!r}? It" if near else "it"
+            shown = ", ".join(there[:MAX_SHOWN_COLUMNS])
+            raise UsageError(f"{argument}: {what} has no column {name!r}; {hint} has {shown or 'no columns'}")

@@ -1,0 +1,103 @@
+"""Tables that a Python program holds, as a source: `svc.train(data)` trains on one without writing it anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+from svc.errors import DataSourceError
+from svc.recipe.source_options import Block, Sha256
+from svc.sources import digests
+from svc.sources.table import TableBuilder, require_columns
+
+if TYPE_CHECKING:
+    import pandas
+
+    from svc.sources.base import SourceContext
+
+WHERE = "the DataFrame"
+_offered: ContextVar[dict[str, pa.Table] | None] = ContextVar("offered", default=None)
+
+
+class InMemoryOptions(Block):
+    """Which of the offered tables is meant. A recipe in a file cannot name one."""
+
+    sha256: Sha256
+
+
+@contextmanager
+def offered(table: pa.Table, hashed: Sequence[str]) -> Iterator[str]:
+    """Within the context, this thread's trainings may read `table` by the digest of its `hashed` columns."""
+    digest = _digest(table.select(hashed))
+    token = _offered.set({**(_offered.get() or {}), digest: table})
+    try:
+        yield digest
+    finally:
+        _offered.reset(token)
+
+
+class InMemorySource:
+    """A table that the calling program offers."""
+
+    type_name: ClassVar[str] = "dataframe"
+    Config: ClassVar[type[InMemoryOptions]] = InMemoryOptions
+
+    def __init__(self, config: InMemoryOptions, context: SourceContext) -> None:
+        self._config = config
+        self._context = context
+
+    def fetch(self) -> pandas.DataFrame:
+        """The wanted columns. Raises DataSourceError where there is no such table, or it lacks one of them."""
+        table = self._table()
+        digests.tell(WHERE, self._config.sha256)
+        return self._built(table)
+
+    def probe(self) -> list[str]:
+        """How many rows there are."""
+        return [f"{WHERE}: {self._table().num_rows} rows"]
+
+    def sample(self, n_rows: int) -> pandas.DataFrame:
+        """The first rows."""
+        return self._built(self._table().slice(0, n_rows))
+
+    def _table(self) -> pa.Table:
+        table = (_offered.get() or {}).get(self._config.sha256)
+        if table is None:
+            raise DataSourceError("source.type dataframe is for svc.train(data) in Python; name a file or a query here")
+        return table
+
+    def _built(self, table: pa.Table) -> pandas.DataFrame:
+        wanted = list(self._context.columns or table.column_names)
+        require_columns(wanted, table.column_names, WHERE)
+        builder = TableBuilder(self._context, WHERE)
+        builder.add(table.select(wanted))
+        return builder.finish()
+
+
+def _digest(table: pa.Table) -> str:
+    """The sha256 of the table as one Arrow stream of its own order of columns."""
+    sink = _Hash()
+    with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), table.schema.remove_metadata()) as writer:
+        writer.write_table(table.replace_schema_metadata().combine_chunks())
+    return sink.digest.hexdigest()
+
+
+class _Hash:
+    """A file that remembers the digest of what is written to it."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        return len(data)
+
+    def flush(self) -> None: ...
+    def close(self) -> None: ...

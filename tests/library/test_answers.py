@@ -1,0 +1,184 @@
+"""Whatever is asked, Python answers as the API does: to the last bit, or with the error of the same kind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import trio
+
+import svc
+from svc import errors
+from svc.export.run import OpenedArtifact
+from svc.library.items import item_table
+from svc.metrics import Metrics
+from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.model import Model
+from svc.serving.api.access.authentication import Authenticator
+from svc.serving.api.application import Application
+from svc.serving.api.request.state import ServerState
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.lanes import Lane
+from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.registry import Entry, Registry, Served
+from svc.serving.models.threads import ScoringThreads
+from svc.settings import Settings
+from tests.families import EVERY_FAMILY, family
+from tests.serving.client import HEADER, Client
+from tests.serving.client import model as model_with_features
+
+pytestmark = pytest.mark.anyio
+
+REQUESTS = 125
+"""Of each of eight models: 1,000 in all."""
+GENRES = ("Drama", "Comedy", "War", "Film noir")
+MODELS: dict[str, Callable[[], Model]] = {
+    **{name: lambda name=name: family(name) for name in EVERY_FAMILY},  # type: ignore[misc]
+    "features": model_with_features,
+}
+
+
+def catalogue(model: Model) -> tuple[pd.DataFrame, MetadataTable, FilterFields]:
+    """The same items as a notebook has them and as a server reads them; a third lacks a year."""
+    rng = random.Random(5)
+    n_items = model.n_items
+    genres = [rng.sample(GENRES, rng.randint(1, 3)) for _ in range(n_items)]
+    years = [None if rng.random() < 0.3 else rng.randint(1950, 2020) for _ in range(n_items)]
+    titles = [f"Title {number}" for number in range(n_items)]
+    frame = pd.DataFrame({"item_id": model.item_ids.all(), "title": titles, "genres": genres, "year": years})
+    rows = MetadataTable(("title", "genres", "year"), list(zip(titles, genres, years, strict=True)))
+    fields = {
+        "title": LabelField.read("title", "categorical", "|", titles, n_items),
+        "genres": LabelField.read("genres", "multi_label", "|", ["|".join(labels) for labels in genres], n_items),
+        "year": NumberField.read("year", years, n_items),
+    }
+    return frame.sample(frac=1.0, random_state=3), rows, FilterFields(fields, n_items)
+
+
+@asynccontextmanager
+async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
+    """A server's application and a recommender over the same model and items."""
+    frame, rows, filters = catalogue(model)
+    state = ServerState(
+        Registry(), Settings(), Metrics.disabled(), Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
+    )
+    async with trio.open_nursery() as nursery:
+        lane = Lane(model, ScoringThreads(1))
+        await nursery.start(lane.run)
+        fragments = ItemFragments.build(model.item_ids, rows)
+        state.registry.put(
+            Entry("r", "r.yaml", Served("r", model, fragments, HEADER, "sha256:" + "0" * 64, "k1", lane, 0.0, filters))
+        )
+        opened = OpenedArtifact(model, HEADER, "sha256:" + "0" * 64, "")
+        yield Client(Application(state)), svc.Recommender(opened, item_table(frame, model.item_ids, "item_id"))
+        nursery.cancel_scope.cancel()
+
+
+def condition(rng: random.Random) -> dict[str, Any]:
+    if rng.random() < 0.5:
+        return {"genres": {rng.choice(("any", "all")): rng.sample((*GENRES, "none such"), rng.randint(1, 2))}}
+    return {"year": {rng.choice(("gte", "lt")): rng.randint(1940, 2030)}}
+
+
+def controls(rng: random.Random, ids: list[str]) -> dict[str, Any]:
+    """Some of the controls that both verbs have; one request in twenty has an error."""
+    some = [*ids, "nothing"]
+    possible: dict[str, Any] = {
+        "limit": rng.randint(1, 12),
+        "offset": rng.choice((0, 3, 999)),
+        "exclude_items": rng.sample(some, 4),
+        "include_items": rng.sample(some, rng.randint(1, 20)),
+        "filter": {rng.choice(("all", "any")): [condition(rng), {"not": condition(rng)}]},
+        "explain": rng.randint(1, 3),
+        "diversity": rng.random(),
+        "limits": [{"field": rng.choice(("genres", "title")), "max": rng.randint(1, 4)}],
+        "boosts": [{"filter": condition(rng), "factor": rng.choice((0.25, 2.0))}],
+        "pins": [{"item_id": rng.choice(some), "position": rng.randint(0, 5)}],
+    }
+    asked = {name: possible[name] for name in rng.sample(sorted(possible), rng.randint(0, 4))}
+    if rng.random() < 0.05:
+        asked |= rng.choice(({"limit": 0}, {"filter": {"yaer": {"gte": 1}}}, {"explain": 11}, {"diversity": 2.0}))
+    return asked
+
+
+def features(rng: random.Random) -> dict[str, Any]:
+    return {"tag": rng.choice(("a", "b", "new")), "age": rng.randint(10, 90), "height": 1}
+
+
+def question(rng: random.Random, model: Model) -> tuple[str, dict[str, Any]]:
+    """A verb and its body."""
+    ids = model.item_ids.all()
+    body = controls(rng, ids)
+    if rng.random() < 0.3:
+        body["seed_items"] = rng.sample([*ids, "nothing"], rng.randint(1, 3))
+        if model.features is not None and rng.random() < 0.5:
+            body["item_features"] = rng.choice((features(rng), {"new-1": features(rng), ids[0]: features(rng)}))
+        return "recommend-related", body
+    if rng.random() < 0.8:
+        body["user_id"] = rng.choice((*model.user_ids.all(), "nobody"))
+    if rng.random() < 0.4:
+        items = rng.sample([*ids, "nothing"], rng.randint(1, 4))
+        body["history"] = [{"item_id": item, "weight": 2.0} if rng.random() < 0.3 else item for item in items]
+    for name, values in (
+        ("history_mode", ("append", "replace")),
+        ("fallback", ("none", "popular")),
+        ("include_seen", (True, False)),
+    ):
+        if rng.random() < 0.3:
+            body[name] = rng.choice(values)
+    if rng.random() < 0.2:
+        body["user_features"] = features(rng)
+    return "recommend", body
+
+
+def asked_in_python(shop: svc.Recommender, verb: str, body: dict[str, Any]) -> pd.DataFrame | errors.SvcError:
+    try:
+        return shop.recommend(**body) if verb == "recommend" else shop.related(**body)
+    except errors.SvcError as error:
+        return error
+
+
+def as_answered(frame: pd.DataFrame) -> dict[str, Any]:
+    """The frame as the body of an answer, where `score` and `reason` are only there when they say something."""
+    items = []
+    for row in frame.to_dict("records"):
+        item = {str(name): value for name, value in row.items()}
+        item["year"] = None if np.isnan(item["year"]) else item["year"]
+        if "popular" in (item.get("reason") or ()):
+            assert np.isnan(item.pop("score"))
+        if not item.get("reason", True):
+            del item["reason"]
+        items.append(item)
+    return {"items": items, **frame.attrs}
+
+
+@pytest.mark.parametrize("name", MODELS)
+async def test_random_questions(name: str) -> None:
+    """Ids, scores to the last bit, order, reasons, explanations, metadata, profile and what was ignored."""
+    model, rng = MODELS[name](), random.Random(name)
+    model.ready()
+    n_answered = 0
+    async with both(model) as (client, shop):
+        for _ in range(REQUESTS):
+            verb, body = question(rng, model)
+            answer = await client.post(f"/v1/recipes/r:{verb}", body)
+            here = asked_in_python(shop, verb, body)
+            if isinstance(here, errors.SvcError):
+                expected = "VALIDATION_ERROR" if isinstance(here, errors.UsageError) else here.code
+                assert answer.json["code"] == expected, (body, here, answer.body)
+            elif answer.status == 404:
+                assert answer.json["code"] == "NO_CANDIDATES", (body, answer.body)
+                assert here.empty
+            else:
+                sent = {key: value for key, value in answer.json.items() if key not in ABOUT}
+                assert as_answered(here) == sent, body
+                n_answered += 1
+    assert n_answered > REQUESTS // 2
+
+
+ABOUT = ("request_id", "recipe", "model_version")

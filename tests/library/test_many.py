@@ -1,0 +1,63 @@
+"""Many users at once: each as alone, and scores of pairs."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import svc
+from svc import errors
+from tests.export.conftest import MODELS as FAMILIES
+from tests.library.test_answers import MODELS, both, controls
+from tests.serving.artifacts import SIGNING_KEYS, write_artifact
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> svc.Recommender:
+    path = tmp_path_factory.mktemp("books") / "a.svc"
+    write_artifact(path, FAMILIES["neighbours"]())
+    return svc.load(path, keys=SIGNING_KEYS)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", MODELS)
+async def test_many_users_get_what_a_batch_answers(name: str) -> None:
+    """The same controls for each; what nobody can be answered for is skipped."""
+    model, rng = MODELS[name](), random.Random(name)
+    model.ready()
+    async with both(model) as (client, shop):
+        for _ in range(4):
+            body = {**controls(rng, model.item_ids.all()), "limit": 5, "diversity": 0.25}
+            users = rng.sample([*model.user_ids.all(), "nobody"], 6)
+            bodies = [{"user_id": user, **body} for user in users]
+            sent = {"requests": bodies, "include_metadata": True}
+            answer = await client.post("/v1/recipes/r:batch-recommend", sent)
+            if all(one.get("code") == "VALIDATION_ERROR" for one in answer.json["results"]):
+                with pytest.raises(errors.UsageError):
+                    shop.recommend_many(users, unknown="skip", **body)
+                continue
+            frame = shop.recommend_many(users, unknown="skip", **body)
+            for user, one in zip(users, answer.json["results"], strict=True):
+                own = frame[frame["user_id"] == user]
+                offset = body.get("offset", 0)
+                assert own["rank"].tolist() == list(range(offset + 1, offset + 1 + len(own)))
+                expected = [(item["item_id"], item["score"]) for item in one.get("items", ())]
+                assert list(zip(own["item_id"], own["score"], strict=True)) == expected
+
+
+def test_scores_of_pairs(books: svc.Recommender) -> None:
+    """Those of the ranking, chosen items included; NaN for strangers, repeats as often as they come."""
+    ranking = books.recommend("ü 2", limit=90, include_seen=True).set_index("item_id")["score"]
+    items = [*ranking.index[::7], "none", ranking.index[0]]
+    pairs = books.score(["ü 2"] * len(items), items)
+    assert pairs["item_id"].tolist() == items
+    expected = [ranking.get(item, np.nan) for item in items]
+    np.testing.assert_array_equal(pairs["score"], expected)
+    mixed = books.score(["ü 1", "stranger", "ü 2", "ü 1"], ["i1", "i1", "i1", "i2"])
+    alone = [
+        books.score([user], [item])["score"][0] for user, item in mixed[["user_id", "item_id"]].itertuples(index=False)
+    ]
+    np.testing.assert_array_equal(mixed["score"], alone)
+    assert books.score([], []).empty

@@ -1,0 +1,123 @@
+"""DataFrames in: which are accepted, and what is said of those that cannot be trained on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import svc
+from svc.errors import RecipeError, TimeUnitRequired, UsageError
+
+SMALL: dict[str, Any] = {"algorithms": ["TopPop", "CosineKNN"], "n_trials": 2, "cutoff": 5, "parallelism": 1}
+
+
+def sales() -> pd.DataFrame:
+    random = np.random.default_rng(0)
+    return pd.DataFrame(
+        {
+            "user_id": [f"u{user}" for user in random.integers(0, 60, 900)],
+            "item_id": [f"i{item}" for item in random.zipf(1.3, 900) % 40],
+            "when": pd.to_datetime(random.integers(1_600_000_000, 1_700_000_000, 900), unit="s"),
+            "stars": random.integers(1, 6, 900).astype(np.float64),
+        }
+    )
+
+
+def test_a_frame_becomes_a_recommender_and_nothing_is_written(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Without a key, an output or a recipe; an Arrow table, categories and another index give the same model."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SVC_SIGNING_KEYS", raising=False)
+    frame = sales()
+    result = svc.train(frame, time="when", weight="stars", **SMALL)
+    assert len(result.recommender.recommend("u7", limit=3)) == 3
+    assert result.header["recipe"]["training"]["split"] == {"scheme": "time_user"}
+    assert result.header["recipe"]["source"]["type"] == "dataframe"
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr() == ("", "")
+    with pytest.raises(UsageError, match=r"use `\.recommender`"):
+        _ = result.artifact
+    for same in (pa.table(frame), frame.set_index(frame.index[::-1]), frame[frame.columns[::-1]]):
+        other = svc.train(same, time="when", weight="stars", **SMALL)
+        assert other.header["recipe_hash"] == result.header["recipe_hash"]
+        pd.testing.assert_frame_equal(other.recommender.recommend_many(), result.recommender.recommend_many())
+    coded = frame.astype({"user_id": "category", "item_id": "category"})
+    other = svc.train(coded, time="when", weight="stars", **SMALL)
+    pd.testing.assert_frame_equal(other.recommender.recommend_many(), result.recommender.recommend_many())
+
+
+def test_a_dict_is_a_recipe(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its paths start at the working folder; with an output it is written and needs a key."""
+    monkeypatch.chdir(tmp_path)
+    sales().to_csv("sales.csv", index=False)
+    recipe = {
+        "name": "shop",
+        "source": {"type": "csv", "path": "sales.csv"},
+        "schema": {"user_column": "user_id", "item_column": "item_id"},
+        "item_metadata": {
+            "source": {"type": "csv", "path": "sales.csv"},
+            "id_column": "item_id",
+            "fields": ["stars"],
+            "filter_fields": [{"name": "stars", "kind": "numerical"}],
+        },
+        "serving": {"filter": {"stars": {"gte": 4}}},
+        "training": SMALL,
+    }
+    shop = svc.train(recipe).recommender
+    shown = shop.recommend("u7", limit=40)
+    assert len(shown)
+    assert shown["stars"].min() >= 4, "the recipe's own filter and metadata hold, as on a server"
+    assert "shop" in repr(shop)
+    written = svc.train(recipe, output={"path": "models/shop.svc"}, keys={"k1": "11" * 32})
+    assert (tmp_path / "models/shop.svc").samefile(written.artifact)
+    with pytest.raises(UsageError, match="user: names a column of a DataFrame"):
+        svc.train(recipe, "visitor")
+
+
+def test_rows_of_a_frame_can_be_chosen() -> None:
+    """`cleansing.where` may name columns that nothing else uses."""
+    frame = sales()
+    where = {"stars": {"gte": 2}}
+    kept = svc.train(frame, cleansing={"where": where}, **SMALL).header["data_stats"]
+    assert kept["dropped_by_where"] == int((frame["stars"] < 2).sum())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "options", "words"),
+    [
+        (lambda data: data["user_id"], {}, "not a Series"),
+        (lambda data: data.head(0), {}, "no rows"),
+        (lambda data: data.assign(user_id=7), {}, r"user: ids are text.*whole numbers; use str\(\.\.\.\)"),
+        (lambda data: data.assign(item_id=7.5), {}, r"item: ids are text.*floating.*use str"),
+        (lambda data: data.assign(user_id=[["u1"]] * 900), {}, "lists, where one id belongs"),
+        (lambda data: data.assign(user_id=["u1", 2] * 450), {}, "holds int, str; give it one type"),
+        (lambda data: data.assign(user_id=["u1", None] * 450), {}, r"450 of 900 rows have no id.*dropna"),
+        (lambda data: pd.concat([data, data[["stars"]]], axis=1), {}, "two columns are named 'stars'"),
+        (lambda data: data, {"user": "userid"}, "no column 'userid'; did you mean 'user_id'"),
+        (lambda data: 7, {}, "give a DataFrame.*or a recipe.*not a int"),
+    ],
+)
+def test_a_mistake_is_explained(spoil: Any, options: dict[str, Any], words: str) -> None:
+    """With the argument, what it holds, and the way out."""
+    with pytest.raises(UsageError, match=words):
+        svc.train(spoil(sales()), **options, **SMALL)
+
+
+def test_mistakes_in_what_is_trained() -> None:
+    """A misspelt option, and times without a unit."""
+    with pytest.raises(RecipeError, match="no argument 'n_trial'; did you mean n_trials"):
+        svc.train(sales(), n_trial=3)
+    with pytest.raises(TimeUnitRequired, match=r"schema\.time_unit"):
+        svc.train(sales().assign(when=1_600_000_000), time="when", **SMALL)
+
+
+def test_missing_ids_may_be_dropped() -> None:
+    """When the caller says so."""
+    frame = sales().assign(user_id=lambda data: data["user_id"].mask(data.index < 9))
+    result = svc.train(frame, cleansing={"drop_null_ids": True}, **SMALL)
+    assert result.header["data_stats"]["n_rows"] <= 891

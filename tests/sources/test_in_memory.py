@@ -1,0 +1,48 @@
+"""Tables of the calling program: found by the digest of what is trained on, in its own context only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from svc.errors import DataSourceError, RecipeError
+from svc.recipe.source_options import SourceSpec
+from svc.settings import Settings
+from svc.sources.base import DataSource, SourceContext, build_source, check_spec
+from svc.sources.in_memory import offered
+
+TABLE = pa.table({"user": ["7", "007", None], "item": ["a", "b", "a"], "stars": [1, None, 3]})
+
+
+def source(digest: str, *columns: str) -> DataSource:
+    context = SourceContext(Path(), Settings(), columns or None, frozenset({"user", "item"}), "interactions", {}, None)
+    return build_source(SourceSpec(type="dataframe", sha256=digest), context)  # type: ignore[call-arg]
+
+
+def test_an_offered_table_is_read_as_from_a_file() -> None:
+    """Ids as categories, whole numbers with gaps as such; whatever the chunks, one digest."""
+    with offered(TABLE, ["user", "item"]) as digest:
+        frame = source(digest).fetch()
+        assert frame["user"].cat.categories.tolist() == ["7", "007"]
+        assert frame["user"].cat.codes.tolist() == [0, 1, -1]
+        assert str(frame["stars"].dtype) == "Int64"
+        assert list(source(digest, "item", "user").fetch().columns) == ["item", "user"]
+        with pytest.raises(DataSourceError, match="the DataFrame has no column city; it has user, item, stars"):
+            source(digest, "city").fetch()
+    pieces = pa.concat_tables([TABLE.slice(0, 1), TABLE.slice(1)])
+    with offered(pieces, ["user", "item"]) as other, offered(TABLE, ["user"]) as less:
+        assert (other == digest, less == digest) == (True, False)
+        assert len(source(other).fetch()) == 3
+
+
+def test_outside_of_its_context_there_is_none() -> None:
+    """So a recipe in a file cannot name one, and messages about types do not offer it."""
+    with offered(TABLE, ["user"]) as digest:
+        pass
+    with pytest.raises(DataSourceError, match=r"svc\.train\(data\) in Python"):
+        source(digest).fetch()
+    with pytest.raises(RecipeError) as caught:
+        check_spec(SourceSpec(type="datafram"), "source")
+    assert "there are bigquery, csv, parquet, sql" in caught.value.message
