@@ -73,7 +73,7 @@ REPORT_WRITTEN = _event("report_written", "info", "path", "The HTML report of th
 TRAIN_DONE = _event(
     "train_done",
     "info",
-    "name run_id exit_code artifact best_class best_score trials n_orphaned trained_at kid recipe_hash"
+    "name run_id exit_code artifact best_class best_score rank_ms trials n_orphaned trained_at kid recipe_hash"
     " n_rows n_users n_items",
     "The run ended well.",
 )

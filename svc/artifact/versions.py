@@ -27,7 +27,7 @@ from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
 from svc.settings import Settings
 
 _LOCK_TIMEOUT_S = 60.0
-_FACTS = ("trained_at", "best_class", "best_score")
+_FACTS = ("trained_at", "best_class", "best_score", "rank_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Version:
     trained_at: str | None
     best_class: str | None
     best_score: float | None
+    rank_ms: float | None
     decision: str | None
     live: bool = False
     held: bool = False

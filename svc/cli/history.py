@@ -79,13 +79,14 @@ def _table(uri: str, versions: list[Version]) -> Table:
     from rich.table import Table
 
     table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("version", "trained at (UTC)", "algorithm", "score", "decision", "state"):
+    for heading in ("version", "trained at (UTC)", "algorithm", "score", "rank ms", "decision", "state"):
         table.add_column(heading, overflow="fold")
     for version in versions:
         score = "" if version.best_score is None else f"{version.best_score:.5f}"
+        rank_ms = "" if version.rank_ms is None else f"{version.rank_ms:.3g}"
         state = "live, held" if version.held else "live" if version.live else ""
         trained_at = (version.trained_at or "unreadable").replace("T", " ")[:_TO_THE_MINUTE]
         algorithm = (version.best_class or "").removesuffix("Recommender")
-        cells = (trained_at, algorithm, score, version.decision or "", state)
+        cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state)
         table.add_row(version.sha8, *(escape(cell) for cell in cells))
     return table

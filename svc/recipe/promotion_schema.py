@@ -24,6 +24,7 @@ def _baseline(name: object) -> object:
     return BASELINE if short == BASELINE.lower() else name
 
 
+HighestChange = Annotated[Number, Field(ge=0)]
 LowestChange = Annotated[Number, Field(ge=-1)]
 Opponent = Annotated[Literal["incumbent", "TopPop"], BeforeValidator(_baseline)]
 
@@ -32,6 +33,12 @@ class Guardrail(Block):
     """How far one figure may fall below that of the live model: -0.3 is by three tenths of it."""
 
     min_relative_change: LowestChange
+
+
+class CostGuardrail(Block):
+    """How far a cost may rise above that of the live model: 1.0 is to twice of it."""
+
+    max_relative_change: HighestChange
 
 
 def _guardrail() -> Guardrail:
@@ -46,6 +53,9 @@ class Guardrails(Block):
     )
     n_users: Guardrail | None = Field(default_factory=_guardrail, description="Users of the cleansed data.")
     n_items: Guardrail | None = Field(default_factory=_guardrail, description="Items of the cleansed data.")
+    rank_ms: CostGuardrail | None = Field(
+        default=None, description="Milliseconds of a single ranking, of both models on the machine that trains."
+    )
 
 
 class Promotion(Block):

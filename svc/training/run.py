@@ -228,6 +228,7 @@ class _Run:
         return TrainResult(0)
 
     def _train(self, location: StorageLocation, keys: signing.SigningKeys) -> TrainResult:
+        from svc.training.evaluation.rank_cost import rank_ms
         from svc.training.winner.confidence import measure_confidence
 
         task = self._task(keys)
@@ -257,11 +258,13 @@ class _Run:
             cold_start=cold_start,
             features_active=final.aware is not None,
             parts=final.parts,
+            rank_ms=rank_ms(model),
         )
         head = header(self.loaded, facts) | fresh_fields(
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
-        promotion = self._decide(task, confidence, keys)  # last, so that it is about the model that is live by then
+        # The decision comes last, so that it is about the model that is live by then.
+        promotion = self._decide(task, confidence, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self._earlier(keys)
         self.progress.phase("writing the artifact")
@@ -278,13 +281,15 @@ class _Run:
         rules = self.loaded.recipe.promotion
         return None if rules is None or rules.mode == "off" else rules
 
-    def _decide(self, task: prepare.Task, confidence: Confidence, keys: signing.SigningKeys) -> dict[str, Any] | None:
+    def _decide(
+        self, task: prepare.Task, confidence: Confidence, rank_ms: float, keys: signing.SigningKeys
+    ) -> dict[str, Any] | None:
         if self._rules is None:
             return None
         from svc.training.promotion.compare import Candidate, decide
 
         self.progress.phase("comparing with the live model")
-        candidate = None if confidence.winner is None else Candidate(confidence.winner, confidence.choice)
+        candidate = None if confidence.winner is None else Candidate(confidence.winner, rank_ms, confidence.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
     def _diversity(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> Mapping[str, Any] | None:
@@ -351,6 +356,7 @@ class _Run:
             artifact=published.artifact,
             best_class=head["best_class"],
             best_score=head["best_score"],
+            rank_ms=head["rank_ms"],
             trials=len(result.trials),
             n_orphaned=result.n_orphaned,
             trained_at=head["trained_at"],

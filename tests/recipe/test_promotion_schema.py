@@ -25,6 +25,7 @@ def test_the_defaults_compare_with_both_and_guard_three_figures(tmp_path: Path) 
     assert (found.mode, found.against, found.min_relative_change) == ("off", ("incumbent", "TopPop"), -0.01)
     assert found.confidence == 0.95
     guarded = found.guardrails.model_dump()
+    assert guarded.pop("rank_ms") is None
     assert guarded == {name: {"min_relative_change": -0.3} for name in ("catalog_coverage", "n_users", "n_items")}
     assert load(tmp_path).recipe.promotion is None
 
@@ -61,6 +62,7 @@ def test_popularity_may_be_spelled_as_among_the_algorithms(tmp_path: Path, spell
         ({"against": []}, "promotion.against: "),
         ({"against": ["TopPop"], "guardrails": {}}, "guardrails compare with the incumbent"),
         ({"guardrails": {"n_rows": {"min_relative_change": -0.3}}}, "promotion.guardrails.n_rows: unknown key"),
+        ({"guardrails": {"rank_ms": {"max_relative_change": -1}}}, "must be greater than or equal to 0"),
         ({"guardrails": {"n_users": -0.3}}, "promotion.guardrails.n_users: must be a mapping"),
         ({"guardrails": {"n_users": {}}}, "promotion.guardrails.n_users.min_relative_change: is missing"),
         ({"min_relative_change": -1.5}, "promotion.min_relative_change: must be greater than or equal to -1"),

@@ -13,7 +13,6 @@ from scipy import sparse
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, FeatureRidgeFailed
-from svc.model.load_model import load_model
 from svc.recipe.algorithms import BLEND
 from svc.recipe.promotion_schema import BASELINE, INCUMBENT
 from svc.settings import Settings
@@ -83,8 +82,7 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> Rival | N
     if not _is_older_than_the_cutoff(task, incumbent.header):
         return None
     try:
-        name = task.loaded.recipe.name
-        model = load_model(incumbent.header, incumbent.payload, name=name, allow_skew=settings.allow_version_skew)
+        model = incumbent.model(settings)
     except ArtifactError:
         return None
     trained = task.data.trained

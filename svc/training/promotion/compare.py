@@ -16,12 +16,13 @@ import numpy as np
 
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
-from svc.errors import TrainingError
+from svc.errors import ArtifactError, TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
 from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import Evaluator, Scorer
 from svc.training.evaluation.intervals import paired_change
+from svc.training.evaluation.rank_cost import rank_ms
 from svc.training.promotion.baselines import Rival, baseline, heldout, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
 from svc.training.promotion.refusal import tell_precision
@@ -63,9 +64,10 @@ class Comparison:
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
-    known: their scores are those of the validation users."""
+    known: their scores are those of the validation users. `rank_ms` is that of the model that was trained on all."""
 
     scorer: Scorer
+    rank_ms: float
     choice: Choice | None = None
 
     def choice_by(self, task: Task, evaluator: Evaluator) -> Choice | None:
@@ -92,7 +94,7 @@ def decide(
     if live is not None:
         incumbent, rival = live
         found.append(compare(task, candidate, rival, rules.confidence))
-        guardrails = guarded(task, incumbent, found[0], rules)
+        guardrails = guarded(task, incumbent, found[0], rules) | cost(candidate, incumbent, rules, settings)
     if BASELINE in rules.against:
         found.append(compare(task, candidate, baseline(task), rules.confidence))
     decision = {
@@ -150,6 +152,25 @@ def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promot
             "passed": change >= guardrail.min_relative_change,
         }
     return found
+
+
+def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings: Settings) -> dict[str, dict[str, Any]]:
+    """The time of a ranking of both models on this machine, as the header has it; empty where none is guarded.
+
+    Left out too where this version of svc cannot answer with the live model.
+    """
+    guardrail = rules.guardrails.rank_ms
+    if guardrail is None:
+        return {}
+    try:
+        model = incumbent.model(settings)
+    except ArtifactError:
+        return {}
+    other = rank_ms(model)
+    change = (candidate.rank_ms - other) / max(other, _TINY)
+    figures = {"candidate": candidate.rank_ms, "other": other, "change": _rounded(change)}
+    bound = guardrail.max_relative_change
+    return {"rank_ms": {**figures, "max_relative_change": bound, "passed": change <= bound}}
 
 
 def _is_allowed(found: list[Comparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion) -> bool:

@@ -10,6 +10,8 @@ from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_store, read_verified
 from svc.errors import ArtifactError, ArtifactReadError, DataChangedTooMuch
+from svc.model.load_model import load_model
+from svc.model.model import Model
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
@@ -25,6 +27,11 @@ class Incumbent:
     header: Mapping[str, Any]
     sha256: str
     payload: memoryview
+
+    def model(self, settings: Settings) -> Model:
+        """The model as a server would load it. Raises ArtifactError."""
+        name = str(self.header.get("recipe_name"))
+        return load_model(self.header, self.payload, name=name, allow_skew=settings.allow_version_skew)
 
     @property
     def data_stats(self) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.intervals import paired_change
 
 _OPPONENTS = {INCUMBENT: "the live {live}", "TopPop": "popularity"}
-_GUARDED = {"catalog_coverage": "coverage", "n_users": "users", "n_items": "items"}
+_GUARDED = {"catalog_coverage": "coverage", "n_users": "users", "n_items": "items", "rank_ms": "time of a ranking"}
 
 
 def refusal(decision: Mapping[str, Any], recipe_file: Path, artifact: str, live: str | None) -> str:

@@ -144,9 +144,14 @@ def _winner(header: Mapping[str, Any], metric: str) -> str:
     body = (
         headline(header, metric)
         + f"<p>{html.escape(_params(header['best_params']))}</p>"
+        + _rank_cost(header)
         + _table(("metric", "value"), measured.items())
     )
     return _card(f"Winner: {header['best_class']}", body, "winner")
+
+
+def _rank_cost(header: Mapping[str, Any]) -> str:
+    return f"<p>A single ranking takes {header['rank_ms']:.3g} ms of processor time.</p>" if "rank_ms" in header else ""
 
 
 def _cutoffs(header: Mapping[str, Any], earlier: Mapping[str, Any] | None) -> str:
@@ -264,7 +269,7 @@ def _promotion(header: Mapping[str, Any], metric: str) -> str:
         head = ("against", f"new {metric}", f"other {metric}", "change", "interval", "users", "scored")
         body += _table(head, comparison_rows(header))
     if found["guardrails"]:
-        body += _table(("guardrail", "new", "live", "change", "at least", ""), guardrail_rows(header))
+        body += _table(("guardrail", "new", "live", "change", "allowed", ""), guardrail_rows(header))
     return _card(f"Going live: {found['decision']}", body, "wide")
 
 

@@ -49,10 +49,13 @@ def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
 
 
 def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
-    """One row per guardrail: both values, change, the largest fall that is allowed, and whether it passes."""
+    """One row per guardrail: both values, change, the largest one that is allowed, and whether it passes."""
     for name, one in header["promotion"]["guardrails"].items():
         passed = "passes" if one["passed"] else "refuses the model"
-        yield name, one["candidate"], one["other"], percent(one["change"]), percent(one["min_relative_change"]), passed
+        is_cost = "max_relative_change" in one
+        bound = one["max_relative_change"] if is_cost else one["min_relative_change"]
+        allowed = f"{'at most' if is_cost else 'at least'} {percent(bound)}"
+        yield name, one["candidate"], one["other"], percent(one["change"]), allowed, passed
 
 
 def percent(change: float) -> str:

@@ -44,6 +44,7 @@ class Facts:
     cold_start: Mapping[str, Any]
     features_active: bool
     parts: Sequence[Mapping[str, Any]]
+    rank_ms: float
 
 
 def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
             **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
         },
         "data_stats": data_stats(facts),
+        "rank_ms": facts.rank_ms,
     }
     if best.recency:
         found["recency"] = best.recency

@@ -75,7 +75,7 @@ def test_switched_off_it_changes_nothing_but_the_log_of_versions(
         output = {**OUTPUT, "path": f"out/{name}/small.svc"}
         result = run(make_recipe(output=output, training=training(), **blocks))
         _, parsed = read_verified(str(result.artifact), development_keys(), Settings())
-        timed = {"trained_at", "tuning", "recipe", "recipe_hash"}
+        timed = {"trained_at", "tuning", "rank_ms", "recipe", "recipe_hash"}
         found.append(({key: value for key, value in parsed.header.items() if key not in timed}, bytes(parsed.payload)))
     assert found[0] == found[1]
     assert "promoted" not in said(log, "train_done")[0] | said(log, "train_done")[1]
@@ -134,6 +134,26 @@ def test_a_guardrail_refuses_what_the_metric_lets_pass(
     assert found["n_items"]["passed"]
     assert run(make_recipe(promotion={**rules, "guardrails": {"n_users": None}}, **half)).exit_code == 0
     assert said(log, "promotion_decided")[-1]["guardrails"].keys() == {"catalog_coverage", "n_items"}
+
+
+def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the guardrail is set: three times the time of the live model is more than twice of it."""
+    free = {"mode": "enforce", "against": ["incumbent"], "min_relative_change": -1}
+    assert run(make_recipe(output=OUTPUT, promotion=free, training=training())).exit_code == 0
+    monkeypatch.setattr("svc.training.evaluation.rank_cost.rank_ms", lambda _: 6.0)
+    monkeypatch.setattr("svc.training.promotion.compare.rank_ms", lambda _: 2.0)
+    guarded = {**free, "guardrails": {"rank_ms": {"max_relative_change": 1.0}}}
+    refused = run(make_recipe(output=OUTPUT, promotion=guarded, training=training()))
+    assert refused.exit_code == 9
+    head = header(refused.artifact)
+    assert head["rank_ms"] == 6.0
+    assert head["promotion"]["guardrails"]["rank_ms"] == {
+        "candidate": 6.0, "other": 2.0, "change": 2.0, "max_relative_change": 1.0, "passed": False
+    }  # fmt: skip
+    wider = {**guarded, "guardrails": {"rank_ms": {"max_relative_change": 2.0}}}
+    assert run(make_recipe(output=OUTPUT, promotion=wider, training=training())).exit_code == 0
+    history = Versions(make_recipe(output=OUTPUT).output_uri, development_keys(), Settings()).history()
+    assert [version.rank_ms for version in history[:2]] == [6.0, 6.0]
 
 
 def test_a_decision_is_part_of_what_is_signed(make_recipe: Make, tmp_path: Path) -> None:

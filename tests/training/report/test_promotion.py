@@ -45,7 +45,7 @@ def test_rows_say_against_whom_and_how_fairly() -> None:
     assert row[:6] == ("the live model", 0.2, 0.25, "-20.0%", "-30.0% to -10.0%", 900)
     assert "before all that is held out" in str(row[6])
     (guarded,) = guardrail_rows(header())
-    assert guarded == ("n_users", 40, 80, "-50.0%", "-30.0%", "refuses the model")
+    assert guarded == ("n_users", 40, 80, "-50.0%", "at least -30.0%", "refuses the model")
 
 
 def test_a_change_from_nothing_is_shown_without_its_digits() -> None:

@@ -257,6 +257,7 @@ class Version(BaseModel):
     trained_at: str | None
     best_class: str | None
     best_score: float | None
+    rank_ms: Annotated[float | None, Field(description="Milliseconds of a single ranking on the training host.")]
     decision: str | None
     live: Annotated[bool, Field(description="Whether the pointer names it.")]
     held: Annotated[bool, Field(description="Whether trainings may not move the pointer from it.")]

@@ -1,0 +1,44 @@
+"""The time of a ranking, by a clock that the test moves."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from svc.model.query import Query, Ranking
+from svc.training.evaluation import rank_cost
+
+NOTHING = Ranking(np.zeros(0, dtype=np.int32), np.zeros(0))
+
+
+class SlowForOneUser:
+    """Every third user takes 9 ms of the clock and the others 2 ms."""
+
+    n_users = 1_000
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.asked: list[int] = []
+
+    def known_user(self, user: int, *, limit: int) -> Query:
+        return Query(limit=limit, user=user)
+
+    def rank(self, queries: list[Query]) -> list[Ranking]:
+        (query,) = queries
+        self.asked.append(query.user)
+        self.now_s += 0.009 if len(self.asked) % 3 == 0 else 0.002
+        return [NOTHING]
+
+
+def test_the_cost_is_the_median_over_users_from_all_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One ranking at a time; a few slow ones do not count, nor does the first call."""
+    model = SlowForOneUser()
+    monkeypatch.setattr(rank_cost.time, "thread_time", lambda: model.now_s)
+    assert rank_cost.rank_ms(model) == 2.0  # type: ignore[arg-type]
+    first, *others = model.asked
+    assert first == others[0] == 0
+    assert len(others) == rank_cost.N_USERS
+    assert others[-1] > 0.9 * model.n_users
+    assert all(low < high for low, high in itertools.pairwise(others))
