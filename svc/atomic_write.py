@@ -52,12 +52,15 @@ def write_file(
                 os.fchmod(descriptor, mode)
             if durable:
                 os.fsync(descriptor)
-            temporary.replace(folder / name_of(result))
+            target = folder / name_of(result)
+            is_new = not target.exists()
+            temporary.replace(target)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # what the caller hears of is the first error
+            temporary.unlink(missing_ok=True)
         raise
     if durable:
-        _sync(folder)
+        _sync_or_withdraw(folder, target if is_new else None)
     return result
 
 
@@ -93,6 +96,17 @@ def _remove_if_unlocked(path: Path) -> None:
         path.unlink()
     finally:
         os.close(descriptor)
+
+
+def _sync_or_withdraw(folder: Path, new: Path | None) -> None:
+    """Make a renamed file survive a power failure; a `new` one whose name may be lost is removed before this raises."""
+    try:
+        _sync(folder)
+    except OSError:
+        if new is not None:
+            with suppress(OSError):
+                new.unlink()
+        raise
 
 
 def _sync(folder: Path) -> None:

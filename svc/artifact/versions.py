@@ -11,7 +11,7 @@ signed lines and artifacts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -161,7 +161,7 @@ class Versions:
         A hold keeps a pointer where it is; it keeps nobody from making one that is gone.
         """
         sha8, written = self._store.put_version(write)
-        with self._lock():
+        with self._withdrawn_on_error(sha8), self._lock():
             log, live = self._log_to_go_on(), self.live()
             promoted = move and not (log.held and live is not None)
             before = _believed(log, live)
@@ -179,6 +179,17 @@ class Versions:
             if keep is not None:
                 self._tidy(keep)
         return Training(sha8, self._store.uri_of_version(sha8), written, promoted, log.held and not promoted, line.live)
+
+    @contextmanager
+    def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:
+        """Remove a version that no line names: it would look like one whose line somebody has taken away."""
+        try:
+            yield
+        except BaseException:
+            with suppress(ArtifactError):
+                if self.log().facts(sha8) is None and self.live() != sha8:
+                    self._store.remove_version(sha8)
+            raise
 
     def promote(self, sha8: str) -> str | None:
         """Make `sha8` live and end a hold; returns what was live before. Raises NoSuchVersion, ArtifactError."""

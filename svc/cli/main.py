@@ -34,7 +34,7 @@ from svc.cli import (
     train,
     validate,
 )
-from svc.errors import ConfigError, SvcError, UsageError
+from svc.errors import ConfigError, SvcError, UsageError, exhaustion
 from svc.settings import Settings, clamped_variables, misspelt_variables
 
 INTERRUPTED = frozenset({128 + signal.SIGINT, 128 + signal.SIGTERM, 128 + signal.SIGHUP})
@@ -144,6 +144,9 @@ def run(arguments: Sequence[str]) -> int:
     except SvcError as error:
         return failure.report(error, command=name)
     except Exception as error:
+        limit = exhaustion(error)
+        if limit is not None:
+            return failure.report(limit, command=name)
         return failure.report_unexpected(error, command=name)
     return result if isinstance(result, int) else 0
 

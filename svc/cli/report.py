@@ -98,9 +98,13 @@ def _trained_before(
     stem, _, sha8 = own.stem.rpartition(".")
     if len(sha8) != 8:
         return None
+    try:
+        versions = own.parent.glob(f"{stem}.????????{own.suffix}")
+        newest_first = sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)
+    except OSError:  # the folder cannot be read, or a training has just removed an old version
+        return None
     found = []
-    versions = own.parent.glob(f"{stem}.????????{own.suffix}")
-    for path in sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)[:_MOST_VERSIONS]:
+    for path in newest_first[:_MOST_VERSIONS]:
         try:
             other = read_verified(str(path), keys, settings)[1].header
         except SvcError:

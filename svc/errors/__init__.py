@@ -25,7 +25,8 @@ SvcError
 │  └─ ExportDamaged            ... a part is not what its manifest describes
 ├─ LockContestedError       6  another run holds the lock
 ├─ ConfigError              8  the environment or the machine is set up wrongly
-│  └─ StoragePathUnusable      training.storage_path
+│  ├─ StoragePathUnusable      training.storage_path
+│  └─ ResourcesExhausted       no more memory, threads or open files
 └─ ApiError                    an HTTP answer other than 200; only while serving
 
 `commands` holds the families with an exit code, `http` those with an HTTP status; all are imported from here.

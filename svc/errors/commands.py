@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import ClassVar, Literal
 
 from svc.errors.base import SvcError
@@ -273,3 +274,22 @@ class ConfigError(SvcError):
 
 class StoragePathUnusable(ConfigError):
     code = "storage_path_unusable"
+
+
+class ResourcesExhausted(ConfigError):
+    """The system gives this process no more memory, threads or open files."""
+
+    code = "resources_exhausted"
+
+
+def exhaustion(error: Exception) -> ResourcesExhausted | None:
+    """What `error` says of a limit of the machine, with the way out; None for an error that is about something else."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+        missing = "memory: give the process more, or less data (training.sample_users, cleansing.where)"
+    elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        missing = "threads: raise `ulimit -u`, or the limit of processes of the container"
+    elif getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE):
+        missing = "open files: raise `ulimit -n`"
+    else:
+        return None
+    return ResourcesExhausted(f"the system gives this process no more {missing}")

@@ -121,5 +121,9 @@ def _names(output: str, settings: Settings) -> Iterator[str]:
         yield from (uri[len(base) + 1 :] for uri, _ in list_files(base, settings))
         return
     folder = local_path(output).parent
-    if folder.is_dir():
-        yield from (path.name for path in folder.iterdir())
+    try:
+        yield from [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise ExportIncomplete(f"{folder} cannot be listed: {error.strerror or error}") from error

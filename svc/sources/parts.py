@@ -99,7 +99,7 @@ def _fits(segments: Sequence[str], names: Sequence[str]) -> bool:
 
 def is_many(options: FileOptions, context: SourceContext) -> bool:
     """Whether the path names a folder or a pattern. A file whose name looks like a pattern is that file."""
-    return _pattern(options.location, context) is not None
+    return _explained_pattern(options.location, context) is not None
 
 
 def find_parts(
@@ -111,7 +111,7 @@ def find_parts(
     asked for. Raises DataSourceError where there is no file at all, RecipeError for a sha256 beside many files.
     """
     location = options.location
-    pattern = _pattern(location, context)
+    pattern = _explained_pattern(location, context)
     if pattern is None:
         yield Part(files.shown(location, context), lambda: files.open_file(options, context))
         return
@@ -149,6 +149,11 @@ def probe_many(
     with parts[0].open() as found:
         told = look(found, parts[0].hive)
     return [f"{files.shown(options.location, context)}: {len(parts)} files", *told]
+
+
+def _explained_pattern(location: Location, context: SourceContext) -> _Pattern | None:
+    with files.explained(files.shown(location, context)):
+        return _pattern(location, context)
 
 
 def _pattern(location: Location, context: SourceContext) -> _Pattern | None:

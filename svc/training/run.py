@@ -13,7 +13,7 @@ from svc import events, logs
 from svc.artifact import keys as signing
 from svc.artifact.lock import lock_path, run_lock
 from svc.artifact.store import read_verified
-from svc.errors import LockContestedError, SvcError, TrainingError
+from svc.errors import LockContestedError, SvcError, TrainingError, exhaustion
 from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
@@ -82,7 +82,11 @@ def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progr
         return run.interrupted(int(getattr(interrupt, "exit_code", 130)))
     except SvcError as error:
         return run.failed(error.message, error.code, error.exit_code, error.fields)
-    except Exception as error:  # a bug in svc: it still ends with one clear last line
+    except Exception as error:
+        limit = exhaustion(error)
+        if limit is not None:
+            return run.failed(limit.message, limit.code, limit.exit_code, {})
+        # a bug in svc: it still ends with one clear last line
         return run.failed(f"{type(error).__name__}: {error}", INTERNAL_ERROR, _FAILED, {}, defect=error)
 
 

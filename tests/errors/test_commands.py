@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 
 import pytest
@@ -26,6 +27,7 @@ CLASSES = [c for _, c in inspect.getmembers(errors.commands, inspect.isclass) if
         ("LockContestedError", 6),
         ("ConfigError", 8),
         ("StoragePathUnusable", 8),
+        ("ResourcesExhausted", 8),
     ],
 )
 def test_families_have_their_exit_codes(name: str, exit_code: int) -> None:
@@ -50,3 +52,20 @@ def test_artifact_errors_have_a_known_stage_and_a_reason() -> None:
         if issubclass(c, ArtifactError):
             assert c.stage in ("read", "parse", "hmac", "deserialize")
             assert c.reason.replace("_", "").isalpha()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), "memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory"),
+        (RuntimeError("can't start new thread"), "threads"),
+        (OSError(errno.EMFILE, "Too many open files"), "open files"),
+    ],
+)
+def test_a_limit_of_the_machine_is_named(error: Exception, words: str) -> None:
+    """With the way out; anything else stays what it is."""
+    limit = errors.exhaustion(error)
+    assert limit is not None
+    assert limit.message.startswith(f"the system gives this process no more {words}: ")
+    assert errors.exhaustion(RuntimeError("other")) is None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from svc import install_command
 from svc.atomic_write import replace_file
-from svc.errors import ConfigError
+from svc.errors import ArtifactWriteError, ConfigError
 from svc.model.history import History
 from svc.training.evaluation.intervals import PER_USER
 from svc.training.report.confidence import doubts, headline, lead_told, popularity_told, span
@@ -34,7 +34,7 @@ def check_report(path: Path) -> None:
     if importlib.util.find_spec("matplotlib") is None:
         raise ConfigError(f"a report needs matplotlib: {install_command('report')}")
     folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+    if os.path.isdir(path) or not os.path.isdir(folder) or not os.access(folder, os.W_OK):  # noqa: PTH112 - never raises
         raise ConfigError(f"the report {path} cannot be written: name a file in a folder that exists and is writable")
 
 
@@ -52,9 +52,15 @@ class Counts(NamedTuple):
 def write_report(
     path: Path, header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None
 ) -> None:
-    """Write the page for an artifact's `header`. With the header of an `earlier` run it compares the two."""
+    """Write the page for an artifact's `header`. With the header of an `earlier` run it compares the two.
+
+    Raises ArtifactWriteError; an older page at `path` is then intact.
+    """
     page = render(header, counts, earlier)
-    replace_file(path, page.encode(), mode=0o644, durable=False)
+    try:
+        replace_file(path, page.encode(), mode=0o644, durable=False)
+    except OSError as error:
+        raise ArtifactWriteError(f"the report {path} cannot be written: {error.strerror or error}") from error
 
 
 def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any] | None = None) -> str:

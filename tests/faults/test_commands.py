@@ -1,0 +1,164 @@
+"""Every command that writes, with each of its calls failing once: files are old or new, and the next run is whole."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from svc.cli import main
+from tests.faults.failing_calls import KINDS, FailingCalls, Failure
+
+RECIPE = """
+name: books
+source: {type: csv, path: books.csv}
+schema: {user_column: user, item_column: item}
+training: {algorithms: [TopPop], n_trials: 1, cutoff: 5, split: {heldout_ratio: 0.3}}
+output: {path: out/books.svc, versioning: append_sha, keep: 4}
+"""
+COMMANDS = {
+    "train": "train books.yaml --run-id third",
+    "gate": "train gated.yaml --run-id third",
+    "rollback": "rollback books.yaml",
+    "promote": "promote books.yaml OLDER",
+    "history": "history books.yaml --verify",
+    "recommend": "recommend out/books.svc --output books.jsonl",
+    "shard": "recommend out/books.svc --shard 1/2 --output halves.csv",
+    "merge": "recommend --merge --output halves.csv",
+    "keygen": "keygen --kid k9 --write keys.env",
+    "report": "report out/books.svc --output books.html",
+    "validate": "validate books.yaml",
+}
+AGAIN = {"rollback": COMMANDS["promote"], "keygen": "keygen --kid k10 --write keys.env"}
+"""What is asked after a failure, where the same command would go on from what has been done."""
+FAULTS = [(kind, failure) for kind, failures in KINDS.items() for failure in failures]
+STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "3"))
+"""From one call that fails to the next; 1 lets every one fail, and takes minutes."""
+SAMPLE = [("train", "open"), ("rollback", "fsync"), ("recommend", "rename"), ("keygen", "write")]
+
+
+class Ended(NamedTuple):
+    """One run in which a call failed: its folder, its exit code and what it said."""
+
+    folder: Path
+    exit_code: int
+    records: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which two versions of a recipe were trained, and one half of its recommendations was exported."""
+    folder = tmp_path_factory.mktemp("trained")
+    rows = [f"u{user},i{item}" for user in range(30) for item in range(20) if (user + item) % 3]
+    (folder / "books.csv").write_text("user,item\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    (folder / "books.yaml").write_text(RECIPE, encoding="utf-8")
+    (folder / "gated.yaml").write_text(f"{RECIPE}promotion: {{mode: enforce}}\n", encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        set_environment(patch, folder)
+        for command in (
+            "train books.yaml --quiet --run-id first",
+            "train books.yaml --quiet --run-id second",
+            "recommend out/books.svc --shard 0/2 --output halves.csv",
+        ):
+            assert run(command, folder) == 0
+        assert run("recommend out/books.svc --shard 1/2 --output halves.csv", folder) == 0
+    return folder
+
+
+def set_environment(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    for name in ("SVC_ENV", "SVC_LOG_FORMAT", "SVC_LOG_LEVEL", "SVC_VERIFY_KEYS"):
+        patch.delenv(name, raising=False)
+    patch.setenv("SVC_SIGNING_KEYS", "k1:" + "1f" * 32)
+    patch.setenv("SVC_STATE_DIR", str(folder / "state"))
+    patch.setenv("COLUMNS", "200")
+
+
+def run(command: str, folder: Path, older: str = "") -> int:
+    """The exit code of a command line whose file names lie in `folder`."""
+    name, *rest = command.replace("OLDER", older).split()
+    return main.run([name, *(str(folder / text) if "." in text else text for text in rest)])
+
+
+def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """The versions, whose contents, lines and pointer are what the log says they are.
+
+    A pointer that a failure has left behind its log is named, with the command that sets both anew.
+    """
+    capsys.readouterr()
+    code = run("history books.yaml --verify", folder)
+    told = capsys.readouterr()
+    assert code == 0 or "`svc promote` sets both anew" in told.out, told.out + told.err
+    assert run("history books.yaml --json", folder) == 0
+    return list(json.loads(capsys.readouterr().out)["versions"])
+
+
+def runs(
+    command: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Ended]:
+    """The command in copies of `trained`, where call 1 fails, then a later one, until no call is left to fail."""
+    older = next(version["sha8"] for version in listed(trained, capsys) if not version["live"])
+    for nth in itertools.count(1, STRIDE):
+        folder = tmp_path / str(nth)
+        shutil.copytree(trained, folder)
+        capsys.readouterr()
+        with pytest.MonkeyPatch.context() as patch:
+            set_environment(patch, folder)
+            with FailingCalls(folder, *fault, nth) as calls:
+                exit_code = run(COMMANDS[command], folder, older)
+            told = capsys.readouterr()
+            if not calls.failed:
+                assert exit_code == 0, told.err
+                print(f"{command}, {fault[0]}: {calls.made} calls")  # noqa: T201 - `-rP` shows how many
+                return
+            yield Ended(folder, exit_code, [json.loads(line) for line in told.err.splitlines()])
+            assert run(AGAIN.get(command, COMMANDS[command]), folder, older) == 0, capsys.readouterr().err
+            assert run("promote books.yaml OLDER", folder, older) == 0, capsys.readouterr().err
+            assert run("history books.yaml --verify", folder) == 0, capsys.readouterr().out
+            assert list(folder.rglob("*.tmp")) == []
+        shutil.rmtree(folder)
+
+
+def check(
+    command: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is lost, the last line says why, and the next run is whole and leaves nothing behind."""
+    before = {version["sha8"] for version in listed(trained, capsys)}
+    for ended in runs(command, fault, trained, tmp_path, capsys):
+        if ended.exit_code and command != "validate":  # which prints its findings
+            last = ended.records[-1]
+            assert last["exit_code"] == ended.exit_code
+            assert last["code"] != "internal_error", last
+            assert not any("traceback" in record for record in ended.records)
+        assert before <= {version["sha8"] for version in listed(ended.folder, capsys)}
+
+
+@pytest.fixture
+def begun(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[Path, Path, pytest.CaptureFixture[str]]:
+    set_environment(monkeypatch, trained)
+    return trained, tmp_path, capsys
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_any_call_may_fail(
+    command: str, fault: tuple[str, Failure], begun: tuple[Path, Path, pytest.CaptureFixture[str]]
+) -> None:
+    """Of each kind of call, with each error that the kernel gives."""
+    if command == "report":
+        pytest.importorskip("matplotlib")
+    check(command, fault, *begun)
+
+
+@pytest.mark.parametrize(("command", "kind"), SAMPLE)
+def test_some_calls_may_fail(command: str, kind: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]) -> None:
+    """A sample of the above."""
+    check(command, (kind, KINDS[kind][0]), *begun)
