@@ -236,6 +236,18 @@ def test_recipes_shown_are_recipes(page: Path, tmp_path: Path) -> None:
         load_recipe(recipe, {}, settings=Settings())
 
 
+FENCED, TARGET = re.compile(r"```.*?```|^\|.*?$", re.DOTALL | re.MULTILINE), re.compile(r"\]\([^)]*\)")
+MOST_WORDS = 30
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "tutorial.md"], ids=lambda p: p.name)
+def test_first_pages_have_short_sentences(page: Path) -> None:
+    """Whoever reads them reads them once."""
+    text = TARGET.sub("]", FENCED.sub("", page.read_text(encoding="utf-8")))
+    sentences = [s for part in re.split(r"\n\s*\n|\n- ", text) for s in re.split(r"(?<=[.:;?!])\s+", part)]
+    assert [s for s in sentences if len(s.split()) > MOST_WORDS] == []
+
+
 def linked(nav: list[Any]) -> Iterator[str]:
     """The pages of a navigation, in order."""
     for entry in nav:
@@ -298,11 +310,13 @@ def test_the_data_and_the_recipe_of_the_readme_fit_the_files_of_the_demo() -> No
 
 @pytest.mark.integration
 def test_the_readme_installs_into_a_fresh_environment(tmp_path: Path) -> None:
-    """Its first command, up to the demo, which tests/cli/test_demo.py runs; its second one is what CI runs."""
-    first, second = [b.text.strip() for b in blocks(ROOT / "README.md") if b.language == "bash"][:2]
-    install, _, demo = first.partition(" && ")
+    """Up to the demo, which tests/cli/test_demo.py runs; the command of its tests is what CI runs."""
+    commands = [block.text.strip() for block in blocks(ROOT / "README.md") if block.language == "bash"]
+    (installed,) = [text for text in commands if "pip install ." in text]
+    (tested,) = [text for text in commands if "nox" in text]
+    install, _, demo = installed.partition(" && ")
     assert demo == "svc demo"
-    assert second in (ROOT / ".ci" / "run").read_text().replace(" </dev/null", "")
+    assert tested in (ROOT / ".ci" / "run").read_text().replace(" </dev/null", "")
     shell = Shell(tmp_path)
     for name in ("pyproject.toml", "README.md", "LICENSE", "svc"):
         (tmp_path / name).symlink_to(ROOT / name)

@@ -1,4 +1,4 @@
-"""`svc inspect`: verify an artifact and show what its header says. Its payload is never decoded."""
+"""`svc inspect`: verify an artifact and show its header, in short or whole. Its payload is never decoded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ HELP = "Verify an artifact's size and signature and print its header. Safe on co
 EPILOG = """
 [bold]Examples[/bold]
   svc inspect artifacts/movies.svc
+  svc inspect artifacts/movies.svc --all
   svc inspect s3://models/movies.svc --json | jq .best_params
   svc inspect artifacts/movies.svc --provenance > movies.intoto.json
 
@@ -28,6 +29,7 @@ EPILOG = """
 def command(
     artifact: Annotated[str, typer.Argument(metavar="ARTIFACT", help="Path or s3://, gs://, az://, https:// URI.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Print every field, one a line.")] = False,
     provenance: Annotated[
         bool, typer.Option("--provenance", help="Print an in-toto statement: what was read, and what made it.")
     ] = False,
@@ -43,7 +45,7 @@ def command(
     shown = _read(artifact, verifying_keys(settings, unsigned=unsigned), settings)
     if provenance:
         shown, as_json = _provenance(shown), True
-    typer.echo(_as_json(shown) if as_json else "\n".join(_lines(shown)))
+    typer.echo(_as_json(shown) if as_json else "\n".join(_lines(shown if everything else _summary(shown))))
 
 
 def _provenance(shown: dict[str, Any]) -> dict[str, Any]:
@@ -66,6 +68,42 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
         "payload_bytes": len(parsed.payload),
     }
     return {**of_the_file, **parsed.header, **of_the_file}
+
+
+def _summary(shown: dict[str, Any]) -> dict[str, str]:
+    """What most readers look for, in twelve lines. A header from elsewhere may lack any of it, or hold anything."""
+    tuning, evaluation, stats = (_mapping(shown.get(name)) for name in ("tuning", "evaluation", "data_stats"))
+    best = _mapping(tuning.get("best_per_algorithm"))
+    features, promotion = _mapping(shown.get("features")), _mapping(shown.get("promotion"))
+    sides = [side for side in ("user", "item") if side in features]
+    counts = (f"{_number(stats.get(f'n_{name}'))} {name}" for name in ("rows", "users", "items"))
+    metric = f"{_text(shown.get('metric'))}@{_text(shown.get('cutoff'))}"
+    span = evaluation.get("interval")
+    interval = f" ({_number(span[0])} to {_number(span[1])})" if isinstance(span, list) and len(span) == 2 else ""
+    return {
+        "artifact": _text(shown["artifact"]),
+        "model_version": _text(shown["model_version"]),
+        "kid": _text(shown["kid"]),
+        "bytes": _number(shown["artifact_bytes"]),
+        "recipe": f"{_text(shown.get('recipe_name'))}, hash {_text(shown.get('recipe_hash'))}",
+        "trained_at": f"{_text(shown.get('trained_at'))} by svc {_text(shown.get('svc_version'))}",
+        "data": ", ".join(counts),
+        "algorithm": f"{_text(shown.get('best_class'))}, the best of {_number(tuning.get('completed'))} trials",
+        "score": f"{metric} {_number(shown.get('best_score'))}{interval}",
+        "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),
+        "features": ", ".join(f"{side} ({_text(_mapping(features[side]).get('columns'))})" for side in sides) or "-",
+        "promotion": _text(promotion.get("decision")),
+    }
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:.5g}" if isinstance(value, float) else _text(value)
 
 
 def _as_json(shown: dict[str, Any]) -> str:

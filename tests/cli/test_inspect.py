@@ -41,11 +41,15 @@ def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(
     head = header(best_class="\x1b]0;owned\x07\u202eNNK", metric="ndcg\nkid: trusted")
     write_artifact(path, popularity_model(), head=head)
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    assert main.run(["inspect", str(path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert all(line.isprintable() for line in lines)
-    assert [line for line in lines if line.startswith("kid: ")] == ["kid: k1"]
-    assert r"best_class: \x1b]0;owned\x07\u202eNNK" in lines
+    for flags, told in (
+        (["--all"], r"best_class: \x1b]0;owned\x07\u202eNNK"),
+        ([], r"algorithm: \x1b]0;owned\x07\u202eNNK"),
+    ):
+        assert main.run(["inspect", str(path), *flags]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert all(line.isprintable() for line in lines)
+        assert [line for line in lines if line.startswith("kid: ")] == ["kid: k1"]
+        assert any(line.startswith(told) for line in lines)
 
 
 def test_inspect_says_which_part_answers_what_and_what_it_costs(
@@ -58,7 +62,7 @@ def test_inspect_says_which_part_answers_what_and_what_it_costs(
     ]
     write_artifact(tmp_path / "a.svc", popularity_model(), head=header(parts=parts))
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
+    assert main.run(["inspect", str(tmp_path / "a.svc"), "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     for place, part in enumerate(parts):
         assert [line for line in lines if line.startswith(f"parts.{place}.")] == [
@@ -81,3 +85,26 @@ def test_inspect_prints_the_provenance_of_what_it_has_verified(
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     assert main.run(["inspect", str(path), "--provenance"]) == 5
     assert capsys.readouterr().out == ""
+
+
+def test_inspect_says_in_twelve_lines_what_a_model_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Score and interval beside popularity, data, keys; a header that holds something else is shown all the same."""
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    told = header(
+        metric="ndcg",
+        cutoff=20,
+        best_score=0.1142129,
+        evaluation={"interval": [0.10833, 0.11973]},
+        tuning={"completed": 12, "best_per_algorithm": {"TopPopRecommender": {"score": 0.0847}}},
+        data_stats={"n_rows": 87024, "n_users": 4000, "n_items": 1000},
+    )
+    for head in (told, header(evaluation=[1], tuning={"best_per_algorithm": 3}, data_stats="x", features=[])):
+        write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
+        assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 12
+        if head is told:
+            assert "score: ndcg@20 0.11421 (0.10833 to 0.11973)" in lines
+            assert {"popularity: 0.0847", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(lines)
