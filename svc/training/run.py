@@ -270,6 +270,7 @@ class _Run:
         # The decision comes last, so that it is about the model that is live by then.
         promotion = self._decide(task, confidence, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
+        head |= self._samples(model)
         earlier = self._earlier(keys)
         self.progress.phase("writing the artifact")
         published = publish(self.loaded, head, model, keys, self.settings, move=not _is_refused(promotion))
@@ -310,6 +311,15 @@ class _Run:
         served.ready()
         winner, seed = Winner(confidence.winner, served), self.loaded.recipe.training.split.seed
         return measure_diversity(winner, task.objective.evaluators.full, task.objective.seen, seed=seed)
+
+    def _samples(self, model: Any) -> dict[str, Any]:
+        """What some users are recommended, for the report; nothing where none is written."""
+        if self.options.report is None:
+            return {}
+        from svc.training.winner.samples import sample_recommendations
+
+        variables = self.options.variables
+        return {"samples": sample_recommendations(self.loaded, model, self.settings, variables)}
 
     def _final_model(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> FinalModel:
         from svc.training.winner.refit import train_final

@@ -285,7 +285,7 @@ def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Pat
     target = tmp_path / "report.html"
     assert run(make_recipe(), report=target).exit_code == 0
     page = target.read_text(encoding="utf-8")
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 6
     assert "TopPopRecommender" in page
     assert "<script" not in page
     assert 'src="http' not in page

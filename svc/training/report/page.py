@@ -25,7 +25,8 @@ from svc.training.report.confidence import doubts, headline, lead_told, populari
 from svc.training.report.order import order_told, recency_rows, tried
 from svc.training.report.promotion import comparison_rows, decision_told, guardrail_rows
 from svc.training.report.style import STYLE
-from svc.training.report.words import features_used, metrics_explained
+from svc.training.report.verdict import sample_rows, verdict
+from svc.training.report.words import features_used, metrics_explained, plain_name
 from svc.training.search.trials import TrialRecord
 
 
@@ -72,6 +73,8 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
     intervals = {name: one["interval"] for name, one in found.items() if "interval" in one}
     course, (items, users) = _course(header), counts
     cards = [
+        _card("In short", verdict(header, metric), "wide winner"),
+        _samples(header),
         _winner(header, metric),
         _promotion(header, metric),
         _parts(header),
@@ -121,20 +124,28 @@ def _card(title: str, body: str, extra: str = "") -> str:
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    top = "".join(f"<th>{html.escape(name)}</th>" for name in head)
-    body = "".join("<tr>" + "".join(_cell(value) for value in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+    """On a narrow page the cells of a row with more than two stand below each other, each behind its column's name."""
+    names = list(head)
+    top = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(_cell(value, name) for value, name in zip(row, names, strict=False)) + "</tr>" for row in rows
+    )
+    stacked = ' class="stacked"' if len(names) > 2 else ""
+    return f"<table{stacked}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, column: str) -> str:
+    label = f' data-label="{html.escape(column)}"' if column else ""
     if isinstance(value, float) and value.is_integer() and abs(value) > 1:
         value = int(value)
     if isinstance(value, float):
-        return f'<td class="n">{value:.4f}</td>' if abs(value) < 1000 else f'<td class="n">{value:,.1f}</td>'
+        return (
+            f'<td class="n"{label}>{value:.4f}</td>' if abs(value) < 1000 else f'<td class="n"{label}>{value:,.1f}</td>'
+        )
     if isinstance(value, int):
-        return f'<td class="n">{value:,}</td>'
+        return f'<td class="n"{label}>{value:,}</td>'
     text = str(value)
-    return f'<td class="{"long" if len(text) > 40 else ""}">{html.escape(text)}</td>'
+    return f'<td class="{"long" if len(text) > 40 else ""}"{label}>{html.escape(text)}</td>'
 
 
 def _params(params: Mapping[str, Any]) -> str:
@@ -144,16 +155,27 @@ def _params(params: Mapping[str, Any]) -> str:
     return ", ".join(shown) or "nothing to tune"
 
 
+def _samples(header: Mapping[str, Any]) -> str:
+    """What ten users are recommended, beside what they chose."""
+    rows = list(sample_rows(header))
+    about = "<p>Ten users by chance, and the first three items of each list, by title where the recipe names one.</p>"
+    return (
+        _card("Do these look right?", _table(("user", "chose", "is recommended"), rows) + about, "wide") if rows else ""
+    )
+
+
 def _winner(header: Mapping[str, Any], metric: str) -> str:
     found = header["evaluation"]
-    measured = {name: value for name, value in found.items() if isinstance(value, float) and name != "confidence"}
+    measured = {
+        plain_name(name): value for name, value in found.items() if isinstance(value, float) and name != "confidence"
+    }
     body = (
         headline(header, metric)
         + f"<p>{html.escape(_params(header['best_params']))}</p>"
         + _rank_cost(header)
         + _table(("metric", "value"), measured.items())
     )
-    return _card(f"Winner: {header['best_class']}", body, "winner")
+    return _card(f"Winner: {header['best_class']}", body)
 
 
 def _rank_cost(header: Mapping[str, Any]) -> str:

@@ -15,6 +15,8 @@ from svc.training.search.trials import TrialRecord
 _COLOURS = ("#2f6fb0", "#d9822b", "#3a9a5b", "#a8518a", "#7a6a4f", "#c0453f", "#5a6b7b")
 _SIZES = re.compile(r'\s(?:width|height)="[^"]*"')
 _INK = "#3d4650"
+_WIDTH_IN = 4.2
+"""All plots are equally wide, so that their type has one size on the page; on a phone it still can be read."""
 _MOST_CHANGE = 10.0
 """Larger relative changes are drawn at this value: on their scale no other interval could be seen."""
 
@@ -22,7 +24,7 @@ _MOST_CHANGE = 10.0
 def _figure(height: float) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.8, height), layout="constrained")
+    figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
     return figure, _plain(figure.add_subplot())
 
 
@@ -71,7 +73,7 @@ def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
     )
     axes.set_xlabel("trial", color=_INK)
     axes.set_ylabel(metric, color=_INK)
-    axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    axes.legend(fontsize=9, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     return _svg(figure, "Score of each trial")
 
 
@@ -129,13 +131,12 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
 
 
 def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Accuracy with its interval against two measures of variety; each point is labelled with its `diversity`."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.6, 3.0), layout="constrained")
+    """Accuracy with its interval against two measures of variety, one plot each, whose points are labelled with their
+    `diversity`."""
+    drawn = []
     sides = (("distance", "mean distance of two items of a list"), ("coverage", "share of all items shown to somebody"))
     for place, (name, label) in enumerate(sides):
-        axes = _plain(figure.add_subplot(1, len(sides), place + 1))
+        figure, axes = _figure(3.0)
         shown = [row for row in values if row[name] is not None]
         across, up = [row[name] for row in shown], [row["ndcg"] for row in shown]
         reach = np.abs(np.array([row["interval"] for row in shown]).reshape(-1, 2).T - up)
@@ -146,7 +147,8 @@ def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
             )
         axes.set_xlabel(label, color=_INK)
         axes.set_ylabel(metric, color=_INK)
-    return _svg(figure, "Accuracy and variety for each value of diversity")
+        drawn.append(_svg(figure, f"Accuracy and {label} for each value of diversity"))
+    return f'<div class="plots">{"".join(drawn)}</div>'
 
 
 def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:

@@ -18,16 +18,33 @@ _METRICS = {
 }
 
 
+_PLAIN_NAMES = {
+    "catalog_coverage": "share of the items that are recommended",
+    "appeared_item": "items that are recommended to anybody",
+    "gini_index": "inequality among items (Gini)",
+    "entropy": "evenness among items (entropy)",
+    "hit": "users with a hit",
+    "refit_overlap": "share of each list that the final model keeps",
+}
+
+
+def plain_name(metric: str) -> str:
+    """What a metric is called on the page: its usual name, or in words where that is a library's own."""
+    return _PLAIN_NAMES.get(metric, metric)
+
+
 def metrics_explained(header: Mapping[str, Any]) -> str:
     """A definition for each metric of the evaluation that has one; the search's own comes first."""
     searched, cutoff = str(header["metric"]), header["cutoff"]
     names = [searched, *(name for name in _METRICS if name in header["evaluation"] and name != searched)]
     known = [(name, _METRICS[name]) for name in names if name in _METRICS]
-    rows = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(meaning)}</dd>" for name, meaning in known)
+    rows = "".join(
+        f"<dt>{html.escape(plain_name(name))}</dt><dd>{html.escape(meaning)}</dd>" for name, meaning in known
+    )
     return (
         f"<p>For each user some items were held out; a model that did not see them recommends {cutoff} items, and the"
-        f" two are compared. The search optimized {html.escape(searched)} alone. Higher is better, except for the"
-        f" gini index.</p><dl>{rows}</dl>"
+        f" two are compared. The search optimized {html.escape(searched)} alone. Higher is better, except for"
+        f" {plain_name('gini_index')}.</p><dl>{rows}</dl>"
     )
 
 

@@ -1,0 +1,53 @@
+"""What the report says first: how much better than popularity the model is, where it is weak, and some of its lists."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_BASELINE = "TopPopRecommender"
+_WEAK = 0.5
+"""The tail is named where its score is below this share of the score among the most popular items."""
+
+
+def verdict(header: Mapping[str, Any], metric: str) -> str:
+    """The outcome in at most two sentences, as HTML."""
+    sentences = [sentence for sentence in (_beside_popularity(header, metric), _weakness(header)) if sentence]
+    return f'<p class="verdict">{html.escape(" ".join(sentences))}</p>'
+
+
+def sample_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+    """One row a user: the id, what they chose, what they are recommended. None for headers without samples."""
+    for sample in header.get("samples", ()):
+        yield sample["user"], "; ".join(sample["chosen"]), "; ".join(sample["recommended"])
+
+
+def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
+    if header["best_class"] == _BASELINE:
+        return "Popularity alone won: everybody is recommended the same items, without those that they chose."
+    score = header["best_score"]
+    popularity = header["tuning"]["best_per_algorithm"].get(_BASELINE, {}).get("score")
+    if not popularity:
+        return f"The best model scores {score:.3f} {metric}; without TopPop among the algorithms nothing is beside it."
+    change = score / popularity - 1
+    told = f"{abs(change):.1%} {'better' if change > 0 else 'worse'} than popularity"
+    span = header["evaluation"].get("interval")
+    if span:
+        low, high = (end / popularity - 1 for end in span)
+        told += f" ({low:.1%} to {high:.1%}, by the interval of its score)"
+    return f"{told}: {score:.3f} against {popularity:.3f} {metric}."
+
+
+def _weakness(header: Mapping[str, Any]) -> str:
+    """A sentence about the long tail; "" where it is not weak, or not known."""
+    name = header["metric"]
+    values = {
+        row["part"]: row["value"]
+        for row in header["evaluation"].get("breakdown", ())
+        if row["group"] == "popularity" and row["metric"] == name
+    }
+    tail, head = values.get("tail"), values.get("head")
+    if tail is None or not head or tail >= _WEAK * head:
+        return ""
+    return f"Weak in the long tail: {tail:.3f} among the rarest items against {head:.3f} among the most popular ones."
