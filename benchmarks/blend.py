@@ -6,7 +6,8 @@
 iALS and RP3beta at shape (b), 30,000 users and 41,000 items: processor microseconds a known user, one by one and in
 batches of 256, other users in each round. The blend must take at most 2.5 times as long as the slower part. A first
 round compares its rankings with brute force over all items. `picking` is the same blend with the plan for vectors whose
-norms differ: the time without what the model learned about itself when it was made ready.
+norms differ: the time without what the model learned about itself when it was made ready. `numpy` is the blend without
+numkong, which is another one where the norms hardly differ and the extra `fast` is installed.
 """
 
 from __future__ import annotations
@@ -76,6 +77,14 @@ def picking(blend: BlendScorer) -> BlendScorer:
     return other
 
 
+def numpy_alone(blend: BlendScorer) -> BlendScorer:
+    """The same blend without its rounded vectors."""
+    other = copy(blend)
+    other.ready()
+    other._plan = blend._plan
+    return other
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--components", type=int, default=128)
@@ -96,7 +105,8 @@ def main() -> None:
     history = to_history(matrix, with_values=True)
     blend = BlendScorer.of(ials, [neighbours], (0.7, 0.3), history)
     print(f"rankings equal to brute force: {agree(blend, history)} of {CHECKED}")
-    scorers = {"iALS": ials, "RP3beta": neighbours, "blend": blend, "picking": picking(blend)}
+    others = {"numpy": numpy_alone(blend), "picking": picking(blend)}
+    scorers = {"iALS": ials, "RP3beta": neighbours, "blend": blend, **others}
     for name, call, count in (("one by one", one_by_one, ONE_BY_ONE), ("batches of 256", batched, BATCH)):
         seconds = side_by_side(
             {part: call(scorer, history) for part, scorer in scorers.items()}, ROUNDS, clock=time.thread_time

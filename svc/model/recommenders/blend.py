@@ -19,6 +19,7 @@ from svc.model.recommenders.blend_scan import (
     default_plan,
     head_scores,
     scan_behind,
+    scan_rounded,
     scan_sum,
 )
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
@@ -26,6 +27,7 @@ from svc.model.recommenders.factor_index import MANY_FROM, gram
 from svc.model.recommenders.factor_scan import Wanted
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.rounded import RoundedItems
 from svc.model.stored import Stored
 
 FactorPart = IALSScorer | SVDScorer
@@ -36,6 +38,8 @@ PROBED, PROBED_LIMIT = 16, 10
 SCORES_AT_ONCE, LEAST_AT_ONCE = 1 << 23, 32
 """Scores that are held in memory at once while several queries are ranked, 32 MiB of float32; but those of at least so
 many queries, for which one product takes much less time than one for each."""
+ROUNDED_AT_ONCE = 64
+"""The same for products of rounded vectors: more at once gain nothing."""
 
 
 class BlendScorer(Stored):
@@ -54,6 +58,7 @@ class BlendScorer(Stored):
     _covariance: Values
     _norms: Values
     _plan: Plan
+    _rounded: RoundedItems | None = None
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class BlendScorer(Stored):
         asked = (Query(limit=PROBED_LIMIT, user=user) for user in users)
         probes = ((self._scaled(query), self._offsets(query, history), _wanted(query, history)) for query in asked)
         self._plan = choose_plan(self._index(), probes)
+        self._rounded = None if self._plan.picks else RoundedItems.of(self.factors.index.factors)
 
     def feature_dim(self, side: Side) -> int | None:
         return None if self.factors is None else self.factors.feature_dim(side)
@@ -119,15 +125,17 @@ class BlendScorer(Stored):
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
         together: list[int] = []
+        are_many = len(queries) >= (MANY_FROM if self._rounded is None else 1)
         for place, query in enumerate(queries):
             if self.factors is not None and (query.user_features is not None or query.seed_features):
                 rankings[place] = self.factors.rank([query], history)[0]
-            elif self.factors is None or len(queries) < MANY_FROM or _is_narrow(query):
+            elif self.factors is None or not are_many or _is_narrow(query):
                 rankings[place] = self._rank(query, history)
             else:
                 together.append(place)
         if together:
-            ranked = self._rank_many([queries[place] for place in together], history)
+            rank = self._rank_many if self._rounded is None else self._rank_rounded
+            ranked = rank([queries[place] for place in together], history)
             rankings.update(zip(together, ranked, strict=True))
         return [rankings[place] for place in range(len(queries))]
 
@@ -171,6 +179,21 @@ class BlendScorer(Stored):
             for query, vector, mine in zip(queries[part], vectors[part], scores, strict=True):
                 offsets = self._offsets(query, history)
                 rankings.append(scan_behind(index, mine, vector, offsets, _wanted(query, history)))
+        return rankings
+
+    def _rank_rounded(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        """As `_rank_many`, by a product of rounded vectors; also for a single query."""
+        assert self._rounded is not None, "asked only where there are rounded vectors"
+        index, rankings = self._index(), []
+        for start in range(0, len(queries), ROUNDED_AT_ONCE):
+            part = queries[start : start + ROUNDED_AT_ONCE]
+            vectors = np.array([self._scaled(query) for query in part])
+            for query, vector, look in zip(part, vectors, self._rounded.looks(vectors), strict=True):
+                if look.error == np.inf:
+                    rankings.append(self._rank(query, history))
+                else:
+                    offsets, wanted = self._offsets(query, history), _wanted(query, history)
+                    rankings.append(scan_rounded(index, look, vector, offsets, wanted))
         return rankings
 
     def _index(self) -> NormedLayout:

@@ -21,6 +21,8 @@ first attempts were for nothing. So `choose_plan` lets some users of the model t
 the items that were scored for them, and where that exceeds one product with all items, later queries begin with that
 product.
 
+Where numkong is installed, such a model begins with a product of rounded vectors instead; see rounded.py.
+
 Whichever way, candidates are scored exactly and sorted by that, so all give the same bits.
 """
 
@@ -36,7 +38,8 @@ from numpy.typing import NDArray
 
 from svc.model.query import Ranking
 from svc.model.recommenders.base import is_few
-from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, Layout, Wanted, error_bound
+from svc.model.recommenders.factor_scan import RESCORE_AT_ONCE, UNIT_ROUNDOFF, Layout, Wanted, error_bound
+from svc.model.recommenders.rounded import ROUNDING, FirstLook
 from svc.model.topk import reaching
 
 FIRST_SCORED, SCORED_PER_ITEM = 256, 8
@@ -104,6 +107,17 @@ def scan_sum(index: NormedLayout, vector: Values, offsets: Values, wanted: Wante
     return scan.ranked(scan.best_of_all(upper) if picked is None else picked)
 
 
+def scan_rounded(index: NormedLayout, look: FirstLook, vector: Values, offsets: Values, wanted: Wanted) -> Ranking:
+    """As `scan_sum`, with a first look for `vector`, whose scores are changed and whose error is finite."""
+    layout, scores = index.layout, look.scores
+    scores += offsets
+    error = look.error + ROUNDING * max(float(scores.max()), -float(scores.min()))
+    scores[layout.positions[wanted.excluded]] = -np.inf
+    if wanted.allowed is not None:
+        scores[~wanted.allowed.flags()[layout.columns]] = -np.inf
+    return _scan(index, vector, offsets, wanted).ranked_exactly(reaching(scores, wanted.limit, 2 * error))
+
+
 def _scan(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted) -> _Scan:
     slack = error_bound(len(vector), math.sqrt(vector @ vector) * index.layout.norms[0])
     return _Scan(index.layout, vector, vector.astype(np.float32), offsets, wanted.limit, slack)
@@ -164,7 +178,14 @@ class _Scan(NamedTuple):
         if len(positions) > GROWTH * self.limit:
             scores = self._scores(positions)
             positions = positions[scores >= self.floor(scores)]
-        scores = self.layout.exact(self.vector[np.newaxis], positions, cosine=False)
+        return self.ranked_exactly(positions)
+
+    def ranked_exactly(self, positions: Positions) -> Ranking:
+        """The best at these positions, all of which are scored exactly."""
+        scores = np.empty(len(positions))
+        for start in range(0, len(positions), RESCORE_AT_ONCE):
+            part = slice(start, start + RESCORE_AT_ONCE)
+            scores[part] = self.layout.exact(self.vector[np.newaxis], positions[part], cosine=False)
         scores += self.offsets[positions]
         columns = self.layout.columns[positions]
         order = np.lexsort((columns, -scores))[: self.limit]
