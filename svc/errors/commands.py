@@ -22,6 +22,10 @@ class RecipeError(SvcError):
     exit_code = 2
 
 
+class RecipeUnreadable(RecipeError):
+    """The file could not be read this time: nothing is known of the recipe itself."""
+
+
 class RecipeSecurityError(RecipeError):
     """The recipe asks for something that is never allowed, whatever the data."""
 

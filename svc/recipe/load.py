@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from svc.errors import RecipeError, RecipeSecurityError
+from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 from svc.recipe import fingerprint, paths, problems, variables
 from svc.recipe.algorithms import canonical_name
 from svc.recipe.normalize import SHORTHAND, merged, normalize
@@ -192,11 +192,11 @@ def _read(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise RecipeError("there is no such file") from None
+        raise RecipeUnreadable("there is no such file") from None
     except IsADirectoryError:
-        raise RecipeError("is a folder; name the recipe file in it") from None
+        raise RecipeUnreadable("is a folder; name the recipe file in it") from None
     except OSError as error:
-        raise RecipeError(f"cannot be read: {error.strerror}") from None
+        raise RecipeUnreadable(f"cannot be read: {error.strerror}") from None
 
 
 def _mapping(tree: Any) -> dict[str, Any]:

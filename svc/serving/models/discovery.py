@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from svc.errors import RecipeError, RecipeSecurityError
+from svc.errors import RecipeError, RecipeSecurityError, RecipeUnreadable
 
 if TYPE_CHECKING:
     from svc.recipe.load import LoadedRecipe
@@ -91,22 +91,23 @@ class RecipeFolder:
             if not stat.S_ISREG(status.st_mode):
                 return _Seen((str(target), ""), Refused(f"{path.name}: is not a regular file", "parse"))
             fingerprint = (str(target), _fingerprint(target, status.st_size, status.st_mtime_ns))
-        except (OSError, RuntimeError) as error:  # pathlib reports a loop of links as RuntimeError
-            return _Seen((str(path), str(error)), Refused(f"{path.name}: cannot be read: {_reason(error)}", "parse"))
-        before = self._seen.get(path.name)
-        if before is not None and before.fingerprint == fingerprint:
-            return before
-        return _Seen(fingerprint, self._outcome(path))
+            before = self._seen.get(path.name)
+            if before is not None and before.fingerprint == fingerprint:
+                return before
+            return _Seen(fingerprint, self._outcome(path))
+        except (OSError, RuntimeError, RecipeUnreadable) as error:  # pathlib reports a loop of links as RuntimeError
+            # With a fingerprint that no file has: the next scan reads it again, changed or not.
+            return _Seen((str(path), str(error)), Refused(_reason(path, error), "parse"))
 
     def _outcome(self, path: Path) -> LoadedRecipe | Refused:
         try:
             return self._parse(path)
         except RecipeSecurityError as error:
             return Refused(error.message, "security")
+        except (RecipeUnreadable, OSError):
+            raise
         except RecipeError as error:
             return Refused(error.message, "parse")
-        except OSError as error:
-            return Refused(f"{path.name}: cannot be read: {_reason(error)}", "parse")
         except Exception as error:  # one broken file must not hide the others
             return Refused(f"{path.name}: cannot be checked: {type(error).__name__}: {error}", "parse")
 
@@ -121,8 +122,10 @@ def _text(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def _reason(error: OSError | RuntimeError) -> str:
-    return getattr(error, "strerror", None) or str(error)
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, RecipeUnreadable):
+        return error.message
+    return f"{path.name}: cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _fingerprint(target: Path, size: int, mtime_ns: int) -> str:
