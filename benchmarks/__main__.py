@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-SHARED = {"__init__", "__main__", "common", "http_servers", "hostile_clients", "probing"}
+SHARED = {"__init__", "__main__", "common", "http_servers", "hostile_clients", "probing", "order"}
 
 
 def names() -> list[str]:

@@ -1,11 +1,14 @@
 """How much does the order of histories gain? Next item, full ranking, asked over HTTP.
 
-    python -m benchmarks.order sessions.csv --user session_id --item item_id --time time
+    python -m benchmarks.training_quality sessions.csv --order --user session_id --item item_id --time time [--repeats]
 
 The last row of each user is hidden. Each variant trains a plain recipe (`leave_one_out`, 40 trials) on what is left,
-and a server answers `:batch-recommend` for every user. recall@20 and ndcg@20 are means over the users whose hidden
-item can be recommended: the model knows it, and the user has not chosen it before. Users of one row are not judged.
-Intervals hold for 95 of 100 draws of the users.
+and a server answers `:batch-recommend` for every user. recall@20, ndcg@20 and mrr@20 are means over the users whose
+hidden item can be recommended: the model knows it, and the user has not chosen it before. Users of one row are not
+judged. Intervals hold for 95 of 100 draws of the users.
+
+With `--repeats` hidden items count although their users have chosen them before. Models that know of order are then
+trained with `training.repeats`; the others are asked with `include_seen`, as is all that they can do.
 """
 
 from __future__ import annotations
@@ -26,27 +29,30 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from benchmarks.common import origin
 from svc.training.evaluation.intervals import interval
 
 CUTOFF, SEED, AT_ONCE = 20, 42, 256
+KNOWS_ORDER = ("recency", "with order")
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "popularity": {"algorithms": ["TopPop"], "n_trials": 1},
-    "without order": {
-        "algorithms": ["IALS", "RP3beta", "Blend"],
-    },
+    "without order": {"algorithms": ["IALS", "RP3beta", "Blend"], "recency": "off"},
+    "recency": {"algorithms": ["IALS", "RP3beta", "Blend"]},
     "with order": {"algorithms": ["IALS", "RP3beta", "Transitions", "Blend"]},
 }
+"""The training block of each variant; what is not named here is as for all."""
 KEY = "SVC_SIGNING_KEYS"
 
 
-def hide_last(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The table without the last row of each user of several rows, and the hidden item of each user to judge."""
+def hide_last(table: pd.DataFrame, *, repeats: bool) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The table without the last row of each user of several rows, and the hidden item of each user to judge.
+
+    With `repeats` it may be one that the user has chosen before.
+    """
     table = table.sort_values(["user", "time"], kind="stable")
     is_last = ~table.duplicated("user", keep="last") & table.duplicated("user", keep="first")
     kept, hidden = table[~is_last], table[is_last]
     hidden = hidden[hidden["item"].isin(set(kept["item"]))]
-    chosen = set(zip(kept["user"], kept["item"], strict=True))
+    chosen = set() if repeats else set(zip(kept["user"], kept["item"], strict=True))
     hidden = hidden[[pair not in chosen for pair in zip(hidden["user"], hidden["item"], strict=True)]]
     return kept, dict(zip(hidden["user"], hidden["item"], strict=True))
 
@@ -89,12 +95,12 @@ def server(folder: Path) -> Iterator[str]:
             process.stderr.read()
 
 
-def ranks(address: str, users: list[str]) -> list[list[str]]:
-    """The CUTOFF items that each user is recommended."""
+def ranks(address: str, users: list[str], more: Mapping[str, Any]) -> list[list[str]]:
+    """The CUTOFF items that each user is recommended; every request says `more`."""
     pages: list[list[str]] = []
     with httpx.Client(base_url=address, timeout=120) as client:
         for start in range(0, len(users), AT_ONCE):
-            asked = [{"user_id": user, "limit": CUTOFF} for user in users[start : start + AT_ONCE]]
+            asked = [{"user_id": user, "limit": CUTOFF, **more} for user in users[start : start + AT_ONCE]]
             answer = client.post("/v1/recipes/order:batch-recommend", json={"requests": asked}).raise_for_status()
             results = answer.json()["results"]
             pages += [[item["item_id"] for item in result.get("items", [])] for result in results]
@@ -113,21 +119,15 @@ def told(name: str, header: Mapping[str, Any], scores: Mapping[str, NDArray[np.f
     for metric, of_users in scores.items():
         low, high = interval(of_users, seed=SEED)
         figures.append(f"{metric}@{CUTOFF} {of_users.mean():.4f} ({low:.4f} to {high:.4f})")
-    return f"{name:14} {'  '.join(figures)}  {header['best_class']} {json.dumps(header['best_params'])}"
+    won = {"recency": header.get("recency", 0.0), **header["best_params"]}
+    return f"{name:14} {'  '.join(figures)}  {header['best_class']} {json.dumps(won)}"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("table", type=Path)
-    for column in ("user", "item", "time"):
-        parser.add_argument(f"--{column}", required=True, help=f"column of {column}s")
-    parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
-    options = parser.parse_args()
-    print("\n".join(origin()))
+def compare_orders(options: argparse.Namespace) -> None:
+    """Print one line a variant."""
     columns = {options.user: "user", options.item: "item", options.time: "time"}
-    table = pd.read_csv(options.table, usecols=list(columns), dtype={options.user: str, options.item: str})
-    kept, hidden = hide_last(table.rename(columns=columns))
+    table = pd.read_csv(options.ratings, usecols=list(columns), dtype={options.user: str, options.item: str})
+    kept, hidden = hide_last(table.rename(columns=columns), repeats=options.repeats)
     users, wanted = list(hidden), list(hidden.values())
     print(
         f"{kept['user'].nunique():,} users, {kept['item'].nunique():,} items, {len(kept):,} rows; {len(users):,} judged"
@@ -137,12 +137,14 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as text:
             folder = Path(text)
             kept.to_csv(folder / "kept.csv", index=False)
-            header = train(folder, VARIANTS[name], options)
+            knows_repeats = options.repeats and name in KNOWS_ORDER
+            header = train(folder, {**VARIANTS[name], "repeats": knows_repeats}, options)
+            more = {"include_seen": True} if options.repeats and not knows_repeats else {}
             with server(folder) as address:
-                at = places(ranks(address, users), wanted)
-        scores = {"recall": (at < np.inf).astype(np.float64), "ndcg": 1.0 / np.log2(at + 2.0)}
+                at = places(ranks(address, users, more), wanted)
+        scores = {
+            "recall": (at < np.inf).astype(np.float64),
+            "ndcg": 1.0 / np.log2(at + 2.0),
+            "mrr": 1.0 / (at + 1.0),
+        }
         print(told(name, header, scores), flush=True)
-
-
-if __name__ == "__main__":
-    main()

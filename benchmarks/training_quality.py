@@ -2,6 +2,7 @@
 
     python -m benchmarks.training_quality ratings.csv --user user_id --item item_id --time ts [--scheme time_user]
     python -m benchmarks.training_quality train.csv --test test.csv [--algorithms IALS RP3beta Blend]
+    python -m benchmarks.training_quality sessions.csv --order --user session_id --item item_id --time time [--repeats]
 
 Both sides see the same split. Beside irspack every tuned algorithm has the same number of trials, and keeps them though
 it may be clearly behind. Prints when svc's search reached each of its best scores, one line an algorithm, and totals in
@@ -11,6 +12,8 @@ With `--test` it follows the protocol of a public split: the search sees nothing
 winner is trained on the whole of that file, and recall@20 and ndcg@20 are means over all users of the second file.
 recall divides by the number of test items, ndcg by the best that 20 places allow, as published results do. A file
 that ends in .txt has one line a user: the user, then the items, with blanks between.
+
+With `--order` it says what the order of histories gains in answers over HTTP: see order.py.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from irspack import recommenders as irspack_recommenders
 from scipy import sparse
 
 from benchmarks.common import origin
+from benchmarks.order import VARIANTS, compare_orders
 from svc import logs
 from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
@@ -184,6 +188,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--algorithms", nargs="+", default=list(ALL))
     parser.add_argument("--workers", type=int, help="worker processes of svc's search; by default all cores")
     parser.add_argument("--no-tune", action="store_true", help="without irspack's tune")
+    parser.add_argument("--order", action="store_true", help="what does the order of histories gain?")
+    parser.add_argument("--repeats", action="store_true", help="with --order: hidden items may be chosen again")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), help="of --order")
     return parser.parse_args()
 
 
@@ -191,6 +198,9 @@ def main() -> None:
     options = arguments()
     logs.configure(Settings(log_format="json", log_level="error"))
     print("\n".join(origin()))
+    if options.order:
+        compare_orders(options)
+        return
     with tempfile.TemporaryDirectory() as folder:
         task, result, watch = run_svc(Path(folder), options)
     for seconds, score, name in watch.reached:

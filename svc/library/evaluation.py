@@ -39,7 +39,8 @@ class Evaluation:
         n_users: Users who were judged.
         n_unknown_users: Users of the interactions whom training did not see; they count for nothing.
         n_unknown_items: Interactions with items that training did not see; they count as misses.
-        n_seen: Interactions that the user already had in training; they count for nothing.
+        n_seen: Interactions that the user already had in training; they count for nothing. 0 for a model that was
+            trained with `training.repeats`, to which they are choices like others.
         popularity_chosen: Mean number of training users of the items that were chosen, unknown items having none.
         popularity_trained: The same of the items of the training interactions. Where the first one is much higher or
             lower, the interactions are of another kind than those that were trained on.
@@ -89,8 +90,8 @@ def evaluate(
 ) -> Evaluation:
     """Judge a model by interactions that were kept from its training, such as those of the weeks after it.
 
-    Each known user is recommended `cutoff` items, without those of the own history; what of them the user chose
-    decides. Intervals are bootstraps over users.
+    Each known user is recommended `cutoff` items, without those of the own history unless the model was trained with
+    `training.repeats`; what of them the user chose decides. Intervals are bootstraps over users.
 
     Args:
         artifact: What `svc.load` takes, or gave.
@@ -158,7 +159,7 @@ class _Aligned:
 def _align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> _Aligned:
     """Line the interactions up with the model. Raises TrainingError where nothing is left."""
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
-    seen = _is_seen(model, pairs)
+    seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)
     fresh = pairs[~seen]
     rows, places = np.unique(fresh[:, 0], return_inverse=True)
     if not len(rows):

@@ -137,7 +137,8 @@ class Recommender:
             history_mode: Whether the history joins that of a known user (`append`, as without it) or stands in its
                 place (`replace`).
             fallback: What a user of whom nothing is known gets: an error (`none`) or the most chosen items (`popular`).
-            include_seen: Whether items of the user's own history may come back.
+            include_seen: Whether items of the user's own history may come back; by default only where the model was
+                trained with `training.repeats`.
             exclude_items: Items that must not come back.
             include_items: Only these items are ranked.
             filter: Only items that satisfy it are ranked, such as `{"year": {"gte": 1990}}`. Needs `items`.

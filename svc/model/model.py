@@ -50,6 +50,8 @@ class Model(Stored):
     cold: Scorer | None = None
     hidden: History | None = None
     """Items that a user is never shown; stored only where training data has any."""
+    repeats: bool = False
+    """Whether users are recommended what they have chosen before, unless a request says otherwise; stored if so."""
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Model(Stored):
         features: FeatureState | None,
         cold: Scorer | None = None,
         hidden: History | None = None,
+        repeats: bool = False,
     ) -> None:
         self.user_ids = user_ids
         self.item_ids = item_ids
@@ -71,6 +74,8 @@ class Model(Stored):
             self.cold = cold
         if hidden is not None:
             self.hidden = hidden
+        if repeats:
+            self.repeats = repeats
 
     @property
     def n_users(self) -> int:
@@ -134,7 +139,7 @@ class Model(Stored):
         user_features: Features | None,
         limit: int,
         exclude_items: Sequence[str] = (),
-        include_seen: bool = False,
+        include_seen: bool | None = None,
         restriction: Restriction = UNRESTRICTED,
         history: Sequence[Interaction] = (),
         replace: bool = False,
@@ -143,9 +148,11 @@ class Model(Stored):
         """The query for a user: from the history of a known `user_id`, else a cold start from `user_features`.
 
         A `history` of known items is added to that of a known user, or replaces it with `replace`; for an unknown user
-        it is the whole history. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises
-        UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
+        it is the whole history. With `include_seen` items of all of it may come back; None: where the model was trained
+        with repeats. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises UnknownUser,
+        FeaturesNotSupported and FeatureValueUnusable.
         """
+        include_seen = self.repeats if include_seen is None else include_seen
         user = -1 if user_id is None else self.user_ids.index(user_id)
         given = self._given(history)
         query, ignored = self._query(limit, exclude_items, restriction, given, include_seen=include_seen)
@@ -345,8 +352,8 @@ class Model(Stored):
         return query._replace(exclude=np.union1d(query.exclude, self.hidden.items(user)).astype(np.int32))
 
     def known_user(self, user: int, *, limit: int) -> Query:
-        """The query for a row of the training matrix, whose history and hidden items do not come back."""
-        return self._without_hidden(Query(limit=limit, user=user), user)
+        """The query for a row of the training matrix, as a request that only names the user means it."""
+        return self._without_hidden(Query(limit=limit, user=user, include_seen=self.repeats), user)
 
     def _columns(self, items: Sequence[str]) -> NDArray[np.int32]:
         """Distinct columns of the known items, rising."""

@@ -37,6 +37,15 @@ TRANSITIONS = "TransitionsRecommender"
 """The one recommender that learns which item follows which, so it needs the time of each interaction."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
 """Whose scores follow from a history alone, so that its later items may count more."""
+ITEM_WEIGHTS: tuple[str, ...] = (
+    "CosineKNNRecommender",
+    "RP3betaRecommender",
+    "DenseSLIMRecommender",
+    "SLIMRecommender",
+    "EDLAERecommender",
+    "TransitionsRecommender",
+)
+"""Whose scores are sums of the weights of one item for another, so that an item may have a weight for itself."""
 LEAST_SQUARES = "IALSRecommender"
 """The one recommender whose users are solutions of least squares, which training finds approximately."""
 FEATURE_AWARE = "IALSRecommender"
@@ -101,9 +110,11 @@ TUNED: Mapping[str, Mapping[str, Tuned]] = {
     BLEND: {},
     "EDLAERecommender": {"reg": _STRENGTH, "dropout_p": Tuned(0, 0.999), "top_k": _NEIGHBOURS},
 }
-"""The parameters of each algorithm that a recipe may bound, besides RECENCY."""
+"""The parameters of each algorithm that a recipe may bound, besides RECENCY and SELF_WEIGHT."""
 RECENCY = "recency"
 MOST_RECENCY = 5.0
+SELF_WEIGHT = "self_weight"
+MOST_SELF_WEIGHT = 100.0
 _SUFFIX = "recommender"
 _BY_SHORT_NAME = {name.lower().removesuffix(_SUFFIX): name for name in ALGORITHMS}
 
@@ -123,6 +134,8 @@ def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> N
     known = {**TUNED[algorithm]}
     if algorithm in TAKES_RECENCY:
         known[RECENCY] = Tuned(0, MOST_RECENCY)
+    if algorithm in ITEM_WEIGHTS:
+        known[SELF_WEIGHT] = Tuned(0, MOST_SELF_WEIGHT)
     for name, bounds in wanted.items():
         if name not in known:
             nearest = difflib.get_close_matches(name, known, n=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -20,6 +21,7 @@ from svc.recipe.algorithms import (
     DEFAULT_ALGORITHMS,
     FEATURE_AWARE,
     RECENCY,
+    SELF_WEIGHT,
     TRANSITIONS,
     canonical_name,
     check_search_space,
@@ -29,7 +31,7 @@ from svc.recipe.row_filter import Where
 from svc.recipe.serving_schema import Serving
 from svc.recipe.side_tables import Features, ItemMetadata
 from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, Whole
-from svc.recipe.time_schema import Recency, TimeDecay, check_recency, recency_in_effect
+from svc.recipe.time_schema import Recency, TimeDecay, check_recency, recency_in_effect, with_default_algorithms
 
 NAME_PATTERN = f"^{RECIPE_NAME}$"
 
@@ -138,6 +140,10 @@ class Training(Block):
         description="How much more the latest items of a history count: searched where there is a time column and the "
         "split is not random, off, or a number that holds for all algorithms.",
     )
+    repeats: bool = Field(
+        default=False,
+        description="What somebody has chosen before may be chosen, held out and recommended again.",
+    )
     sample_users: Positive | None = Field(
         default=None, description="Train on at most so many users, drawn by the seed; others are placed exactly."
     )
@@ -186,6 +192,16 @@ class Training(Block):
             check_search_space(name, wanted)
         return spaces
 
+    @model_validator(mode="after")
+    def _self_weights_need_repeats(self) -> Self:
+        bounded = [name for name, bounds in (self.search_space or {}).items() if SELF_WEIGHT in bounds]
+        if bounded and not self.repeats:
+            raise ValueError(
+                f"search_space.{bounded[0]}.self_weight bounds what is not searched here: it needs training.repeats: "
+                "true, without which nobody is recommended what they have chosen before"
+            )
+        return self
+
 
 _SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
 EXPIRY_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
@@ -229,6 +245,11 @@ class Recipe(Block):
     output: Output
     serving: Serving | None = None
     promotion: Promotion | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_algorithms(cls, recipe: Any) -> Any:
+        return with_default_algorithms(recipe) if isinstance(recipe, Mapping) else recipe
 
     @model_validator(mode="after")
     def _time_for_time_schemes(self) -> Self:

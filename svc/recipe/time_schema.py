@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from svc.recipe.algorithms import MOST_RECENCY
+from svc.recipe.algorithms import DEFAULT_ALGORITHMS, MOST_RECENCY, TRANSITIONS
 from svc.recipe.promotion_schema import bare_off
 from svc.recipe.source_options import Block, Number
 
@@ -67,6 +68,22 @@ def check_recency(asked: Literal["search", "off"] | float, *, time_column: str |
             "training.recency: search needs a split.scheme by time, such as leave_one_out: random holds out items "
             "from anywhere in a history, which cannot show whether order matters"
         )
+
+
+def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`recipe`, which has not been validated, with Transitions among the default algorithms where order is searched."""
+    training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
+    if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
+        return recipe
+    split = training.get("split") or {}
+    searched = recency_in_effect(
+        training.get("recency", "search"),
+        time_column=schema.get("time_column"),
+        scheme=split.get("scheme", "random") if isinstance(split, Mapping) else "random",
+    )
+    if searched != "search":
+        return recipe
+    return {**recipe, "training": {**training, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}}
 
 
 def recency_in_effect(

@@ -20,6 +20,7 @@ from svc.artifact import layout
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.versions import Versions
 from svc.model.codec import encode
+from svc.model.history import History
 from svc.serving.api.access.api_keys import hash_api_key
 from svc.settings import Settings
 from tests.e2e.server import Server, write_recipe
@@ -304,6 +305,62 @@ def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab
     playwright.expect(answer).to_contain_text("The ranking goes by: history")
     playwright.expect(answer).to_contain_text("because you chose Story number 41 (100 %)")
     playwright.expect(answer).to_contain_text("The page is short because no more items satisfy the filter.")
+
+
+def test_a_history_is_moved_by_keys_by_buttons_and_by_drag(tab: Tab) -> None:
+    """The request has the order of the page, the focus follows what was moved, and each move is said."""
+    page = tab.open()
+    for number in (41, 7, 23):
+        page.get_by_role("combobox", name="Items chosen just now").fill(f"number {number} story")
+        page.locator("li[role=option]", has_text=f"Story number {number}").first.click()
+    chips = page.get_by_role("list", name="Chosen: Items chosen just now").locator(".chip")
+    playwright.expect(chips).to_contain_text(["number 41", "number 7", "number 23"])
+    assert '"history":["i41","i7","i23"]' in tab.curl()
+    chips.nth(2).focus()
+    page.keyboard.press("ArrowLeft")
+    assert '"history":["i41","i23","i7"]' in tab.curl()
+    playwright.expect(chips.nth(1)).to_be_focused()
+    playwright.expect(page.get_by_text("Story number 23 is now 2 of 3")).to_be_attached()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert '"history":["i23","i41","i7"]' in tab.curl()
+    later = page.get_by_role("button", name="Move Story number 23 later")
+    later.click()
+    playwright.expect(later).to_be_focused()
+    assert '"history":["i41","i23","i7"]' in tab.curl()
+    assert page.get_by_role("button", name="Move Story number 41 earlier").is_disabled()
+    chips.nth(2).drag_to(chips.nth(0))
+    assert '"history":["i7","i41","i23"]' in tab.curl()
+    chips.nth(0).click()
+    assert '"history":["i41","i23"]' in tab.curl()
+    tab.recommend()
+    playwright.expect(page.locator("#answer-title")).to_contain_text("who chose i41, i23")
+
+
+def test_a_known_history_is_drawn_from_the_oldest_to_the_newest(browser: Any, tmp_path: Path) -> None:
+    """Where the model knows an order; of a long one the latest items are shown."""
+    ordered = model(features=False)
+    plain = ordered.history
+    ordered.history = History(plain.offsets, plain.columns, plain.weights, recency=0.5)
+    write_artifact(tmp_path / "ordered.svc", ordered)
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    write_recipe(recipes, "ordered", tmp_path / "ordered.svc")
+    with Server(recipes) as server:
+        tab = Tab(browser, server.url)
+        page = tab.open(key=None)
+        tab.heading("ordered").wait_for()
+        page.get_by_label("User id").fill("u19")
+        page.keyboard.press("Enter")
+        history = page.locator(".history")
+        n_items = len(plain.items(19))
+        playwright.expect(history.locator("summary")).to_have_text(
+            f"Chosen before: {n_items}, from the oldest to the newest"
+        )
+        shown = [f"i{column}" for column in plain.items(19)[-20:].tolist()]
+        assert history.locator("ol code").all_text_contents() == shown
+        assert not tab.complaints
+        tab.context.close()
 
 
 def test_the_page_counts_the_items_that_nothing_links_to_the_user(tab: Tab) -> None:

@@ -95,6 +95,18 @@ RECENCY_PROBLEMS: list[tuple[dict[str, Any], str]] = [
         {"training": {"search_space": {"RP3beta": {"recency": [0, 6]}}, "split": {"scheme": "time_user"}}},
         "RP3betaRecommender.recency takes [lowest, highest], two numbers from 0 to 5",
     ),
+    (
+        {"training": {"search_space": {"RP3beta": {"self_weight": [0, 1]}}}},
+        "search_space.RP3betaRecommender.self_weight bounds what is not searched here: it needs training.repeats",
+    ),
+    (
+        {"training": {"repeats": True, "search_space": {"RP3beta": {"self_weight": [0, 101]}}}},
+        "RP3betaRecommender.self_weight takes [lowest, highest], two numbers from 0 to 100",
+    ),
+    (
+        {"training": {"repeats": True, "search_space": {"IALS": {"self_weight": [0, 1]}}}},
+        "self_weight is not searched for IALSRecommender",
+    ),
 ]
 
 

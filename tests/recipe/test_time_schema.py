@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from svc.recipe.time_schema import TimeDecay, check_recency, recency_in_effect
+from svc.recipe.algorithms import DEFAULT_ALGORITHMS, TRANSITIONS
+from svc.recipe.time_schema import TimeDecay, check_recency, recency_in_effect, with_default_algorithms
 
 
 def test_a_half_life_is_named_once() -> None:
@@ -24,3 +25,25 @@ def test_a_search_that_nobody_asked_for_gives_way() -> None:
     assert recency_in_effect("search", time_column="t", scheme="time_user") == "search"
     check_recency("off", time_column=None, scheme="random")
     assert recency_in_effect(2, time_column="t", scheme="random") == 2.0
+
+
+def test_transitions_are_tried_by_default_where_order_is_searched() -> None:
+    """Nowhere else, and never in the place of what the recipe lists; what is wrong is left to the schema."""
+    timed, split = {"time_column": "t"}, {"scheme": "leave_one_out"}
+    found = with_default_algorithms({"schema": timed, "training": {"split": split}})
+    assert found["training"] == {"split": split, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}
+    for schema, training in [
+        (timed, {}),
+        (timed, None),
+        (timed, {"split": {"scheme": "random"}}),
+        (timed, {"split": split, "recency": "off"}),
+        (timed, {"split": split, "recency": False}),
+        (timed, {"split": split, "recency": 0.5}),
+        (timed, {"split": split, "algorithms": ["IALS"]}),
+        ({}, {"split": split}),
+        (timed, {"split": "leave_one_out"}),
+        ("t", {"split": split}),
+        (timed, [split]),
+    ]:
+        given = {"schema": schema, "training": training}
+        assert with_default_algorithms(given) == given

@@ -98,6 +98,24 @@ async def test_without_recency_the_order_says_nothing(name: str) -> None:
         assert forward.body.partition(b'"items"')[2] == backward.body.partition(b'"items"')[2]
 
 
+async def test_what_was_seen_comes_back_where_the_model_was_trained_with_repeats() -> None:
+    """Also null means the default; a request may say otherwise, alone and in a batch."""
+    for repeats in (False, True):
+        model = family("dense_weights")
+        model.repeats = repeats
+        model.ready()
+        user, seen = model.user_ids.at(4), {model.item_ids.at(column) for column in model.history.items(4).tolist()}
+        asked = [{}, {"include_seen": None}, {"include_seen": True}, {"include_seen": False}]
+        bodies = [{"limit": model.n_items, "user_id": user, **one} for one in asked]
+        async with serving(model) as client:
+            batch = await client.post("/v1/recipes/r:batch-recommend", {"requests": bodies})
+            for body, result in zip(bodies, batch.json["results"], strict=True):
+                answer = await client.post("/v1/recipes/r:recommend", body)
+                assert answer.json["items"] == result["items"]
+                wanted = repeats if body.get("include_seen") is None else body["include_seen"]
+                assert ({item["item_id"] for item in result["items"]} & seen) == (seen if wanted else set())
+
+
 @pytest.mark.parametrize("name", ["neighbours", "IALS"])
 async def test_the_socket_says_what_the_model_says(name: str) -> None:
     """Down to the last digit."""

@@ -85,17 +85,20 @@ def _texts(value: Any) -> Iterator[str]:
 def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
     """A user of the training data, a random one unless `user_id` is given, with up to `limit` items of their history.
 
-    Raises UnknownUser.
+    Where the model knows the order of histories, these are the latest ones, oldest first. Raises UnknownUser.
     """
     model = served.model
     row = random.randrange(len(model.user_ids)) if user_id is None else model.user_ids.index(user_id)
     if row < 0:
         raise UnknownUser(UnknownUser.without_features)
     columns = model.history.items(row)
+    is_ordered = model.history.recency > 0
+    shown = columns[-limit:] if is_ordered else columns[:limit]
     return {
         "user_id": model.user_ids.at(row),
         "n_history": len(columns),
-        "history": [json.loads(served.fragments.described(int(column))) for column in columns[:limit]],
+        "history": [json.loads(served.fragments.described(int(column))) for column in shown],
+        **({"oldest_first": True} if is_ordered else {}),
     }
 
 

@@ -63,7 +63,12 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     rows = kept_rows(frame, recipe.cleansing.where)
     del frame
     found = cleaning.from_rows(
-        rows, recipe.schema_, recipe.cleansing, with_times=uses_time(recipe), started_ns=started_ns
+        rows,
+        recipe.schema_,
+        recipe.cleansing,
+        with_times=uses_time(recipe),
+        started_ns=started_ns,
+        repeats=recipe.training.repeats,
     )
     if uses_time(recipe) and recipe.schema_.time_column is not None:
         doubt = odd_years(rows.frame[recipe.schema_.time_column], recipe.schema_.time_unit)

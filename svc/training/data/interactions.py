@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -75,7 +75,8 @@ class Interactions:
     `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
     used. `reference` is the time from which ages count, None without times; `future` are the rows that are later than
     the start of the training, None where there are none. `dropped_by_where` counts the rows that cleansing.where
-    dropped, as does `dropped["where"]` where there are any; it is None where the recipe has no such filter.
+    dropped, as does `dropped["where"]` where there are any; it is None where the recipe has no such filter. `put_off`
+    is how several rows of one user and item become one where that waits until the rows have been split, else "none".
     """
 
     users: Codes
@@ -90,6 +91,7 @@ class Interactions:
     reference: int | None = None
     future: FutureRows | None = None
     dropped_by_where: int | None = None
+    put_off: Dedup = "none"
 
     def __len__(self) -> int:
         return len(self.users)
@@ -103,11 +105,45 @@ class Interactions:
         """Rows without an id or a time. Duplicates are no fault of the data."""
         return sum(self.dropped.get(reason, 0) for reason in self.reasons)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether pairs count by more than that they occur."""
+        return self.weights is not None or self.put_off in {"sum", "count"}
+
+    def of_rows(self, rows: NDArray[np.int64]) -> Interactions:
+        """Some rows, (r,), of the same users and items."""
+        return replace(
+            self,
+            users=self.users[rows],
+            items=self.items[rows],
+            times=None if self.times is None else self.times[rows],
+            weights=None if self.weights is None else self.weights[rows],
+        )
+
+    def collapsed(self) -> Interactions:
+        """One row for each user and item where `put_off` says how.
+
+        Raises WeightOutOfRange for a sum that is infinite.
+        """
+        if self.put_off == "none":
+            return self
+        rated = None if self.weights is None else self.weights.astype(np.float64)
+        kept, weights = _distinct_pairs((self.users, self.items), self.times, rated, self.put_off, len(self.item_ids))
+        pairs = replace(self.of_rows(kept), put_off="none")
+        if weights is not None:
+            summed = in_single_precision(
+                weights, lambda row: _pair(row, pairs.users, self.user_ids, pairs.items, self.item_ids)
+            )
+            return replace(pairs, weights=summed)
+        return pairs
+
     def matrix(self) -> sparse.csr_matrix:
         """(users, items) float32; an entry is how often the pair occurs, or the sum of its weights.
 
         Raises WeightOutOfRange for a sum that is infinite.
         """
+        if self.put_off != "none":
+            return self.collapsed().matrix()
         if self.weights is None:
             return self._sparse(np.ones(len(self), dtype=np.float32), self.users, self.items)
         matrix = self._sparse(self.weights, self.users, self.items)
@@ -139,19 +175,32 @@ class Interactions:
 
 
 def from_frame(
-    frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing, *, with_times: bool, started_ns: int = NO_START
+    frame: pd.DataFrame,
+    schema: _Schema,
+    cleansing: _Cleansing,
+    *,
+    with_times: bool,
+    started_ns: int = NO_START,
+    repeats: bool = False,
 ) -> Interactions:
     """Filter and clean `frame`, as `kept_rows` and `from_rows` do."""
     rows = kept_rows(frame, cleansing.where)
-    return from_rows(rows, schema, cleansing, with_times=with_times, started_ns=started_ns)
+    return from_rows(rows, schema, cleansing, with_times=with_times, started_ns=started_ns, repeats=repeats)
 
 
 def from_rows(
-    rows: KeptRows, schema: _Schema, cleansing: _Cleansing, *, with_times: bool, started_ns: int = NO_START
+    rows: KeptRows,
+    schema: _Schema,
+    cleansing: _Cleansing,
+    *,
+    with_times: bool,
+    started_ns: int = NO_START,
+    repeats: bool = False,
 ) -> Interactions:
     """Clean `rows`; their id columns are categorical text. Thresholds are not checked here.
 
-    `started_ns` is the start of the training, in nanoseconds since 1970. Raises MinDataViolation when nothing at all
+    `started_ns` is the start of the training, in nanoseconds since 1970. With `repeats`, duplicates stay until the rows
+    have been split. Raises MinDataViolation when nothing at all
     is left, TimeUnitRequired for numeric times without a unit, and WeightOutOfRange.
     """
     frame, places = rows.frame, rows.places
@@ -182,7 +231,7 @@ def from_rows(
     future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns))
     times = None if times is None else times[keep]
     weights = None if rated is None else rated.values[keep]
-    if cleansing.dedup != "none":
+    if cleansing.dedup != "none" and not repeats:
         kept, weights = _distinct_pairs((users, items), times, weights, cleansing.dedup, len(item_names))
         dropped["duplicates"] = len(users) - len(kept)
         users, items = users[kept], items[kept]
@@ -204,6 +253,7 @@ def from_rows(
         None if times is None else reference_time(times, started_ns),
         future,
         rows.n_dropped,
+        cleansing.dedup if repeats else "none",
     )
 
 

@@ -1,6 +1,7 @@
 """Hold out part of the validation users' interactions.
 
-Symbols: n_u is the number of distinct items of user u, r the held-out ratio.
+Symbols: n_u is the number of distinct items of user u, r the held-out ratio. Where an item may be chosen again, all of
+this is said of rows instead of distinct items: an item may then be held out that its user also trains with.
 
 random       floor(n_u·r) items of each validation user, drawn with the split's seed; time plays no part
 time_user    the floor(n_u·r) latest items of each validation user
@@ -42,6 +43,7 @@ class SplitPlan:
     seed: int
     test: float = 0.0
     keep_times: bool = False
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +73,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """Distinct (user, item) pairs, (m,) each, sorted by user; `place` is the row of the source that counts."""
+    """Distinct (user, item) pairs, or rows, (m,) each, sorted by user; `place` is the row of the source that counts."""
 
     users: NDArray[np.int32]
     items: NDArray[np.int32]
@@ -79,20 +81,50 @@ class _Pairs:
     times: NDArray[np.int64] | None
     place: NDArray[np.int64]
 
+    def where(self, chosen: NDArray[np.bool_]) -> _Pairs:
+        """Those at which `chosen`, (m,), is true."""
+        times = None if self.times is None else self.times[chosen]
+        return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.place[chosen])
+
 
 def split(interactions: Interactions, plan: SplitPlan) -> Split:
     """Split by `plan`. Seeded draws make it the same in every process."""
-    pairs = _distinct(interactions)
+    pairs = _divided(interactions, plan)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
     held, unused = _hold_out(pairs, chosen, plan)
     if interactions.hidden is not None:
         shown = ~np.isin(_keys(pairs.users, pairs.items, interactions), _keys(*interactions.hidden, interactions))
         held, unused = held & shown, unused | (held & ~shown)
-    result = _assemble(interactions, pairs, held, unused)
+    trained, heldout = (
+        _collapsed(interactions, part) if plan.repeats else part
+        for part in (pairs.where(~(held | unused)), pairs.where(held))
+    )
+    result = _assemble(interactions, trained, heldout)
     if plan.keep_times:
-        result = replace(result, times=_times(pairs, ~(held | unused), result, _reference(interactions, pairs, plan)))
+        result = replace(result, times=_times(trained, result, _reference(interactions, pairs, plan)))
     return result if not plan.test else _set_aside(result, plan)
+
+
+def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
+    """What the split divides: distinct pairs, or rows where items may be chosen again."""
+    if not plan.repeats:
+        return _distinct(interactions)
+    order = _by_pair(interactions)[1]
+    times, weights = interactions.times, interactions.weights
+    return _Pairs(
+        users=interactions.users[order],
+        items=interactions.items[order],
+        counts=np.ones(len(order), dtype=np.float32) if weights is None else weights[order],
+        times=None if times is None else times[order],
+        place=order,
+    )
+
+
+def _collapsed(interactions: Interactions, rows: _Pairs) -> _Pairs:
+    """The distinct pairs of some rows, as the recipe joins duplicates; each has its latest time."""
+    part = interactions.of_rows(np.sort(rows.place))
+    return replace(_distinct(part.collapsed()), times=_distinct(part).times)
 
 
 def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:
@@ -106,17 +138,17 @@ def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> in
     return min(interactions.reference, _cutoff(pairs.times, plan.heldout_ratio))
 
 
-def _times(pairs: _Pairs, train: NDArray[np.bool_], result: Split, reference: int) -> sparse.csr_matrix:
+def _times(trained: _Pairs, result: Split, reference: int) -> sparse.csr_matrix:
     """(users, items) int64, the entries of `result.train`, in nanoseconds from `reference`."""
-    assert pairs.times is not None, "there is a reference only with times"
+    assert trained.times is not None, "there is a reference only with times"
     row_of = _inverse(result.order)
-    times = from_reference(pairs.times[train], reference)
-    return _csr(times, row_of[pairs.users[train]], pairs.items[train], result.train.shape)
+    times = from_reference(trained.times, reference)
+    return _csr(times, row_of[trained.users], trained.items, result.train.shape)
 
 
 def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
     """The cut-off of `time_global`, in nanoseconds since 1970: all that is held out is later."""
-    times = _distinct(interactions).times
+    times = _divided(interactions, plan).times
     assert times is not None, "time schemes come with times"
     return _cutoff(times, plan.heldout_ratio)
 
@@ -160,7 +192,7 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
     """The least `heldout_ratio` that holds out anything under the rest of `plan`; None when no ratio does."""
     if plan.scheme == "leave_one_out":
         return None
-    pairs = _distinct(interactions)
+    pairs = _divided(interactions, plan)
     chosen = _validation_users(len(interactions.user_ids), plan)
     if plan.scheme == "time_global":
         return _smallest_global_ratio(pairs, chosen)
@@ -170,9 +202,8 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
 
 def _distinct(interactions: Interactions) -> _Pairs:
     """The latest occurrence of each pair stands for all; `counts` says how many there were, or sums their weights."""
-    keys = _keys(interactions.users, interactions.items, interactions)
+    keys, order = _by_pair(interactions)
     times = interactions.times
-    order = stable_order([keys] if times is None else [keys, times])
     ordered = keys[order]
     last = np.ones(len(ordered), dtype=bool)
     last[:-1] = ordered[1:] != ordered[:-1]
@@ -190,6 +221,13 @@ def _distinct(interactions: Interactions) -> _Pairs:
         times=None if times is None else times[place],
         place=place,
     )
+
+
+def _by_pair(interactions: Interactions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A key of each row's user and item, (n,), and the rows sorted by it; those of one pair by time, where there is
+    one, and place."""
+    keys, times = _keys(interactions.users, interactions.items, interactions), interactions.times
+    return keys, stable_order([keys] if times is None else [keys, times])
 
 
 def _validation_users(n_users: int, plan: SplitPlan) -> NDArray[np.bool_]:
@@ -256,31 +294,25 @@ def _after_cutoff(
     return held, late & ~held
 
 
-def _assemble(
-    interactions: Interactions,
-    pairs: _Pairs,
-    held: NDArray[np.bool_],
-    unused: NDArray[np.bool_],
-) -> Split:
+def _assemble(interactions: Interactions, trained: _Pairs, heldout: _Pairs) -> Split:
     n_users, n_items = len(interactions.user_ids), len(interactions.item_ids)
     validated = np.zeros(n_users, dtype=bool)
-    validated[pairs.users[held]] = True
+    validated[heldout.users] = True
     order = np.concatenate([np.flatnonzero(~validated), np.flatnonzero(validated)])
-    rows = _inverse(order)[pairs.users]
+    row_of = _inverse(order)
     offset = n_users - int(np.count_nonzero(validated))
-    train = ~(held | unused)
     return Split(
-        train=_csr(pairs.counts[train], rows[train], pairs.items[train], (n_users, n_items)),
+        train=_csr(trained.counts, row_of[trained.users], trained.items, (n_users, n_items)),
         heldout=_csr(
-            np.ones(int(held.sum()), np.float32) if interactions.weights is None else pairs.counts[held],
-            rows[held] - offset,
-            pairs.items[held],
+            heldout.counts if interactions.has_weights else np.ones(len(heldout.users), np.float32),
+            row_of[heldout.users] - offset,
+            heldout.items,
             (n_users - offset, n_items),
         ),
         order=order,
         item_order=np.arange(n_items),
         val_offset=offset,
-        n_heldout=int(np.count_nonzero(held)),
+        n_heldout=len(heldout.users),
         hidden=None if (hidden := interactions.hidden_matrix()) is None else hidden[order],
     )
 

@@ -13,7 +13,7 @@ from scipy import sparse
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, FeatureRidgeFailed
-from svc.recipe.algorithms import BLEND
+from svc.recipe.algorithms import BLEND, SELF_WEIGHT
 from svc.recipe.promotion_schema import BASELINE, INCUMBENT
 from svc.settings import Settings
 from svc.training.algorithms.registry import ALGORITHMS, search_space
@@ -89,13 +89,15 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> Rival | N
     mapping = IndexMapping.of(model, task.split, trained.user_ids, trained.item_ids)
     known = mapping.history(model)
     evaluator = heldout(task)
-    truth = evaluator.heldout - evaluator.heldout.multiply(known[evaluator.offset :])
+    truth, seen = evaluator.heldout, task.objective.seen
+    if not task.objective.repeats:
+        truth = truth - truth.multiply(known[evaluator.offset :])
+        seen = (seen + known).tocsr()
     is_known = (mapping.rows[evaluator.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
     truth.eliminate_zeros()
     if not truth.nnz:
         return None
-    seen = (task.objective.seen + known).tocsr()
     return Rival(INCUMBENT, "live", LiveScores(model, mapping, seen, evaluator.cutoff), evaluator.of(truth), seen)
 
 
@@ -164,7 +166,7 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
         raise _Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
     n_users, n_items = task.objective.train.shape
     known = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
-    strange = sorted(set(trial.params) - set(known) - {HALF_LIFE})
+    strange = sorted(set(trial.params) - set(known) - {HALF_LIFE, SELF_WEIGHT})
     if strange:
         raise _Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
     if ALGORITHMS[name].takes_times and task.objective.times is None:

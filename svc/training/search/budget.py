@@ -39,12 +39,13 @@ class TrialPlan:
     """How many trials each algorithm gets, in the order of the recipe. Every share is at least one.
 
     `n_parameters` are how many each has to tune, 1 where nothing is said. Those in `kept` have a number of trials of
-    their own, which they keep even when their scores are clearly lower.
+    their own, which they keep even when their scores are clearly lower. So does the best of those in `needed`.
     """
 
     shares: Mapping[str, int]
     n_parameters: Mapping[str, int] = field(default_factory=dict)
     kept: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()
 
     @property
     def total(self) -> int:
@@ -74,7 +75,8 @@ class TrialPlan:
     def eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
         """Those of `names` whose best score is clearly below the best of all, or somewhat below it and stalled.
 
-        Both only after a fair part of their trials. Those with a number of their own keep their trials.
+        Both only after a fair part of their trials. Those with a number of their own keep their trials, and the best of
+        those that are needed does.
         """
         courses = {name: _course(trials, name) for name in names}
         enough = {
@@ -83,10 +85,12 @@ class TrialPlan:
             if sum(score >= 0.0 for score in course) >= max(_FAIR_TRIALS, self.shares.get(name, 0) // 3)
         }
         top = max(enough.values(), default=0.0)
+        needed = max((name for name in enough if name in self.needed), key=lambda name: enough[name], default=None)
         return frozenset(
             name
             for name, best in enough.items()
             if name not in self.kept
+            and name != needed
             and best < (_CLOSE if _has_stalled(courses[name], self._n_tuned(name) + 1) else _CLEARLY) * top
         )
 
@@ -118,7 +122,12 @@ def _has_stalled(course: Sequence[float], n_trials: int) -> bool:
 
 
 def plan_trials(
-    algorithms: Sequence[str], n_trials: int, *, own: Mapping[str, int], n_parameters: Mapping[str, int]
+    algorithms: Sequence[str],
+    n_trials: int,
+    *,
+    own: Mapping[str, int],
+    n_parameters: Mapping[str, int],
+    needed: Iterable[str] = (),
 ) -> TrialPlan:
     """Divide `n_trials` evenly among `algorithms`.
 
@@ -137,7 +146,7 @@ def plan_trials(
     for place, name in enumerate(tuned):
         shares[name] = left // len(tuned) + (place < left % len(tuned))
     kept = {name: shares[name] for name in algorithms if shares.get(name, 0) > 0}
-    return TrialPlan(kept, n_parameters, frozenset(own))
+    return TrialPlan(kept, n_parameters, frozenset(own), frozenset(needed))
 
 
 def uses_budget(trial: FrozenTrial) -> bool:

@@ -68,16 +68,19 @@ def fit(
     check: Callable[[], None],
     report: Callable[[int, float], None],
     weighing: Callable[[], Weighing] | None = None,
+    finish: Callable[[Any], None] = lambda _: None,
 ) -> Fitted:
     """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
 
     Without epochs the one report is that of the screening, where there are more validation users than that takes.
-    Whatever these two raise ends the training. With `weighing`, of the trained model, its recency is chosen too.
+    Whatever these two raise ends the training. `finish` gets a recommender that was trained without epochs before it
+    is scored. With `weighing`, of the trained model, its recency is chosen too.
     """
     check()
     is_sampled = evaluators.full is not evaluators.quick
     if epochs is None:
         recommender.learn()
+        finish(recommender)
         check()
         scorer = scorer_of(recommender)
         if weighing is not None:

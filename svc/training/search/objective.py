@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
-from svc.recipe.algorithms import LEAST_SQUARES
+from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
 from svc.training.algorithms.registry import ALGORITHMS, Params
+from svc.training.algorithms.self_weight import set_self_weights
 from svc.training.data.decay import HALF_LIFE, decayed
 from svc.training.data.features import SideName
 from svc.training.evaluation.evaluator import Scorer, scorer_of
@@ -69,7 +71,7 @@ class Builder:
             fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
         if algorithm.takes_times:
             fixed["times"] = times
-        own = {name: value for name, value in params.items() if name != HALF_LIFE}
+        own = {name: value for name, value in params.items() if name not in {HALF_LIFE, SELF_WEIGHT}}
         return algorithm.irspack_class(matrix, **own, **fixed)
 
 
@@ -78,7 +80,7 @@ class TrialObjective:
     """Trains on `train` and evaluates by `evaluators`. `features` have rows in the order of `train`.
 
     `times` has the entries of `train` where a model depends on them, and `hidden` the items that users are not to
-    be shown.
+    be shown. With `repeats` users may be recommended what they have in `train`.
     """
 
     builder: Builder
@@ -88,6 +90,7 @@ class TrialObjective:
     times: sparse.csr_matrix | None = None
     hidden: sparse.csr_matrix | None = None
     order: Order | None = None
+    repeats: bool = False
 
     @property
     def metric(self) -> str:
@@ -96,6 +99,8 @@ class TrialObjective:
     @property
     def seen(self) -> sparse.csr_matrix:
         """What is not recommended to the users of `train`."""
+        if self.repeats:
+            return sparse.csr_matrix(self.train.shape, dtype=np.float32) if self.hidden is None else self.hidden
         return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
 
     def decayed(self, params: Params) -> sparse.csr_matrix:
@@ -162,6 +167,7 @@ class TrialObjective:
                 check=check,
                 report=report,
                 weighing=self._weighing(algorithm, recommender, params),
+                finish=lambda trained: set_self_weights(trained, params),
             )
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error
@@ -184,12 +190,14 @@ def refit_winner(
         return BlendedRecommender(trained, winner)
     recommender = builder.build(name, matrix, winner.params, features, times)
     try:
-        return run_in_thread(lambda: refit(recommender, winner.epochs))
+        trained = run_in_thread(lambda: refit(recommender, winner.epochs))
     except failures(name) as error:
         raise FeatureRidgeFailed(
             f"the final training of {name} failed: the system for its feature weights is singular in floating point "
             f"({error}). Raise min_frequency of the feature columns so that rare values are left out."
         ) from error
+    set_self_weights(trained, winner.params)
+    return trained
 
 
 def failures(name: str) -> tuple[type[Exception], ...]:

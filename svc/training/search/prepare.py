@@ -13,11 +13,12 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.errors import CutoffTooLarge, TrainingError, ZeroScore
-from svc.recipe.algorithms import BLEND, RECENCY
+from svc.recipe.algorithms import BLEND, ITEM_WEIGHTS, RECENCY, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Training
 from svc.settings import Settings
 from svc.training.algorithms.registry import Params, Space, search_space
+from svc.training.algorithms.self_weight import with_self_weight
 from svc.training.data.decay import HALF_LIFE, decayed, with_half_life
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
@@ -25,6 +26,7 @@ from svc.training.data.recency import positions_of
 from svc.training.data.split import Split, SplitPlan, shuffle_items, smallest_working_ratio, split
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.progress import Progress
+from svc.training.search.blended import FACTORS
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.fit import Evaluators
 from svc.training.search.loop import Limits, Search, TrialLogging
@@ -87,9 +89,14 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
 
 def split_plan(loaded: LoadedRecipe) -> SplitPlan:
     chosen = loaded.recipe.training.split
-    keep_times = loaded.recipe.trains_on_times
     return SplitPlan(
-        chosen.scheme, chosen.heldout_ratio, chosen.test_user_ratio, chosen.seed, chosen.test, keep_times=keep_times
+        chosen.scheme,
+        chosen.heldout_ratio,
+        chosen.test_user_ratio,
+        chosen.seed,
+        chosen.test,
+        keep_times=loaded.recipe.trains_on_times,
+        repeats=loaded.recipe.training.repeats,
     )
 
 
@@ -146,6 +153,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: 
         times=found.times,
         hidden=found.hidden,
         order=_order(loaded, found),
+        repeats=training.repeats,
     )
     return Task(loaded, data, found, plan, builder(joblib.cpu_count()), objective, parallelism)
 
@@ -187,7 +195,9 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
     own = {name: len(space.guesses) for name, space in spaces.items() if set(space) == {HALF_LIFE}}
     n_parameters = {name: len(space) for name, space in spaces.items()}
     own |= training.per_algorithm_trials or {}
-    plan = plan_trials(names, training.n_trials, own=own, n_parameters=n_parameters)
+    # A blend reserves a place for a factor model, which takes its time to come near a model that knows of order.
+    needed = FACTORS if BLEND in training.algorithms and loaded.recipe.recency else ()
+    plan = plan_trials(names, training.n_trials, own=own, n_parameters=n_parameters, needed=needed)
     for name in names:
         if name not in plan.shares and (training.per_algorithm_trials or {}).get(name) != 0:
             logs.emit(
@@ -207,6 +217,8 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
         feature_sides=tuple(data.sides),
         wanted=(training.search_space or {}).get(name),
     )
+    if training.repeats and name in ITEM_WEIGHTS:
+        space = with_self_weight(space, (training.search_space or {}).get(name, {}).get(SELF_WEIGHT))
     return space if training.time_decay is None else with_half_life(space, training.time_decay.half_life)
 
 
@@ -295,6 +307,8 @@ def _fingerprint(task: Task) -> str:
         rest.append(training.weighted_metric)
     if task.loaded.recipe.recency != 0.0:
         rest.append(f"recency {task.loaded.recipe.recency}")
+    if training.repeats:
+        rest.append(f"repeats {interactions.put_off}")
     for part in interactions.hidden or ():
         digest.update(part.tobytes())
     digest.update(json.dumps(rest).encode())

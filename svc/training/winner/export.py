@@ -85,6 +85,7 @@ def assemble(
     keep_values: bool = False,
     positions: Any = None,
     recency: float = 0.0,
+    repeats: bool = False,
 ) -> Model:
     """The model of a `scorer`, ready to answer and to be encoded.
 
@@ -92,7 +93,7 @@ def assemble(
     values are kept also for scorers that do not read them, for requests that add to a history. `hidden`, of the same
     shape, has what users are never shown. `cold` answers for features and seeds instead of `scorer`. `features` are
     kept only where one of them can use them. With a `recency` above 0 histories keep their order, which `positions` of
-    the entries of `X` tell.
+    the entries of `X` tell. With `repeats` users are recommended what they have too, unless they ask otherwise.
     """
     asked = cold or scorer
     placed = asked.feature_dim("user") or asked.feature_dim("item")
@@ -104,6 +105,7 @@ def assemble(
         features=features if placed else None,
         cold=cold,
         hidden=None if hidden is None else to_history(hidden, with_values=False),
+        repeats=repeats,
     )
     model.ready()
     return model

@@ -82,6 +82,8 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
     }
     if best.recency:
         found["recency"] = best.recency
+    if training.repeats:
+        found["repeats"] = True
     if facts.parts:
         found["parts"] = [dict(part) for part in facts.parts]
     if loaded.recipe.features is not None:

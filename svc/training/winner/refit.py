@@ -85,9 +85,10 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
         features=None if aware is None else task.data.feature_state,
         cold=cold,
         hidden=None if hidden is None else reordered(hidden, columns),
-        keep_values=interactions.weights is not None or HALF_LIFE in best.params,
+        keep_values=interactions.has_weights or HALF_LIFE in best.params,
         positions=positions,
         recency=best.recency,
+        repeats=task.loaded.recipe.training.repeats,
     )
     return FinalModel(matrix, model, parts, aware)
 

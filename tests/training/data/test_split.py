@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import sparse
 
-from svc.training.data.interactions import Interactions
-from svc.training.data.split import SplitPlan, shuffle_items, smallest_working_ratio, split
+from svc.training.data.interactions import Dedup, Interactions
+from svc.training.data.split import Scheme, SplitPlan, shuffle_items, smallest_working_ratio, split
 
 
 def interactions(histories: list[list[int]], times: list[list[int]] | None = None) -> Interactions:
@@ -140,3 +143,81 @@ def test_shuffled_items_are_the_same_split() -> None:
     for before, after in ((plain.train, moved.train), (plain.heldout, moved.heldout), (plain.test, moved.test)):
         assert before is not None and after is not None
         assert (before[:, moved.item_order] != after).nnz == 0
+
+
+def brute_force_of_repeats(
+    rows: list[tuple[int, int, int, float]], plan: SplitPlan, dedup: str
+) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]]:
+    """What each pair of the training part and of the held-out part counts; rows are user, item, time and weight."""
+    by_user: dict[int, list[int]] = {}
+    for place in sorted(range(len(rows)), key=lambda place: (rows[place][2], place)):
+        by_user.setdefault(rows[place][0], []).append(place)
+    held: set[int] = set()
+    for places in by_user.values():
+        n_held = int(len(places) > 1) if plan.scheme == "leave_one_out" else int(len(places) * plan.heldout_ratio)
+        held |= set(places[len(places) - n_held :])
+    parts: tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]] = ({}, {})
+    for place in sorted(range(len(rows)), key=lambda place: (rows[place][2], place)):
+        user, item, _, weight = rows[place]
+        part, pair = parts[place in held], (user, item)
+        before = part.get(pair)
+        if before is None:
+            part[pair] = 1.0 if dedup == "count" else weight
+        elif dedup in {"sum", "none"}:
+            part[pair] = before + weight
+        elif dedup == "count":
+            part[pair] = before + 1.0
+        elif dedup == "max":
+            part[pair] = max(before, weight)
+        elif dedup == "keep_last":
+            part[pair] = weight
+    return parts
+
+
+@pytest.mark.parametrize("scheme", ["leave_one_out", "time_user"])
+@pytest.mark.parametrize("dedup", ["keep_last", "keep_first", "sum", "count", "max", "none"])
+def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: Dedup) -> None:
+    """Each part joins its own duplicates, so that a held-out item may be one of the training part."""
+    rng = np.random.default_rng(5)
+    for is_weighted in (True, False):
+        users = np.repeat(np.arange(12), rng.integers(1, 15, 12)).astype(np.int32)
+        users = rng.permutation(users)
+        items = rng.integers(0, 6, len(users)).astype(np.int32)
+        times = rng.integers(0, 20, len(users))
+        weights = rng.choice([0.5, 1.0, 3.0], len(users)) if is_weighted else np.ones(len(users))
+        data = Interactions(
+            users, items, times, [f"u{u}" for u in range(12)], [f"i{i}" for i in range(6)], {},
+            weights=weights.astype(np.float32) if is_weighted else None, reference=0, put_off=dedup,
+        )  # fmt: skip
+        plan = SplitPlan(scheme, 0.3, 1.0, 1, keep_times=True, repeats=True)
+        rows = list(zip(users.tolist(), items.tolist(), times.tolist(), weights.tolist(), strict=True))
+        trained, heldout = brute_force_of_repeats(rows, plan, dedup)
+        found = split(data, plan)
+        assert entries(found.train, found.order) == trained
+        if is_weighted or dedup in {"sum", "count"}:
+            assert entries(found.heldout, found.order[found.val_offset :]) == heldout
+        else:
+            assert entries(found.heldout, found.order[found.val_offset :]) == dict.fromkeys(heldout, 1.0)
+        assert found.n_heldout == len(heldout)
+        assert heldout.keys() & trained.keys()
+        assert found.times is not None
+        assert found.times.indices.tolist() == found.train.indices.tolist()
+
+
+def test_the_time_of_a_pair_that_trains_is_its_latest_before_the_holdout() -> None:
+    """Also where the first of its rows is kept."""
+    data = replace(
+        interactions([[0, 1, 0, 1]], [[1, 2, 3, 9]]), reference=10, put_off="keep_first", weights=np.ones(4, np.float32)
+    )
+    found = split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1, keep_times=True, repeats=True))
+    assert found.heldout.indices.tolist() == [1]
+    assert found.times is not None
+    assert found.times.toarray().tolist() == [[-7, -8]]
+
+
+def entries(matrix: sparse.csr_matrix, order: np.ndarray) -> dict[tuple[int, int], float]:
+    found = matrix.tocoo()
+    return {
+        (int(order[row]), int(column)): float(value)
+        for row, column, value in zip(found.row, found.col, found.data, strict=True)
+    }

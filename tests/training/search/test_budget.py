@@ -118,3 +118,16 @@ def test_an_algorithm_below_the_best_is_eliminated_once_its_trials_bring_nothing
     assert not is_eliminated(0.43, *stalled[:-1], 0.44)
     assert not is_eliminated(0.48, *stalled)
     assert is_eliminated(0.0)
+
+
+def test_the_best_of_what_a_blend_needs_keeps_its_trials() -> None:
+    """However far behind it is; the others of its kind do not."""
+    plan = plan_trials(("A", "F", "G"), 9, own={}, n_parameters={}, needed=("F", "G", "absent"))
+    scored = [("A", 0.5)] * 3 + [("F", 0.1)] * 3 + [("G", 0.2)] * 3
+    trials = [
+        create_trial(state=TrialState.COMPLETE, value=score, user_attrs={budget.ALGORITHM: name})
+        for name, score in scored
+    ]
+    for number, one in enumerate(trials):
+        one.number = number
+    assert plan.eliminated(trials, "AFG") == {"F"}

@@ -174,7 +174,13 @@ class RecommendRequest(Request):
     user_features: Annotated[
         Features | None, Field(description="Stands in for a user whom training never saw; else not used.")
     ] = None
-    include_seen: Annotated[bool, Field(description="Return items of the user's own history too.")] = False
+    include_seen: Annotated[
+        bool | None,
+        Field(
+            description="Return items of the user's own history too; by default only where the model was trained with "
+            "training.repeats."
+        ),
+    ] = None
     history: Annotated[
         list[HistoryItem] | None,
         Field(max_length=MAX_HISTORY, description="What the user chose, of items of the training data."),

@@ -241,13 +241,17 @@ class FoundItems(_Answer):
 
 
 class Somebody(_Answer):
-    """One user of the training data, and the most chosen items of their history."""
+    """One user of the training data, and the most chosen items of their history; the latest where it has an order."""
 
     recipe: str
     model_version: Annotated[str, Field(pattern="^sha256:[0-9a-f]{64}$")]
     user_id: str
     n_history: Annotated[int, Field(description="How many items the whole history has.")]
     history: list[ItemDescription]
+    oldest_first: Annotated[
+        Literal[True] | None,
+        Field(description="There where the model knows the order of histories; the history is then in that order."),
+    ] = None
 
 
 class Version(BaseModel):

@@ -88,8 +88,8 @@ function userFields() {
   const id = el("input", { id: "user-id", type: "text", required: true, maxlength: "256", autocomplete: "off", spellcheck: "false" });
   const seen = el("input", { type: "checkbox" });
   const popular = el("input", { type: "checkbox" });
-  const history = picker({ label: "Items chosen just now", hint: "A history: with a user id it joins the known one.",
-    search: findItems, changed, own: "use as an id" });
+  const history = picker({ label: "Items chosen just now", hint: "A history, oldest first: with a user id it stands behind the known one. Move an item by dragging it or with the arrow keys.",
+    search: findItems, changed, own: "use as an id", ordered: true });
   const problem = el("p", { class: "error", role: "alert" });
   const choose = async () => {
     const answer = await ask(recipePath(select.value, "/somebody"));

@@ -1,4 +1,5 @@
-// A search field that collects several choices: an ARIA combobox with a list below it and the choices as chips.
+// A search field that collects several choices: an ARIA combobox with a list below it and the choices as chips, which
+// can be moved where their order matters.
 
 import { el, newId, say } from "./dom.js";
 
@@ -7,18 +8,20 @@ const WAIT_MS = 150;
 /**
  * `search(text, signal)` gives `{options: [{value, text, note}], more}`. `changed()` is called after each choice.
  * `own` says how to call typed text that is no option, or null where only options may be chosen.
+ * With `ordered`, a choice is moved by dragging it, by its two buttons, or by the arrow keys while it has the focus.
  * `values()` are the choices in their order; `node` is the whole.
  */
-export function picker({ label, hint, search, changed, own }) {
+export function picker({ label, hint, search, changed, own, ordered = false }) {
   const ids = { input: newId("pick"), list: newId("list"), hint: newId("hint") };
   const input = el("input", {
     id: ids.input, type: "text", role: "combobox", autocomplete: "off", spellcheck: "false", "aria-autocomplete": "list",
     "aria-expanded": "false", "aria-controls": ids.list, "aria-describedby": ids.hint, maxlength: "256",
   });
   const list = el("ul", { id: ids.list, role: "listbox", "aria-label": label, hidden: true });
-  const chips = el("ul", { class: "chips", "aria-label": `Chosen: ${label}` });
+  const chips = el(ordered ? "ol" : "ul", { class: ordered ? "chips ordered" : "chips", "aria-label": `Chosen: ${label}` });
   const said = el("p", { class: "unseen", role: "status" });
   const chosen = [];
+  let dragged = null;
   let options = [];
   let active = -1;
   let asked = null;
@@ -60,9 +63,48 @@ export function picker({ label, hint, search, changed, own }) {
   }
 
   function showChips() {
-    chips.replaceChildren(...chosen.map((one, place) => el("li", {}, el("button",
-      { type: "button", class: "chip", onclick: () => drop(place) },
-      one.text, el("span", { "aria-hidden": "true" }, " ×"), el("span", { class: "unseen" }, " remove")))));
+    chips.replaceChildren(...chosen.map((one, place) => {
+      const chip = el("button", { type: "button", class: "chip", onclick: () => drop(place) },
+        one.text, el("span", { "aria-hidden": "true" }, " ×"), el("span", { class: "unseen" }, " remove"));
+      return ordered && chosen.length > 1 ? movable(chip, one, place) : el("li", {}, chip);
+    }));
+  }
+
+  function movable(chip, one, place) {
+    const step = (sign, to, word) => el("button", { type: "button", class: "step", disabled: !chosen[to], "aria-label": `Move ${one.text} ${word}`,
+      onclick: () => move(place, to, `.step:nth-of-type(${word === "earlier" ? 1 : 3})`) }, sign);
+    chip.setAttribute("aria-keyshortcuts", "ArrowLeft ArrowRight");
+    return el("li", {
+      draggable: "true",
+      ondragstart: (event) => {
+        dragged = place;
+        event.dataTransfer.effectAllowed = "move";
+        event.dataTransfer.setData("text/plain", one.value);
+      },
+      ondragend: () => { dragged = null; },
+      ondragover: (event) => dragged !== null && event.preventDefault(),
+      ondrop: (event) => {
+        event.preventDefault();
+        if (dragged !== null) move(dragged, place, ".chip");
+      },
+      onkeydown: (event) => {
+        const to = { ArrowLeft: place - 1, ArrowRight: place + 1 }[event.key];
+        if (to === undefined) return;
+        event.preventDefault();
+        move(place, to, ".chip");
+      },
+    }, step("‹", place - 1, "earlier"), chip, step("›", place + 1, "later"));
+  }
+
+  function move(from, to, focused) {
+    if (!chosen[to] || from === to) return;
+    const [moved] = chosen.splice(from, 1);
+    chosen.splice(to, 0, moved);
+    showChips();
+    const wanted = chips.children[to].querySelector(focused);
+    (wanted.disabled ? chips.children[to].querySelector(".chip") : wanted).focus();
+    say(said, `${moved.text} is now ${to + 1} of ${chosen.length}`);
+    changed();
   }
 
   function show(found, more) {

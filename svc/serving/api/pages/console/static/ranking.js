@@ -34,12 +34,15 @@ export function heading(body, recipe) {
 
 const said = (features) => Object.entries(features).map(([name, value]) => `${name} ${shownValue(value)}`).join(", ") || "no features";
 
-/** What a user chose before, as far as it is told. */
-export function historyOf({ history, n_history: whole }) {
+/** What a user chose before, as far as it is told: the latest items from the oldest to the newest where the model knows an order. */
+export function historyOf({ history, n_history: whole, oldest_first: ordered }) {
   const rest = whole - history.length;
-  return el("details", { class: "history", open: true }, el("summary", {}, `Chosen before: ${whole}`),
-    el("ul", {}, history.map((item) => el("li", {}, named(item).text, " ", el("code", {}, item.item_id)))),
-    rest > 0 && el("p", { class: "muted" }, `and ${rest} more`));
+  const items = history.map((item) => el("li", {}, named(item).text, " ", el("code", {}, item.item_id)));
+  return el("details", { class: "history", open: true },
+    el("summary", {}, `Chosen before: ${whole}${ordered ? ", from the oldest to the newest" : ""}`),
+    ordered && rest > 0 && el("p", { class: "muted" }, `${rest} older, then`),
+    el(ordered ? "ol" : "ul", ordered ? { start: String(rest + 1) } : {}, items),
+    !ordered && rest > 0 && el("p", { class: "muted" }, `and ${rest} more`));
 }
 
 /** The answer as the API gave it. */

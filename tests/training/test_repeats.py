@@ -1,0 +1,147 @@
+"""`training.repeats` over the whole path: what was chosen before is held out, found and recommended again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.export.request import ExportRequest
+from svc.export.run import open_artifact
+from svc.export.scoring import score_all
+from svc.library.evaluation import evaluate
+from svc.library.recommender import Recommender
+from svc.model.query import Interaction
+from svc.recipe.algorithms import ITEM_WEIGHTS
+from svc.settings import Settings
+from tests.training.test_recency import loaded, recipe_blocks
+from tests.training.test_run import Make, run
+
+
+def write_sessions(path: Path, seed: int = 0, n_users: int = 60, n_items: int = 40) -> Path:
+    """Most of the clicks are on an item that the session has clicked before."""
+    rng = np.random.default_rng(seed)
+    lines = ["user_id,item_id,ts,w"]
+    for user in range(n_users):
+        clicks: list[int] = []
+        for step in range(int(rng.integers(3, 12))):
+            again = clicks and rng.random() < 0.6
+            clicks.append(int(rng.choice(clicks[-3:])) if again else int(rng.integers(n_items)))
+            lines.append(f"u{user},i{clicks[-1]},{1_600_000_000 + step},{rng.choice([0.5, 1.0, 2.0])}")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    "algorithms",
+    [["RP3beta"], ["DenseSLIM"], ["Transitions"], ["IALS", "CosineKNN", "Blend"]],
+)
+def test_what_was_chosen_before_is_found_and_recommended_again(
+    make_recipe: Make, tmp_path: Path, algorithms: list[str]
+) -> None:
+    """Item-weight models search their diagonal; answers, exports and Python include what was seen, unless told."""
+    data = write_sessions(tmp_path / "sessions.csv")
+    found = {}
+    for repeats in (True, False):
+        blocks = recipe_blocks(algorithms, weighted=False, repeats=repeats, n_trials=3)
+        artifact = run(make_recipe(ratings=data, **blocks)).artifact
+        found[repeats] = loaded(artifact)
+        if repeats:
+            recommender = Recommender(open_artifact(str(artifact), development_keys(), Settings()))
+    (model, head, _), (_, plain, _) = found[True], found[False]
+    assert head["repeats"] is True
+    assert "repeats" not in plain
+    assert head["best_score"] > 1.5 * plain["best_score"]
+    searched = {name: trial["params"] for name, trial in head["tuning"]["best_per_algorithm"].items()}
+    assert {name for name, params in searched.items() if "self_weight" in params} == set(ITEM_WEIGHTS) & set(searched)
+    rows = np.arange(model.n_users, dtype=np.int32)
+    (exported,) = score_all(model, ExportRequest(output="", limit=8), [rows], 1)
+    n_seen = 0
+    for row, columns, values in zip(
+        rows.tolist(),
+        np.split(exported.items, np.cumsum(exported.counts)[:-1]),
+        np.split(exported.scores, np.cumsum(exported.counts)[:-1]),
+        strict=True,
+    ):
+        user, seen = model.user_ids.at(row), set(model.history.items(row).tolist())
+        n_seen += len(seen & set(columns.tolist()))
+        table = recommender.recommend(user, limit=8)
+        assert table["score"].tolist() == values.tolist()
+        assert table["item_id"].tolist() == [model.item_ids.at(column) for column in columns.tolist()]
+        without = recommender.recommend(user, limit=8, include_seen=False)
+        assert not {model.item_ids.index(item) for item in without["item_id"]} & seen
+    assert n_seen > model.n_users
+
+
+def test_a_history_of_a_request_comes_back_too(make_recipe: Make, tmp_path: Path) -> None:
+    """Alone and behind that of a known user."""
+    data = write_sessions(tmp_path / "sessions.csv")
+    bounds = {"RP3beta": {"self_weight": [100, 100]}}
+    blocks = recipe_blocks(["RP3beta"], weighted=False, repeats=True, n_trials=1, search_space=bounds, recency=0.5)
+    model, head, _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+    assert head["best_params"]["self_weight"] == 100
+    history = [Interaction("i3"), Interaction("i9")]
+    for user in (None, "u3"):
+        prepared = model.prepare_recommend(user_id=user, user_features=None, limit=10, history=history)
+        (ranking,) = model.rank([prepared.query])
+        assert {"i9", "i3"} <= {model.item_ids.at(column) for column in ranking.items.tolist()}
+
+
+@pytest.mark.parametrize(("dedup", "expected"), [("sum", 4.5), ("max", 3.0), ("count", 3.0), ("keep_last", 0.5)])
+def test_duplicates_of_the_final_model_are_joined_as_the_recipe_says(
+    make_recipe: Make, tmp_path: Path, dedup: str, expected: float
+) -> None:
+    """Weights of rows, repeats and recency together."""
+    data = write_sessions(tmp_path / "sessions.csv")
+    with data.open("a", encoding="utf-8") as file:
+        file.write("own,i1,1600000000,1.0\nown,i1,1600000002,3.0\nown,i1,1600000003,0.5\nown,i2,1600000001,1.0\n")
+    blocks = recipe_blocks(["RP3beta"], weighted=True, repeats=True, recency=0.3) | {"cleansing": {"dedup": dedup}}
+    model, head, _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+    user = model.user_ids.index("own")
+    assert [model.item_ids.at(column) for column in model.history.items(user)] == ["i2", "i1"]
+    assert model.history.values(user).tolist() == [1.0, expected]
+    assert head["data_stats"]["n_rows"] > head["data_stats"]["n_interactions"]
+
+
+def test_without_repeats_nothing_changes(make_recipe: Make, tmp_path: Path) -> None:
+    """The same payload, bit for bit, as without the key."""
+    data = write_sessions(tmp_path / "sessions.csv")
+    payloads = set()
+    for more in ({}, {"repeats": False}):
+        blocks = recipe_blocks(["RP3beta", "IALS"], weighted=False, **more)
+        payloads.add(loaded(run(make_recipe(ratings=data, **blocks)).artifact)[2])
+    assert len(payloads) == 1
+
+
+def test_hidden_items_are_never_held_out_nor_shown(make_recipe: Make, tmp_path: Path) -> None:
+    """What an excluded event names stays away, however often it was chosen."""
+    data = write_sessions(tmp_path / "sessions.csv")
+    lines = data.read_text(encoding="utf-8").splitlines()
+    rows = ["user_id,item_id,ts,w,event", *(f"{line},click" for line in lines[1:])]
+    rows += [f"u{user},i{user % 40},1500000000,1.0,returned" for user in range(60)]
+    data.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    blocks: dict[str, Any] = recipe_blocks(["RP3beta"], weighted=False, repeats=True)
+    blocks["schema"] = blocks["schema"] | {"event_column": "event"}
+    blocks["cleansing"] = {"event_weights": {"click": 1.0, "returned": "exclude"}}
+    model, _, _ = loaded(run(make_recipe(ratings=data, **blocks)).artifact)
+    for row in range(model.n_users):
+        (ranking,) = model.rank([model.known_user(row, limit=model.n_items)])
+        returned = f"i{int(model.user_ids.at(row)[1:]) % 40}"
+        assert model.item_ids.index(returned) not in ranking.items.tolist()
+
+
+def test_an_evaluation_counts_what_was_chosen_again(make_recipe: Make, tmp_path: Path) -> None:
+    """`svc.evaluate` follows the model."""
+    import pandas as pd
+
+    data = write_sessions(tmp_path / "sessions.csv")
+    blocks = recipe_blocks(["RP3beta"], weighted=False, repeats=True)
+    artifact = run(make_recipe(ratings=data, **blocks)).artifact
+    opened = open_artifact(str(artifact), development_keys(), Settings())
+    again = pd.read_csv(data, dtype=str)[["user_id", "item_id"]]
+    found = evaluate(Recommender(opened), again)
+    assert found.n_seen == 0
+    assert found.n_users == opened.model.n_users
