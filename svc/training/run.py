@@ -240,6 +240,7 @@ class _Run:
         self.progress.phase("measuring the winner")
         confidence = measure_confidence(task, result)
         diversity = self._diversity(task, result, confidence)
+        result = replace(result, trained=None)
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
         confidence = replace(confidence, trained=None, winner=confidence.winner if self._rules else None)
         self.progress.phase("training the final model")

@@ -68,7 +68,10 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     record = replace(record, seconds=round(time.monotonic() - began, 3))
     logs.emit(events.BLEND_SEARCHED, weights=record.params["weights"], score=record.score, seconds=record.seconds)
     by_user = result.by_user if fitted.by_user is None else {**result.by_user, number: fitted.by_user}
-    return replace(result, trials=[*result.trials, record], by_user=by_user)
+    result = replace(result, trials=[*result.trials, record], by_user=by_user)
+    if task.split.test is not None:  # then the runner-up is trained first, and two models at once may not fit
+        return result
+    return replace(result, trained=parts.model_of(result.best))
 
 
 class _Parts:
@@ -115,6 +118,13 @@ class _Parts:
             fitted = Fitted(evaluation.metrics, None, evaluation.by_user(objective.metric))
         score = fitted.metrics[objective.metric]
         return replace(record, score=score, metrics=fitted.metrics, recency=fitted.recency), fitted
+
+    def model_of(self, trial: TrialRecord) -> Any:
+        """The model of a blend of these parts, or of one of them; None for any other trial."""
+        by_number = {part.number: trained for part, trained in zip(self._trials, self._trained, strict=True)}
+        if trial.parts:
+            return BlendedRecommender([by_number[part.number] for part in trial.parts], trial)
+        return by_number.get(trial.number)
 
     def _record(self, weights: Weights, number: int, shared: Params) -> TrialRecord:
         kept = tuple(self._trials[place] for place in _kept(weights))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,13 +59,15 @@ class TrialRecord:
 class SearchResult:
     """`trials` are those of the whole study that used its budget; `seconds`, `n_orphaned` and `workers`, which
     trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the complete trials
-    that this process has trained, by number (see kept_scores.py)."""
+    that this process has trained, by number (see kept_scores.py). `trained` is the model of the best trial on what the
+    search trained on, where it was kept: it need not be trained again to be measured."""
 
     trials: list[TrialRecord]
     seconds: float
     n_orphaned: int
     workers: int = 1
     by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
+    trained: Any = None
 
     @property
     def completed(self) -> list[TrialRecord]:

@@ -70,7 +70,7 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
         evaluation["interval"] = spans[winner.algorithm]
         evaluation["chosen_among"] = {"trials": len(choice.algorithms), "unknown": choice.n_unknown}
     others = _runner_up_on_test(task, result)  # before the winner is trained: two models at once may not fit
-    trained = _train(task, winner)
+    trained = _train(task, winner) if result.trained is None else result.trained
     scorer = None if trained is None else task.objective.scorer(trained, winner)
     if scorer is not None:
         evaluation |= _winner_again(task, scorer)

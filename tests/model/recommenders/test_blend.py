@@ -19,6 +19,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.rounded import RoundedItems
 
 N_USERS, K = 30, 5
 
@@ -119,16 +120,22 @@ def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch:
         assert (ranking.items[ties] < ranking.items[ties + 1]).all()
 
 
-@pytest.mark.parametrize("picks", [False, True])
+@pytest.mark.parametrize("scan", ["picks", "scores all", "rounds"])
 @pytest.mark.parametrize("n_items", [40, 900])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bytes_are_the_same_alone_and_in_any_batch(
-    kind: str, n_items: int, picks: bool, monkeypatch: pytest.MonkeyPatch
+    kind: str, n_items: int, scan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever scan was chosen for the model."""
     shrink(monkeypatch)
-    plan = blend_scan.default_plan(n_items) if picks else blend_scan.Plan(picks=False, head=n_items)
-    monkeypatch.setattr(BlendScorer, "choose_plan", lambda self, _: setattr(self, "_plan", plan))
+    plan = blend_scan.default_plan(n_items) if scan == "picks" else blend_scan.Plan(picks=False, head=n_items)
+
+    def chosen(scorer: BlendScorer, _: History) -> None:
+        scorer._plan = plan
+        if scan == "rounds" and scorer.factors is not None:
+            scorer._rounded = RoundedItems.of(scorer.factors.index.factors)
+
+    monkeypatch.setattr(BlendScorer, "choose_plan", chosen)
     monkeypatch.setattr(blend_module, "LEAST_AT_ONCE", 16)
     monkeypatch.setattr(blend_module, "SCORES_AT_ONCE", 1)
     rng = np.random.default_rng([n_items, 7, KINDS.index(kind)])

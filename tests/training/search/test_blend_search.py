@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 from svc.training.search.blend_search import candidates, simplex
 from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.winner import confidence
 
 Make = Callable[..., LoadedRecipe]
 TRAINING = {
@@ -123,3 +125,36 @@ def test_without_two_complete_parts_nothing_is_blended(make_recipe: Make, log: l
     assert head["best_class"] != "BlendRecommender"
     skipped = [record for record in log if record["event"] == "algorithm_skipped"]
     assert skipped[-1]["algorithm"] == "BlendRecommender"
+
+
+@pytest.mark.parametrize("blend_is_best", [True, False])
+def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
+    make_recipe: Make, monkeypatch: pytest.MonkeyPatch, blend_is_best: bool
+) -> None:
+    """Whether the blend wins or one of its parts: it need not be trained again, and the figures are the same."""
+    refitted: list[str] = []
+    train_again, measure = confidence.refit_winner, confidence.measure_confidence
+
+    def counted(builder: Any, trial: TrialRecord, *inputs: Any) -> Any:
+        refitted.append(trial.algorithm)
+        return train_again(builder, trial, *inputs)
+
+    def measured_twice(task: Any, result: SearchResult) -> confidence.Confidence:
+        kept = measure(task, result)
+        assert refitted == []
+        again = measure(task, replace(result, trained=None))
+        assert refitted == [result.best.algorithm]
+        assert (kept.evaluation, kept.intervals) == (again.evaluation, again.intervals)
+        return kept
+
+    monkeypatch.setattr(confidence, "refit_winner", counted)
+    monkeypatch.setattr(confidence, "measure_confidence", measured_twice)
+    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins if blend_is_best else blend_loses)
+    search = {**TRAINING, "algorithms": ["IALS", "CosineKNN", "Blend"], "n_trials": 2}
+    _, head = trained(make_recipe(training=search))
+    assert (head["best_class"] == "BlendRecommender") == blend_is_best
+    assert len(refitted) == 1
+
+
+def blend_loses(trials: list[TrialRecord]) -> list[TrialRecord]:
+    return sorted(trials, key=lambda trial: (bool(trial.parts), -(trial.score or 0.0), trial.number))
