@@ -145,6 +145,13 @@ class Settings:
         str,
         "A YAML file that bounds what each API key may ask, by kid; read again when it changes.",
     )
+    env_file: str | None = _var(
+        "SVC_ENV_FILE",
+        None,
+        str,
+        "A file of `SVC_...=value` lines that only its owner may read; it never replaces what is set. Unset: in "
+        "development, `keys.env` in the recipes' folder or beside it.",
+    )
     env: str = _var(
         "SVC_ENV",
         "",

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 
 from svc.cli.http import ServerUnreachable, base_url, get_json, not_answering
-from svc.cli.options import ClientKey, ServerUrl
+from svc.cli.options import ClientKey, ServerUrl, client_key_of
 from svc.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ def command(
     known = _shuffled_ids(users, column) if users else []
     fields = _fields(more)
     base_url(url)
+    client_key = client_key_of(client_key)
     recipe = recipe or _only_recipe(url, client_key)
     verb = "recommend" if known else "recommend-related"
     asked = [{"user_id": user} for user in known] or _seeds(url, recipe, client_key)

@@ -4,7 +4,8 @@ svc-demo/
   data/books.csv readers.csv purchases.csv
   recipes/books.yaml books-cold-start.yaml
   artifacts/            what svc train writes
-  keys.env              signing key, API key entry and the API key itself; readable by its owner only
+  keys.env              signing key, which every command finds; API key entry and the API key itself, which only the
+                        demo's own server asks for. Readable by its owner only
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def _keys(path: Path) -> Keys:
     lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines() if "=" in line)
     found = {name: value for name, _, value in lines}
     try:
-        return Keys({name: found[name] for name in ("SVC_SIGNING_KEYS", "SVC_API_KEYS")}, found["DEMO_API_KEY"])
+        listed = found.get("SVC_API_KEYS") or found["DEMO_API_KEYS"]
+        return Keys({"SVC_SIGNING_KEYS": found["SVC_SIGNING_KEYS"], "SVC_API_KEYS": listed}, found["DEMO_API_KEY"])
     except KeyError as missing:
         raise ConfigError(f"{path} lacks {missing.args[0]}: delete the file to get new keys") from None
 
@@ -123,7 +125,7 @@ def _write_keys(path: Path) -> None:
     api_key = new_api_key()
     text = (
         f"SVC_SIGNING_KEYS=demo:{secrets.token_hex(32)}\n"
-        f"SVC_API_KEYS=demo:{hash_api_key(api_key)}\n"
+        f"DEMO_API_KEYS=demo:{hash_api_key(api_key)}\n"
         f"DEMO_API_KEY={api_key}\n"
     )
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:

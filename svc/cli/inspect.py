@@ -37,9 +37,10 @@ def command(
     confirmed: Confirmed = False,
 ) -> None:
     from svc import logs
+    from svc.env_file import environment
     from svc.settings import Settings
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(environment())
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed, runs_payload=False)
     logs.configure(settings)
     shown = _read(artifact, verifying_keys(settings, unsigned=unsigned), settings)

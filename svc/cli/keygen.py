@@ -20,8 +20,8 @@ EPILOG = """
   svc keygen --type api --kid shop    an API key: plaintext for the client,
                                       env_entry for the server
   svc keygen --kid dev1 --write keys.env    adds the entry to a file that
-                                      only its owner may read
-  export $(svc keygen --kid dev1 | sed -n 's/^env_entry=//p')
+                                      only its owner may read; beside the
+                                      recipes every command finds it
 
 [bold]Exit codes[/bold]  0 success   2 bad usage   8 the file of --write
 """

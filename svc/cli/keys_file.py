@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import stat
 from pathlib import Path
 
 from svc.atomic_write import replace_file
+from svc.env_file import read_lines
 from svc.errors import ConfigError, UsageError
-
-_LINE = re.compile(r"[A-Z][A-Z0-9_]*=\S*")
 
 
 def add_entry(path: Path, variable: str, entry: str) -> None:
@@ -19,29 +16,13 @@ def add_entry(path: Path, variable: str, entry: str) -> None:
     there, ConfigError for a file of another form, one that others may read, and one that cannot be written.
     """
     try:
-        lines = _lines(path)
+        lines = read_lines(path) if path.exists() else []
         _add(lines, variable, entry, path)
         replace_file(path.resolve(), "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
+    except ConfigError as error:
+        raise ConfigError(f"--write: {error.message}") from None
     except OSError as error:
         raise ConfigError(f"--write: {path} cannot be written: {error.strerror}") from None
-
-
-def _lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
-        raise ConfigError(f"--write: {path} is no regular file")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"--write: {path} is open to other users of this machine: run chmod 600 {path}")
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError:
-        raise ConfigError(f"--write: {path} is not UTF-8 text") from None
-    for number, line in enumerate(lines, 1):
-        if line.strip() and not line.startswith("#") and not _LINE.fullmatch(line):
-            raise ConfigError(f"--write: {path} is no file of keys: line {number} is not NAME=value")
-    return lines
 
 
 def _add(lines: list[str], variable: str, entry: str, path: Path) -> None:

@@ -59,7 +59,7 @@ EPILOG = """
   svc demo                        data, keys, training and a server in one go
 
 [bold]With your own data[/bold]
-  svc keygen --kid 2026-01        a signing key: export its env_entry line
+  svc keygen --kid 2026-01 --write keys.env    a signing key, beside recipes/
   svc validate recipe.yaml        check the recipe and its sources
   svc train recipe.yaml           write the signed artifact
   svc serve --recipes recipes/    answer over HTTP and follow new artifacts

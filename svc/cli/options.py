@@ -33,15 +33,21 @@ ClientKey = Annotated[
 ]
 
 
+def client_key_of(given: str | None) -> str | None:
+    """The API key to send: what was given, else that of the file of SVC_ENV_FILE."""
+    from svc.env_file import environment
+
+    return given or environment().get("SVC_CLIENT_KEY")
+
+
 def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> tuple[LoadedRecipe, dict[str, str]]:
     """The checked recipe, and the variables that it was expanded with."""
-    import os
-
+    from svc.env_file import environment
     from svc.recipe.load import load_recipe
     from svc.recipe.variables import recipe_variables
     from svc.sources.base import check_spec
 
-    variables = recipe_variables(os.environ, extra or ())
+    variables = recipe_variables(environment(recipe_file.parent), extra or ())
     return load_recipe(recipe_file, variables, settings=settings, check_source=check_spec), variables
 
 
@@ -49,11 +55,10 @@ def load_for_serving(
     recipe_file: Path, extra: Sequence[str] | None, settings: Settings
 ) -> tuple[LoadedRecipe, dict[str, str]]:
     """The recipe as a server reads it: what training alone uses may refer to variables that are not set."""
-    import os
-
+    from svc.env_file import environment
     from svc.recipe.load import load_recipe
     from svc.recipe.variables import recipe_variables
     from svc.sources.base import check_spec
 
-    variables = recipe_variables(os.environ, extra or ())
+    variables = recipe_variables(environment(recipe_file.parent), extra or ())
     return load_recipe(recipe_file, variables, settings=settings, for_serving=True, check_source=check_spec), variables

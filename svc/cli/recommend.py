@@ -82,11 +82,15 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> None:
+    from pathlib import Path
+
     from svc import logs
+    from svc.env_file import environment
     from svc.export.request import ExportRequest, Shard
     from svc.settings import Settings
 
-    settings = Settings.from_env()
+    recipes = Path(source).parent if source is not None and _is_recipe(source) else None
+    settings = Settings.from_env(environment(recipes))
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     if not output:
         raise UsageError("--output is missing: a path or URI that ends with .parquet, .csv or .jsonl")

@@ -46,10 +46,11 @@ def command(
 ) -> None:
     from svc import events, logs
     from svc.artifact.store import read_verified
+    from svc.env_file import environment
     from svc.settings import Settings
     from svc.training.report.page import check_report, write_report
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(environment())
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     logs.configure(settings)
     check_report(output)

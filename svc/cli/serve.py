@@ -44,12 +44,12 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
-    import os
-
     from svc import events, logs
+    from svc.env_file import environment
     from svc.settings import Settings
 
-    settings = Settings.from_env()
+    environ = environment(recipes)
+    settings = Settings.from_env(environ)
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     if insecure_no_auth and not settings.is_development:
         raise ConfigError("--insecure-no-auth needs SVC_ENV=development, dev or test; elsewhere set SVC_API_KEYS")
@@ -72,4 +72,4 @@ def command(
         insecure_no_auth=insecure_no_auth,
         dev_allow_unsigned=unsigned,
     )
-    return serve(options, settings, recipe_variables(os.environ, env_var or ()))
+    return serve(options, settings, recipe_variables(environ, env_var or ()))

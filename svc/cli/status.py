@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.options import ClientKey, ServerUrl
+from svc.cli.options import ClientKey, ServerUrl, client_key_of
 from svc.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def command(
 ) -> int:
     from svc.cli.http import get_json
 
+    client_key = client_key_of(client_key)
     details = get_json(url, "/v1/health/details", client_key, accept=(200, 503))
     if as_json:
         import json

@@ -78,9 +78,10 @@ def command(
     dev_allow_unsigned: DevAllowUnsigned = False,
     confirmed: Confirmed = False,
 ) -> int:
+    from svc.env_file import environment
     from svc.settings import Settings
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(environment(recipe_file.parent))
     if lock_timeout < 0 and lock_timeout != -1:
         raise UsageError(f"--lock-timeout: {lock_timeout:g} is neither -1 nor zero or more seconds")
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)

@@ -26,9 +26,10 @@ EPILOG = """
 
 def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
     from svc.cli.progress import progress_for
+    from svc.env_file import environment
     from svc.settings import Settings
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(environment(recipe_file.parent))
     with progress_for(settings):
         loaded, variables = load(recipe_file, env_var, settings)
         typer.echo(_line("ok", "recipe", f"{recipe_file} is {loaded.recipe.name}, hash {loaded.recipe_hash}"))

@@ -25,9 +25,10 @@ def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned:
     """
     from svc import logs
     from svc.artifact.versions import Versions
+    from svc.env_file import environment
     from svc.settings import Settings
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(environment(recipe_file.parent))
     development = check_unsigned(settings, wanted=unsigned, confirmed=False, runs_payload=False)
     logs.configure(settings)
     keys = verifying_keys(settings, unsigned=development)

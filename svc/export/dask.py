@@ -18,6 +18,7 @@ from typing import Any, Final
 from svc import events, install_command, logs
 from svc.artifact.keys import SigningKeys, load_signing_keys
 from svc.artifact.store import scheme_of
+from svc.env_file import environment
 from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
 from svc.export.manifest import Manifest, MergedManifest
 from svc.export.merge import merge
@@ -146,7 +147,7 @@ def _worker_settings() -> Settings:
     """Those of the worker's environment; its threads share the cores."""
     from distributed import get_worker
 
-    settings = Settings.from_env()
+    settings = Settings.from_env(environment())
     if settings.scoring_threads is not None:
         return settings
     import os

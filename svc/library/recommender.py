@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 
 from svc import logs
+from svc.env_file import environment
 from svc.errors import UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.answers import frame_of
@@ -46,7 +47,7 @@ def load(artifact: str | Path, keys: Keys = None, *, items: Any = None) -> Recom
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used; nothing of it has run.
     """
-    settings = Settings.from_env()
+    settings = Settings.from_env(environment())
     logs.configure_for_library()
     opened = open_artifact(str(artifact), signing_keys(keys, settings), settings)
     return Recommender(

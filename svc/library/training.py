@@ -16,6 +16,7 @@ from typing import Any
 from svc import logs
 from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store, read_verified
+from svc.env_file import environment
 from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.items import item_table, items_of_recipe
@@ -148,10 +149,12 @@ def train(
         svc.errors.SvcError: In the form that says what failed: UsageError, RecipeError, DataSourceError, TrainingError,
             LockContestedError, ArtifactWriteError, ConfigError.
     """
-    settings = Settings.from_env()
+    is_path = isinstance(data, str | os.PathLike)
+    environ = environment(Path(data).parent if is_path else None)
+    settings = Settings.from_env(environ)
     logs.configure_for_library()
     overrides = _in_place(training)
-    given = recipe_variables({**os.environ, **(variables or {})}, ())
+    given = recipe_variables({**environ, **(variables or {})}, ())
     columns = {"user": user, "item": item, "time": time, "weight": weight}
     shown = _progress(progress)
     with ExitStack() as stack:

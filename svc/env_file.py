@@ -1,0 +1,75 @@
+"""Variables in a file: the one that SVC_ENV_FILE names, or `keys.env` beside the recipes of a developer.
+
+A file has lines `NAME=value`, blank lines and lines that begin with `#`. Only names with svc's prefix are taken: others
+would also reach the processes that a command starts. What the environment says itself is never replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from svc.errors import ConfigError
+
+VARIABLE = "SVC_ENV_FILE"
+DEFAULT_NAME = "keys.env"
+PREFIX = "SVC_"
+_LINE = re.compile(r"[A-Z][A-Z0-9_]*=\S*")
+_DEVELOPMENT = frozenset({"", "development", "dev", "test"})
+
+
+def environment(recipes: Path | None = None, environ: Mapping[str, str] | None = None) -> Mapping[str, str]:
+    """The environment, and beside it what the file of variables says.
+
+    `recipes` is the folder of the recipes that a command works on: without SVC_ENV_FILE, and unless SVC_ENV says
+    otherwise than development, the file is `keys.env` in it or beside it, where there is one. Raises ConfigError for a
+    file that is missing though named, that others may read, or that is of another form.
+    """
+    environ = os.environ if environ is None else environ
+    path = _path(recipes, environ)
+    if path is None:
+        return environ
+    own = {name: value for name, value in environ.items() if value}
+    return {**environ, **_variables(path), **own}
+
+
+def _path(recipes: Path | None, environ: Mapping[str, str]) -> Path | None:
+    named = environ.get(VARIABLE)
+    if named:
+        if not Path(named).exists():
+            raise ConfigError(f"{VARIABLE}: {named} does not exist")
+        return Path(named)
+    if recipes is None or environ.get("SVC_ENV", "").lower() not in _DEVELOPMENT:
+        return None
+    folder = recipes.absolute()
+    candidates = (folder / DEFAULT_NAME, folder.parent / DEFAULT_NAME)
+    return next((path for path in candidates if path.exists()), None)
+
+
+def _variables(path: Path) -> dict[str, str]:
+    try:
+        lines = read_lines(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    pairs = (line.split("=", 1) for line in lines if _LINE.fullmatch(line) and line.startswith(PREFIX))
+    return {name: value for name, value in pairs if name != VARIABLE}
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a file of variables. Raises ConfigError for another file, and for one that others may read."""
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path} is no regular file")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path} is open to other users of this machine: run chmod 600 {path}")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text") from None
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.startswith("#") and not _LINE.fullmatch(line):
+            raise ConfigError(f"{path} is no file of variables: line {number} is not NAME=value")
+    return lines

@@ -1,0 +1,70 @@
+"""Variables from a file: found beside recipes in development, named in production, never over what is set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from svc.env_file import environment
+from svc.errors import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "recipes").mkdir()
+    write(
+        tmp_path / "keys.env", "# keys\nSVC_SIGNING_KEYS=a:1\n\nSVC_PORT=99\nLD_PRELOAD=/tmp/evil.so\nSVC_ENV_FILE=x\n"
+    )
+    return tmp_path
+
+
+def write(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+def test_keys_beside_the_recipes_are_found(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also from relative paths; the nearer file counts; only svc's own names are taken, and what is set stays."""
+    found = environment(home / "recipes", {"SVC_PORT": "7", "SVC_ENV": "development", "HOME": "/h"})
+    assert found == {"SVC_SIGNING_KEYS": "a:1", "SVC_PORT": "7", "SVC_ENV": "development", "HOME": "/h"}
+    assert environment(home / "recipes", {"SVC_PORT": ""})["SVC_PORT"] == "99", "an empty value counts as unset"
+    monkeypatch.chdir(home / "recipes")
+    assert environment(Path(), {})["SVC_SIGNING_KEYS"] == "a:1"
+    write(home / "recipes" / "keys.env", "SVC_SIGNING_KEYS=b:2\n")
+    assert environment(Path(), {})["SVC_SIGNING_KEYS"] == "b:2"
+
+
+@pytest.mark.parametrize("env", ["production", "prod", "STAGING"])
+def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> None:
+    """As do commands that work on no recipe."""
+    assert environment(home / "recipes", {"SVC_ENV": env}) == {"SVC_ENV": env}
+    assert environment(None, {}) == {}
+    named = {"SVC_ENV": env, "SVC_ENV_FILE": str(home / "keys.env")}
+    for recipes in (None, home / "recipes"):
+        assert environment(recipes, named)["SVC_SIGNING_KEYS"] == "a:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        ("SVC_SIGNING_KEYS=a:1\n", 0o640, "open to other users.*chmod 600"),
+        ("SVC_SIGNING_KEYS=a:1\n", 0o604, "open to other users"),
+        ("SVC_SIGNING_KEYS=a:1\nexport X=1\n", 0o600, "line 2 is not NAME=value"),
+    ],
+)
+def test_a_file_that_cannot_be_trusted_is_refused(home: Path, text: str, mode: int, words: str) -> None:
+    """Whether it is found or named."""
+    write(home / "keys.env", text, mode)
+    for environ in ({}, {"SVC_ENV_FILE": str(home / "keys.env")}):
+        with pytest.raises(ConfigError, match=words):
+            environment(home / "recipes", environ)
+
+
+def test_a_named_file_has_to_be_there(home: Path) -> None:
+    """And has to be a file."""
+    with pytest.raises(ConfigError, match=r"SVC_ENV_FILE: .*none\.env does not exist"):
+        environment(None, {"SVC_ENV_FILE": str(home / "none.env")})
+    with pytest.raises(ConfigError, match="no regular file"):
+        environment(None, {"SVC_ENV_FILE": str(home)})
