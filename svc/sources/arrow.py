@@ -1,4 +1,4 @@
-"""What pyarrow offers only in ways that import pandas: a server that reads item metadata does without it."""
+"""Helpers for pyarrow that do not import pandas, which a server that reads item metadata has no need for."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ def texts(values: Sequence[str]) -> pa.Array:
 
 
 def integers(values: NDArray[Any]) -> pa.Array:
-    """A contiguous array of whole numbers, of which negative ones become null. No copy."""
-    there = np.packbits(values >= 0, bitorder="little")
+    """A contiguous array of integers in which negative values become null. The data is not copied."""
+    valid = np.packbits(values >= 0, bitorder="little")
     kind = pa.from_numpy_dtype(values.dtype)
-    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(there), pa.py_buffer(values)])
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(valid), pa.py_buffer(values)])
 
 
 def numbers(values: NDArray[Any]) -> pa.Array:
-    """A contiguous array of numbers. No copy."""
+    """A contiguous array of numbers. The data is not copied."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
 def codes(array: pa.Array) -> NDArray[np.int32]:
-    """An array of int32 that are not negative, with −1 for null. Never a view."""
+    """The values of an array of non-negative int32 as numpy, with −1 for null. The result is always a copy."""
     if not len(array):
         return np.empty(0, dtype=np.int32)
     missing, data = array.buffers()
-    found = np.frombuffer(data, dtype=np.int32)[array.offset : array.offset + len(array)].copy()
+    indices = np.frombuffer(data, dtype=np.int32)[array.offset : array.offset + len(array)].copy()
     if missing is not None:
         bits = np.unpackbits(np.frombuffer(missing, dtype=np.uint8), bitorder="little")
-        found[bits[array.offset : array.offset + len(array)] == 0] = -1
-    return found
+        indices[bits[array.offset : array.offset + len(array)] == 0] = -1
+    return indices
 
 
 def constant(value: str | None, count: int) -> pa.DictionaryArray:
-    """The same text, or nothing, `count` times."""
+    """An array that repeats `value`, or null for None, `count` times."""
     codes = np.full(count, -1 if value is None else 0, np.int32)
     return pa.DictionaryArray.from_arrays(integers(codes), texts([] if value is None else [value]))
 
@@ -54,7 +54,7 @@ def empty(schema: pa.Schema) -> pa.Table:
 
 
 def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
-    """Bytes of a column with every repeated text counted each time: a dictionary names it once."""
+    """Bytes of a column after its dictionaries are decoded: a repeated text counts each time."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return sum(_expanded_bytes(chunk) for chunk in chunks)
 
@@ -69,6 +69,6 @@ def _expanded_bytes(chunk: pa.Array) -> int:
 
 
 def _text_bytes(values: pa.Array) -> pa.Array | None:
-    """The length of each text; None for values that are none."""
+    """The length of each text in bytes, or None when the values are not text."""
     is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
     return pc.binary_length(values).cast(pa.int64()) if is_text else None

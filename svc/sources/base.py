@@ -1,8 +1,8 @@
-"""What every data source is given and gives, and how one is found by its type.
+"""The interface of data sources, and the registry that finds a source by its type.
 
-Id columns (`text_columns`) come back as pandas Categorical of str in order of first appearance, missing values with
-code -1, blanks kept as they are. Other columns have their natural dtypes: whole numbers with gaps are `Int64`, so that
-no 1999 becomes 1999.0; lists are object columns of arrays.
+A source returns id columns (`text_columns`) as pandas Categorical of str: categories in order of first appearance,
+code -1 for missing values, blanks kept. Other columns have their natural dtypes: integers with missing values are
+`Int64`, so that 1999 does not become 1999.0; lists are object columns of arrays.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _BUILT_IN = {
     "bigquery": "svc.sources.bigquery:BigQuerySource",
 }
 _OF_PROGRAMS = {"dataframe": "svc.sources.in_memory:InMemorySource"}
-"""Types that `svc.train` gives the tables of its caller; recipes in files cannot use them."""
+"""Source types for the tables that a caller passes to `svc.train`; recipes in files cannot use them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What a source needs to know beside its own options.
+    """What a source receives beside its own options.
 
-    `columns` are those to read (None: all), `text_columns` the ids among them. `variables` are the SVC_RECIPE_*
-    ones. `progress` hears how many more rows were read, from the thread that calls `fetch`. `bounds` are set where a
-    server reads: a source must not take the memory of a table beyond them.
+    `columns` are the columns to read (None: all), `text_columns` the id columns among them. `variables` are the
+    SVC_RECIPE_* environment variables. The source calls `progress` with the number of further rows read, in the
+    thread that calls `fetch`. A server sets `bounds`: a source raises SourceTooLarge before a table exceeds them.
     """
 
     base_dir: Path
@@ -58,14 +58,14 @@ class SourceContext:
 
 
 class DataSource(Protocol):
-    """One place that data comes from. The constructor assigns only; `fetch` and `probe` do the work.
+    """Reads one table. The constructor only assigns; `fetch` and `probe` do the work.
 
-    `fetch` returns one row an interaction, user or item. A source may have `fetch_arrow() -> pyarrow.Table`, the same
-    for readers that can do without pandas: ids as a dictionary, missing values null. It may have
-    `probe() -> list[str]`, which reaches the data without reading it all and says, one line a check, what it found,
-    and `sample(n_rows) -> pandas.DataFrame | None`, the first rows as `fetch` would give them, or None where they
-    cannot be had alone. Where each of the two would run a query, it has `probe_and_sample(n_rows)` in place of
-    `sample`: a generator that yields the lines of `probe` and returns the rows. All of them raise DataSourceError.
+    `fetch` returns one row per interaction, user or item. Three methods are optional:
+    `fetch_arrow() -> pyarrow.Table` returns the same without pandas: ids as dictionaries, missing values as null.
+    `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
+    `sample(n_rows) -> pandas.DataFrame | None` returns the first rows as `fetch` would, or None when they cannot be
+    read alone. A source whose `probe` and `sample` would both run a query has `probe_and_sample(n_rows)` instead of
+    `sample`: a generator that yields the lines of `probe` and returns the rows. All methods raise DataSourceError.
     """
 
     type_name: ClassVar[str]
@@ -77,7 +77,7 @@ class DataSource(Protocol):
 
 
 def build_source(spec: SourceSpec, context: SourceContext) -> DataSource:
-    """The source that `spec` describes, its options checked. Nothing is read yet. Raises RecipeError."""
+    """Create the source that `spec` describes and check its options, without reading data. Raises RecipeError."""
     source_class = _find(spec.type, "source")
     return source_class(_validated(source_class, spec, "source"), context)
 
@@ -88,7 +88,7 @@ def check_spec(spec: SourceSpec, where: str) -> None:
 
 
 def known_types() -> dict[str, str]:
-    """Every usable source type with the `module:class` that serves it; built-in ones cannot be replaced."""
+    """Map each usable source type to its `module:class`. Plug-ins cannot replace built-in types."""
     return {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
 
 
@@ -102,12 +102,12 @@ def _find(type_name: str, where: str) -> type[DataSource]:
             f"{where}.type: {type_name!r} is no installed source; {hint}there are {', '.join(sorted(types))}"
         )
     try:
-        found = EntryPoint(type_name, location, ENTRY_POINT_GROUP).load()
+        source_class = EntryPoint(type_name, location, ENTRY_POINT_GROUP).load()
     except Exception as error:
         raise RecipeError(f"{where}.type: the source {type_name!r} cannot be loaded: {error!r}") from error
-    if not (isinstance(getattr(found, "Config", None), type) and callable(getattr(found, "fetch", None))):
+    if not (isinstance(getattr(source_class, "Config", None), type) and callable(getattr(source_class, "fetch", None))):
         raise RecipeError(f"{where}.type: {location} is no data source: it needs `Config` and `fetch()`")
-    return cast("type[DataSource]", found)
+    return cast("type[DataSource]", source_class)
 
 
 def _validated(source_class: type[DataSource], spec: SourceSpec, where: str) -> BaseModel:

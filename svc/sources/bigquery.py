@@ -1,6 +1,6 @@
-"""Rows of a BigQuery query, over the Storage Read API; over REST where that API is not to be had.
+"""Rows of a BigQuery query, read over the Storage Read API, or over REST when that API is unavailable.
 
-The query runs once: the slower path reads the same job's result.
+The query runs once: REST reads the result of the same job.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {bool: "BOOL", int: "INT64", float: "FLOAT64", str: "STRING"}
 
 
 class BigQuerySource:
-    """One query, paid for by `project` and authenticated as Google's own libraries are."""
+    """One query, billed to `project`, with the credentials that Google's own libraries find."""
 
     type_name: ClassVar[str] = "bigquery"
     Config: ClassVar[type[BigQueryOptions]] = BigQueryOptions
@@ -54,7 +54,7 @@ class BigQuerySource:
             return builder.finish()
 
     def probe(self) -> list[str]:
-        """A dry run: the query is checked and its cost told, nothing is read or paid."""
+        """Run the query dry: BigQuery checks it and reports its cost; nothing is read or billed."""
         with self._client() as client:
             job = self._start(client, dry_run=True)
             checks = [f"query: valid, would process {job.total_bytes_processed} bytes"]
@@ -64,9 +64,9 @@ class BigQuerySource:
             return checks
 
     def _columns(self, schema: Any) -> list[str]:
-        there = [field.name for field in schema]
-        wanted = list(dict.fromkeys(self._context.columns or there))
-        require_columns(wanted, there, "the query's result")
+        present = [field.name for field in schema]
+        wanted = list(dict.fromkeys(self._context.columns or present))
+        require_columns(wanted, present, "the query's result")
         return wanted
 
     def _require_rows(self, n_rows: int) -> None:
@@ -75,20 +75,20 @@ class BigQuerySource:
             raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
     def _batches(self, client: Any, job: Any, rows: Any, wanted: list[str]) -> Iterator[pa.RecordBatch | pa.Table]:
-        """Batches with the wanted columns; one without rows first, so that an empty result has columns too."""
+        """Batches with the wanted columns. The first has no rows, so that an empty result has columns too."""
         typer = RowTyper(wanted, self._context.text_columns)
         yield typer.empty()
         stream = self._storage_batches(client, job, wanted)
         if stream is not None:
             yield from stream
             return
-        there = [field.name for field in rows.schema]
-        positions = [there.index(name) for name in wanted]
+        names = [field.name for field in rows.schema]
+        positions = [names.index(name) for name in wanted]
         for page in job.result(page_size=_PAGE_ROWS, retry=self._retry()).pages:
             yield typer.batch([row.values() for row in page], positions)
 
     def _storage_batches(self, client: Any, job: Any, wanted: list[str]) -> Iterator[pa.RecordBatch] | None:
-        """Batches of the fast path, or None where it is not to be had and the settings admit the slow one."""
+        """Batches from the Storage Read API, or None when it is unavailable and the settings allow REST."""
         from google.api_core.exceptions import DeadlineExceeded, PermissionDenied, ServiceUnavailable
         from google.api_core.retry import Retry, if_exception_type
 
@@ -119,7 +119,7 @@ class BigQuerySource:
         return (page.to_arrow().select(wanted) for page in _each_within(timeout, pages, reader.transport.close))
 
     def _retry(self) -> Any:
-        """Google's own retries, for no longer than one step of a fetch may take."""
+        """Google's default retries, limited to the HTTP timeout of the settings."""
         from google.cloud.bigquery import DEFAULT_RETRY
 
         return DEFAULT_RETRY.with_timeout(self._context.settings.http_timeout_s)
@@ -142,7 +142,7 @@ class BigQuerySource:
 
     @contextmanager
     def _client(self) -> Iterator[Any]:
-        """A client, closed at the end; whatever fails on it is a DataSourceError."""
+        """A client, closed at the end. Every failure becomes a DataSourceError."""
         try:
             from google.cloud import bigquery
         except ImportError:
@@ -158,7 +158,10 @@ class BigQuerySource:
 
 
 def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) -> Iterator[Any]:
-    """The pages of a stream that `end` ends, each no longer than `limit_s` on its way; gRPC itself waits for a day."""
+    """Yield the pages of a stream; raise DataSourceError when a page takes longer than `limit_s` (gRPC waits a day).
+
+    `end` closes the stream.
+    """
     with ThreadPoolExecutor(1) as waiting:
         try:
             while (page := waiting.submit(next, pages, None).result(limit_s)) is not None:
@@ -170,7 +173,7 @@ def _each_within(limit_s: float, pages: Iterator[Any], end: Callable[[], None]) 
 
 
 def _credentials() -> Any:
-    """None, for the credentials that Google's libraries find; an emulator that their variable names takes none."""
+    """None, so that Google's libraries find the credentials; anonymous ones when BIGQUERY_EMULATOR_HOST is set."""
     if not os.environ.get("BIGQUERY_EMULATOR_HOST"):
         return None
     from google.auth.credentials import AnonymousCredentials

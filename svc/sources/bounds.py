@@ -1,4 +1,4 @@
-"""How large a table may become that a server reads while it answers."""
+"""Size limits of tables that a server reads while it serves requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from svc.errors import SourceTooLarge
 
 LEAST_ROWS: Final = 1 << 20
 LEAST_BYTES: Final = 64 << 20
-"""What a table may have even if the model has few items."""
+"""Lower limits of the bounds, for models with few items."""
 TIMES_NEEDED: Final = 10
 BYTES_A_CELL: Final = 512
 _MOST_BATCH_ROWS: Final = 64 * 1024
@@ -18,9 +18,9 @@ _LEAST_BATCH_ROWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class TableBounds:
-    """`max_rows` and `max_bytes` hold for what the file or query expands to, repeated rows included.
+    """Limits on the rows and bytes of a table after decompression, repeated rows included.
 
-    A small compressed file may stand for gigabytes, and whoever fills a source need not be who runs the server.
+    A small compressed file may expand to gigabytes, and the owner of the data may not be the operator of the server.
     """
 
     max_rows: int
@@ -48,5 +48,5 @@ class TableBounds:
             )
 
     def batch_rows(self, chunk_bytes: int) -> int:
-        """Rows to decode at a time where no cell is larger than `chunk_bytes`: a repeated cell costs a file nothing."""
+        """Rows to decode at a time when no cell exceeds `chunk_bytes`: a file stores a repeated cell only once."""
         return min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, self.max_bytes // max(1, chunk_bytes)))

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from svc.sources.parts import Hive
 
 _BLOCK_BYTES = 16 << 20
-_LOOKED_AT = 1000
-"""Rows that a probe looks at for ids like 7.0."""
+_PROBED_ROWS = 1000
+"""Rows in which a probe searches for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
 
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """All column names, the wanted ones, and how many lines come before the data."""
+    """All column names, the wanted ones, and the number of lines before the data."""
 
     names: list[str]
     wanted: list[str]
@@ -46,7 +46,7 @@ class _Header:
 
     @property
     def unique_names(self) -> list[str]:
-        """Names for the parser, which wants no two alike; only wanted ones matter, and those are unique."""
+        """Column names without duplicates, as the parser requires; names that are not wanted become placeholders."""
         return [name if name in self.wanted else f"\0{index}" for index, name in enumerate(self.names)]
 
 
@@ -71,65 +71,67 @@ class CsvSource:
     def _read(self) -> TableBuilder:
         builder = TableBuilder(self._context, shown(self._config.location, self._context))
         for part in find_parts(self._config, self._context, _EXTENSIONS):
-            with part.open() as found:
-                header = self._header(found, part.hive)
+            with part.open() as file:
+                header = self._header(file, part.hive)
                 builder.begin(part, self._schema(header))
-                for batch in self._batches(found, header):
+                for batch in self._batches(file, header):
                     builder.add(batch.select(header.wanted))
         return builder
 
     def probe(self) -> list[str]:
-        """Reads the header row only; of a folder that of its first file."""
+        """Read the header row only; for a folder, the header row of its first file."""
         if is_many(self._config, self._context):
-            return probe_many(self._config, self._context, _EXTENSIONS, self._look)
-        with open_file(self._config, self._context, part="beginning") as found:
-            return self._look(found, {})
+            return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
+        with open_file(self._config, self._context, part="beginning") as file:
+            return self._probe_file(file, {})
 
-    def _look(self, found: DataFile, hive: Hive) -> list[str]:
-        header = self._header(found, hive)
+    def _probe_file(self, file: DataFile, hive: Hive) -> list[str]:
+        header = self._header(file, hive)
         named = ", ".join([*header.wanted, *wanted_hive(self._context, hive)])
-        said = [f"{found.where}: readable", f"{found.where}: has the columns {named}"]
-        return said + [
-            f"{found.where}: {float_text(name, value)}" for name, value in self._float_ids(found, header).items()
+        lines = [f"{file.where}: readable", f"{file.where}: has the columns {named}"]
+        return lines + [
+            f"{file.where}: {float_text(name, value)}" for name, value in self._float_ids(file, header).items()
         ]
 
-    def _float_ids(self, found: DataFile, header: _Header) -> dict[str, str]:
+    def _float_ids(self, file: DataFile, header: _Header) -> dict[str, str]:
         """The first id like 7.0 of each id column, in the rows that follow the header."""
-        places = {name: header.names.index(name) for name in header.wanted if name in self._context.text_columns}
+        positions = {name: header.names.index(name) for name in header.wanted if name in self._context.text_columns}
         skip = 0 if self._config.header is None else self._config.header + 1
         shown: dict[str, str] = {}
         with suppress(UnicodeError, csv.Error, EOFError, pa.ArrowInvalid):  # a beginning may end anywhere
-            text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
-            for fields in itertools.islice(csv.reader(text, delimiter=self._config.delimiter), skip, skip + _LOOKED_AT):
-                for name, place in places.items():
-                    if place < len(fields) and is_float_text(fields[place].strip()):
-                        shown.setdefault(name, fields[place].strip())
-        found.file.seek(0)
+            text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
+            for fields in itertools.islice(
+                csv.reader(text, delimiter=self._config.delimiter), skip, skip + _PROBED_ROWS
+            ):
+                for name, position in positions.items():
+                    if position < len(fields) and is_float_text(fields[position].strip()):
+                        shown.setdefault(name, fields[position].strip())
+        file.file.seek(0)
         return shown
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """The first rows of the first file, as `fetch` would give them. Over http(s) only its beginning is read.
+        """The first rows of the first file, as `fetch` would return them. Over http(s) only its beginning is read.
 
-        None where that beginning cannot be parsed by itself, as in a compressed file.
+        None when the beginning cannot be parsed alone, as in a compressed file.
         """
         part = first_part(self._config, self._context, _EXTENSIONS, part="beginning")
-        with suppress(DataSourceError), part.open() as found:
-            header = self._header(found, part.hive)
-            builder = TableBuilder(self._context, found.where)
+        with suppress(DataSourceError), part.open() as file:
+            header = self._header(file, part.hive)
+            builder = TableBuilder(self._context, file.where)
             builder.begin(part, self._schema(header))
-            rows = self._first_rows(found, header, n_rows)
-            places = [header.names.index(name) for name in header.wanted]
-            columns = [pa.array([row[place] for row in rows], pa.string()) for place in places]
-            with _explained(found):
+            rows = self._first_rows(file, header, n_rows)
+            positions = [header.names.index(name) for name in header.wanted]
+            columns = [pa.array([row[position] for row in rows], pa.string()) for position in positions]
+            with _explained(file):
                 builder.add(pa.table(dict(zip(header.wanted, columns, strict=True))).cast(self._schema(header)))
             return builder.finish(self._typed)
         return None
 
-    def _first_rows(self, found: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
-        """Rows of the right length; the last one may be cut where only a part of the file is there."""
+    def _first_rows(self, file: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
+        """Rows that have all fields. The last row is dropped when only a part of the file was read: it may be cut."""
         rows: list[list[str]] = []
-        with _explained(found):
-            text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
+        with _explained(file):
+            text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
             for _ in range(header.skip_rows):
                 text.readline()
             for row in csv.reader(text, delimiter=self._config.delimiter):
@@ -137,40 +139,40 @@ class CsvSource:
                     rows.append(row)
                 if len(rows) >= n_rows:
                     break
-        return rows if found.whole else rows[:-1]
+        return rows if file.whole else rows[:-1]
 
-    def _header(self, found: DataFile, hive: Hive) -> _Header:
-        """Names and place of the columns, from the first rows. Leaves the file at its start."""
+    def _header(self, file: DataFile, hive: Hive) -> _Header:
+        """The header, from the first rows. Leaves the file at its start."""
         row = 0 if self._config.header is None else self._config.header
-        with _explained(found):
-            text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
+        with _explained(file):
+            text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
             reader = csv.reader(text, delimiter=self._config.delimiter)
             rows = [fields for _, fields in zip(range(row + 1), reader, strict=False)]
-        found.file.seek(0)
+        file.file.seek(0)
         if len(rows) <= row:
             raise DataSourceError(
-                f"{found.where} is empty" if not rows else f"{found.where} has no row {row} for a header"
+                f"{file.where} is empty" if not rows else f"{file.where} has no row {row} for a header"
             )
         if self._config.header is None:
-            return self._check([str(index) for index in range(len(rows[0]))], 0, found, hive)
-        return self._check(rows[row], reader.line_num, found, hive)
+            return self._check([str(index) for index in range(len(rows[0]))], 0, file, hive)
+        return self._check(rows[row], reader.line_num, file, hive)
 
-    def _check(self, names: list[str], skip: int, found: DataFile, hive: Hive) -> _Header:
+    def _check(self, names: list[str], skip: int, file: DataFile, hive: Hive) -> _Header:
         wanted = [name for name in dict.fromkeys(self._context.columns or names) if name not in hive]
         hint = header_hint(names, self._config.delimiter)
         if not hint and self._config.header is not None:
             hint = "; for a file without a header row set `header: null`"
         pinned_here = [name for name in self._config.dtype if name not in hive]
-        require_columns([*wanted, *pinned_here], names, found.where, hint)
+        require_columns([*wanted, *pinned_here], names, file.where, hint)
         for name in wanted:
             if names.count(name) > 1:
-                raise DataSourceError(f"{found.where} has two columns called {name}")
+                raise DataSourceError(f"{file.where} has two columns called {name}")
         return _Header(names, wanted, skip)
 
-    def _batches(self, found: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
-        with _explained(found, lambda: self._fault(found, header)):
+    def _batches(self, file: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
+        with _explained(file, lambda: self._fault(file, header)):
             reader = pa_csv.open_csv(
-                self._stream(found),
+                self._stream(file),
                 pa_csv.ReadOptions(
                     block_size=_BLOCK_BYTES,
                     column_names=header.unique_names,
@@ -183,17 +185,17 @@ class CsvSource:
             last = None
             for last in reader:
                 yield last
-        if last is not None and _ends_in_a_long_text(last) and (place := self._fault(found, header)):
-            raise DataSourceError(f"{found.where} cannot be parsed: {place}")
+        if last is not None and _ends_in_a_long_text(last) and (fault := self._fault(file, header)):
+            raise DataSourceError(f"{file.where} cannot be parsed: {fault}")
 
-    def _fault(self, found: DataFile, header: _Header) -> str | None:
-        """Where the file is broken, for people: read once more, row by row."""
-        found.file.seek(0)
-        text = io.TextIOWrapper(io.BufferedReader(self._stream(found)), self._encoding(), newline="")
+    def _fault(self, file: DataFile, header: _Header) -> str | None:
+        """Describe the first malformed line, or None: the file is read again, row by row."""
+        file.file.seek(0)
+        text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
         return find_fault(text, self._config.delimiter, len(header.names))
 
     def _schema(self, header: _Header) -> pa.Schema:
-        """Text, but for the columns whose type the recipe pins."""
+        """Text for every column, except those whose type the recipe sets in `dtype`."""
         dtype = self._config.dtype
         return pa.schema([(name, pinned(dtype.get(name, "str"))) for name in header.wanted])
 
@@ -207,12 +209,12 @@ class CsvSource:
         name = codecs.lookup(self._config.encoding).name
         return "utf-8-sig" if name == "utf-8" else name
 
-    def _stream(self, found: DataFile) -> CappedReader:
-        codec = self._codec(found.where)
+    def _stream(self, file: DataFile) -> CappedReader:
+        codec = self._codec(file.where)
         if codec is None:
-            return CappedReader(found.file, found, self._context)
-        packed = pa.PythonFile(CappedReader(found.file, found, self._context), mode="r")
-        return CappedReader(pa.CompressedInputStream(packed, codec), found, self._context)
+            return CappedReader(file.file, file, self._context)
+        packed = pa.PythonFile(CappedReader(file.file, file, self._context), mode="r")
+        return CappedReader(pa.CompressedInputStream(packed, codec), file, self._context)
 
     def _codec(self, where: str) -> str | None:
         if self._config.compression == "none":
@@ -223,7 +225,7 @@ class CsvSource:
 
 
 def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
-    """Whether the last row may have swallowed others: a quote that nothing closes is no error to the parser."""
+    """Whether the last row may contain later rows: the parser accepts a quote that is never closed."""
     if not batch.num_rows:
         return False
     row = batch.slice(batch.num_rows - 1).to_pylist()[0]
@@ -231,25 +233,25 @@ def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
 
 
 @contextmanager
-def _explained(found: DataFile, find: Callable[[], str | None] = lambda: None) -> Iterator[None]:
-    """Turn what parsers raise into a DataSourceError; `find` looks for the place in the file."""
-    where = found.where
+def _explained(file: DataFile, find: Callable[[], str | None] = lambda: None) -> Iterator[None]:
+    """Turn the exceptions of parsers into a DataSourceError; `find` describes the malformed line."""
+    where = file.where
     try:
         yield
     except UnicodeError:
-        raise DataSourceError(f"{where} is not in the expected encoding; {_encoding_hint(found)}") from None
+        raise DataSourceError(f"{where} is not in the expected encoding; {_encoding_hint(file)}") from None
     except (pa.ArrowInvalid, csv.Error, EOFError) as error:
         text = str(error)
         if "Empty CSV" in text:
             raise DataSourceError(f"{where} is empty") from None
         if "UTF8" in text:
-            raise DataSourceError(f"{where} is not UTF-8; {_encoding_hint(found)}") from None
-        place = None
+            raise DataSourceError(f"{where} is not UTF-8; {_encoding_hint(file)}") from None
+        fault = None
         with suppress(UnicodeError, EOFError, pa.ArrowException, csv.Error):
-            place = find()
-        raise DataSourceError(f"{where} cannot be parsed: {place or text[:300]}") from error
+            fault = find()
+        raise DataSourceError(f"{where} cannot be parsed: {fault or text[:300]}") from error
 
 
-def _encoding_hint(found: DataFile) -> str:
-    found.file.seek(0)
-    return encoding_hint(found.file.read(64))
+def _encoding_hint(file: DataFile) -> str:
+    file.file.seek(0)
+    return encoding_hint(file.file.read(64))

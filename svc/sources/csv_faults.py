@@ -1,4 +1,4 @@
-"""What is wrong with a csv file that Arrow or the recipe's columns do not accept, and where."""
+"""Explains why a csv file cannot be parsed or lacks columns, with the line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN_CHARACTERS = 60
 
 
 def header_hint(names: Sequence[str], delimiter: str) -> str:
-    """What to write into the recipe when the header looks as if another delimiter or encoding were in use."""
+    """Suggest the `delimiter` or `encoding` that the header points to; empty when it points to none."""
     if any("\0" in name for name in names):
         return "; every other byte is zero: the file is UTF-16, set `encoding: utf-16-le` or `utf-16-be`"
     if len(names) > 1:
@@ -25,13 +25,13 @@ def header_hint(names: Sequence[str], delimiter: str) -> str:
 
 
 def encoding_hint(start: bytes) -> str:
-    """The encoding that a file's first bytes show."""
-    found = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
-    return f"it is {found.upper()}: set `encoding: {found}`" if found else "give `encoding`, such as latin-1"
+    """Suggest the encoding that the byte order mark in `start` names."""
+    encoding = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
+    return f"it is {encoding.upper()}: set `encoding: {encoding}`" if encoding else "give `encoding`, such as latin-1"
 
 
 def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
-    """The first line that has too few or too many fields, or a quote that nothing closes; None when all is well."""
+    """Describe the first line with too few or too many fields or an unclosed quote; None when there is none."""
     rows = csv.reader(text, delimiter=delimiter, strict=True)
     line = 1
     try:

@@ -1,7 +1,7 @@
-"""Types of csv columns: those that a recipe pins, and those that the content of a whole column shows.
+"""Types of csv columns: set by the recipe's `dtype`, otherwise inferred from the whole column.
 
-Content decides over all rows, never over the first ones: whole numbers, else numbers, else true/false, else text.
-Blanks, and in columns of numbers the usual words for nothing (NA, NaN, null), are missing values.
+Inference reads all rows and takes the first type that fits: integers, floats, booleans, text.
+Blanks are missing values, and so are NA, NaN, null and their like in columns of numbers.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _PINNED = {
 }
 _BLANK = arrow.texts([""])
 WORDS_FOR_NOTHING = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""What a missing value is called in columns of numbers."""
+"""Texts that mean a missing value in columns of numbers."""
 _NOTHING = arrow.texts(WORDS_FOR_NOTHING)
 _TRUTH = arrow.texts(["true", "false"])
 _MISSING = pa.nulls(1, pa.string())[0]
 
 
 def pinned(dtype: str) -> pa.DataType:
-    """The Arrow type for a name that `dtype` of a recipe may hold."""
+    """The Arrow type for a type name in a recipe's `dtype`."""
     return _PINNED[dtype]
 
 
 def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column of text as what its values are."""
+    """Convert a text column to the first type that all its values fit: integer, float, boolean, text."""
     stripped = pc.if_else(pc.is_in(column, value_set=_NOTHING), _MISSING, column)
     if stripped.null_count < len(stripped):
         for kind in (pa.int64(), pa.float64()):
@@ -50,5 +50,5 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Text with blanks as missing values."""
+    """The text column with null in place of blanks."""
     return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)

@@ -1,4 +1,4 @@
-"""The sha256 of the files that a training reads, for trainings that sign what they read."""
+"""Records the sha256 of the files that a training reads, for artifacts with signed provenance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening the file that a csv or parquet source names, wherever it is, and trusting it no further than asked."""
+"""Opens the file of a csv or parquet source, local or remote, with size caps and an optional sha256 check."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 class DataFile:
     """An open file that can seek. `where` names it in messages; `max_expanded` bounds what it may decompress to.
 
-    `whole` is False for a part of a file. An end has its bytes from `begin` on, or, with None, could not be had.
+    `whole` is False for a part of a file. The end of a file has its bytes from `begin` on; None means that the server
+    could not send the end alone.
     """
 
     file: BinaryIO
@@ -49,20 +50,20 @@ class DataFile:
 def open_file(options: FileOptions, context: SourceContext, *, part: Part = "all") -> Iterator[DataFile]:
     """Open the file of `options`, verified against its sha256 if one is given.
 
-    For a look at its `beginning` or `end`, no more of an http(s) file is fetched and nothing is verified. Raises
+    With `part` `beginning` or `end`, only that part of an http(s) file is fetched and nothing is verified. Raises
     DataSourceError.
     """
-    with open_location(options.location, context, sha256=options.sha256, part=part) as found:
-        yield found
+    with open_location(options.location, context, sha256=options.sha256, part=part) as file:
+        yield file
 
 
 @contextmanager
 def open_location(
     location: Location, context: SourceContext, *, sha256: str | None = None, part: Part = "all"
 ) -> Iterator[DataFile]:
-    """As `open_file`, for an address that has been checked."""
-    with explained(shown(location, context)), _opened(location, sha256, context, part) as found:
-        yield found
+    """As `open_file`, for a location."""
+    with explained(shown(location, context)), _opened(location, sha256, context, part) as file:
+        yield file
 
 
 @contextmanager
@@ -104,8 +105,8 @@ def _opened(location: Location, sha256: str | None, context: SourceContext, part
         with _spool(shown(location, context)) as file:
             yield _fetched(location, sha256, context, file) if part == "all" else _part(location, context, file, part)
     elif location.is_remote:
-        with _object(location, sha256, context, part) as found:
-            yield found
+        with _object(location, sha256, context, part) as remote:
+            yield remote
     else:
         path = location.resolved(context.base_dir)
         if not stat.S_ISREG(path.stat().st_mode):
@@ -154,7 +155,7 @@ def _object(location: Location, sha256: str | None, context: SourceContext, part
 
 @contextmanager
 def _spool(where: str) -> Iterator[BinaryIO]:
-    """A nameless file for a copy of `where`, which ends with the block. Raises DataSourceError without room for it."""
+    """A temporary file for a copy of `where`, deleted after the block. Raises DataSourceError when the disk is full."""
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
@@ -178,19 +179,22 @@ def _digest(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _check(found: str, expected: str | None, where: str) -> None:
-    """Tell the digest to who wants it. Raises DataSourceError when another is expected."""
-    digests.tell(where, found)
-    if expected is not None and found != expected:
-        raise DataSourceError(f"{where} is not the expected file: its sha256 is {found}, the recipe says {expected}")
+def _check(digest: str, expected: str | None, where: str) -> None:
+    """Record the digest. Raises DataSourceError when it differs from the expected one."""
+    digests.tell(where, digest)
+    if expected is not None and digest != expected:
+        raise DataSourceError(f"{where} is not the expected file: its sha256 is {digest}, the recipe says {expected}")
 
 
 class CappedReader(io.RawIOBase):
-    """Reads a stream, whose owner closes it, up to the cap of `found`; then raises SourceTooLarge with its event."""
+    """Reads `stream` up to the cap of `file`; beyond it, logs the event and raises SourceTooLarge.
 
-    def __init__(self, stream: Any, found: DataFile, context: SourceContext) -> None:
+    It does not close the stream.
+    """
+
+    def __init__(self, stream: Any, file: DataFile, context: SourceContext) -> None:
         self._stream = stream
-        self._found = found
+        self._file = file
         self._context = context
         self._read = 0
 
@@ -200,14 +204,14 @@ class CappedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         count = int(self._stream.readinto(buffer) or 0)
         self._read += count
-        cap = self._found.max_expanded
+        cap = self._file.max_expanded
         if cap is not None and self._read > cap:
-            refuse_expansion(self._found.where, self._read, cap, self._context)
+            refuse_expansion(self._file.where, self._read, cap, self._context)
         return count
 
 
 def refuse_expansion(where: str, n_bytes: int, cap: int, context: SourceContext) -> None:
-    """Report and raise that a file expands to more than its cap."""
+    """Log the event and raise SourceTooLarge: a file expands to more than its cap."""
     http.too_large(where, n_bytes, cap, context.purpose)
     raise SourceTooLarge(
         f"{where} expands to more than {cap} bytes, {EXPANSION} times SVC_MAX_DOWNLOAD_BYTES",

@@ -1,4 +1,4 @@
-"""A file over http(s), fetched whole under the caps, with its events."""
+"""Downloads files over http(s) within the size caps, and logs redirects and exceeded caps."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarg
 from svc.net import HttpRules, Response, exchange
 from svc.sources.base import Purpose, SourceContext
 
-_PLACE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0-9]{1,18}")
+_CONTENT_RANGE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0-9]{1,18}")
 
 
 def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | None = None) -> str:
     """Write the body of `url` to `out` and return its sha256 (hex).
 
-    With `at_most`, reading stops quietly after that many bytes: for a look at a file's beginning. Raises
-    SourceTooLarge above SVC_MAX_DOWNLOAD_BYTES, DataSourceError otherwise.
+    With `at_most`, reading stops without an error after that many bytes. Raises SourceTooLarge above
+    SVC_MAX_DOWNLOAD_BYTES, DataSourceError for every other failure.
     """
     digest = hashlib.sha256()
     read = 0
@@ -37,14 +37,14 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
 
 
 def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
-    """Write the last `n_bytes` of the body where they belong in `out`, and return where they begin.
+    """Write the last `n_bytes` of the body at their own offset in `out`, and return that offset.
 
-    None from a server that does not send parts, unless the whole is smaller than that. Raises as `download` does.
+    None when the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
     """
     with _answer(url, context, {"Range": f"bytes=-{n_bytes}"}) as response:
         response.require(200, 206)
-        place = _PLACE.fullmatch(response.headers.get("content-range", ""))
-        begin = int(place["begin"]) if response.status == 206 and place else 0
+        content_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+        begin = int(content_range["begin"]) if response.status == 206 and content_range else 0
         if response.length is None or response.length > n_bytes:
             return None
         out.seek(begin)
@@ -55,7 +55,7 @@ def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) 
 
 @contextmanager
 def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[Response]:
-    """The final answer to a GET, its redirects logged; whatever fails on it is a DataSourceError."""
+    """The final response to a GET. Logs redirects; every failure becomes a DataSourceError."""
     redirect = events.METADATA_SOURCE_REDIRECT if context.purpose == "metadata" else events.CSV_SOURCE_REDIRECT
 
     def on_redirect(from_: str, to: str, status: int) -> None:
@@ -75,7 +75,7 @@ def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None 
 
 
 def too_large(path: str, bytes_read: int, cap: int, purpose: Purpose) -> None:
-    """Report that reading `path` was stopped at a cap."""
+    """Log that reading `path` stopped at a cap."""
     event = events.METADATA_SOURCE_SIZE_EXCEEDED if purpose == "metadata" else events.CSV_SOURCE_SIZE_EXCEEDED
     logs.emit(event, path=path, bytes_read=bytes_read, cap=cap)
 

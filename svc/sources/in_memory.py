@@ -1,4 +1,4 @@
-"""Tables that a Python program holds, as a source: `svc.train(data)` trains on one without writing it anywhere."""
+"""A source for tables in memory: `svc.train(data)` trains on a table without writing it to a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def offered(table: pa.Table, hashed: Sequence[str]) -> Iterator[str]:
 
 
 class InMemorySource:
-    """A table that the calling program offers."""
+    """A table that the calling program passed to `svc.train`."""
 
     type_name: ClassVar[str] = "dataframe"
     Config: ClassVar[type[InMemoryOptions]] = InMemoryOptions
@@ -52,7 +52,7 @@ class InMemorySource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """The wanted columns. Raises DataSourceError where there is no such table, or it lacks one of them."""
+        """The wanted columns. Raises DataSourceError when no table has the digest or the table lacks a column."""
         table = self._table()
         digests.tell(WHERE, self._config.sha256)
         return self._built(table)
@@ -80,7 +80,7 @@ class InMemorySource:
 
 
 def _digest(table: pa.Table) -> str:
-    """The sha256 of the table as one Arrow stream of its own order of columns."""
+    """The sha256 of the table, written as one Arrow stream in its order of columns."""
     sink = _Hash()
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), table.schema.remove_metadata()) as writer:
         writer.write_table(table.replace_schema_metadata().combine_chunks())
@@ -88,7 +88,7 @@ def _digest(table: pa.Table) -> str:
 
 
 class _Hash:
-    """A file that remembers the digest of what is written to it."""
+    """A file object that computes the sha256 of what is written to it."""
 
     closed = False
 

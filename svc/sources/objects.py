@@ -1,4 +1,4 @@
-"""Files in object stores, read in pieces as they are asked for."""
+"""Files in object stores, read in pieces on demand."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _PIECE_BYTES: Final = 8 * MIB
 
 @contextmanager
 def open_object(location: Location, settings: Settings) -> Iterator[tuple[BinaryIO, int]]:
-    """The object as a file that can seek, and its size in bytes. Whatever the client raises is a DataSourceError.
+    """Open the object as a seekable file; yields it with its size in bytes. Every failure is a DataSourceError.
 
-    So is an object that is replaced before the block ends: pieces of two versions are never taken for one file.
+    An object that is replaced before the block ends is a failure too, so that pieces of two versions never mix.
     """
     store = ObjectStore(location.uri, settings.http_timeout_s)
     with _explained(location.uri):
@@ -34,7 +34,7 @@ def open_object(location: Location, settings: Settings) -> Iterator[tuple[Binary
 
 
 def kind(location: Location, settings: Settings) -> str | None:
-    """`file`, `directory` for the beginning of others' addresses, or None for neither. Raises DataSourceError."""
+    """`file` for an object, `directory` for a prefix of objects, otherwise None. Raises DataSourceError."""
     with _explained(location.uri):
         return ObjectStore(location.uri, settings.http_timeout_s).kind(location.uri)
 
@@ -46,7 +46,7 @@ def list_files(uri: str, settings: Settings) -> list[tuple[str, int]]:
 
 
 def read_whole(location: Location, size: int, settings: Settings) -> bytes:
-    """An object of `size` bytes in one request, and so of one version. Raises DataSourceError."""
+    """Read an object of `size` bytes in one request, so that all bytes are of one version. Raises DataSourceError."""
     with _explained(location.uri):
         content = ObjectStore(location.uri, settings.http_timeout_s).read(location.uri, 0, size + 1)
     if len(content) != size:
@@ -59,7 +59,7 @@ def _info(store: ObjectStore, uri: str) -> Mapping[str, Any]:
         return store.info(uri)
     except Exception as error:
         if status_of(error) in (400, 401, 403):
-            store.read(uri, 0, 1)  # only this answer has a body, which says why
+            store.read(uri, 0, 1)  # unlike `info`, a refused read has a body that gives the reason
         raise
 
 

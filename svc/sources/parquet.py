@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 512 * 1024
 _SAMPLE_BUFFER_BYTES = 256 * 1024
-"""Read at a time for a sample, which without this would read each column of a row group whole."""
+"""Buffer of a sample: without one, Arrow reads each column chunk of a row group whole."""
 _EXTENSIONS = (".parquet",)
 Table = TypeVar("Table")
 
@@ -56,67 +56,67 @@ class ParquetSource:
             return finish(builder)
 
     def probe(self) -> list[str]:
-        """Reads the footer only, of a folder that of its first file.
+        """Read the footer only; for a folder, the footer of its first file.
 
-        Where it cannot be had alone over http(s), only the address is tried.
+        When an http(s) server cannot send the footer alone, the probe only checks that the server answers.
         """
         if is_many(self._config, self._context):
-            return probe_many(self._config, self._context, _EXTENSIONS, self._look)
-        with open_file(self._config, self._context, part="end") as found:
-            return self._look(found, {})
+            return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
+        with open_file(self._config, self._context, part="end") as data_file:
+            return self._probe_file(data_file, {})
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """The first rows of the first file, as `fetch` would give them. Row groups behind them are not read.
+        """The first rows of the first file, as `fetch` would return them. Later row groups are not read.
 
         None over http(s), where the file would have to be fetched whole.
         """
         if self._config.location.is_http:
             return None
         part = first_part(self._config, self._context, _EXTENSIONS, part="end")
-        with part.open() as found, _explained(found.where):
-            builder = TableBuilder(self._context, found.where)
-            file, columns = self._begin(part, found, builder, buffer_bytes=_SAMPLE_BUFFER_BYTES)
+        with part.open() as data_file, _explained(data_file.where):
+            builder = TableBuilder(self._context, data_file.where)
+            file, columns = self._begin(part, data_file, builder, buffer_bytes=_SAMPLE_BUFFER_BYTES)
             for batch in _first(file.iter_batches(batch_size=n_rows, columns=columns), n_rows):
                 builder.add(batch.select(columns))
             return builder.finish()
 
-    def _look(self, found: DataFile, hive: Hive) -> list[str]:
-        if not _has_footer(found):
-            return [f"{found.where}: answers; columns and sha256 are checked when it is read"]
-        with _explained(found.where):
-            file = pq.ParquetFile(found.file)
-        columns = [*self._columns(file, found, hive), *wanted_hive(self._context, hive)]
+    def _probe_file(self, data_file: DataFile, hive: Hive) -> list[str]:
+        if not _has_footer(data_file):
+            return [f"{data_file.where}: answers; columns and sha256 are checked when it is read"]
+        with _explained(data_file.where):
+            file = pq.ParquetFile(data_file.file)
+        columns = [*self._columns(file, data_file, hive), *wanted_hive(self._context, hive)]
         return [
-            f"{found.where}: readable, {file.metadata.num_rows} rows",
-            f"{found.where}: has the columns {', '.join(columns)}",
+            f"{data_file.where}: readable, {file.metadata.num_rows} rows",
+            f"{data_file.where}: has the columns {', '.join(columns)}",
         ]
 
-    def _columns(self, file: pq.ParquetFile, found: DataFile, hive: Hive) -> list[str]:
-        there = list(file.schema_arrow.names)
-        wanted = [name for name in dict.fromkeys(self._context.columns or there) if name not in hive]
-        require_columns(wanted, there, found.where)
+    def _columns(self, file: pq.ParquetFile, data_file: DataFile, hive: Hive) -> list[str]:
+        present = list(file.schema_arrow.names)
+        wanted = [name for name in dict.fromkeys(self._context.columns or present) if name not in hive]
+        require_columns(wanted, present, data_file.where)
         return wanted
 
     def _read(self, where: str) -> TableBuilder:
         builder = TableBuilder(self._context, where)
         for part in find_parts(self._config, self._context, _EXTENSIONS):
-            with part.open() as found, _explained(found.where):
-                self._add(part, found, builder)
+            with part.open() as data_file, _explained(data_file.where):
+                self._add(part, data_file, builder)
         return builder
 
     def _begin(
-        self, part: Part, found: DataFile, builder: TableBuilder, *, buffer_bytes: int = 0
+        self, part: Part, data_file: DataFile, builder: TableBuilder, *, buffer_bytes: int = 0
     ) -> tuple[pq.ParquetFile, list[str]]:
-        """The file, ready to be read, and its columns that are to be read. A buffer of 0 bytes means none."""
-        file = pq.ParquetFile(found.file, pre_buffer=False)
-        columns = self._columns(file, found, part.hive)
+        """Open the file and return it with the columns to read. `buffer_bytes` 0 means no buffer."""
+        file = pq.ParquetFile(data_file.file, pre_buffer=False)
+        columns = self._columns(file, data_file, part.hive)
         texts = [name for name in columns if name in self._context.text_columns]
         kinds = [file.schema_arrow.field(name).type for name in texts]
         coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind)]
         if self._context.bounds is not None:
-            coded = []  # each batch would bring the whole dictionary along, and count it
+            coded = []  # each batch would hold, and count, the whole dictionary
         file = pq.ParquetFile(
-            found.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
+            data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )
         builder.begin(part, pa.schema([file.schema_arrow.field(name) for name in columns]))
         return file, columns
@@ -125,13 +125,13 @@ class ParquetSource:
         bounds = self._context.bounds
         return _BATCH_ROWS if bounds is None else bounds.batch_rows(_largest_chunk(file))
 
-    def _add(self, part: Part, found: DataFile, builder: TableBuilder) -> None:
-        file, columns = self._begin(part, found, builder)
+    def _add(self, part: Part, data_file: DataFile, builder: TableBuilder) -> None:
+        file, columns = self._begin(part, data_file, builder)
         expanded = 0
         for batch in file.iter_batches(batch_size=self._batch_rows(file), columns=columns):
             expanded += batch.nbytes
-            if found.max_expanded is not None and expanded > found.max_expanded:
-                refuse_expansion(found.where, expanded, found.max_expanded, self._context)
+            if data_file.max_expanded is not None and expanded > data_file.max_expanded:
+                refuse_expansion(data_file.where, expanded, data_file.max_expanded, self._context)
             builder.add(batch.select(columns))
 
 
@@ -143,7 +143,7 @@ def _largest_chunk(file: pq.ParquetFile) -> int:
 
 
 def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:
-    """The first rows of `batches`; none is asked for beyond them."""
+    """The first `n_rows` rows of `batches`; later batches are not read."""
     for batch in batches:
         yield batch.slice(0, n_rows)
         n_rows -= batch.num_rows
@@ -163,11 +163,11 @@ def _explained(where: str) -> Iterator[None]:
         raise DataSourceError(f"{where} is no readable Parquet file: {str(error)[:300]}") from error
 
 
-def _has_footer(found: DataFile) -> bool:
-    """Whether the footer, whose length stands before the file's last four bytes, lies in the part that is there."""
-    if found.begin in (0, None):
-        return found.begin == 0
-    found.file.seek(-8, io.SEEK_END)
-    length = int.from_bytes(found.file.read(4), "little")
-    found.file.seek(0)
-    return found.size - 8 - length >= (found.begin or 0)
+def _has_footer(data_file: DataFile) -> bool:
+    """Whether the part that was read contains the footer. Four bytes of its length precede the last four bytes."""
+    if data_file.begin in (0, None):
+        return data_file.begin == 0
+    data_file.file.seek(-8, io.SEEK_END)
+    length = int.from_bytes(data_file.file.read(4), "little")
+    data_file.file.seek(0)
+    return data_file.size - 8 - length >= (data_file.begin or 0)

@@ -1,9 +1,8 @@
-"""Which files a csv or parquet source consists of: one, or those of a folder or a pattern, in sorted order.
+"""Lists the files of a csv or parquet source: one file, or all of a folder or a pattern in sorted order.
 
-A folder is read with all folders below it: files with the extension of the source's type. A pattern names files or
-folders with `*`, `?` and `[...]` inside one segment, and `**` for any number of segments. Files and folders whose
-names begin with `_` or `.` are left out, as Spark and Hive leave their own markers there. A segment `name=value` is a
-Hive partition: a column of text beside those of the file.
+A folder is read recursively: all files with the extension of the source's type. In a pattern, `*`, `?` and `[...]`
+match inside one path segment, and `**` matches any number of segments. Names that begin with `_` or `.` are skipped:
+Spark and Hive use them for markers. A segment `name=value` is a Hive partition and adds a text column.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 READ_AHEAD = 8
-"""Small objects that are fetched while earlier ones are parsed: each costs several round trips otherwise."""
+"""Small objects to prefetch while earlier ones are parsed: an object read in pieces costs several round trips."""
 SMALL_OBJECT_BYTES = 8 << 20
 _MAGIC = re.compile(r"[*?\[]")
 _REMOTE_MAGIC = re.compile(r"[*\[]")  # s3://bucket/key?versionId=... names one object
@@ -51,8 +50,8 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """A file of a listing: its address, its path as the recipe spells it, and for objects the size."""
+class _ListedFile:
+    """A listed file: its location, its path as the recipe spells it, and the size in bytes of an object."""
 
     location: Location
     name: str
@@ -61,13 +60,13 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """What to look for below `base`: `segments` are matched one a folder level; empty means the whole folder."""
+    """A pattern below `base`: one segment per folder level. No segments mean the whole folder."""
 
     base: str
     segments: tuple[str, ...]
 
     def matches(self, names: Sequence[str], extensions: tuple[str, ...]) -> bool:
-        """Whether the file at `names` below the base is read: named itself, or in a folder that is."""
+        """Whether the file at the path `names` below the base matches, itself or through one of its folders."""
         if any(_is_hidden(name, self.segments) for name in names):
             return False
         return _fits(self.segments, names) or (
@@ -76,7 +75,7 @@ class _Pattern:
         )
 
     def may_hold(self, names: Sequence[str]) -> bool:
-        """Whether files below the folder at `names` may match, so that other folders are not even listed."""
+        """Whether files below the folder `names` may match. Folders that may not are never listed."""
         if _is_hidden(names[-1], self.segments):
             return False
         if len(names) > len(self.segments) or "**" in self.segments[: len(names)]:
@@ -85,7 +84,7 @@ class _Pattern:
 
 
 def _is_hidden(name: str, segments: Sequence[str]) -> bool:
-    """Names of markers and temporary files, unless the pattern spells the beginning of the name."""
+    """Whether `name` begins with `_` or `.`, unless a segment of the pattern begins with the same character."""
     return name.startswith(("_", ".")) and not any(segment[:1] == name[0] for segment in segments)
 
 
@@ -98,17 +97,17 @@ def _fits(segments: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def is_many(options: FileOptions, context: SourceContext) -> bool:
-    """Whether the path names a folder or a pattern. A file whose name looks like a pattern is that file."""
+    """Whether the path is a folder or a pattern. An existing file whose name looks like a pattern is one file."""
     return _explained_pattern(options.location, context) is not None
 
 
 def find_parts(
     options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, ahead: bool = True
 ) -> Iterator[Part]:
-    """The files of the source in sorted order; one for a path that is a file.
+    """Yield the files of the source in sorted order.
 
-    `extensions` are those of files in folders, in lower case. With `ahead`, small objects are fetched before they are
-    asked for. Raises DataSourceError where there is no file at all, RecipeError for a sha256 beside many files.
+    `extensions` (lower case) select files in folders. With `ahead`, small objects are prefetched. Raises
+    DataSourceError when no file matches, RecipeError when a sha256 is given for a folder or a pattern.
     """
     location = options.location
     pattern = _explained_pattern(location, context)
@@ -120,18 +119,18 @@ def find_parts(
         raise RecipeError(f"{where}: sha256 is for one file, and this is a folder or a pattern; leave sha256 out")
     with files.explained(where):
         listed = _listed(location, pattern, context)
-        found = [one for one in listed if pattern.matches(_below(one.name, pattern.base), extensions)]
-    if not found:
+        matching = [entry for entry in listed if pattern.matches(_below(entry.name, pattern.base), extensions)]
+    if not matching:
         kinds = " or ".join(extensions)
         raise DataSourceError(
             f"{where} holds no file to read: files of a folder end with {kinds}, and names that begin with _ or . are "
             "left out"
         )
-    yield from _opened_ahead(sorted(found, key=lambda one: one.name), context, ahead=ahead)
+    yield from _opened_ahead(sorted(matching, key=lambda entry: entry.name), context, ahead=ahead)
 
 
 def first_part(options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, part: files.Part) -> Part:
-    """The first file of the source. Where the path is one file over http(s), only its `part` is fetched."""
+    """The first file of the source. Of a single file over http(s), only `part` is fetched."""
     if is_many(options, context):
         return next(find_parts(options, context, extensions, ahead=False))
     where = files.shown(options.location, context)
@@ -142,13 +141,13 @@ def probe_many(
     options: FileOptions,
     context: SourceContext,
     extensions: tuple[str, ...],
-    look: Callable[[DataFile, Hive], list[str]],
+    probe_file: Callable[[DataFile, Hive], list[str]],
 ) -> list[str]:
-    """How many files there are, and what `look` says of the first. Raises DataSourceError."""
+    """The number of files, then the lines that `probe_file` returns for the first. Raises DataSourceError."""
     parts = list(find_parts(options, context, extensions, ahead=False))
-    with parts[0].open() as found:
-        told = look(found, parts[0].hive)
-    return [f"{files.shown(options.location, context)}: {len(parts)} files", *told]
+    with parts[0].open() as file:
+        lines = probe_file(file, parts[0].hive)
+    return [f"{files.shown(options.location, context)}: {len(parts)} files", *lines]
 
 
 def _explained_pattern(location: Location, context: SourceContext) -> _Pattern | None:
@@ -171,7 +170,7 @@ def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
 
 
 def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | None:
-    """The store is asked what lies there only where the address does not look like that of a file."""
+    """As `_pattern`, for object stores. The store is asked only when the address does not look like a file."""
     uri = location.uri
     if _REMOTE_MAGIC.search(uri):
         if objects.kind(location, context.settings) == "file":
@@ -188,9 +187,9 @@ def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | No
 
 
 def _cut(text: str, least: int) -> _Pattern | None:
-    """The folder before the first wildcard, and the segments from there; None for one before segment `least`."""
+    """Split at the segment with the first wildcard; None when that segment comes before segment `least`."""
     segments = text.rstrip("/").split("/")
-    first = next(place for place, segment in enumerate(segments) if _MAGIC.search(segment))
+    first = next(index for index, segment in enumerate(segments) if _MAGIC.search(segment))
     if first < least:
         return None
     root = "/" if text.startswith("/") else ""
@@ -201,23 +200,23 @@ def _below(name: str, base: str) -> list[str]:
     return name[len(base) :].strip("/").split("/")
 
 
-def _listed(location: Location, pattern: _Pattern, context: SourceContext) -> Iterator[_Found]:
+def _listed(location: Location, pattern: _Pattern, context: SourceContext) -> Iterator[_ListedFile]:
     if location.is_remote:
         for uri, size in objects.list_files(pattern.base, context.settings):
-            yield _Found(Location(location.scheme, uri, None), uri, size)
+            yield _ListedFile(Location(location.scheme, uri, None), uri, size)
         return
     base = context.base_dir / pattern.base
     for path, names in _walk(base, [], pattern, (os.path.realpath(base),)):
-        yield _Found(Location(LOCAL, str(path), path), "/".join([pattern.base.rstrip("/"), *names]))
+        yield _ListedFile(Location(LOCAL, str(path), path), "/".join([pattern.base.rstrip("/"), *names]))
 
 
 def _walk(
     folder: Path, names: list[str], pattern: _Pattern, above: tuple[str, ...]
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Files below `folder` and their names below the base. Raises DataSourceError for a link that leads back up."""
+    """Yield each file below `folder` with its path below the base. Raises DataSourceError for a cyclic link."""
     with os.scandir(folder) as entries:
-        found = sorted(entries, key=lambda entry: entry.name)
-    for entry in found:
+        children = sorted(entries, key=lambda entry: entry.name)
+    for entry in children:
         path, below = folder / entry.name, [*names, entry.name]
         if entry.is_dir():
             if not pattern.may_hold(below):
@@ -231,22 +230,22 @@ def _walk(
 
 
 def _hive(name: str) -> dict[str, str | None]:
-    """The partition columns in the folders of a path."""
+    """The Hive partition columns in the folders of a path."""
     pairs = (segment.partition("=") for segment in name.split("/")[:-1])
     return {
         unquote(key): None if value == HIVE_NULL else unquote(value) for key, equals, value in pairs if equals and key
     }
 
 
-def _opened_ahead(found: Sequence[_Found], context: SourceContext, *, ahead: bool) -> Iterator[Part]:
-    """Each file as a part. At most READ_AHEAD small objects are in memory beside the one that is parsed."""
+def _opened_ahead(entries: Sequence[_ListedFile], context: SourceContext, *, ahead: bool) -> Iterator[Part]:
+    """Yield each file as a part. At most READ_AHEAD prefetched objects are in memory beside the parsed one."""
     pool = ThreadPoolExecutor(READ_AHEAD, "svc-read-ahead")
-    waiting: deque[tuple[_Found, Future[bytes] | None]] = deque()
-    rest = iter(found)
+    waiting: deque[tuple[_ListedFile, Future[bytes] | None]] = deque()
+    rest = iter(entries)
     try:
         while True:
-            while len(waiting) < (READ_AHEAD if ahead else 1) and (one := next(rest, None)) is not None:
-                waiting.append((one, _fetch(pool, one, context) if ahead else None))
+            while len(waiting) < (READ_AHEAD if ahead else 1) and (entry := next(rest, None)) is not None:
+                waiting.append((entry, _fetch(pool, entry, context) if ahead else None))
             if not waiting:
                 return
             yield _part(*waiting.popleft(), context)
@@ -254,16 +253,16 @@ def _opened_ahead(found: Sequence[_Found], context: SourceContext, *, ahead: boo
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _fetch(pool: ThreadPoolExecutor, one: _Found, context: SourceContext) -> Future[bytes] | None:
-    """The bytes of a small object, on their way; None for what is read in pieces."""
-    if one.size is None or one.size > SMALL_OBJECT_BYTES:
+def _fetch(pool: ThreadPoolExecutor, entry: _ListedFile, context: SourceContext) -> Future[bytes] | None:
+    """Start to fetch a small object; None for a larger object or a local file, which is read in pieces."""
+    if entry.size is None or entry.size > SMALL_OBJECT_BYTES:
         return None
-    return pool.submit(objects.read_whole, one.location, one.size, context.settings)
+    return pool.submit(objects.read_whole, entry.location, entry.size, context.settings)
 
 
-def _part(one: _Found, fetched: Future[bytes] | None, context: SourceContext) -> Part:
-    where = files.shown(one.location, context)
-    hive = _hive(one.name)
+def _part(entry: _ListedFile, fetched: Future[bytes] | None, context: SourceContext) -> Part:
+    where = files.shown(entry.location, context)
+    hive = _hive(entry.name)
     if fetched is None:
-        return Part(where, lambda: files.open_location(one.location, context), hive)
+        return Part(where, lambda: files.open_location(entry.location, context), hive)
     return Part(where, lambda: files.in_memory(fetched.result, where), hive)

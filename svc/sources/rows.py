@@ -1,4 +1,4 @@
-"""Rows of a database driver as Arrow batches, typed by their values."""
+"""Converts rows of a database driver into Arrow batches, with types inferred from the values."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from svc.errors import DataSourceError
 
 
 class RowTyper:
-    """Types each column of a batch by its values; the table brings the batches together.
+    """Infers the column types of each batch; TableBuilder unifies the types of all batches.
 
-    Text columns hold ids: whole numbers, text, decimals, dates and UUIDs say themselves; floats are kept as floats, for
-    the table to refuse.
+    Text columns hold ids: integers, text, decimals, dates and UUIDs become text; floats stay floats, and TableBuilder
+    refuses them.
     """
 
     def __init__(self, columns: Sequence[str], text_columns: frozenset[str]) -> None:
@@ -25,11 +25,11 @@ class RowTyper:
         self._text_columns = text_columns
 
     def empty(self) -> pa.Table:
-        """No rows, so that a result without any still has its columns."""
+        """A table without rows, so that an empty result still has its columns."""
         return pa.table({name: pa.nulls(0) for name in self._columns})
 
     def batch(self, rows: Sequence[Sequence[Any]], positions: Sequence[int]) -> pa.Table:
-        """`rows` as a table; `positions[k]` is where column k stands in a row."""
+        """Convert `rows` to a table; `positions[k]` is the index of column k in each row."""
         columns = {}
         for name, position in zip(self._columns, positions, strict=True):
             values = [row[position] for row in rows]

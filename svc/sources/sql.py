@@ -1,8 +1,7 @@
-"""Rows of a SQL query, from PostgreSQL, MySQL/MariaDB or SQLite, in chunks and bounded memory.
+"""Rows of a SQL query on PostgreSQL, MySQL/MariaDB or SQLite, read in chunks within bounded memory.
 
-The session cannot write: the server itself refuses it, as far as the rights of the account let it
-(docs/howto/sources.md). The address stands in a variable and nowhere else;
-messages of drivers are shown without it.
+The session is read-only and the server enforces it, as far as the rights of the account allow
+(docs/howto/sources.md). Only an environment variable holds the database URL; messages of drivers are redacted.
 """
 
 from __future__ import annotations
@@ -53,38 +52,38 @@ class SqlSource:
             builder, typed = self._begin(result)
             with dialect.abandoning(connection, result):
                 for rows in result.partitions(_CHUNK_ROWS):
-                    watchdog.heard()
+                    watchdog.reset()
                     builder.add(typed(rows))
                     if builder.n_rows > self._context.settings.max_sql_rows:
                         self._refuse_rows()
             return builder.finish()
 
     def probe(self) -> list[str]:
-        """Connects, starts the query and looks at its first row."""
+        """Connect, start the query and read its first row."""
         with self._session() as (connection, dialect, _), self._execute(connection, dialect, 1) as result:
-            told = self._told(dialect, result)
-            result.fetchmany(2)  # past the one row that MySQL was asked for, so that nothing is left on the wire
-            return told
+            lines = self._probe_lines(dialect, result)
+            result.fetchmany(2)  # one more than the MySQL limit, so that the result is consumed
+            return lines
 
     def probe_and_sample(self, n_rows: int) -> Generator[str, None, pandas.DataFrame]:
-        """The lines of `probe`, and from the same run of the query its first rows; those behind are not waited for."""
+        """Yield the lines of `probe`, then return the first rows of the same query run, without reading the others."""
         with self._session() as (connection, dialect, _), self._execute(connection, dialect, n_rows) as result:
             try:
-                yield from self._told(dialect, result)
+                yield from self._probe_lines(dialect, result)
                 builder, typed = self._begin(result)
                 builder.add(typed(result.fetchmany(n_rows)))
             finally:
                 dialect.abandon(connection, result)
             return builder.finish()
 
-    def _told(self, dialect: Dialect, result: CursorResult[Any]) -> list[str]:
+    def _probe_lines(self, dialect: Dialect, result: CursorResult[Any]) -> list[str]:
         return [
             f"database: reached, {dialect.shown}, session is read-only",
             f"query: runs, has the columns {', '.join(self._columns(result))}",
         ]
 
     def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
-        """A table with the wanted columns and no rows yet, and what makes rows of the driver fit for it."""
+        """A builder with the wanted columns and no rows, and the function that converts driver rows for it."""
         wanted = self._columns(result)
         builder = TableBuilder(self._context, "the query's result")
         typer = RowTyper(wanted, self._context.text_columns)
@@ -97,9 +96,9 @@ class SqlSource:
         raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
     def _columns(self, result: CursorResult[Any]) -> list[str]:
-        there = list(result.keys())
-        wanted = list(dict.fromkeys(self._context.columns or there))
-        require_columns(wanted, there, "the query's result")
+        present = list(result.keys())
+        wanted = list(dict.fromkeys(self._context.columns or present))
+        require_columns(wanted, present, "the query's result")
         return wanted
 
     def _execute(self, connection: Connection, dialect: Dialect, max_rows: int) -> CursorResult[Any]:
@@ -130,7 +129,7 @@ class SqlSource:
 
     @contextmanager
     def _session(self) -> Iterator[tuple[Connection, Dialect, Watchdog]]:
-        """A connection of its own, closed at the end; whatever fails on it is a DataSourceError without secrets."""
+        """A new connection, closed at the end. Every failure becomes a DataSourceError without secrets."""
         url = self._url()
         dialect = dialect_of(url, self._config.dsn_env)
         watchdog = Watchdog(self._config.statement_timeout_seconds + GRACE_S)
@@ -154,21 +153,21 @@ class SqlSource:
 
         arguments = dialect.connect_arguments(self._config.connect_timeout_seconds)
         engine = create_engine(dialect.url, poolclass=NullPool, connect_args=arguments, hide_parameters=True)
-        if dialect.name == "postgresql":  # PyMySQL has a time limit of its own, libpq has none after connecting
+        if dialect.name == "postgresql":  # libpq, unlike PyMySQL, has no read timeout after connecting
             event.listen(engine, "connect", lambda raw, _: watchdog.over(raw.fileno()), insert=True)
         return engine
 
 
 def _has_loose_at(dsn: str) -> bool:
-    """Whether an `@` stands behind the user's name other than the one before the host.
+    """Whether the URL has an unescaped `@` beside the one before the host.
 
-    SQLAlchemy ends the password at the first one, and what is left of it would be shown as the host.
+    SQLAlchemy ends the password at the first `@`, so messages would show the rest of it as the host.
     """
     return dsn.partition("://")[2].partition(":")[2].count("@") > 1
 
 
 def _without_secrets(error: Exception, url: URL) -> str:
-    """The driver's own words, on one line, less the password and anything else that the URL's query holds."""
+    """The driver's message on one line, without the password and the values in the URL's query."""
     cause = getattr(error, "orig", None) or error
     words = " ".join(str(cause).split()) or type(cause).__name__
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]

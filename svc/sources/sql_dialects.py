@@ -1,4 +1,4 @@
-"""What differs between databases: read-only sessions, timeouts, and how a driver is asked to connect."""
+"""Differences between databases: read-only sessions, timeouts and connect arguments."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ _READING = frozenset(
         sqlite3.SQLITE_SELECT,
         sqlite3.SQLITE_READ,
         sqlite3.SQLITE_RECURSIVE,
-        sqlite3.SQLITE_TRANSACTION,  # the driver's own end of the session
+        sqlite3.SQLITE_TRANSACTION,  # the driver ends its session with this action
     }
 )
 _OF_VIRTUAL_TABLES = frozenset(
     {
-        # Asked when json_each and its like are opened. Nothing is written: that would take PRAGMA writable_schema.
+        # SQLite requests these to open virtual tables such as json_each. Writing would need PRAGMA writable_schema.
         *(
             (sqlite3.SQLITE_UPDATE, "sqlite_master", column)
             for column in ("type", "name", "tbl_name", "rootpage", "sql")
         ),
-        (sqlite3.SQLITE_PRAGMA, "data_version", None),  # asked by full-text search
+        (sqlite3.SQLITE_PRAGMA, "data_version", None),  # requested by full-text search
     }
 )
 _OUTWARD_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 GRACE_S = 10
-"""How much later than the server, which says why, the client itself ends a long statement."""
+"""Seconds after the server's own timeout at which the client ends a statement: the server's message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One kind of database. `url` has the driver that svc uses; `extra` brings it; `shown` may stand in messages."""
+    """One kind of database: `url` names the driver, `extra` installs it, `shown` is the address without secrets."""
 
     name: str
     extra: str
@@ -49,7 +49,7 @@ class Dialect:
     shown: str
 
     def connect_arguments(self, connect_timeout_s: int) -> dict[str, Any]:
-        """Arguments of the driver's connect. A peer that vanishes is noticed within about a minute."""
+        """Arguments of the driver's connect function. A vanished peer is detected within about a minute."""
         if self.name == "postgresql":
             keepalives = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
             return {"connect_timeout": connect_timeout_s, **keepalives}
@@ -64,7 +64,7 @@ class Dialect:
             connection.exec_driver_sql(statement)
         raw: Any = connection.connection.dbapi_connection
         if self.name == "mysql":
-            # PyMySQL waits for the greeting as long as for rows, and takes the limit at connect only.
+            # PyMySQL uses one read timeout for the greeting and for rows, and accepts it only at connect.
             raw._read_timeout = timeout_s + GRACE_S
         if self.name == "sqlite":
             deadline = time.monotonic() + timeout_s
@@ -72,11 +72,11 @@ class Dialect:
             raw.set_authorizer(_reads_only)
 
     def require_reading(self, connection: Connection, query: TextClause, parameters: Mapping[str, Any]) -> None:
-        """Raise DataSourceError for a query that MySQL or MariaDB does not read as one SELECT without INTO.
+        """Raise DataSourceError for a query that MySQL or MariaDB does not parse as one SELECT without INTO.
 
-        A read-only transaction there lets files be written and global settings be changed. The server reads the
-        query twice without running it: by itself, so that its parentheses match, and within parentheses, where only
-        a SELECT may stand. Run as a derived table it would lose its order.
+        Their read-only transactions still permit writing files and changing global settings. The server prepares the
+        query twice without running it: alone, so that its parentheses match, and within parentheses, where the
+        grammar permits only a SELECT. The query is not run as a derived table, which would lose its order.
         """
         if self.name != "mysql":
             return
@@ -104,7 +104,7 @@ class Dialect:
             raise
 
     def abandon(self, connection: Connection, result: CursorResult[Any]) -> None:
-        """Give up on the rows that are still to come; PyMySQL would read them all before it closes."""
+        """Discard the unread rows; PyMySQL would read them all before it closes."""
         if self.name == "mysql":
             rows: Any = getattr(result.cursor, "_result", None)
             if rows is not None:
@@ -123,7 +123,7 @@ class Dialect:
 
 
 def _reads_only(action: int, name: str | None, detail: str | None, *_place: str | None) -> int:
-    """What SQLite asks before it compiles a part of a statement: ATTACH, PRAGMA and VACUUM INTO are not granted."""
+    """SQLite's authorizer callback, called while a statement compiles: denies ATTACH, PRAGMA and VACUUM INTO."""
     if action == sqlite3.SQLITE_FUNCTION:
         granted = (detail or "").lower() not in _OUTWARD_FUNCTIONS
     else:
@@ -132,7 +132,7 @@ def _reads_only(action: int, name: str | None, detail: str | None, *_place: str 
 
 
 def dialect_of(url: URL, variable: str) -> Dialect:
-    """The dialect of `url`; `variable` names where it came from. Raises ConfigError for one that svc does not read."""
+    """The dialect of `url`, which the environment variable `variable` holds. Raises ConfigError if unsupported."""
     backend = url.get_backend_name()
     where = url.host or "local socket"
     database = url.database or ""
@@ -150,7 +150,7 @@ def dialect_of(url: URL, variable: str) -> Dialect:
 
 
 def _read_only_file(url: URL) -> URL:
-    """SQLite creates missing files unless it is told to open them for reading."""
+    """The URL that opens the SQLite file read-only, so that SQLite does not create a missing file."""
     if not url.database or url.database.startswith("file:"):
         return url
     return url.set(database=f"file:{quote(url.database)}", query={**url.query, "mode": "ro", "uri": "true"})

@@ -1,4 +1,4 @@
-"""Ends a connection whose server has fallen silent, where the driver itself would wait for ever."""
+"""Ends a connection whose server stopped sending, because the driver itself would wait forever."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from threading import Event, Thread
 
 
 class Watchdog:
-    """Shuts the socket that it is set `over` once nothing was `heard` for `limit_s`; `ended_it` says so.
+    """Shuts down the socket given to `over` when `reset` was not called for `limit_s`; `ended_it` is then True.
 
-    The driver, waiting in another thread, then sees a lost connection.
+    The driver, which waits in another thread, then sees a lost connection.
     """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
         self.ended_it = False
-        self._news = Event()
+        self._activity = Event()
         self._stopped = False
         self._thread: Thread | None = None
 
     def over(self, descriptor: int) -> None:
-        """Begin to watch a connected socket, which stays its owner's."""
+        """Start to watch a connected socket. The caller keeps its ownership."""
         self._thread = Thread(target=self._watch, args=(socket.socket(fileno=dup(descriptor)),), daemon=True)
         self._thread.start()
 
-    def heard(self) -> None:
-        self._news.set()
+    def reset(self) -> None:
+        """Restart the time limit, because rows arrived."""
+        self._activity.set()
 
     def stop(self) -> None:
-        """End watching; nothing is shut afterwards."""
+        """Stop watching without shutting down the socket."""
         self._stopped = True
-        self._news.set()
+        self._activity.set()
         if self._thread is not None:
             self._thread.join()
 
     def _watch(self, connection: socket.socket) -> None:
         with connection:
-            while self._news.wait(self.limit_s):
+            while self._activity.wait(self.limit_s):
                 if self._stopped:
                     return
-                self._news.clear()
+                self._activity.clear()
             self.ended_it = True
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)

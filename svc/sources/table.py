@@ -1,7 +1,6 @@
-"""Arrow batches in, one small pandas frame out.
+"""Collects Arrow batches into one compact pandas DataFrame.
 
-Ids become int32 codes at once, so that memory holds each distinct id once, however many rows name it:
-4 bytes a row and id column, while a batch is text only as long as it is looked at.
+Ids are encoded as int32 codes batch by batch: memory holds each distinct id once, and 4 bytes per row and id column.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _TEXT = pa.large_string()
 _WAITING_BYTES = 64 << 20
 
 
-def require_columns(wanted: Iterable[str], there: Iterable[str], where: str, hint: str = "") -> None:
-    """Raise DataSourceError when a wanted column is missing, naming it, the place, and the columns that are there."""
-    present = list(there)
+def require_columns(wanted: Iterable[str], available: Iterable[str], where: str, hint: str = "") -> None:
+    """Raise DataSourceError when a wanted column is missing; the message names it and the available columns."""
+    present = list(available)
     missing = [name for name in wanted if name not in present]
     if not missing:
         return
@@ -43,7 +42,7 @@ def require_columns(wanted: Iterable[str], there: Iterable[str], where: str, hin
 
 
 def float_text(name: str, value: str) -> str:
-    """What to say of an id column of text that holds `value`, such as 7.0. Columns of numbers like it are refused."""
+    """The warning for an id column of text that holds `value`, such as 7.0. Id columns of floats are refused."""
     return (
         f"the id column {name} holds floating point numbers, such as {value}. Ids are text: requests must ask for "
         f"{value!r}. A blank turns integers into floats in many tools: write integers."
@@ -51,12 +50,12 @@ def float_text(name: str, value: str) -> str:
 
 
 def wanted_hive(context: SourceContext, hive: Hive) -> list[str]:
-    """The partition columns of a file that are to be read."""
+    """The wanted partition columns of a file."""
     return [name for name in hive if context.columns is None or name in context.columns]
 
 
 class TableBuilder:
-    """Collects the batches of one source. All batches have the same columns; each adds to the progress."""
+    """Collects the batches of one source. All batches have the same columns; each is reported to `progress`."""
 
     def __init__(self, context: SourceContext, where: str) -> None:
         self._where = self._source = where
@@ -72,9 +71,9 @@ class TableBuilder:
         self._n_bytes = 0
 
     def begin(self, part: Part, schema: pa.Schema) -> None:
-        """Say that the rows of one file follow, whose columns are those of `schema` beside its partitions.
+        """Start a file: its batches follow, with the columns of `schema` and the file's partitions.
 
-        Raises DataSourceError, which names both files, where its columns do not fit those of the files before.
+        Raises DataSourceError, which names both files, when its columns differ from those of earlier files.
         """
         self._where = part.where
         self._hive = {name: part.hive[name] for name in wanted_hive(self._context, part.hive)}
@@ -85,7 +84,7 @@ class TableBuilder:
         self.add(arrow.empty(schema))
 
     def add(self, batch: pa.RecordBatch | pa.Table) -> None:
-        """Take the rows of `batch`.
+        """Add the rows of `batch`.
 
         Raises DataSourceError for an id column that cannot be read as text, SourceTooLarge above the bounds.
         """
@@ -104,11 +103,11 @@ class TableBuilder:
             self._progress(batch.num_rows)
 
     def _in_order(self, names: list[str]) -> list[str]:
-        """The columns as they are asked for: partitions otherwise come behind those of the files."""
+        """The columns in the order of the request; without a request, partitions follow the columns of the files."""
         return [name for name in dict.fromkeys(self._context.columns or names) if name in names]
 
     def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
-        """The frame, columns in the order of the batches. `convert` may retype a column that is no id."""
+        """The DataFrame. `convert` may change the type of a column that is not an id."""
         import pandas as pd
 
         columns: dict[str, Any] = {}
@@ -120,7 +119,7 @@ class TableBuilder:
         return pd.DataFrame(columns, copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
-        """As `finish`, for readers that can do without pandas: ids are a dictionary, missing values are null."""
+        """As `finish`, as an Arrow table without pandas: ids are dictionaries, missing values are null."""
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name in self._order:
             if name in self._texts:
@@ -130,12 +129,12 @@ class TableBuilder:
         return pa.table(columns)
 
     def _whole(self, name: str, convert: Convert | None) -> pa.ChunkedArray:
-        """A column that is no id; partitions stay the text that the folders spell."""
+        """A column that is not an id. `convert` applies to all but partitions, which stay text."""
         whole = self._joined(name, self._others.pop(name))
         return whole if convert is None or name in self._hive else convert(name, whole)
 
     def _joined(self, name: str, chunks: list[pa.Array | pa.ChunkedArray]) -> pa.ChunkedArray:
-        """All chunks as one column of the one type that holds them all."""
+        """Concatenate the chunks with the narrowest type that holds them all."""
         tables = [pa.table({name: chunk}) for chunk in chunks]
         try:
             return pa.concat_tables(tables, promote_options="permissive").column(name)
@@ -147,7 +146,7 @@ class TableBuilder:
 
 
 class _Agreement:
-    """What the files of one source have in common: columns of the same names, and types that fit together."""
+    """Checks that the files of one source have columns of the same names and of compatible types."""
 
     def __init__(self, first: Part, schema: pa.Schema, text_columns: frozenset[str]) -> None:
         self._first = first
@@ -155,13 +154,13 @@ class _Agreement:
         self._fields = {field.name: field for field in schema}
 
     def check(self, part: Part, schema: pa.Schema) -> None:
-        """Raise DataSourceError where a further file does not fit."""
-        for what, here, there in (
+        """Raise DataSourceError when a further file differs."""
+        for what, in_part, in_first in (
             ("columns", set(schema.names), set(self._fields)),
             ("partitions", set(part.hive), set(self._first.hive)),
         ):
-            if here != there:
-                differing = ", ".join(sorted(here ^ there))
+            if in_part != in_first:
+                differing = ", ".join(sorted(in_part ^ in_first))
                 raise DataSourceError(
                     f"{part.where} and {self._first.where} have different {what}: {differing} in only one of them; "
                     "files of one source need the same ones"
@@ -171,14 +170,14 @@ class _Agreement:
                 self._fields[field.name] = self._common(field, part)
 
     def _common(self, field: pa.Field, part: Part) -> pa.Field:
-        known = self._fields[field.name]
-        if field.type == known.type:
-            return known
+        agreed = self._fields[field.name]
+        if field.type == agreed.type:
+            return agreed
         try:
-            both = pa.unify_schemas([pa.schema([known]), pa.schema([field])], promote_options="permissive")
+            both = pa.unify_schemas([pa.schema([agreed]), pa.schema([field])], promote_options="permissive")
         except (pa.ArrowTypeError, pa.ArrowInvalid):
             raise DataSourceError(
-                f"{part.where}: the column {field.name} is {field.type}, where it is {known.type} in "
+                f"{part.where}: the column {field.name} is {field.type}, where it is {agreed.type} in "
                 f"{self._first.where}; files of one source need types that fit together"
             ) from None
         return both.field(0)
@@ -187,7 +186,7 @@ class _Agreement:
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
     """An id column as text, or as a dictionary of text where it came as one.
 
-    Whole numbers, text, booleans, decimals and times say themselves; others are refused.
+    Accepts integers, text, booleans, decimals and times. Raises DataSourceError for all other types.
     """
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
@@ -217,28 +216,28 @@ def _is_text_dictionary(column: pa.Array) -> bool:
 
 
 def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Codes]]:
-    """The texts that rows name, in the order in which they do, and which of them each row names.
+    """The texts that rows use, in order of first appearance, and for each chunk the codes of its rows.
 
-    A file's dictionaries may be in any order, and hold texts that no row names.
+    Dictionaries of a file may be in any order and may hold texts that no row uses.
     """
     chunks = pa.chunked_array(columns).unify_dictionaries().chunks
     dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
-    first = np.full(len(dictionary) + 1, -1)  # missing values have the last place
+    first = np.full(len(dictionary) + 1, -1)  # the last element stands for missing values
     end = sum(map(len, rows))
     for part in reversed(rows):
         end -= len(part)
         first[part[::-1]] = np.arange(end + len(part) - 1, end - 1, -1)
     named = np.flatnonzero(first[:-1] >= 0)
     order = named[np.argsort(first[named])]
-    place = np.full(len(first), -1, np.int32)
-    place[order] = np.arange(len(order))
-    return dictionary.take(arrow.integers(order)).cast(_TEXT), [place[part] for part in rows]
+    rank = np.full(len(first), -1, np.int32)
+    rank[order] = np.arange(len(order))
+    return dictionary.take(arrow.integers(order)).cast(_TEXT), [rank[part] for part in rows]
 
 
 class _TextColumn:
-    """Codes of the rows seen so far, and the distinct texts in order of first appearance.
+    """Codes of the rows added so far, and the distinct texts in order of first appearance.
 
-    Rows wait as text until there are enough of them: one hash table for many rows is cheap, one for each batch is not.
+    Rows are buffered as text and encoded together: one hash table for many rows is cheaper than one per batch.
     """
 
     def __init__(self) -> None:
@@ -265,9 +264,9 @@ class _TextColumn:
         else:
             chunks = pa.chunked_array(waiting).dictionary_encode().chunks
             dictionary, rows = chunks[-1].dictionary, [arrow.codes(chunk.indices) for chunk in chunks]
-        found = pc.index_in(dictionary, value_set=self._known)
-        fresh = dictionary.filter(pc.is_null(found))
-        codes = np.append(arrow.codes(found), np.int32(-1))
+        indices = pc.index_in(dictionary, value_set=self._known)
+        fresh = dictionary.filter(pc.is_null(indices))
+        codes = np.append(arrow.codes(indices), np.int32(-1))
         codes[:-1][codes[:-1] < 0] = np.arange(len(fresh)) + len(self._known)
         self._known = pa.concat_arrays([self._known, fresh])
         self._codes.extend(codes[part] for part in rows)
@@ -275,16 +274,16 @@ class _TextColumn:
     def finish(self, name: str, where: str) -> pandas.Categorical:
         import pandas as pd
 
-        codes, known = self.coded(name, where)
-        categories = pd.CategoricalDtype(pd.Index(known.to_pandas()))
+        codes, texts = self.coded(name, where)
+        categories = pd.CategoricalDtype(pd.Index(texts.to_pandas()))
         return pd.Categorical.from_codes(codes, dtype=categories, validate=False)  # type: ignore[call-arg, arg-type, unused-ignore]
 
     def finish_arrow(self, name: str, where: str) -> pa.DictionaryArray:
-        codes, known = self.coded(name, where)
-        return pa.DictionaryArray.from_arrays(arrow.integers(codes), known)
+        codes, texts = self.coded(name, where)
+        return pa.DictionaryArray.from_arrays(arrow.integers(codes), texts)
 
     def coded(self, name: str, where: str) -> tuple[Codes, pa.Array]:
-        """The code of each row, −1 where there is none, and the texts that they stand for."""
+        """The code of each row (−1 for missing values), and the texts that the codes index."""
         self._encode()
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
         self._codes = []
@@ -296,7 +295,7 @@ class _TextColumn:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values as themselves, decimals as numbers, dates as the times at which they begin."""
+    """The column with dictionaries decoded, decimals as floats and dates as timestamps of midnight."""
     if pa.types.is_dictionary(column.type):
         column = pa.chunked_array([piece.dictionary_decode() for piece in column.chunks], type=column.type.value_type)
     if pa.types.is_decimal(column.type):

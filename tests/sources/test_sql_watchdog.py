@@ -1,4 +1,4 @@
-"""A server that falls silent loses its connection; one that is heard keeps it."""
+"""A server that falls silent loses its connection; one that keeps sending rows keeps it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_a_stopped_watchdog_ends_nothing(pair: tuple[socket.socket, socket.socke
     watchdog = Watchdog(30.0)
     with mine, theirs:
         watchdog.over(mine.fileno())
-        watchdog.heard()
+        watchdog.reset()
         watchdog.stop()
         assert not watchdog.ended_it
         theirs.send(b"x")
