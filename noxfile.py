@@ -134,6 +134,7 @@ def docs(session: nox.Session) -> None:
     """The documentation as a site, strict: a broken link or anchor fails."""
     _install(session, "docs")
     session.run("zensical", "build", "--strict", "--clean", *session.posargs)
+    session.run("python", "docs/markdown_pages.py", "site")
 
 
 @nox.session

@@ -32,8 +32,8 @@ LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
 DOCUMENTED = [*PAGES, ROOT / "README.md", ROOT / "recipes" / "README.md", ROOT / "benchmarks" / "README.md"]
 
 
-def load_generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference_pages", DOCS / "reference_pages.py")
+def load_generator(name: str = "reference_pages") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -259,6 +259,16 @@ def test_every_page_has_one_place_in_the_navigation() -> None:
     """A page that nobody can find, or that moved, is told here; the site's own build checks the links."""
     nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
     assert sorted(linked(nav)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_the_site_has_the_markdown_of_each_page_and_an_index(tmp_path: Path) -> None:
+    """At the path of the page; llms.txt links to all of them, and each link leads to a file."""
+    load_generator("markdown_pages").write(tmp_path)
+    index = (tmp_path / "llms.txt").read_text(encoding="utf-8")
+    targets = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)$", index, re.MULTILINE)
+    assert sorted(targets) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+    assert all((tmp_path / target).read_text() == (DOCS / target).read_text() for target in targets)
+    assert index.startswith("# svc\n\n> ")
 
 
 def test_pictures_that_pages_show_are_there() -> None:

@@ -230,7 +230,7 @@ def test_an_unknown_user_is_explained(tab: Tab) -> None:
 def test_somebody_is_a_user_of_the_model_with_a_history(tab: Tab) -> None:
     """One click gives an id that training saw, an answer for it, and beside it what that user chose before."""
     page = tab.open()
-    page.get_by_role("button", name="Somebody").click()
+    page.get_by_role("button", name="Random user").click()
     page.locator(".ranking li").first.wait_for()
     user = page.get_by_label("User id").input_value()
     playwright.expect(page.locator("#answer-title")).to_have_text(f"For user {user}, by movies")
@@ -241,6 +241,25 @@ def test_somebody_is_a_user_of_the_model_with_a_history(tab: Tab) -> None:
     shown = json.loads(page.locator(".raw pre").inner_text())
     assert [item["item_id"] for item in shown["items"]] == page.locator(".ranking dd code").all_text_contents()
     assert page.get_by_role("button", name=re.compile("^Copy the id i")).count() == 10
+
+
+def test_the_console_opens_with_an_answer(tab: Tab) -> None:
+    """A random user's, with what they chose; an empty form says in words what it lacks."""
+    page = tab.open()
+    page.locator(".ranking li").first.wait_for()
+    assert page.get_by_label("User id").input_value().startswith("u")
+    playwright.expect(page.locator(".history summary")).to_contain_text("Chosen before")
+    tops = [page.locator(place).bounding_box()["y"] for place in ("#try", "#recipes", "#figures")]
+    assert tops == sorted(tops)
+    page.get_by_label("User id").fill("")
+    page.keyboard.press("Enter")
+    problem = page.locator("#attempt-problem")
+    playwright.expect(problem).to_have_text("For whom? Give a user id, choose items, or press Random user.")
+    page.get_by_label("User id").fill("u3")
+    playwright.expect(problem).to_be_empty()
+    page.get_by_label("Some items").check()
+    page.get_by_role("button", name="Recommend").click()
+    playwright.expect(problem).to_have_text("Like what? Choose at least one item.")
 
 
 def test_no_answer_stays_beside_another_form(tab: Tab) -> None:
@@ -291,6 +310,7 @@ def test_seeds_are_found_by_title(tab: Tab) -> None:
 def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab) -> None:
     """Without a user id; the page says what it goes by, why each item is there, and why it is short."""
     page = tab.open()
+    page.get_by_label("User id").fill("")
     page.get_by_role("combobox", name="Items chosen just now").fill("number 41 story")
     page.locator("li[role=option]", has_text="Story number 41").click()
     page.get_by_text("Filters, reasons and diversity").click()
@@ -303,13 +323,15 @@ def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab
     assert sorted(names) == [f"Story number {item}" for item in range(10, 15)]
     answer = page.locator("#answer")
     playwright.expect(answer).to_contain_text("The ranking goes by: history")
-    playwright.expect(answer).to_contain_text("because you chose Story number 41 (100 %)")
+    assert page.get_by_text("because you chose Story number 41 (100 %)").count() == 1, "said once, not for each item"
+    playwright.expect(page.locator("#answer-title")).to_have_text("For somebody who chose Story number 41, by movies")
     playwright.expect(answer).to_contain_text("The page is short because no more items satisfy the filter.")
 
 
 def test_a_history_is_moved_by_keys_by_buttons_and_by_drag(tab: Tab) -> None:
     """The request has the order of the page, the focus follows what was moved, and each move is said."""
     page = tab.open()
+    page.get_by_label("User id").fill("")
     for number in (41, 7, 23):
         page.get_by_role("combobox", name="Items chosen just now").fill(f"number {number} story")
         page.locator("li[role=option]", has_text=f"Story number {number}").first.click()
@@ -334,7 +356,7 @@ def test_a_history_is_moved_by_keys_by_buttons_and_by_drag(tab: Tab) -> None:
     chips.nth(0).click()
     assert '"history":["i41","i23"]' in tab.curl()
     tab.recommend()
-    playwright.expect(page.locator("#answer-title")).to_contain_text("who chose i41, i23")
+    playwright.expect(page.locator("#answer-title")).to_contain_text("who chose Story number 41, Story number 23")
 
 
 def test_a_known_history_is_drawn_from_the_oldest_to_the_newest(browser: Any, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def _lacks(*names: str) -> ValidationFailed:
 
 
 class RecommendRequest(Request):
-    """Recommendations for one user: known by `user_id`, or described by `user_features`."""
+    """Recommendations for one user: by `user_id`, by `history`, by `user_features`, or by `fallback` for anybody."""
 
     model_config = ConfigDict(
         json_schema_extra={

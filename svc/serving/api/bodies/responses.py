@@ -292,6 +292,9 @@ class Recipe(BaseModel):
     filter_fields: Annotated[
         list[LabelFilter | NumberFilter] | None, Field(description="What `filter` may name, when anything is declared.")
     ] = None
+    fallback: Annotated[
+        Literal["popular"] | None, Field(description="What the recipe does for users of whom nothing is known.")
+    ] = None
 
 
 class ErrorItem(_Answer):

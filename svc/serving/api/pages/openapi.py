@@ -113,9 +113,14 @@ def _tag(row: Endpoint) -> str:
 
 def _body(model: type[BaseModel]) -> Document:
     schema = model.model_json_schema()
-    examples = {f"example {place}": {"value": value} for place, value in enumerate(schema["examples"], start=1)}
+    examples = {_called(value): {"value": value} for value in schema["examples"]}
     content = {"schema": _ref(model.__name__), "examples": examples}
     return {"required": True, "content": {"application/json": content}}
+
+
+def _called(example: Document) -> str:
+    """What an example is chosen by: the fields that say who or what is asked for."""
+    return f"by {', '.join(name for name in example if name not in ('limit', 'include_metadata'))}"
 
 
 def _query_parameters(model: type[BaseModel]) -> list[Document]:

@@ -89,6 +89,8 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         features: dict[str, Any] = {} if columns is None else {"feature_columns": columns}
         if served.filters is not None:
             features["filter_fields"] = await _in_thread(served.filters.described, limiter=described)
+        if served.policy.popular_fallback:
+            features["fallback"] = "popular"
         return _json({**_summary(entry), **header, **features})
 
     async def items(name: str) -> Response:

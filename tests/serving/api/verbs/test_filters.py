@@ -354,3 +354,10 @@ async def test_reasons_carry_titles_as_items_do() -> None:
         assert all(list(reason) == ["item_id", "share"] for reason in bare["because"])
     assert related["items"][0]["because"][0]["feature"] == "tag=a"
     assert (popular["items"][0]["because"], popular["items"][0]["rest"]) == ([{"reason": "popular"}], 0.0)
+
+
+async def test_a_recipe_tells_its_fallback() -> None:
+    """So that a form can show what happens by itself; a recipe without one says nothing."""
+    for policy, told in ((Policy(), None), (Policy(popular_fallback=True), "popular")):
+        async with filtering(policy) as (client, _):
+            assert (await client.get("/v1/recipes/movies")).json.get("fallback") == told

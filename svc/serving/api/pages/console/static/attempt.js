@@ -12,7 +12,7 @@ import { described } from "./recipes.js";
 const MODES = { user: "A user", items: "Some items", new_user: "A new user", new_item: "A new item" };
 const form = byId("attempt");
 const select = byId("recipe");
-const now = { mode: "user", fields: null, narrow: null, shape: "" };
+const now = { mode: "user", fields: null, narrow: null, shape: "", touched: false, opened: false };
 const NARROW = matchMedia("(max-width: 1000px)");
 let needsKey = false;
 let running = null;
@@ -23,12 +23,15 @@ export function startAttempt(keys) {
   byId("curl-copy").replaceChildren(copyButton(byId("curl"), "the command"));
   select.addEventListener("change", rebuild);
   form.addEventListener("input", changed);
+  for (const kind of ["input", "change", "click"]) form.addEventListener(kind, () => (now.touched = true), { capture: true });
   form.addEventListener("change", (event) => {
     if (event.target.type === "range" && form.checkValidity()) run();
   });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    run();
+    const problem = problemOf();
+    byId("attempt-problem").textContent = problem ?? "";
+    if (!problem) run();
   });
 }
 
@@ -40,7 +43,20 @@ export function offer(recipes) {
   if (loaded.some((recipe) => recipe.name === before)) select.value = before;
   byId("attempt-none").hidden = loaded.length > 0;
   form.hidden = !loaded.length;
-  if (loaded.length) rebuild();
+  if (!loaded.length) return;
+  rebuild();
+  if (!now.opened && !now.touched) now.fields.random?.();
+  now.opened = true;
+}
+
+/** What keeps the form from being sent, in words; null where nothing does. */
+function problemOf() {
+  if (now.fields.missing?.()) return now.fields.missing();
+  const wrong = [...form.elements].find((field) => field.willValidate && !field.validity.valid);
+  if (!wrong) return null;
+  wrong.focus();
+  const label = wrong.labels?.[0]?.textContent ?? wrong.getAttribute("aria-label") ?? wrong.name;
+  return wrong.min !== "" ? `${label}: give a number from ${wrong.min} to ${wrong.max}.` : `${label}: this is no number.`;
 }
 
 export function tryRecipe(name) {
@@ -78,6 +94,7 @@ function chooseMode(mode, columns) {
 /** An answer belongs to the form that it was asked with: another form has none yet. */
 function changed() {
   running?.abort();
+  byId("attempt-problem").textContent = "";
   byId("answer-title").textContent = "Answer";
   byId("answer").removeAttribute("aria-busy");
   byId("answer").replaceChildren(el("p", { class: "muted" }, "What the model recommends appears here."));
@@ -85,29 +102,33 @@ function changed() {
 }
 
 function userFields() {
-  const id = el("input", { id: "user-id", type: "text", required: true, maxlength: "256", autocomplete: "off", spellcheck: "false" });
+  const id = el("input", { id: "user-id", type: "text", maxlength: "256", autocomplete: "off", spellcheck: "false" });
   const seen = el("input", { type: "checkbox" });
-  const popular = el("input", { type: "checkbox" });
+  const always = described(select.value)?.fallback === "popular";
+  const popular = el("input", { type: "checkbox", checked: always });
   const history = picker({ label: "Items chosen just now", hint: "A history, oldest first: with a user id it stands behind the known one. Move an item by dragging it or with the arrow keys.",
     search: findItems, changed, own: "use as an id", ordered: true });
   const problem = el("p", { class: "error", role: "alert" });
-  const choose = async () => {
+  const choose = async (opening) => {
     const answer = await ask(recipePath(select.value, "/somebody"));
-    problem.textContent = answer.ok ? "" : answer.body.detail ?? "";
+    if (opening && now.touched) return;
+    problem.textContent = answer.ok || opening ? "" : answer.body.detail ?? "";
     if (!answer.ok) return;
     id.value = answer.body.user_id;
     changed();
     run();
   };
   const node = el("div", {}, el("div", { class: "field" }, el("label", { for: "user-id" }, "User id"),
-    el("div", { class: "beside" }, id, el("button", { type: "button", class: "quiet", onclick: choose }, "Somebody"))), problem,
+    el("div", { class: "beside" }, id, el("button", { type: "button", class: "quiet", onclick: () => choose(false) }, "Random user"))), problem,
   el("label", { class: "box plain" }, seen, el("span", {}, "Include items the user already has")), history.node,
-  el("label", { class: "box plain" }, popular, el("span", {}, "Popular items for somebody unknown")));
-  return { node, verb: "recommend", body: () => {
+  el("label", { class: "box plain" }, popular, el("span", {}, `Popular items for somebody unknown${always ? " (as the recipe does)" : ""}`)));
+  const missing = () => (id.value || history.values().length || popular.checked ? null
+    : "For whom? Give a user id, choose items, or press Random user.");
+  return { node, verb: "recommend", names: history.names, missing, random: () => choose(true), body: () => {
     const chosen = history.values();
-    id.required = !chosen.length && !popular.checked;
-    return { ...((id.value || id.required) && { user_id: id.value }), ...(chosen.length && { history: chosen }),
-      ...(popular.checked && { fallback: "popular" }), ...(seen.checked && { include_seen: true }) };
+    const fallback = popular.checked === always ? null : popular.checked ? "popular" : "none";
+    return { ...(id.value && { user_id: id.value }), ...(chosen.length && { history: chosen }),
+      ...(fallback && { fallback }), ...(seen.checked && { include_seen: true }) };
   } };
 }
 
@@ -118,9 +139,10 @@ async function findItems(text, signal) {
 }
 
 function itemFields() {
-  const { node, values } = picker({ label: "Items to start from", hint: "Type a part of a title, of other metadata or an id.",
+  const { node, values, names } = picker({ label: "Items to start from", hint: "Type a part of a title, of other metadata or an id.",
     search: findItems, changed, own: "use as an id" });
-  return { node, verb: "recommend-related", body: () => ({ seed_items: values() }) };
+  const missing = () => (values().length ? null : "Like what? Choose at least one item.");
+  return { node, verb: "recommend-related", names, missing, body: () => ({ seed_items: values() }) };
 }
 
 function describedFields(field, columns) {
@@ -151,10 +173,11 @@ async function run() {
     const [result, somebody, before] = await Promise.all([ask(path, { body, signal }),
       body.user_id === undefined ? null : ask(recipePath(recipe, `/somebody?user_id=${encodeURIComponent(body.user_id)}`), { signal }),
       body.diversity === undefined ? null : ask(path, { body: { ...body, diversity: 0 }, signal })]);
-    byId("answer-title").textContent = heading(body, recipe);
+    byId("answer-title").textContent = heading(body, recipe, now.fields.names?.() ?? new Map());
     if (result.ok) {
       const same = before?.ok && before.body.model_version === result.body.model_version;
-      answer.replaceChildren(...ranking(result.body, result.ms, body, same ? before.body.items : null), ...(somebody?.ok ? [historyOf(somebody.body)] : []), rawJson(result.body));
+      const chosen = somebody?.ok ? [historyOf(somebody.body, !NARROW.matches)] : [];
+      answer.replaceChildren(...chosen, ...ranking(result.body, result.ms, body, same ? before.body.items : null, described(recipe)?.filter_fields), rawJson(result.body));
       say(byId("answer-said"), `${result.body.items.length} items recommended`);
     } else answer.replaceChildren(failure(result, described(recipe)?.feature_columns), rawJson(result.body));
     answer.removeAttribute("aria-busy");

@@ -7,7 +7,6 @@ import { showFiguresOff, startFigures } from "./figures.js";
 import { startRecipes } from "./recipes.js";
 
 const KEY = /^[A-Za-z0-9_-]{43}$/;
-const NARROW = matchMedia("(max-width: 640px)");
 let started = false;
 
 async function start() {
@@ -27,13 +26,6 @@ async function start() {
   });
   if (server.keys && !key.get()) askForKey("");
   else open(server);
-}
-
-/** On a phone the answer comes before the traffic, for eyes and keyboards alike. */
-function arrange() {
-  const content = byId("content");
-  if (NARROW.matches) content.append(byId("figures"));
-  else content.prepend(byId("figures"));
 }
 
 function askForKey(reason) {
@@ -70,8 +62,6 @@ function open(server) {
   byId("key-used").hidden = !key.get();
   if (started) return;
   started = true;
-  arrange();
-  NARROW.addEventListener("change", arrange);
   startAttempt(server.keys);
   startRecipes(offer, tryRecipe);
   if (server.metrics) startFigures();

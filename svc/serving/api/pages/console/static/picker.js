@@ -9,7 +9,7 @@ const WAIT_MS = 150;
  * `search(text, signal)` gives `{options: [{value, text, note}], more}`. `changed()` is called after each choice.
  * `own` says how to call typed text that is no option, or null where only options may be chosen.
  * With `ordered`, a choice is moved by dragging it, by its two buttons, or by the arrow keys while it has the focus.
- * `values()` are the choices in their order; `node` is the whole.
+ * `values()` are the choices in their order, `names()` their texts by value; `node` is the whole.
  */
 export function picker({ label, hint, search, changed, own, ordered = false }) {
   const ids = { input: newId("pick"), list: newId("list"), hint: newId("hint") };
@@ -159,5 +159,5 @@ export function picker({ label, hint, search, changed, own, ordered = false }) {
   const node = el("div", { class: "field picker" },
     el("label", { for: ids.input }, label), chips, el("div", { class: "anchor" }, input, list),
     el("p", { id: ids.hint, class: "hint" }, hint), said);
-  return { node, values: () => chosen.map((one) => one.value) };
+  return { node, values: () => chosen.map((one) => one.value), names: () => new Map(chosen.map((one) => [one.value, one.text])) };
 }

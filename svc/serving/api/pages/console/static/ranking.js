@@ -23,22 +23,23 @@ const INSTEAD = {
   UNKNOWN_SEED_ITEMS: ["item", " Describe a new item instead.", " Search for one by its title."],
 };
 
-/** For whom an answer is. */
-export function heading(body, recipe) {
+/** For whom an answer is. `names` are the titles of the items that were chosen in the form. */
+export function heading(body, recipe, names) {
+  const titles = (ids) => ids.map((id) => names.get(id) ?? id).join(", ");
   if (body.user_id !== undefined) return `For user ${body.user_id}, by ${recipe}`;
-  if (body.history) return `For somebody who chose ${body.history.join(", ")}, by ${recipe}`;
-  if (body.fallback) return `For somebody unknown, by ${recipe}`;
-  if (body.seed_items) return `Like ${body.seed_items.join(", ") || "no item"}, by ${recipe}`;
+  if (body.history) return `For somebody who chose ${titles(body.history)}, by ${recipe}`;
+  if (body.seed_items) return `Like ${titles(body.seed_items)}, by ${recipe}`;
+  if (!body.user_features && !body.item_features) return `For somebody unknown, by ${recipe}`;
   return `For a new ${body.user_features ? "user" : "item"} with ${said(body.user_features ?? body.item_features)}, by ${recipe}`;
 }
 
 const said = (features) => Object.entries(features).map(([name, value]) => `${name} ${shownValue(value)}`).join(", ") || "no features";
 
 /** What a user chose before, as far as it is told: the latest items from the oldest to the newest where the model knows an order. */
-export function historyOf({ history, n_history: whole, oldest_first: ordered }) {
+export function historyOf({ history, n_history: whole, oldest_first: ordered }, open) {
   const rest = whole - history.length;
   const items = history.map((item) => el("li", {}, named(item).text, " ", el("code", {}, item.item_id)));
-  return el("details", { class: "history", open: true },
+  return el("details", { class: "history", open },
     el("summary", {}, `Chosen before: ${whole}${ordered ? ", from the oldest to the newest" : ""}`),
     ordered && rest > 0 && el("p", { class: "muted" }, `${rest} older, then`),
     el(ordered ? "ol" : "ul", ordered ? { start: String(rest + 1) } : {}, items),
@@ -76,7 +77,7 @@ export function named(item) {
 }
 
 /** The items of an answer, best first; beside them those of the answer `before` diversity, if there are any. */
-export function ranking(body, ms, asked = {}, before = null) {
+export function ranking(body, ms, asked = {}, before = null, labels = []) {
   const { items, ignored_features: ignored, ignored_items: unknown, profile, fallback } = body;
   const short = items.length < asked.limit;
   const strangers = items.filter((item) => item.score === 0).length;
@@ -92,29 +93,45 @@ export function ranking(body, ms, asked = {}, before = null) {
         + "of the catalogue."),
     strangers > 0 && el("p", { class: "note" }, `${strangers} of ${items.length} items ${strangers === 1 ? "has" : "have"} score 0: `
       + `nothing that the model learned links them to this ${asked.seed_items ? "request" : "user"}.`),
-    before ? sideBySide(before, items, asked) : list(items, asked),
+    alike(items, asked) && el("p", { class: "note" }, `Each ${alike(items, asked)}`),
+    before ? sideBySide(before, items, asked, labels) : list(items, asked, labels),
   ].filter(Boolean);
 }
 
 /** The page before and after diversity; what only one of them has is marked. */
-function sideBySide(before, after, asked) {
+function sideBySide(before, after, asked, labels) {
   const page = (title, own, other) => el("section", {}, el("h4", {}, title),
-    list(own, asked, new Set(other.map((item) => item.item_id))));
+    list(own, asked, labels, new Set(other.map((item) => item.item_id))));
   return el("div", { class: "pages" }, page("Without diversity", before, after), page(`With diversity ${asked.diversity}`, after, before));
 }
 
 /** Items as a list; those that are not among `others`, where these are given, are marked. */
-function list(items, asked, others = null) {
+function list(items, asked, labels, others = null) {
   const scores = items.map((item) => item.score ?? 0);
   const [highest, lowest] = [Math.max(...scores), Math.min(...scores, 0)];
   return el("ol", { class: "ranking" }, items.map((item) => {
-    const node = entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1), asked);
+    const said = alike(items, asked) ? null : because(item.because, asked);
+    const node = entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1), said, labels);
     if (others && !others.has(item.item_id)) node.querySelector(".said").append(el("p", { class: "hint only" }, "only on this page"));
     return node;
   }));
 }
 
-function entry(item, share, asked) {
+/** The reason that all of several items have alike, which is said once; null where they differ. */
+function alike(items, asked) {
+  const said = new Set(items.map((item) => because(item.because, asked)));
+  return items.length > 1 && said.size === 1 ? [...said][0] : null;
+}
+
+/** The values of a field of labels, each by itself; of another one the whole. */
+function labelled(field, value, labels) {
+  const of = labels.find((one) => one.name === field && one.kind !== "numerical");
+  if (!of || value === null || value === undefined) return shownValue(value);
+  const each = Array.isArray(value) ? value : of.kind === "multi_label" ? String(value).split("|") : [value];
+  return el("ul", { class: "labels" }, each.map((one) => el("li", {}, shownValue(one))));
+}
+
+function entry(item, share, said, labels) {
   const title = titleField(item);
   const rest = Object.keys(item).filter((field) => ![title, ...OWN].includes(field));
   const bar = el("span", { class: "bar", "aria-hidden": "true" });
@@ -124,14 +141,15 @@ function entry(item, share, asked) {
     el("div", { class: "said" },
       el("strong", {}, title && item[title] !== null ? shownValue(item[title]) : item.item_id),
       el("dl", { class: "rest" }, el("div", {}, el("dt", {}, "id"), el("dd", {}, id, " ", copyButton(id, `the id ${item.item_id}`))),
-        rest.map((field) => el("div", {}, el("dt", {}, field), el("dd", {}, shownValue(item[field]))))),
+        rest.map((field) => el("div", {}, el("dt", {}, field), el("dd", {}, labelled(field, item[field], labels))))),
       item.reason && el("p", { class: "hint" }, item.reason.join(", ")),
-      item.because?.length > 0 && el("p", { class: "hint" }, because(item.because, asked))),
+      said && el("p", { class: "hint" }, said)),
     item.score === undefined ? null : el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(item.score), bar)));
 }
 
 /** The reasons of an item: what somebody chose, or is like, and what is known of them, each with its share of the score. */
 function because(reasons, asked) {
+  if (!reasons?.length) return null;
   if (reasons.some((one) => one.reason)) return "because many chose it";
   const share = (one) => `(${Math.round(100 * one.share)} %)`;
   const chosen = reasons.filter((one) => !one.feature).map((one) => {

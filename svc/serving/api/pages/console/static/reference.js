@@ -27,6 +27,7 @@ async function start() {
     return;
   }
   shortenErrors(whole);
+  plainTexts(whole);
   const needsKey = Boolean(whole.components.securitySchemes);
   const recipes = key || !needsKey ? ((await read("v1/recipes", key))?.recipes ?? null) : null;
   if (recipes) offerRecipes(whole, recipes);
@@ -45,6 +46,14 @@ function offerRecipes(whole, recipes) {
         parameter.example = names[0];
       }
     }
+  }
+}
+
+/** Swagger UI shows most texts as they are, with the backticks of Markdown. */
+function plainTexts(part) {
+  for (const [name, value] of Object.entries(part)) {
+    if (value && typeof value === "object") plainTexts(value);
+    else if ((name === "summary" || name === "description") && typeof value === "string") part[name] = value.replaceAll("`", "");
   }
 }
 
