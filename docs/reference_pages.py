@@ -258,6 +258,8 @@ def python() -> str:
         + _class("svc.TrainResult", svc.TrainResult)
         + _documented("svc.load", svc.load, 2)
         + _class("svc.Recommender", svc.Recommender)
+        + _documented("svc.compare", svc.compare, 2)
+        + _class("svc.Comparison", svc.Comparison)
         + _documented("svc.evaluate", svc.evaluate, 2)
         + _class("svc.Evaluation", svc.Evaluation)
     )

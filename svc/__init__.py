@@ -24,10 +24,12 @@ _OFFERED = {
     "TrainResult": "svc.library.training",
     "load": "svc.library.recommender",
     "Recommender": "svc.library.recommender",
+    "compare": "svc.library.comparison",
+    "Comparison": "svc.library.comparison",
     "evaluate": "svc.library.evaluation",
     "Evaluation": "svc.library.evaluation",
 }
-__all__ = ["Evaluation", "Recommender", "TrainResult", "errors", "evaluate", "load", "train"]
+__all__ = ["Comparison", "Evaluation", "Recommender", "TrainResult", "compare", "errors", "evaluate", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
@@ -39,4 +41,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, "__version__"])

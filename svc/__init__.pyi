@@ -1,4 +1,6 @@
 from svc import errors as errors
+from svc.library.comparison import Comparison as Comparison
+from svc.library.comparison import compare as compare
 from svc.library.evaluation import Evaluation as Evaluation
 from svc.library.evaluation import evaluate as evaluate
 from svc.library.recommender import Recommender as Recommender

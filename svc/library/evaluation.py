@@ -15,6 +15,7 @@ from svc.errors import TrainingError, UsageError
 from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
 from svc.export.user_selection import CHUNK
+from svc.library.markup import facts_table
 from svc.library.recommender import Recommender, load
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import Known, as_rows, breakdown, mean_popularity
@@ -54,6 +55,16 @@ class Evaluation:
     n_seen: int
     popularity_chosen: float
     popularity_trained: float
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "users": self.n_users,
+            "items for each": self.cutoff,
+            "unknown users": self.n_unknown_users,
+            "interactions with unknown items": self.n_unknown_items,
+            "interactions of training": self.n_seen,
+        }
+        return facts_table("svc.Evaluation", facts, self.overall.round(4).to_html(index=False, border=0))
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -110,8 +121,8 @@ def evaluate(
     """
     _check(interactions, metrics, (user_column, item_column), cutoff, confidence)
     recommender = artifact if isinstance(artifact, Recommender) else load(artifact)
-    aligned = _align(recommender.model, interactions[user_column], interactions[item_column])
-    rankings = _rankings(recommender.model, aligned.rows, cutoff)
+    aligned = align(recommender.model, interactions[user_column], interactions[item_column])
+    rankings = rank(recommender.model, aligned.rows, cutoff)
     scores = breakdown(rankings, aligned.truth, aligned.known, metrics=metrics, seed=seed, confidence=confidence)
     return Evaluation(
         scores=pd.DataFrame(as_rows(scores)),
@@ -128,15 +139,20 @@ def evaluate(
 def _check(
     interactions: pd.DataFrame, metrics: Sequence[str], columns: tuple[str, str], cutoff: int, confidence: float
 ) -> None:
+    check_metrics(metrics, cutoff, confidence)
+    for column in columns:
+        if column not in interactions.columns:
+            there = ", ".join(map(str, interactions.columns))
+            raise UsageError(f"interactions: there is no column {column!r}; there are {there}")
+
+
+def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> None:
+    """Raise UsageError for a metric that there is not, or a number out of bounds."""
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         if metric not in PER_USER:
             raise UsageError(f"metrics: {metric!r} is none of {', '.join(PER_USER)}")
     if isinstance(metrics, str):
         raise UsageError(f"metrics: give a list, such as [{metrics!r}]")
-    for column in columns:
-        if column not in interactions.columns:
-            there = ", ".join(map(str, interactions.columns))
-            raise UsageError(f"interactions: there is no column {column!r}; there are {there}")
     if not 1 <= cutoff <= 1000:
         raise UsageError(f"cutoff: {cutoff} is not within 1..1000")
     if not 0.0 < confidence < 1.0:
@@ -144,7 +160,7 @@ def _check(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Aligned:
+class Aligned:
     """`rows` are the users who are judged; row r of `truth` holds what `rows[r]` chose, unknown items behind all
     others."""
 
@@ -156,7 +172,7 @@ class _Aligned:
     n_seen: int
 
 
-def _align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> _Aligned:
+def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned:
     """Line the interactions up with the model. Raises TrainingError where nothing is left."""
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
     seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)
@@ -166,7 +182,7 @@ def _align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> _Align
         raise TrainingError("no user can be judged: none of the interactions is a new one of a user that training saw")
     shape = (len(rows), model.n_items + n_strange)
     lengths = np.diff(model.history.offsets)
-    return _Aligned(
+    return Aligned(
         rows=rows.astype(np.int32),
         truth=sparse.csr_matrix((np.ones(len(fresh), np.float32), (places, fresh[:, 1])), shape=shape),
         known=Known(lengths[rows], np.bincount(model.history.columns, minlength=model.n_items), model.n_users),
@@ -205,7 +221,8 @@ def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
     return seen
 
 
-def _rankings(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
+def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
+    """The best items of each row, as columns."""
     request = ExportRequest(output="", limit=cutoff)
     chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     found: list[list[int]] = []

@@ -7,7 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from svc.training.progress import NullProgress, Progress
+
 EVERY_S = 0.2
+EVERY_S_IN_FILES = 10.0
+"""Lines of a file stay, so there are fewer of them."""
 
 
 class Line(Protocol):
@@ -47,6 +51,24 @@ class TerminalLine:
         sys.stderr.write("\n")
 
 
+class FileLine:
+    """Standard error that is no terminal: each text is a line of its own."""
+
+    def show(self, text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    def close(self) -> None: ...
+
+
+def progress_here(wanted: bool | None) -> Progress:
+    """The progress that the present environment can show; where it can show none: lines, if they are wanted."""
+    line = None if wanted is False else line_for_here()
+    if line is not None:
+        return LineProgress(line)
+    return LineProgress(FileLine(), every_s=EVERY_S_IN_FILES) if wanted else NullProgress()
+
+
 def line_for_here() -> Line | None:
     """The line that the present environment can show; None where nobody watches."""
     ipython = sys.modules.get("IPython")
@@ -59,8 +81,9 @@ def line_for_here() -> Line | None:
 class LineProgress:
     """Progress of a training as a line: phase, rows or trials with the best score, seconds."""
 
-    def __init__(self, line: Line, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, line: Line, clock: Callable[[], float] = time.monotonic, *, every_s: float = EVERY_S) -> None:
         self._line = line
+        self._every_s = every_s
         self._clock = clock
         self._began = clock()
         self._next = 0.0
@@ -86,6 +109,6 @@ class LineProgress:
         now = self._clock()
         if not always and now < self._next:
             return
-        self._next = now + EVERY_S
+        self._next = now + self._every_s
         parts = [self._phase, detail, f"{now - self._began:.0f} s"]
         self._line.show(" · ".join(part for part in parts if part))

@@ -16,6 +16,7 @@ from svc.library.answers import frame_of
 from svc.library.items import ItemTable, item_table
 from svc.library.keys import Keys, signing_keys
 from svc.library.many import many_frame, score_frame
+from svc.library.markup import facts_table
 from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids, prepare, question
 from svc.model.query import Query, Ranking, Restriction
 from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest
@@ -73,6 +74,16 @@ class Recommender:
             f"<svc.Recommender {self.header.get('recipe_name', '?')}: {self.header.get('best_class', '?')}, "
             f"{self.n_users:,} users, {self.n_items:,} items>"
         )
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "algorithm": self.header.get("best_class", "?"),
+            "users": self.n_users,
+            "items": self.n_items,
+            "trained": self.header.get("trained_at", "?"),
+            "version": self.model_version,
+        }
+        return facts_table(f"svc.Recommender {self.header.get('recipe_name', '?')}", facts)
 
     @property
     def model(self) -> Model:

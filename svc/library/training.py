@@ -21,7 +21,8 @@ from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.items import item_table, items_of_recipe
 from svc.library.keys import Keys, keys_text
-from svc.library.progress import LineProgress, line_for_here
+from svc.library.markup import facts_table
+from svc.library.progress import progress_here
 from svc.library.recommender import Recommender, id_column_of
 from svc.library.tables import as_arrow, check_interactions, column_names, is_table, require
 from svc.recipe.filter_tree import FilterProblem
@@ -34,7 +35,6 @@ from svc.serving.models.policy import Policy
 from svc.settings import Settings
 from svc.sources.base import check_spec
 from svc.sources.in_memory import offered
-from svc.training.progress import NullProgress, Progress
 from svc.training.run import TrainOptions, train_or_raise
 
 OWN_KID = "own"
@@ -70,6 +70,14 @@ class TrainResult:
             f"TrainResult({written}model_version={self.model_version!r}, best_class={self.best_class!r}, "
             f"best_score={self.best_score!r}, promoted={self.promoted!r})"
         )
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"algorithm": self.best_class, "score": self.best_score}
+        facts["metric"] = f"{self.header['metric']}@{self.header['cutoff']}, on held-out rows"
+        facts["version"] = self.model_version
+        if self._written is not None:
+            facts |= {"artifact": self._written, "promoted": self.promoted}
+        return facts_table("svc.TrainResult", facts)
 
     @property
     def artifact(self) -> str:
@@ -141,7 +149,7 @@ def train(
         run_id: Id of the run; the same id resumes its search in `training.storage_path`.
         variables: `SVC_RECIPE_*` values for `${...}` in the recipe, beside those of the environment.
         report: Where to write an HTML report (extra `report`).
-        progress: Whether to show progress; None: in notebooks and on terminals.
+        progress: Whether to show progress, else as lines on standard error; None: in notebooks and on terminals.
         **training: Keys of the recipe, or of its `training` block, such as `n_trials` or `algorithms`; they replace
             those of a recipe. Mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
 
@@ -153,10 +161,10 @@ def train(
     environ = environment(Path(data).parent if is_path else None)
     settings = Settings.from_env(environ)
     logs.configure_for_library()
-    overrides = _in_place(training)
+    overrides = in_place(training)
     given = recipe_variables({**environ, **(variables or {})}, ())
     columns = {"user": user, "item": item, "time": time, "weight": weight}
-    shown = _progress(progress)
+    shown = progress_here(progress)
     with ExitStack() as stack:
         stack.callback(shown.close)
         recipe = stack.enter_context(_recipe(data, columns, overrides))
@@ -252,7 +260,7 @@ def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
     return replace(loaded, recipe=loaded.recipe.model_copy(update={"output": output}))
 
 
-def _in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
+def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides where the recipe has them: what only `training` knows goes there. Raises RecipeError."""
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
@@ -268,11 +276,6 @@ def _in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
         else:
             tree[name] = value
     return tree
-
-
-def _progress(wanted: bool | None) -> Progress:
-    line = line_for_here() if wanted is not False else None
-    return NullProgress() if line is None else LineProgress(line)
 
 
 def _result(trained: _Trained, *, is_written: bool) -> TrainResult:

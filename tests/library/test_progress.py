@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from svc.library.progress import LineProgress
+import pytest
+
+from svc.library.progress import LineProgress, progress_here
 
 
 class Shown:
@@ -37,3 +39,14 @@ def test_phases_rows_and_trials() -> None:
     assert not any("1/2" in text for text in line.texts)
     progress.close()
     assert line.closed
+
+
+def test_progress_that_is_wanted_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """As lines; otherwise nothing is written where nobody watches."""
+    for wanted, lines in ((True, ["reading data · 0 s", "searching · 0 s"]), (None, []), (False, [])):
+        progress = progress_here(wanted)
+        progress.phase("reading data")
+        progress.rows(5)
+        progress.phase("searching")
+        progress.close()
+        assert capsys.readouterr().err.splitlines() == lines

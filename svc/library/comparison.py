@@ -1,0 +1,220 @@
+"""Which of several trainings recommends best: `svc.compare`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from svc import install_command
+from svc.errors import ConfigError, UsageError
+from svc.library.evaluation import align, check_metrics, rank
+from svc.library.tables import as_pandas, column_names, is_table, require
+from svc.library.training import ITEM, USER, TrainResult, in_place, train
+from svc.recipe.load import load_recipe
+from svc.recipe.normalize import merged, normalize
+from svc.recipe.variables import recipe_variables
+from svc.settings import Settings
+from svc.training.evaluation.bootstrap import CONFIDENCE
+from svc.training.evaluation.intervals import intervals, user_scores
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from numpy.typing import NDArray
+
+BLOCKS = ("training", "cleansing")
+"""What a compared recipe says of itself; its data are those of the comparison."""
+
+
+class Comparison(pd.DataFrame):
+    """What `svc.compare` found: one row for each candidate, columns `mean`, `low` and `high` for each metric.
+
+    Attributes:
+        differences: One row for each candidate but the first: how much better than the first it is, user by user, with
+            columns `diff`, `low` and `high` for each metric. An interval without 0 is more than chance.
+    """
+
+    _metadata = ("differences",)
+    differences: pd.DataFrame
+
+    def plot(self) -> Axes:  # type: ignore[override]
+        """The means with their intervals, one group of points a metric. Needs matplotlib (extra `report`)."""
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise ConfigError(f"plot() needs matplotlib: {install_command('report')}") from None
+        _, axes = pyplot.subplots(figsize=(7.0, 0.9 + 0.35 * self.size / 3), layout="constrained")
+        metrics = list(dict.fromkeys(self.columns.get_level_values(0)))
+        figures = self.to_numpy(dtype=np.float64).reshape(len(self), len(metrics), 3)
+        for number, (name, rows) in enumerate(zip(self.index, figures, strict=True)):
+            heights = np.arange(len(metrics)) + 0.15 * (number - (len(self) - 1) / 2)
+            reach = np.abs(rows[:, 1:].T - rows[:, 0])
+            axes.errorbar(rows[:, 0], heights, xerr=reach, fmt="o", capsize=3, label=str(name))
+        axes.set_yticks(np.arange(len(metrics)), metrics)
+        axes.invert_yaxis()
+        axes.set_xlabel("mean over users, with its interval")
+        axes.legend()
+        return axes
+
+
+def compare(
+    candidates: Sequence[Any] | Mapping[str, Any],
+    data: Any,
+    seeds: int = 3,
+    metrics: Sequence[str] = ("ndcg", "recall"),
+    *,
+    user: str = USER,
+    item: str = ITEM,
+    time: str | None = None,
+    weight: str | None = None,
+    cutoff: int = 20,
+    heldout: float = 0.2,
+    confidence: float = CONFIDENCE,
+) -> Comparison:
+    """Train each candidate on the same splits of `data`, and judge it by the rows that were held out.
+
+    For each seed, a share of every user's rows is held out: the latest with `time`, else random ones. All candidates
+    train on the rest with that seed, and recommend items to the same users. Each user counts once, with the mean over
+    the seeds. The same call gives the same figures.
+
+    Args:
+        candidates: Two or more, in a list or by name: recipes (paths, or dicts that may be as short as
+            `{"algorithms": ["TopPop"]}`) or results of `svc.train`, whose recipes are trained again. Of a recipe only
+            its blocks `training` and `cleansing` count.
+        data: A DataFrame with one row an interaction, as for `svc.train`.
+        seeds: How many splits, 1 to 100.
+        metrics: Some of `ndcg`, `map`, `recall`, `hit`.
+        user: The column with user ids.
+        item: The one with item ids.
+        time: The one that says when.
+        weight: The one that says how much each interaction counts in training.
+        cutoff: Items for each user, 1 to 1000.
+        heldout: The share of each user's rows, between 0 and 1.
+        confidence: The share of resamplings within the intervals, which are bootstraps over users.
+
+    Raises:
+        svc.errors.UsageError: An argument is not what it has to be.
+        svc.errors.SvcError: As `svc.train`.
+    """
+    named = _named(candidates)
+    check_metrics(metrics, cutoff, confidence)
+    if not 1 <= seeds <= 100:
+        raise UsageError(f"seeds: {seeds} is not within 1..100")
+    if not 0.0 < heldout < 1.0:
+        raise UsageError(f"heldout: {heldout} is not between 0 and 1")
+    if not is_table(data):
+        raise UsageError(f"data: give a DataFrame with one row an interaction, not a {type(data).__name__}")
+    columns = {"user": user, "item": item, "time": time, "weight": weight}
+    require({name: column for name, column in columns.items() if column}, column_names(data, "data"), "data")
+    asked = _Asked(user, item, time, weight, tuple(metrics), cutoff, heldout, confidence)
+    frame = as_pandas(data, "data").reset_index(drop=True)
+    return _comparison(_values(named, frame, seeds, asked), list(named), asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How candidates are compared, as the arguments of `compare` say."""
+
+    user: str
+    item: str
+    time: str | None
+    weight: str | None
+    metrics: tuple[str, ...]
+    cutoff: int
+    heldout: float
+    confidence: float
+
+
+def _named(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The recipe blocks of each candidate by its name. Raises UsageError."""
+    if isinstance(candidates, str | os.PathLike | TrainResult) or not isinstance(candidates, Sequence | Mapping):
+        raise UsageError("candidates: give two or more in a list, or a dict of them by name")
+    pairs = (
+        list(candidates.items()) if isinstance(candidates, Mapping) else [(None, candidate) for candidate in candidates]
+    )
+    if len(pairs) < 2:
+        raise UsageError("candidates: give two or more; svc.evaluate judges one")
+    named: dict[str, Mapping[str, Any]] = {}
+    for number, (given, candidate) in enumerate(pairs, start=1):
+        name, blocks = _blocks(candidate)
+        name = given or name or f"candidate {number}"
+        named[name if name not in named else f"{name} ({number})"] = blocks
+    return named
+
+
+def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
+    """The name and the blocks of one candidate; without a name the algorithms are one."""
+    if isinstance(candidate, TrainResult):
+        recipe: Mapping[str, Any] = candidate.header["recipe"]
+        return candidate.best_class, {name: recipe[name] for name in BLOCKS if name in recipe}
+    if isinstance(candidate, str | os.PathLike):
+        loaded = load_recipe(Path(candidate), recipe_variables(os.environ, ()), settings=Settings.from_env())
+        return loaded.recipe.name, {name: loaded.unexpanded[name] for name in BLOCKS if name in loaded.unexpanded}
+    if isinstance(candidate, Mapping):
+        left_out = {"name", "source", "schema", "output", "item_metadata", "serving", "promotion", "features"}
+        blocks = in_place({str(name): value for name, value in candidate.items() if name not in left_out})
+        blocks = normalize(blocks)[0]
+        algorithms = (blocks.get("training") or {}).get("algorithms") or ()
+        return str(candidate.get("name") or ", ".join(algorithms)), blocks
+    raise UsageError(f"candidates: give recipes, dicts or results of svc.train, not a {type(candidate).__name__}")
+
+
+def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Asked) -> pd.DataFrame:
+    """One row a user who can be judged by the rows that were kept from training, one column a metric."""
+    model = result.recommender.model
+    judged = align(model, kept[asked.user], kept[asked.item])
+    values = user_scores(rank(model, judged.rows, asked.cutoff), judged.truth)
+    names = [model.user_ids.at(row) for row in judged.rows.tolist()]
+    return pd.DataFrame({metric: values[metric] for metric in asked.metrics}, index=names)
+
+
+def _values(
+    named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Asked
+) -> list[pd.DataFrame]:
+    """For each candidate, one row a user and one column a metric: the mean over the seeds."""
+    each: list[list[pd.DataFrame]] = [[] for _ in named]
+    for seed in range(seeds):
+        is_held = _is_held(frame, asked, seed)
+        for values, blocks in zip(each, named.values(), strict=True):
+            options = merged(dict(blocks), {"training": {"seed": seed}})
+            rest = frame[~is_held]
+            result = train(rest, asked.user, asked.item, asked.time, asked.weight, progress=False, **options)
+            values.append(_judged(result, frame[is_held], asked))
+    return [pd.concat(values).groupby(level=0, sort=True).mean() for values in each]
+
+
+def _is_held(frame: pd.DataFrame, asked: _Asked, seed: int) -> NDArray[np.bool_]:
+    """(rows,) whether each row is kept from training: the last share of each user's rows, never all of them."""
+    draws = np.random.default_rng([seed, 17]).random(len(frame))
+    order = pd.DataFrame({"user": frame[asked.user], "draw": draws})
+    if asked.time is not None:
+        order["draw"] = frame[asked.time]
+    places = order.groupby("user", observed=True)["draw"].rank(method="first", ascending=False)
+    sizes = order.groupby("user", observed=True)["draw"].transform("size")
+    return np.asarray(places <= np.floor(sizes * asked.heldout), dtype=np.bool_)
+
+
+def _comparison(values: Sequence[pd.DataFrame], names: Sequence[str], asked: _Asked) -> Comparison:
+    """Users whom all candidates could be judged on, so that differences are paired."""
+    common = sorted(set.intersection(*(set(scores.index) for scores in values)))
+    tables = [scores.loc[common].to_numpy(dtype=np.float64) for scores in values]
+    comparison = Comparison(_figures(tables, names, "mean", asked))
+    comparison.differences = _figures([table - tables[0] for table in tables[1:]], names[1:], "diff", asked)
+    return comparison
+
+
+def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: str, asked: _Asked) -> pd.DataFrame:
+    """The mean of each column of each table, (users, metrics), with its interval."""
+    columns = pd.MultiIndex.from_product([asked.metrics, (word, "low", "high")], names=["metric", ""])
+    rows = []
+    for table in tables:
+        ends = intervals(table, seed=0, confidence=asked.confidence)
+        rows.append(
+            [number for mean, (low, high) in zip(table.mean(axis=0), ends, strict=True) for number in (mean, low, high)]
+        )
+    return pd.DataFrame(rows, index=pd.Index(names, name="candidate"), columns=columns)

@@ -1,0 +1,26 @@
+"""Tables in HTML as notebooks show them, in the colours of the page around them, light or dark."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+
+_CELL = "text-align:left;padding:0.2em 1em 0.2em 0"
+
+
+def facts_table(title: str, facts: Mapping[str, object], more: str = "") -> str:
+    """A heading and one row a fact; `more` is HTML that follows. It sets no colour: text keeps that of the page."""
+    rows = "".join(
+        f'<tr><th scope="row" style="{_CELL}">{html.escape(name)}</th>'
+        f'<td style="{_CELL}">{html.escape(_shown(fact))}</td></tr>'
+        for name, fact in facts.items()
+    )
+    return f"<div><strong>{html.escape(title)}</strong><table><tbody>{rows}</tbody></table>{more}</div>"
+
+
+def _shown(fact: object) -> str:
+    if isinstance(fact, bool):
+        return "yes" if fact else "no"
+    if isinstance(fact, int):
+        return f"{fact:,}"
+    return f"{fact:.4g}" if isinstance(fact, float) else str(fact)

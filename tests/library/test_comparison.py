@@ -1,0 +1,69 @@
+"""`svc.compare`: the same splits for all, paired differences, the same figures each time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import svc
+from svc.errors import UsageError
+from tests.library.test_tables import SMALL, sales
+
+CANDIDATES: dict[str, Any] = {
+    "popular": {"algorithms": ["TopPop"], "n_trials": 1, "cutoff": 5, "parallelism": 1},
+    "neighbours": {"training": {**SMALL, "algorithms": ["CosineKNN"]}},
+}
+
+
+def test_means_intervals_and_differences() -> None:
+    """A figure within its interval, differences of the means to the first, and nothing left to chance."""
+    found = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5)
+    assert found.index.tolist() == ["popular", "neighbours"]
+    assert found.columns.tolist() == [(metric, part) for metric in ("ndcg", "hit") for part in ("mean", "low", "high")]
+    for metric in ("ndcg", "hit"):
+        assert (found[metric]["low"] <= found[metric]["mean"]).all()
+        assert (found[metric]["mean"] <= found[metric]["high"]).all()
+        means, change = found[metric]["mean"], found.differences.loc["neighbours", metric]
+        assert change["diff"] == pytest.approx(means["neighbours"] - means["popular"])
+        assert change["low"] <= change["diff"] <= change["high"]
+    again = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5)
+    pd.testing.assert_frame_equal(pd.DataFrame(again), pd.DataFrame(found))
+    pd.testing.assert_frame_equal(again.differences, found.differences)
+
+
+def test_results_are_trained_again_by_their_recipe() -> None:
+    """A candidate beside itself differs by nothing; the latest rows are held out where there is a time."""
+    result = svc.train(sales(), **SMALL)
+    found = svc.compare([result, result], sales(), seeds=1, time="when", cutoff=5)
+    assert found.index.tolist() == [result.best_class, f"{result.best_class} (2)"]
+    assert np.count_nonzero(found.differences) == 0
+
+
+def test_the_plot_has_each_candidate() -> None:
+    """One series of points each, on an axis of metrics."""
+    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib comes with the extra `report`")
+    matplotlib.use("Agg")
+    axes = svc.compare(CANDIDATES, sales(), seeds=1, cutoff=5).plot()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["popular", "neighbours"]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["ndcg", "recall"]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "options", "words"),
+    [
+        ("a.yaml", {}, "two or more in a list"),
+        ([{"algorithms": ["TopPop"]}], {}, "svc.evaluate judges one"),
+        ([7, 8], {}, "not a int"),
+        (CANDIDATES, {"seeds": 0}, "seeds"),
+        (CANDIDATES, {"heldout": 1.0}, "heldout"),
+        (CANDIDATES, {"metrics": ["mrr"]}, "'mrr' is none of"),
+        (CANDIDATES, {"user": "userid"}, "did you mean 'user_id'"),
+    ],
+)
+def test_wrong_arguments_are_named(candidates: Any, options: dict[str, Any], words: str) -> None:
+    """Before anything is trained."""
+    with pytest.raises(UsageError, match=words):
+        svc.compare(candidates, sales(), **options)
