@@ -185,6 +185,18 @@ SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys", "At start: kid and fingerprint of each key, and what is open."
 )
 SERVE_STARTED = _event("serve_started", "info", "host port recipes", "The server accepts connections at this address.")
+WORKER_RESTARTED = _event(
+    "worker_restarted",
+    "warning",
+    "pid exit reason pause_seconds",
+    "With several workers: the worker `pid` ended, or was `silent` and was ended; another takes its place.",
+)
+WORKER_TEMPLATE_RESTARTED = _event(
+    "worker_template_restarted",
+    "warning",
+    "error",
+    "The process that workers are copied from ended and is started again; workers go on.",
+)
 MONITORING_STARTED = _event(
     "monitoring_started", "info", "host port", "With SVC_METRICS_PORT: metrics and probes are answered here too."
 )

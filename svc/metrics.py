@@ -80,6 +80,9 @@ BIGQUERY_FALLBACK = _metric(
 )
 
 
+COUNTED_BY_REQUESTS = (REQUESTS, LATENCY, BATCH_ERRORS, FALLBACKS, AUTH_FAILURES, KEY_REFUSALS)
+"""What processes that answer requests count. The others belong to the process that watches and loads."""
+
 TRAINING_METRICS: tuple[Metric, ...] = (
     Metric("svc_train_last_exit_code", "gauge", ("recipe",), "Exit code of the last training."),
     Metric("svc_train_last_run_timestamp_seconds", "gauge", ("recipe",), "When the last training ended."),
@@ -130,15 +133,21 @@ class Metrics:
         return cls({}, None)
 
     @classmethod
-    def create(cls) -> Metrics:
-        """Real metrics in a registry of their own, with those of the process. Needs the extra `metrics`."""
+    def create(cls, collector: Any = None) -> Metrics:
+        """Real metrics in a registry of their own, with those of the process. Needs the extra `metrics`.
+
+        A `collector` of prometheus-client's kind gives the families of COUNTED_BY_REQUESTS and of the process instead.
+        """
         try:
             import prometheus_client as prometheus
         except ImportError:
             how = install_command("metrics")
             raise ConfigError(f"SVC_METRICS_ENABLED=1 needs prometheus-client: {how}") from None
         registry = prometheus.CollectorRegistry()
-        prometheus.ProcessCollector(registry=registry)
+        if collector is None:
+            prometheus.ProcessCollector(registry=registry)
+        else:
+            registry.register(collector)
         prometheus.PlatformCollector(registry=registry)
         prometheus.GCCollector(registry=registry)
         kinds: dict[str, Any] = {
@@ -155,6 +164,7 @@ class Metrics:
                 **({"buckets": LATENCY_BUCKETS_S} if metric.kind == "histogram" else {}),
             )
             for metric in METRICS.values()
+            if collector is None or metric not in COUNTED_BY_REQUESTS
         }
         return cls(families, lambda: prometheus.generate_latest(registry))
 

@@ -78,6 +78,18 @@ def _number(text: str) -> float:
     return value
 
 
+MOST_WORKERS = 64
+
+
+def parse_workers(text: str) -> int | None:
+    """A number of workers; None for `auto`. Raises ValueError."""
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:3]) <= MOST_WORKERS:
+        raise ValueError(f"is neither a whole number from 1 to {MOST_WORKERS} nor auto")
+    return int(text)
+
+
 def _size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -172,6 +184,12 @@ class Settings:
     )
     host: str = _var("SVC_HOST", "127.0.0.1", str, "Address to bind.")
     port: int = _var("SVC_PORT", 8080, _integer, "Port to bind; 0 takes any free one.", low=0, high=65535)
+    workers: int | None = _var(
+        "SVC_WORKERS",
+        1,
+        parse_workers,
+        "Processes that answer, 1 to 64; `auto`: as many as there are usable cores. Above 1, one more loads for all.",
+    )
     watch_interval_s: float = _var("SVC_WATCH_INTERVAL", 5.0, _number, "Seconds between two polls.", low=1, high=30)
     drain_s: float = _var(
         "SVC_DRAIN_SECONDS", 30.0, _number, "Seconds that requests in flight get after SIGTERM.", low=0, high=3600

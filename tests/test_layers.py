@@ -72,6 +72,7 @@ WINGS = {
         "models": {"pace"},
         "transport": {"pace", "signals"},
         "api": {"admission", "models", "transport"},
+        "workers": {"api", "models", "process", "transport"},
     },
     "svc.serving.api": {
         "bodies": set(),

@@ -36,6 +36,10 @@ def command(
         int | None,
         typer.Option("--port", min=0, max=65535, help="Port; 0: any free one.", show_default="SVC_PORT, else 8080"),
     ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option("--workers", help="Processes that answer: 1 to 64, or auto.", show_default="SVC_WORKERS, else 1"),
+    ] = None,
     env_var: EnvVar = None,
     insecure_no_auth: Annotated[
         bool,
@@ -46,8 +50,12 @@ def command(
 ) -> int:
     from svc import events, logs
     from svc.env_file import environment
-    from svc.settings import Settings
+    from svc.settings import Settings, parse_workers
 
+    try:
+        asked = None if workers is None else parse_workers(workers)
+    except ValueError as error:
+        raise UsageError(f"--workers: {workers!r} {error}") from None
     environ = environment(recipes)
     settings = Settings.from_env(environ)
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
@@ -64,6 +72,7 @@ def command(
 
     from svc.recipe.variables import recipe_variables
     from svc.serving.run import ServeOptions, serve
+    from svc.serving.workers.cores import usable_cores
 
     options = ServeOptions(
         recipes_dir=recipes,
@@ -71,5 +80,6 @@ def command(
         port=settings.port if port is None else port,
         insecure_no_auth=insecure_no_auth,
         dev_allow_unsigned=unsigned,
+        workers=(settings.workers if workers is None else asked) or usable_cores(),
     )
-    return serve(options, settings, recipe_variables(environ, env_var or ()))
+    return serve(options, settings, recipe_variables(environ, env_var or ()), environ)

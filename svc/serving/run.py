@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import resource
-import sys
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -13,15 +12,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from svc import events, install_command, logs
+from svc import events, logs
 from svc.artifact.keys import SigningKeys, development_keys, load_signing_keys
 from svc.artifact.replay.guard import ReplayGuard
 from svc.artifact.store import Store, open_store
 from svc.errors import ConfigError
 from svc.metrics import Metrics
-from svc.model.threads import limit_blas_threads
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.serving import signals
+from svc.serving import process, signals
 from svc.serving.api.access.api_keys import load_api_keys
 from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
 from svc.serving.api.access.key_policies import KeyPolicies
@@ -33,30 +31,26 @@ from svc.serving.models.availability import read_ids
 from svc.serving.models.availability_watch import AvailabilityWatch
 from svc.serving.models.discovery import RecipeFolder
 from svc.serving.models.lanes import Lane
-from svc.serving.models.loader import Loader
+from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.registry import Registry
-from svc.serving.models.threads import SWITCH_INTERVAL_S, ScoringThreads
+from svc.serving.models.threads import ScoringThreads
 from svc.serving.models.transitions import Publisher
 from svc.serving.models.versions import read_versions
 from svc.serving.models.watcher import Watcher
 from svc.serving.signals import Stop, run_until
 from svc.serving.transport import listener as listening
 from svc.serving.transport import server
-from svc.serving.transport.shared import Limits
+from svc.serving.workers.fleet import Fleet
+from svc.serving.workers.handover import SharingLoader
+from svc.serving.workers.memory import require_memory_files
+from svc.serving.workers.whole import Collector, ToldPolicies, answer
 from svc.settings import Settings
 
 if TYPE_CHECKING:
     import socket
 
-    from svc.model.model import Model
-    from svc.serving.api.observe.spans import Spans
 
 UNSAFE_WARNING_INTERVAL_S = 300.0
-FULL_COLLECTION_EVERY = 100
-"""Collections of the middle generation between two full ones: a full one blocks the loop for 0.2 s with 10,000
-connections.
-"""
-LEAVE_TAKING_S = 0.2
 CLOSING_S = 1.0
 LAST_SPANS_S = 2.0
 
@@ -70,6 +64,7 @@ class ServeOptions:
     port: int
     insecure_no_auth: bool = False
     dev_allow_unsigned: bool = False
+    workers: int = 1
 
     @property
     def unsafe_modes(self) -> tuple[str, ...]:
@@ -77,19 +72,29 @@ class ServeOptions:
         return tuple(name for name, on in modes.items() if on)
 
 
-def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str]) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit code. Raises `ConfigError` before anything is served."""
+def serve(
+    options: ServeOptions, settings: Settings, variables: Mapping[str, str], environ: Mapping[str, str] | None = None
+) -> int:
+    """Serve until SIGTERM or SIGINT, and return the exit code. Raises `ConfigError` before anything is served.
+
+    Workers, if there are several, get what they may know of `environ`, by default that of the process.
+    """
     if settings.max_payload_bytes > settings.max_artifact_bytes:
         raise ConfigError("SVC_MAX_PAYLOAD_BYTES is larger than SVC_MAX_ARTIFACT_BYTES: lower it or raise the other")
     keys = _signing_keys(options, settings)
     api_keys = load_api_keys(settings)
     listening.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
     _check_folder(options.recipes_dir)
-    counters = Metrics.create() if settings.metrics_enabled else Metrics.disabled()
-    spans = _spans() if settings.otel_enabled else None
+    if options.workers > 1:
+        require_memory_files()
+    fleet = Fleet(options.workers, os.environ if environ is None else environ) if options.workers > 1 else None
+    counters = Metrics.disabled()
+    if settings.metrics_enabled:
+        counters = Metrics.create(None if fleet is None else Collector(fleet))
+    spans = process.spans() if settings.otel_enabled and fleet is None else None
     listener = listening.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
     monitoring = _monitoring_socket(options, settings)
-    _tune_process()
+    process.tune()
     logs.emit(
         events.SECURITY_POSTURE,
         signing_keys=keys.fingerprints(),
@@ -99,33 +104,15 @@ def serve(options: ServeOptions, settings: Settings, variables: Mapping[str, str
         unsafe_modes=options.unsafe_modes,
     )
     auth = Authenticator(api_keys, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
-    state = ServerState(Registry(), settings, counters, auth, spans=spans)
-    _read_policies(state)
-    loader = Loader(settings, keys, variables, ReplayGuard.of(settings))
+    state = ServerState(Registry() if fleet is None else fleet.registry, settings, counters, auth, spans=spans)
+    if fleet is not None:
+        fleet.tell("keys", api_keys)
+    _read_policies(state, fleet)
+    loader = (Loader if fleet is None else SharingLoader)(settings, keys, variables, ReplayGuard.of(settings))
     try:
-        return trio.run(_live, options, state, loader, listener, monitoring)
+        return trio.run(partial(_live, options, state, loader, listener, monitoring=monitoring, fleet=fleet))
     except BaseExceptionGroup as group:
-        raise single(group) from None
-
-
-def _spans() -> Spans:
-    """The maker and exporter of spans. Raises ConfigError."""
-    try:
-        from svc.serving.api.observe import spans
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("opentelemetry"):
-            raise
-        raise ConfigError(f"SVC_OTEL_ENABLED=1 needs OpenTelemetry's SDK: {install_command('otel')}") from None
-    return spans.create()
-
-
-def _tune_process() -> None:
-    """Short interpreter switches, rare full collections, one BLAS thread per operation, and all file descriptors."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
-    limit_blas_threads(1)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        raise process.single(group) from None
 
 
 def _check_folder(recipes_dir: Path) -> None:
@@ -156,14 +143,14 @@ def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.sock
     return listening.bind(options.host, settings.metrics_port, unread_timeout_s=settings.client_timeout_s)
 
 
-def _read_policies(state: ServerState) -> None:
-    """Give the state what SVC_API_KEY_POLICIES names. Raises `ConfigError`."""
+def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
+    """Give the state, and the workers if there are any, what SVC_API_KEY_POLICIES names. Raises `ConfigError`."""
     settings = state.settings
     if settings.api_key_policies is None:
         return
     if not state.auth.required:
         raise ConfigError("SVC_API_KEY_POLICIES is set, but SVC_API_KEYS is empty: nobody has a key to bound")
-    state.policies = KeyPolicies(state.metrics)
+    state.policies = KeyPolicies(state.metrics) if fleet is None else ToldPolicies(state.metrics, fleet)
     state.policy_file = PolicyFile(
         settings.api_key_policies, state.policies, kids=state.auth.kids, interval_s=settings.watch_interval_s
     )
@@ -175,21 +162,27 @@ async def _live(
     state: ServerState,
     loader: Loader,
     listener: socket.socket,
+    *,
     monitoring: socket.socket | None,
+    fleet: Fleet | None,
 ) -> int:
     """The order of start and stop. Each inner nursery ends before the one around it."""
     stop = Stop()
-    async with trio.open_nursery() as process:
-        await process.start(signals.listen, stop, signals.exit_now)
+    async with trio.open_nursery() as whole:
+        await whole.start(signals.listen, stop, signals.exit_now)
         if monitoring is not None:
             host, port = listening.listen(monitoring)
             logs.emit(events.MONITORING_STARTED, host=host, port=port)
-            process.start_soon(serve_monitoring, state, monitoring)
+            whole.start_soon(serve_monitoring, state, monitoring)
         async with trio.open_nursery() as lanes:
-            watcher = _watcher(options, state, loader, lanes)
+            if fleet is not None:
+                await lanes.start(fleet.run)
+            watcher = _watcher(options, state, loader, lanes, fleet)
             state.versions = lambda name: read_versions(watcher.recipe(name), loader.keys, state.settings)
+            if fleet is not None:
+                fleet.answer = partial(answer, state)
             if await _started(watcher, stop):
-                process.start_soon(_end_drain, stop, state.settings.drain_s)
+                whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
                     background.start_soon(run_until, stop.event.wait, watcher.run)
                     background.start_soon(run_until, stop.event.wait, partial(_warn_of, options.unsafe_modes))
@@ -197,15 +190,18 @@ async def _live(
                     if state.policy_file is not None:
                         background.start_soon(run_until, stop.event.wait, state.policy_file.run)
                     if state.settings.signing_keys_file or state.settings.api_keys_file:
-                        renew = partial(_renew_keys, options, state, loader, watcher)
+                        renew = partial(_renew_keys, options, state, loader, watcher, fleet)
                         background.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
-                    await _answer(state, listener, stop)
+                    if fleet is None:
+                        await _answer(state, listener, stop)
+                    else:
+                        await _hand_out(state, listener, stop, fleet)
             lanes.cancel_scope.cancel()
         if state.spans is not None:
             with trio.move_on_after(LAST_SPANS_S):
                 await trio.to_thread.run_sync(state.spans.close, abandon_on_cancel=True)
         _say_shutdown(stop)
-        process.cancel_scope.cancel()
+        whole.cancel_scope.cancel()
     return 0
 
 
@@ -217,7 +213,9 @@ def _read_keys(options: ServeOptions, settings: Settings, required: bool) -> tup
     return keys, api_keys
 
 
-async def _renew_keys(options: ServeOptions, state: ServerState, loader: Loader, watcher: Watcher) -> None:
+async def _renew_keys(
+    options: ServeOptions, state: ServerState, loader: Loader, watcher: Watcher, fleet: Fleet | None
+) -> None:
     """Read the key files again. Unusable ones change nothing."""
     try:
         keys, api_keys = await trio.to_thread.run_sync(_read_keys, options, state.settings, state.auth.required)
@@ -226,21 +224,28 @@ async def _renew_keys(options: ServeOptions, state: ServerState, loader: Loader,
         return
     loader.keys = keys
     state.auth.replace(api_keys)
+    if fleet is not None:
+        fleet.tell("keys", api_keys)
     watcher.try_refused_again()
     logs.emit(events.KEYS_RELOADED, signing_keys=keys.fingerprints(), api_keys_configured=len(api_keys))
 
 
-def _watcher(options: ServeOptions, state: ServerState, loader: Loader, lanes: trio.Nursery) -> Watcher:
+def _watcher(
+    options: ServeOptions, state: ServerState, loader: Loader, lanes: trio.Nursery, fleet: Fleet | None
+) -> Watcher:
     settings = state.settings
     threads = ScoringThreads.of(settings)
     trio.lowlevel.add_instrument(threads)
 
-    async def start_lane(model: Model) -> Lane:
-        lane = Lane(model, threads)
+    async def start_lane(loaded: Loaded) -> Lane:
+        lane = Lane(loaded.model, threads)
         await lanes.start(lane.run)
         return lane
 
-    publisher = Publisher(state.registry, start_lane, state.metrics)
+    if fleet is None:
+        publisher = Publisher(state.registry, start_lane, state.metrics)
+    else:
+        publisher = Publisher(state.registry, fleet.prepare, state.metrics, fleet.settled)
     parse = partial(load_recipe, variables=loader.variables, settings=settings, for_serving=True)
     return Watcher(
         folder=RecipeFolder(options.recipes_dir, parse, with_yml=settings.yml_recipes),
@@ -279,26 +284,34 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
     """Accept and answer until `stop`, then let what is in flight finish within the drain."""
     host, port = listening.listen(listener)
     logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=len(state.registry.entries()), version=state.version)
-    settings = state.settings
-    limits = Limits(
-        idle_s=settings.keep_alive_s,
-        unread_s=settings.client_timeout_s,
-        drain_s=settings.drain_s,
-        http2=settings.http2,
-    )
     await server.serve(
-        Application(state), listener, limits, until=partial(_announce_drain, stop, state, listener.dup())
+        Application(state),
+        listener,
+        process.limits(state.settings),
+        until=partial(_announce_drain, stop, state, listener.dup()),
     )
 
 
-def single(error: BaseException) -> BaseException:
-    """The one error that a group of nurseries is about, or the group when it is about several."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+async def _hand_out(state: ServerState, listener: socket.socket, stop: Stop, fleet: Fleet) -> None:
+    """Accept for the workers until `stop`, then let what they have in flight finish within the drain."""
+    await run_until(stop.event.wait, fleet.all_ready)
+    with listener:
+        if not stop.event.is_set():
+            host, port = listening.listen(listener)
+            listener.setblocking(False)
+            recipes = len(state.registry.entries())
+            logs.emit(
+                events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, workers=fleet.size
+            )
+            await run_until(
+                partial(_announce_drain, stop, state, listener.dup(), fleet), partial(fleet.accept, listener)
+            )
+            fleet.accept_some(listener)
+    fleet.end()
+    await fleet.ended.wait()
 
 
-async def _announce_drain(stop: Stop, state: ServerState, listener: socket.socket) -> None:
+async def _announce_drain(stop: Stop, state: ServerState, listener: socket.socket, fleet: Fleet | None = None) -> None:
     """Return when idle connections are to be closed: a moment after the signal. Closes `listener`.
 
     Until then nobody new comes in, and answers tell keep-alive clients that their connection ends. Closing at once
@@ -308,8 +321,10 @@ async def _announce_drain(stop: Stop, state: ServerState, listener: socket.socke
         await stop.event.wait()
         listening.refuse_new(listener)
         state.draining = True
+        if fleet is not None:
+            fleet.tell("drain")
         logs.emit(events.SERVE_DRAINING, signal=stop.reason, drain_seconds=state.settings.drain_s)
-        await trio.sleep(min(LEAVE_TAKING_S, state.settings.drain_s))
+        await trio.sleep(min(process.LEAVE_TAKING_S, state.settings.drain_s))
 
 
 async def _end_drain(stop: Stop, drain_s: float) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from svc.cli import main
+from svc.errors import ConfigError
+from svc.serving.workers.memory import require_memory_files
 from tests.cli.conftest import last_error
 
 
@@ -29,3 +31,41 @@ def test_a_folder_with_only_yml_files_is_warned_about(
     told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [(one["event"], one["files"]) for one in told] == [("recipes_end_in_yml", ["books.yml"])]
     assert "SVC_YML_RECIPES=1" in told[0]["way_out"]
+
+
+@pytest.mark.parametrize("text", ["0", "65", "-1", "two", "1.5", "", "2 "])
+def test_a_wrong_number_of_workers_is_refused(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 for the option, 8 for the variable, which counts as unset when it is empty."""
+    monkeypatch.setattr("svc.serving.run.serve", lambda *_: 0)
+    serve = ["serve", "--recipes", str(tmp_path)]
+    assert main.run([*serve, "--workers", text]) == 2
+    assert "--workers" in "".join(capsys.readouterr())
+    monkeypatch.setenv("SVC_WORKERS", text)
+    assert main.run(serve) == (8 if text else 0)
+    assert not text or "SVC_WORKERS" in str(last_error(capsys)["error"])
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "expected"),
+    [(None, "", 1), (None, "7", 7), (None, "auto", 5), ("3", "7", 3), ("auto", "7", 5), ("64", "", 64)],
+)
+def test_the_option_goes_before_the_variable(
+    option: str | None, variable: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` stands for the usable cores, here five."""
+    asked: list[int] = []
+    monkeypatch.setattr("svc.serving.run.serve", lambda options, *_: asked.append(options.workers) or 0)
+    monkeypatch.setattr("svc.serving.workers.cores.usable_cores", lambda: 5)
+    monkeypatch.setenv("SVC_WORKERS", variable)
+    more = [] if option is None else ["--workers", option]
+    assert main.run(["serve", "--recipes", str(tmp_path), *more]) == 0
+    assert asked == [expected]
+
+
+def test_a_system_without_memory_files_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As macOS: an error at the start, not a failure later."""
+    monkeypatch.delattr("os.memfd_create")
+    with pytest.raises(ConfigError, match="only Linux"):
+        require_memory_files()

@@ -159,9 +159,9 @@ class World:
             raise found
         return tuple(found)
 
-    async def start_lane(self, model: object) -> FakeLane:
+    async def start_lane(self, loaded: Loaded) -> FakeLane:
         await self.hold_lanes.wait()
-        self.lanes.append(FakeLane(model))
+        self.lanes.append(FakeLane(loaded.model))
         return self.lanes[-1]
 
     def entry(self, name: str) -> Entry:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from mmap import mmap
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -38,9 +39,14 @@ class MetadataRows(Protocol):
 class ItemFragments:
     """The encoded pieces of all items of one model. Reading is thread-safe."""
 
-    def __init__(self, blob: bytes, offsets: memoryview) -> None:
+    def __init__(self, blob: bytes | mmap, offsets: memoryview) -> None:
         self._blob = blob
         self._offsets = offsets
+
+    @property
+    def memory(self) -> tuple[bytes | mmap, memoryview]:
+        """What the constructor takes."""
+        return self._blob, self._offsets
 
     @classmethod
     def build(cls, item_ids: IdTable, metadata: MetadataRows | None) -> ItemFragments:

@@ -32,7 +32,7 @@ SHOWN_ERROR_CHARACTERS = 200
 _numbers = itertools.count()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Served:
     """A published model with everything that an answer needs. A request keeps the one that it began with.
 

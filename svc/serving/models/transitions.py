@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from svc.recipe.serving_schema import Availability
 
 NO_IDS = IdTable.from_ids([])
-StartLane = Callable[["Model"], Awaitable[Lane]]
+StartLane = Callable[[Loaded], Awaitable[Lane]]
+Settled = Callable[[], Awaitable[None]]
 
 _INITIAL_EVENTS = {
     "read": events.INITIAL_ARTIFACT_READ_FAILED,
@@ -47,9 +48,15 @@ _REFUSED_EVENTS = {
 
 
 class Publisher:
-    """Applies outcomes to the registry. Only the watcher's tasks call it; `start_lane` returns a lane that scores."""
+    """Applies outcomes to the registry. Only the watcher's tasks call it; `start_lane` returns a lane that scores.
 
-    def __init__(self, registry: Registry, start_lane: StartLane, counters: Metrics) -> None:
+    `settled` returns once what the registry holds is true everywhere; in one process it is so at once.
+    """
+
+    def __init__(
+        self, registry: Registry, start_lane: StartLane, counters: Metrics, settled: Settled | None = None
+    ) -> None:
+        self._settled = settled
         self._registry = registry
         self._start_lane = start_lane
         self._metrics = counters
@@ -121,16 +128,16 @@ class Publisher:
 
     async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
         """Start a lane for the model and publish both. The previous lane finishes what is waiting in it."""
-        lane = await self._start_lane(loaded.model)
+        lane = await self._start_lane(loaded)
         async with self._lining_up[name]:
             available = await self._lined_up(name, loaded.model)
             entry = self._registry.get(name)
             if entry is None:  # its file was removed while the lane started
                 lane.close()
                 return
-            self._put_model(entry, loaded, lane, available, initial=initial)
+            await self._put_model(entry, loaded, lane, available, initial=initial)
 
-    def _put_model(
+    async def _put_model(
         self, entry: Entry, loaded: Loaded, lane: Lane, available: Available | None, *, initial: bool
     ) -> None:
         name = entry.name
@@ -150,6 +157,8 @@ class Publisher:
         self._registry.put(replace(entry, served=served, faults=Faults(recipe=entry.faults.recipe)))
         if entry.served:
             entry.served.lane.close()
+        if self._settled is not None:
+            await self._settled()
         logs.emit(
             events.ARTIFACT_LOADED,
             name=name,
@@ -247,6 +256,8 @@ class Publisher:
             now = self._registry.get(name)
             if served is not None and now is not None and now.served is not None:
                 self._registry.put(replace(now, served=replace(now.served, available=available)))
+        if self._settled is not None:
+            await self._settled()
         self.list_age(name)
         n_items = available and available.items and available.items.count
         mode, n_ids = entry.availability.mode, len(listed.ids)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import trio
 
@@ -21,8 +22,18 @@ PAUSE_S = 0.1
 ENDED_A_TURN = 100
 
 
+class Listener(Protocol):
+    """Where connections come from: a listening socket, or what stands for one."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(self, *error: object) -> None: ...
+    def fileno(self) -> int: ...
+    def setblocking(self, flag: bool, /) -> None: ...
+    def accept(self) -> tuple[socket.socket, Any]: ...
+
+
 async def serve(
-    application: Application, listener: socket.socket, limits: Limits, *, until: Callable[[], Awaitable[None]]
+    application: Application, listener: Listener, limits: Limits, *, until: Callable[[], Awaitable[None]]
 ) -> None:
     """Accept from `listener`, which is listening, until `until()` returns; then close it.
 
@@ -57,7 +68,7 @@ async def _end_idle(shared: Shared) -> None:
 class Acceptor:
     """Accepts a few connections in each turn of the event loop, so that opening thousands keeps nobody waiting."""
 
-    def __init__(self, listener: socket.socket, shared: Shared, connections: trio.Nursery) -> None:
+    def __init__(self, listener: Listener, shared: Shared, connections: trio.Nursery) -> None:
         self._listener = listener
         self._shared = shared
         self._connections = connections

@@ -55,7 +55,7 @@ class Authenticator:
         self._secret = secrets.token_bytes(32)
         self._accepted: LruCache[bytes, str] = LruCache(ACCEPTED_KEYS)
         self._seen: LruCache[str, bool] = LruCache(FIRST_SEEN_CLIENTS)
-        self._refusals = RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
+        self.refusals = RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
 
     @property
     def required(self) -> bool:
@@ -94,7 +94,7 @@ class Authenticator:
                 if keys is self._keys:  # otherwise the keys were replaced meanwhile, and an old one must not be cached
                     self._accepted.put(self._fingerprint(value), kid)
                 return kid
-        if wait_s := self._refusals.next_wait_s():
+        if wait_s := self.refusals.next_wait_s():
             await trio.sleep(wait_s)
         logs.emit(events.AUTH_INVALID_KEY, client=client, reason="missing" if value is None else "wrong")
         if value is None:

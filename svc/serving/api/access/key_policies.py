@@ -8,7 +8,7 @@ import fnmatch
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -180,8 +180,15 @@ class Bucket:
         """Seconds until `count` requests, at most `burst`, could pass; 0 when they can."""
         self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
         self._at_s = now_s
-        lacking = count - self.tokens
+        return self.time_for(count - self.tokens)
+
+    def time_for(self, lacking: float) -> float:
+        """Seconds in which so many more come; 0 for none."""
         return lacking / self.rate.per_s if lacking > _ROUNDING else 0.0
+
+    def add(self, count: float) -> None:
+        """Give back what was charged, or charge a negative `count`."""
+        self.tokens += count
 
 
 class Permit:
@@ -217,12 +224,12 @@ class Permit:
         """
         if self._bucket is None:
             return
-        self._bucket.tokens += self._charged
+        self._bucket.add(self._charged)
         self._charged = 0
         if least is not None and least <= self._bucket.rate.burst:
             count = min(count, math.floor(self._bucket.rate.burst))
         self.require(count)
-        self._bucket.tokens -= count
+        self._bucket.add(-count)
         self._charged = count
 
 
@@ -231,6 +238,10 @@ class KeyPolicies:
 
     def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
         self._policies = policies or {}
+        self.new_bucket: Callable[[str, Rate], Bucket] = lambda _, rate: Bucket(rate, trio.current_time())
+        self.new_throttle: Callable[[str], RefusalThrottle] = lambda _: RefusalThrottle(
+            REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S
+        )
         self._metrics = metrics
         self._buckets: dict[str, Bucket] = {}
         self._throttles: dict[str, RefusalThrottle] = {}
@@ -270,7 +281,7 @@ class KeyPolicies:
             return None
         bucket = self._buckets.get(kid)
         if bucket is None:
-            bucket = self._buckets[kid] = Bucket(policy.rate, trio.current_time())
+            bucket = self._buckets[kid] = self.new_bucket(kid, policy.rate)
         return bucket
 
     def next_wait_s(self, refusal: ApiError) -> float:
@@ -278,7 +289,7 @@ class KeyPolicies:
         kid = refusal.fields["kid"]
         throttle = self._throttles.get(kid)
         if throttle is None:
-            throttle = self._throttles[kid] = RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S)
+            throttle = self._throttles[kid] = self.new_throttle(kid)
         return throttle.next_wait_s()
 
     def counted(self, error: ApiError) -> ApiError:

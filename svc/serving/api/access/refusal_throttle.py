@@ -14,13 +14,15 @@ class RefusalThrottle:
     """
 
     def __init__(self, per_s: float, burst: float, longest_s: float) -> None:
-        self._each_s = 1 / per_s
-        self._burst_s = burst / per_s
-        self._longest_s = longest_s
+        self.per_s, self.burst, self.longest_s = per_s, burst, longest_s
         self._next_s = -math.inf
 
     def next_wait_s(self) -> float:
         """Count one refusal; the seconds after which it is to be answered."""
         now_s = trio.current_time()
-        self._next_s = min(max(self._next_s, now_s - self._burst_s) + self._each_s, now_s + self._longest_s)
+        self._next_s = self.next_time(self._next_s, now_s)
         return max(self._next_s - now_s, 0.0)
+
+    def next_time(self, last_s: float, now_s: float) -> float:
+        """When the refusal after the one of `last_s` is answered."""
+        return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from svc import events
 from svc.errors import ConfigError
-from svc.serving import run
+from svc.serving import process
 from svc.serving.api.application import Application
 from svc.serving.api.observe import spans
 from svc.serving.api.observe.spans import LastWords, Spans, ToldExporter
@@ -203,7 +203,7 @@ def test_without_the_extra_the_message_names_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(sys.modules, "svc.serving.api.observe.spans")
     monkeypatch.setitem(sys.modules, "opentelemetry.context", None)
     with pytest.raises(ConfigError, match=r"svc-recommender\[otel\]"):
-        run._spans()
+        process.spans()
 
 
 @pytest.mark.system

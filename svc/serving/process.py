@@ -1,0 +1,62 @@
+"""What every process that answers requests does at its start, and how it leaves."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+from typing import TYPE_CHECKING
+
+from svc import install_command
+from svc.errors import ConfigError
+from svc.model.threads import limit_blas_threads
+from svc.serving.models.threads import SWITCH_INTERVAL_S
+from svc.serving.transport.shared import Limits
+from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.serving.api.observe.spans import Spans
+
+FULL_COLLECTION_EVERY = 100
+"""Collections of the middle generation between two full ones: a full one blocks the loop for 0.2 s with 10,000
+connections.
+"""
+LEAVE_TAKING_S = 0.2
+"""From the signal to the end of idle connections: closing at once would cut off requests that are on the wire."""
+
+
+def tune() -> None:
+    """Short interpreter switches, rare full collections, one BLAS thread per operation, and all file descriptors."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(*gc.get_threshold()[:2], FULL_COLLECTION_EVERY)
+    limit_blas_threads(1)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def spans() -> Spans:
+    """The maker and exporter of spans. Raises ConfigError."""
+    try:
+        from svc.serving.api.observe import spans
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("opentelemetry"):
+            raise
+        raise ConfigError(f"SVC_OTEL_ENABLED=1 needs OpenTelemetry's SDK: {install_command('otel')}") from None
+    return spans.create()
+
+
+def limits(settings: Settings) -> Limits:
+    """What connections of clients may take."""
+    return Limits(
+        idle_s=settings.keep_alive_s,
+        unread_s=settings.client_timeout_s,
+        drain_s=settings.drain_s,
+        http2=settings.http2,
+    )
+
+
+def single(error: BaseException) -> BaseException:
+    """The one error that a group of nurseries is about, or the group when it is about several."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

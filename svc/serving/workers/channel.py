@@ -1,0 +1,147 @@
+"""The messages between the parent and its workers, over pairs of sockets that have no name.
+
+The parent sends pickles: a worker trusts the process that it comes from. A worker sends only short JSON objects, of
+which the parent takes nothing that is not in `FROM_WORKER`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import trio
+
+from svc.serving.workers.memory import SealedMemory
+
+INLINE_BYTES = 1 << 15
+"""Longer messages to a worker lie in a memory file of their own."""
+FROM_WORKER_BYTES = 1024
+MOST_FILES = 8
+FROM_WORKER: dict[str, dict[str, type]] = {"done": {"seq": int}, "ask": {"number": int, "what": str, "name": str}}
+"""What a worker may say, and the fields of each."""
+
+
+class Received(NamedTuple):
+    """A message from the parent, with the memory files that came along."""
+
+    value: Any
+    files: tuple[SealedMemory, ...]
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets that keep messages apart and do not block."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        end.setblocking(False)
+    return ends
+
+
+async def send(end: socket.socket, value: object, files: tuple[SealedMemory, ...] = ()) -> None:
+    """Send a message to a worker. Raises OSError when it is gone."""
+    data = pickle.dumps(value, protocol=5)
+    form = b"i"
+    if len(data) > INLINE_BYTES:
+        files, data, form = (*files, SealedMemory.of([data])), b"", b"f"
+    descriptors = [file.descriptor for file in files]
+    while True:
+        with suppress(BlockingIOError):
+            socket.send_fds(end, [form, data], descriptors)
+            return
+        await trio.lowlevel.wait_writable(end)
+
+
+async def receive(end: socket.socket) -> Received | None:
+    """The next message from the parent; None when it is gone."""
+    while True:
+        with suppress(BlockingIOError):
+            data, descriptors, _, _ = socket.recv_fds(end, 1 + INLINE_BYTES, MOST_FILES, socket.MSG_CMSG_CLOEXEC)
+            break
+        await trio.lowlevel.wait_readable(end)
+    if not data:
+        return None
+    files = tuple(SealedMemory.adopted(descriptor) for descriptor in descriptors)
+    if data[:1] == b"f":
+        return Received(pickle.loads(memoryview(files[-1])), files[:-1])
+    return Received(pickle.loads(data[1:]), files)
+
+
+def tell(end: socket.socket, kind: str, **fields: object) -> None:
+    """Send a message to the parent, whose end always has room for one. Raises OSError."""
+    end.send(json.dumps({"kind": kind, **fields}).encode())
+
+
+async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
+    """The next message of a worker; None when it is gone. Raises ValueError for what is no message."""
+    while True:
+        with suppress(BlockingIOError):
+            data = end.recv(FROM_WORKER_BYTES + 1)
+            break
+        await trio.lowlevel.wait_readable(end)
+    return checked(data) if data else None
+
+
+def checked(data: bytes) -> tuple[str, dict[str, Any]]:
+    """Kind and fields of a worker's message. Raises ValueError for anything else."""
+    if len(data) > FROM_WORKER_BYTES:
+        raise ValueError("the message is too long")
+    fields = json.loads(data)
+    kind = fields.pop("kind", None) if isinstance(fields, dict) else None
+    expected = FROM_WORKER.get(kind) if isinstance(kind, str) else None
+    if expected is None or fields.keys() != expected.keys():
+        raise ValueError("the message is of no kind that a worker sends")
+    if any(type(value) is not expected[name] for name, value in fields.items()):
+        raise ValueError("a field of the message is of a wrong type")
+    return str(kind), fields
+
+
+def hand(end: socket.socket, connected: socket.socket) -> None:
+    """Give a connection to a worker. Raises BlockingIOError when it has too many to take, OSError when it is gone."""
+    socket.send_fds(end, [b"c"], [connected.fileno()])
+
+
+class HandedConnections:
+    """The connections that a worker is given, in the form of a listening socket.
+
+    `closed` is called whenever one of them closes.
+    """
+
+    def __init__(self, end: socket.socket, closed: Any) -> None:
+        self._end = end
+        self._closed = closed
+
+    def __enter__(self) -> HandedConnections:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.close()
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def setblocking(self, flag: bool, /) -> None:
+        self._end.setblocking(flag)
+
+    def accept(self) -> tuple[socket.socket, object]:
+        """The next one. Raises BlockingIOError while there is none, also when the parent is gone."""
+        data, descriptors, _, _ = socket.recv_fds(self._end, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            os._exit(1)
+        self._end.send(b"t")
+        return _Handed(self._closed, descriptors[0]), None
+
+
+class _Handed(socket.socket):
+    """A connection whose end is counted."""
+
+    def __init__(self, closed: Any, descriptor: int) -> None:
+        super().__init__(fileno=descriptor)
+        self._note = closed
+
+    def close(self) -> None:
+        if self.fileno() >= 0:
+            self._note()
+        super().close()

@@ -1,0 +1,153 @@
+"""Counts that outlive the process that made them: each worker counts in a page that its parent reads.
+
+A page begins with three numbers: signs of life, closed connections, and bytes used. Entries follow, each with the
+length of its key, the number of its values, the key, and the values as 8-byte floats. A key is the JSON list of the
+metric's name and its labels; a counter has one value, a histogram its sum and one count a bucket. An entry is written
+whole before the number of used bytes covers it. The parent believes none of the lengths: a page can only spoil its own
+counts.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import Any
+
+from svc.metrics import COUNTED_BY_REQUESTS, LATENCY_BUCKETS_S, Instrument, Metric
+from svc.serving.workers.memory import SharedPage
+
+PAGE_BYTES = 16 << 20
+LONGEST_KEY_BYTES = 1024
+_BEATS, _CLOSED, _USED, _FIRST_ENTRY = 0, 8, 16, 24
+_LENGTHS = struct.Struct("=II")
+_NUMBER = struct.Struct("=Q")
+_SIZES = {"counter": 1, "histogram": 2 + len(LATENCY_BUCKETS_S)}
+Key = tuple[str, ...]
+Counts = dict[Key, tuple[float, ...]]
+
+
+class WorkerPage:
+    """The page of one worker, which alone writes to it."""
+
+    def __init__(self, memory: SharedPage) -> None:
+        self.memory = memory
+
+    @property
+    def beats(self) -> int:
+        return self._number(_BEATS)
+
+    def beat(self) -> None:
+        _NUMBER.pack_into(self.memory, _BEATS, self.beats + 1)
+
+    @property
+    def closed(self) -> int:
+        return self._number(_CLOSED)
+
+    def note_closed(self) -> None:
+        _NUMBER.pack_into(self.memory, _CLOSED, self.closed + 1)
+
+    def _number(self, position: int) -> int:
+        return int(_NUMBER.unpack_from(self.memory, position)[0])
+
+    def new_values(self, key: Key, size: int) -> memoryview[float]:
+        """Room for `size` floats under a key that the page does not have yet. Raises MemoryError when it is full."""
+        name = json.dumps(key).encode()
+        name += b" " * (-len(name) % 8)
+        start = max(self._number(_USED), _FIRST_ENTRY)
+        values = start + _LENGTHS.size + len(name)
+        end = values + 8 * size
+        if end > len(self.memory) or len(name) > LONGEST_KEY_BYTES:
+            raise MemoryError("there are too many series to count")
+        _LENGTHS.pack_into(self.memory, start, len(name), size)
+        self.memory[start + _LENGTHS.size : values] = name
+        _NUMBER.pack_into(self.memory, _USED, end)
+        return memoryview(self.memory)[values:end].cast("d")
+
+    def counts(self) -> Counts:
+        """What is counted so far. An entry that makes no sense ends the list."""
+        data = memoryview(self.memory)
+        position, end = _FIRST_ENTRY, min(self._number(_USED), len(data))
+        counts: Counts = {}
+        while position + _LENGTHS.size <= end:
+            key_bytes, size = _LENGTHS.unpack_from(data, position)
+            values = position + _LENGTHS.size + key_bytes
+            position = values + 8 * size
+            if key_bytes > LONGEST_KEY_BYTES or size > max(_SIZES.values()) or position > end:
+                break
+            try:
+                key = json.loads(bytes(data[values - key_bytes : values]))
+            except ValueError:
+                break
+            if not isinstance(key, list) or not all(isinstance(part, str) for part in key):
+                break
+            counts[tuple(key)] = struct.unpack_from(f"={size}d", data, values)
+        return counts
+
+
+class _Counted:
+    """One series in a page, as callers use it."""
+
+    def __init__(self, values: memoryview[float]) -> None:
+        self._values = values
+
+    def inc(self, amount: float = 1) -> None:
+        self._values[0] += amount
+
+    def set(self, value: float) -> None:
+        self._values[0] = value
+
+    def observe(self, amount: float) -> None:
+        self._values[0] += amount
+        self._values[1 + bisect_left(LATENCY_BUCKETS_S, amount)] += 1
+
+
+class PageFamily:
+    """One metric in a page, in the form of a family of prometheus-client."""
+
+    def __init__(self, page: WorkerPage, metric: Metric) -> None:
+        self._page = page
+        self._metric = metric
+
+    def labels(self, **labels: str) -> Instrument:
+        values = [labels[name] for name in self._metric.labels]
+        return _Counted(self._page.new_values((self._metric.name, *values), _SIZES[self._metric.kind]))
+
+
+def families(page: WorkerPage) -> dict[str, Any]:
+    """The families of a worker's `Metrics`."""
+    return {metric.name: PageFamily(page, metric) for metric in COUNTED_BY_REQUESTS}
+
+
+def added(many: Iterable[Counts]) -> Counts:
+    """The sums by key. Where sizes differ, only a damaged page is wrong."""
+    total: Counts = {}
+    for counts in many:
+        for key, values in counts.items():
+            before = total.get(key, (0.0,) * len(values))
+            total[key] = tuple(map(sum, zip(before, values, strict=False)))
+    return total
+
+
+def as_prometheus(counts: Counts) -> Iterator[Any]:
+    """Metric families of prometheus-client, those without series too."""
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    series: Counter[str] = Counter()
+    for metric in COUNTED_BY_REQUESTS:
+        kind = CounterMetricFamily if metric.kind == "counter" else HistogramMetricFamily
+        family: Any = kind(metric.name, metric.help, labels=metric.labels)
+        for key, values in counts.items():
+            if key[0] != metric.name or len(key) != 1 + len(metric.labels) or len(values) != _SIZES[metric.kind]:
+                continue
+            series[metric.name] += 1
+            if metric.kind == "counter":
+                family.add_metric(key[1:], values[0])
+            else:
+                bounds = [*map(str, LATENCY_BUCKETS_S), "+Inf"]
+                buckets = list(zip(bounds, accumulate(values[1:]), strict=True))
+                family.add_metric(key[1:], buckets=buckets, sum_value=values[0])
+        yield family

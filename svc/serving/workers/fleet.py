@@ -1,0 +1,392 @@
+"""The parent's side: it keeps its workers alive, gives them connections, and tells each what all have to know.
+
+Orders to a worker are numbered, and it says when each is done. A swap is two of them: `model`, which only prepares, and
+`entry`, which makes all answer from it; `settled` returns when every worker that answers has done what it was told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from svc import events, logs
+from svc.serving.models.lanes import Lane
+from svc.serving.models.loader import Loaded
+from svc.serving.transport.listener import BACKLOG
+from svc.serving.workers import channel, counters
+from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
+from svc.serving.workers.handover import Package, Shared
+from svc.serving.workers.memory import SealedMemory, SharedPage
+from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, mirrored
+from svc.serving.workers.rates import CELLS, CELLS_BYTES
+from svc.serving.workers.spread import BEAT_S, Pauses, Pulse, in_order
+from svc.serving.workers.template import Template, adopt_orphans, environment
+
+ACCEPTED_A_TURN = 16
+ASKED_AT_ONCE = 8
+"""Questions of one worker that are answered at the same time; further ones wait."""
+PAUSE_S = 0.1
+Answer = Callable[[str, str], Awaitable[Any]]
+"""What the parent knows: `what` is asked about the recipe `name`."""
+Order = tuple[int, tuple[Any, ...], tuple[SealedMemory, ...]]
+"""Its number, the message, and the files that go along."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One running worker, as its parent sees it."""
+
+    pid: int
+    handle: int
+    control: socket.socket
+    connections: socket.socket
+    page: WorkerPage
+    orders: trio.MemorySendChannel[Order]
+    told: trio.MemoryReceiveChannel[Order]
+    is_ready: bool = False
+    ready_at: float = 0.0
+    pulse: Pulse = field(default_factory=Pulse)
+    n_given: int = 0
+    last_given: int = 0
+    untaken: deque[socket.socket] = field(default_factory=deque)
+    """Connections that it was given and has not taken yet: they go to another worker if it ends before."""
+    pending: set[int] = field(default_factory=set)
+    changed: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def n_open(self) -> int:
+        """Connections that it has; what a damaged page says never makes them negative."""
+        return max(self.n_given - self.page.closed, 0)
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.pulse.is_doubtful
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.handle, signal.SIGKILL)
+
+
+def _exit_code(pid: int) -> int:
+    """How a process that has ended did so: its exit code, or the negative number of a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Fleet:
+    """`run` keeps `size` workers alive until `end` was called and all have ended."""
+
+    def __init__(self, size: int, variables: Mapping[str, str]) -> None:
+        self.size = size
+        self.registry = MirroringRegistry(self.tell)
+        self.answer: Answer | None = None
+        cores = len(os.sched_getaffinity(0))
+        self._environ = environment(variables, max(1, (cores - 1) // size))
+        self._cells = SharedPage.of(CELLS_BYTES)
+        self._cell_numbers: dict[str, tuple[int, int]] = {}
+        self._workers: set[Worker] = set()
+        self._packages: dict[int, Package] = {}
+        self._kept: dict[str, tuple[Any, ...]] = {}
+        """By kind, the last order of those that workers to come need too."""
+        self._seqs, self._turns, self._numbers = itertools.count(1), itertools.count(1), itertools.count(1)
+        self._failing: set[int] = set()
+        self._waiting: deque[socket.socket] = deque()
+        self._changed = trio.Event()
+        self.is_ending = False
+        self.ended = trio.Event()
+        self._past: Counts = {}
+        self._template: Template | None = None
+        self._copying = trio.Lock()
+
+    # Orders
+
+    def tell(self, kind: str, *arguments: Any) -> None:
+        """Tell all workers, whether they answer already or not."""
+        if kind in ("keys", "policies", "workers"):
+            self._kept[kind] = arguments
+        for worker in self._workers:
+            self._order(worker, kind, *arguments)
+
+    def _order(self, worker: Worker, kind: str, *arguments: Any, files: tuple[SealedMemory, ...] = ()) -> None:
+        seq = next(self._seqs)
+        worker.pending.add(seq)
+        worker.orders.send_nowait((seq, (seq, kind, *arguments), files))
+
+    def tell_policies(self, policies: Mapping[str, Any]) -> None:
+        """Tell the policies of keys, and where the rates of each key are counted. A key keeps its cells."""
+        for kid in policies:
+            if kid not in self._cell_numbers:
+                first = 1 + 2 * len(self._cell_numbers)
+                self._cell_numbers[kid] = (first % (CELLS - 1), first % (CELLS - 1) + 1)
+        self.tell("policies", dict(policies), {kid: self._cell_numbers[kid] for kid in policies})
+
+    async def settled(self) -> None:
+        """Return when every worker that answers has done what it was told until now, or has ended."""
+        told = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
+        for worker, seqs in told:
+            while worker in self._workers and worker.pending & seqs:
+                await worker.changed.wait()
+
+    async def prepare(self, loaded: Loaded) -> Lane:
+        """Let every worker open a model, so that each can answer from it at once."""
+        assert isinstance(loaded, Shared) and loaded.package is not None, "the loader of a fleet made it"
+        number = next(self._numbers)
+        self._packages[number] = loaded.package
+        for worker in self._workers:
+            self._give_model(worker, number)
+        await self.settled()
+        return RemoteLane(number, self._drop)
+
+    def _give_model(self, worker: Worker, number: int) -> None:
+        package = self._packages[number]
+        self._order(worker, "model", number, package.pickled, package.extents, files=package.files)
+
+    def _drop(self, number: int) -> None:
+        del self._packages[number]
+        self.tell("drop", number)
+
+    # Workers
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start the workers, and start them again whenever one ends."""
+        adopt_orphans()
+        self._template = Template(self._environ)
+        try:
+            task_status.started()
+            async with trio.open_nursery() as places:
+                for number in range(self.size):
+                    places.start_soon(self._keep, number)
+        finally:
+            self._end_template()
+            self.ended.set()
+
+    async def _keep(self, number: int) -> None:
+        """One place, with a worker in it for as long as the fleet lives."""
+        pauses = Pauses()
+        while True:
+            worker = await self._started()
+            code = await self._attended(worker)
+            if self.is_ending:
+                return
+            pause_s = pauses.after(trio.current_time() - worker.ready_at if worker.is_ready else 0.0)
+            (self._failing.add if pauses.is_failing else self._failing.discard)(number)
+            self._say_state()
+            why = "silent" if worker.pulse.is_silent else "ended"
+            logs.emit(events.WORKER_RESTARTED, pid=worker.pid, exit=code, reason=why, pause_seconds=pause_s)
+            await trio.sleep(pause_s)
+
+    async def _started(self) -> Worker:
+        """A new worker that has been told everything. A template that has ended is started again before."""
+        while True:
+            control, theirs = channel.pair()
+            connections, taken = channel.pair()
+            page = SharedPage.of(PAGE_BYTES)
+            with theirs, taken:
+                try:
+                    descriptors = [theirs.fileno(), taken.fileno(), page.descriptor, self._cells.descriptor]
+                    pid = await self._copied(descriptors)
+                    handle = os.pidfd_open(pid)
+                    break
+                except OSError as error:
+                    control.close()
+                    connections.close()
+                    logs.emit(events.WORKER_TEMPLATE_RESTARTED, error=f"{type(error).__name__}: {error}")
+                    await trio.sleep(PAUSE_S)
+        orders, told = trio.open_memory_channel[Order](float("inf"))
+        worker = Worker(pid, handle, control, connections, WorkerPage(page), orders, told)
+        self._tell_everything(worker)
+        self._workers.add(worker)
+        return worker
+
+    async def _copied(self, descriptors: list[int]) -> int:
+        async with self._copying:
+            if self._template is None or self._template.has_ended:
+                self._end_template()
+                self._template = Template(self._environ)
+            return await self._template.copy(descriptors)
+
+    def _end_template(self) -> None:
+        if self._template is not None:
+            self._template.end()
+            self._template = None
+
+    def _tell_everything(self, worker: Worker) -> None:
+        for kind, arguments in self._kept.items():
+            self._order(worker, kind, *arguments)
+        for number in self._packages:
+            self._give_model(worker, number)
+        for entry in self.registry.entries():
+            self._order(worker, "entry", mirrored(entry))
+        self._order(worker, "skip", dict(self.registry.skipped_files()))
+        self._order(worker, "begin")
+
+    async def _send(self, worker: Worker) -> None:
+        with suppress(OSError):
+            async for _, order, files in worker.told:
+                await channel.send(worker.control, order, files)
+
+    async def _attended(self, worker: Worker) -> int:
+        """Return the exit status of the worker when it has ended; whatever it leaves is cleared up."""
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(self._send, worker)
+            tasks.start_soon(self._hear, worker)
+            tasks.start_soon(self._take_receipts, worker)
+            tasks.start_soon(self._look_for_life, worker)
+            await trio.lowlevel.wait_readable(worker.handle)
+            tasks.cancel_scope.cancel()
+        self._workers.discard(worker)
+        code = _exit_code(worker.pid)
+        self._past = counters.added([self._past, worker.page.counts()])
+        self._collect_receipts(worker)
+        for end in (worker.control, worker.connections):
+            trio.lowlevel.notify_closing(end)
+            end.close()
+        os.close(worker.handle)
+        worker.orders.close()
+        worker.changed.set()
+        self._waiting.extend(worker.untaken)
+        self._hand_waiting()
+        return code
+
+    async def _hear(self, worker: Worker) -> None:
+        """Take what a worker says. One that says anything else is ended."""
+        asked = trio.CapacityLimiter(ASKED_AT_ONCE)
+        async with trio.open_nursery() as answers:
+            while True:
+                try:
+                    message = await channel.hear(worker.control)
+                except (ValueError, ConnectionError):
+                    worker.kill()
+                    return
+                if message is None:
+                    return
+                kind, fields = message
+                if kind == "done":
+                    self._done(worker, fields["seq"])
+                else:
+                    await asked.acquire_on_behalf_of(fields["number"])
+                    answers.start_soon(self._answer, worker, asked, fields)
+
+    def _done(self, worker: Worker, seq: int) -> None:
+        worker.pending.discard(seq)
+        changed, worker.changed = worker.changed, trio.Event()
+        changed.set()
+        if not worker.pending and not worker.is_ready:
+            worker.is_ready, worker.ready_at = True, trio.current_time()
+            self._say_state()
+            self._hand_waiting()
+
+    async def _answer(self, worker: Worker, asked: trio.CapacityLimiter, fields: dict[str, Any]) -> None:
+        try:
+            assert self.answer is not None, "the server has set it"
+            answer = await self.answer(fields["what"], fields["name"])
+            with suppress(OSError):
+                await channel.send(worker.control, (0, "answer", fields["number"], answer))
+        finally:
+            asked.release_on_behalf_of(fields["number"])
+
+    async def _look_for_life(self, worker: Worker) -> None:
+        while True:
+            await trio.sleep(BEAT_S)
+            worker.pulse.look(worker.page.beats)
+            if worker.pulse.is_silent:
+                worker.kill()
+
+    def _say_state(self) -> None:
+        ready = sum(worker.is_ready for worker in self._workers)
+        state = WorkersState(self.size, ready, len(self._failing))
+        if state != self.registry.workers:
+            self.registry.workers = state
+            self.tell("workers", state)
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def all_ready(self) -> None:
+        """Return when every place has a worker that answers."""
+        while self.registry.workers.ready < self.size:
+            await self._changed.wait()
+
+    def counts(self) -> Counts:
+        """What all workers have counted, those that have ended too."""
+        return counters.added([self._past, *(worker.page.counts() for worker in self._workers)])
+
+    def pids(self) -> list[int]:
+        """The processes that answer."""
+        return [worker.pid for worker in self._workers]
+
+    # Connections
+
+    async def accept(self, listener: socket.socket) -> None:
+        """Accept and hand out until cancelled. While nobody could take a connection, it waits in the kernel's queue."""
+        failing = False
+        while True:
+            while not self.registry.workers.ready:
+                await self._changed.wait()
+            await trio.lowlevel.wait_readable(listener)
+            try:
+                self.accept_some(listener, ACCEPTED_A_TURN)
+                failing = False
+            except OSError as error:
+                if not failing:
+                    logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
+                failing = True
+                await trio.sleep(PAUSE_S)
+            await trio.lowlevel.checkpoint()
+
+    def accept_some(self, listener: socket.socket, most: int = BACKLOG) -> None:
+        """Hand out those who wait, at most so many. Raises OSError when there can be no more open files."""
+        for _ in range(most):
+            try:
+                connected, _ = listener.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:  # it has left already
+                continue
+            self._waiting.append(connected)
+            self._hand_waiting()
+
+    def _hand_waiting(self) -> None:
+        while self._waiting and self._handed(self._waiting[0]):
+            self._waiting.popleft()
+
+    def _handed(self, connected: socket.socket) -> bool:
+        for worker in in_order(worker for worker in self._workers if worker.is_ready):
+            with suppress(OSError):
+                channel.hand(worker.connections, connected)
+                worker.n_given += 1
+                worker.last_given = next(self._turns)
+                worker.untaken.append(connected)
+                return True
+        return False
+
+    async def _take_receipts(self, worker: Worker) -> None:
+        """Let go of connections that the worker has taken: until then its close would not reach the client."""
+        while True:
+            await trio.lowlevel.wait_readable(worker.connections)
+            if not self._collect_receipts(worker):
+                return
+            self._hand_waiting()
+
+    def _collect_receipts(self, worker: Worker) -> bool:
+        """False at the end."""
+        with suppress(BlockingIOError, ConnectionError):
+            while worker.connections.recv(1):
+                if worker.untaken:
+                    worker.untaken.popleft().close()
+            return False
+        return True
+
+    # The end
+
+    def end(self) -> None:
+        """Let the workers end once what has come is answered. `ended` is set when all have."""
+        self.is_ending = True
+        self.tell("end")

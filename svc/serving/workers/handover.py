@@ -1,0 +1,142 @@
+"""A loaded model as a package that another process opens without decoding, copying or computing anything.
+
+The parent has verified, decoded and rehearsed it. All its arrays, stored or derived, lie in sealed memory files;
+what is left is a pickle of small values. Only a worker opens a package, and only one from its parent.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import ctypes
+import io
+import pickle
+import threading
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.artifact.store import Blob
+from svc.model.stored import Stored
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.loader import Loaded, Loader
+from svc.serving.workers.memory import SealedMemory
+
+ALIGNMENT = 64
+_LOCK = type(threading.Lock())
+
+
+class Extent(NamedTuple):
+    """Where an array lies: the number of its file, and the place in it."""
+
+    file: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Package:
+    """`pickled` refers to `files` and to the `extents` of arrays in them."""
+
+    pickled: bytes
+    extents: tuple[Extent, ...]
+    files: tuple[SealedMemory, ...]
+
+    def open(self) -> Loaded:
+        """The model over the memory files."""
+        views = [memoryview(file) for file in self.files]
+        buffers = (views[file][offset : offset + length] for file, offset, length in self.extents)
+        unpickler = _Unpickler(io.BytesIO(self.pickled), buffers=buffers)
+        unpickler.files = self.files
+        loaded: Loaded = unpickler.load()
+        return loaded
+
+
+class _Pickler(pickle.Pickler):
+    """Keeps derived attributes, which `Stored` leaves out of artifacts, and refers to memory files by number."""
+
+    files: list[SealedMemory]
+
+    def persistent_id(self, value: Any) -> int | None:
+        if isinstance(value, SealedMemory):
+            self.files.append(value)
+            return len(self.files) - 1
+        return None
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Stored):
+            return copyreg.__newobj__, (type(value),), vars(value)  # type: ignore[attr-defined]
+        if isinstance(value, ItemFragments):
+            blob, offsets = value.memory
+            return _fragments, (SealedMemory.of([memoryview(blob)]), np.asarray(offsets))
+        if isinstance(value, _LOCK):
+            return threading.Lock, ()
+        if isinstance(value, MappingProxyType):
+            return dict, (dict(value),)
+        return NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    files: tuple[SealedMemory, ...]
+
+    def persistent_load(self, number: int) -> SealedMemory:
+        return self.files[number]
+
+
+def _fragments(blob: SealedMemory, offsets: NDArray[Any]) -> ItemFragments:
+    return ItemFragments(blob, offsets.data)
+
+
+def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
+    """The package of a model whose stored arrays are views of `artifact`. Blocks and copies what is derived."""
+    arrays: list[pickle.PickleBuffer] = []
+    out = io.BytesIO()
+    pickler = _Pickler(out, protocol=5, buffer_callback=arrays.append)
+    pickler.files = [artifact]
+    pickler.dump(Loaded(**{field.name: getattr(loaded, field.name) for field in fields(Loaded)}))
+    begin = _address(memoryview(artifact))
+    derived_file = len(pickler.files)
+    extents: list[Extent] = []
+    derived: list[bytes | memoryview] = []
+    end = 0
+    for array in arrays:
+        raw = array.raw()
+        offset = _address(raw) - begin if raw.nbytes else 0
+        if offset >= 0 and offset + raw.nbytes <= len(artifact):
+            extents.append(Extent(0, offset, raw.nbytes))
+            continue
+        padding = -end % ALIGNMENT
+        derived += [bytes(padding), raw]
+        extents.append(Extent(derived_file, end + padding, raw.nbytes))
+        end += padding + raw.nbytes
+    files = (*pickler.files, SealedMemory.of(derived))
+    return Package(out.getvalue(), tuple(extents), files)
+
+
+def _address(view: memoryview) -> int:
+    array = np.frombuffer(view, np.uint8)
+    return int(ctypes.c_void_p(array.ctypes.data).value or 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shared(Loaded):
+    """A loaded model with the package from which it was opened itself, as the workers open it."""
+
+    package: Package | None = None
+
+
+class SharingLoader(Loader):
+    """Loads into sealed memory files: the bytes are sealed before their signature is looked at."""
+
+    def kept(self, blob: Blob) -> Blob:
+        return Blob(memoryview(SealedMemory.moved(blob.view)), blob.sha256, blob.resolved, blob.named)
+
+    def finished(self, loaded: Loaded, blob: Blob) -> Loaded:
+        """The same model over memory that workers can map."""
+        artifact = blob.view.obj
+        assert isinstance(artifact, SealedMemory), "kept gave it"
+        package = pack(loaded, artifact)
+        opened = package.open()
+        return Shared(**{field.name: getattr(opened, field.name) for field in fields(Loaded)}, package=package)

@@ -1,0 +1,109 @@
+"""Memory that processes share without a file name: sealed files for models, and pages for counts.
+
+A file is sealed before anybody maps it, so no process can change what another one reads, or take it away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Iterable
+from typing import Self
+
+from svc.errors import ConfigError
+
+CHUNK_BYTES = 16 << 20
+_FIXED_SIZE = ("F_SEAL_GROW", "F_SEAL_SHRINK", "F_SEAL_SEAL")
+SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
+
+
+def require_memory_files() -> None:
+    """Raise ConfigError where the system cannot share memory in this way."""
+    if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_SEAL_WRITE"):
+        raise ConfigError(
+            "--workers: this system has no sealed memory files, which only Linux offers: serve with one worker"
+        )
+
+
+def _seals(names: Iterable[str]) -> int:
+    seals = 0
+    for name in names:
+        seals |= int(getattr(fcntl, name))
+    return seals
+
+
+class SealedMemory(mmap.mmap):
+    """A read-only mapping of a sealed memory file. The file lasts as long as a process holds it or maps it."""
+
+    descriptor: int
+
+    @classmethod
+    def adopted(cls, descriptor: int) -> Self:
+        """The file that another process gave, with its descriptor. Raises OSError when it is not sealed."""
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _seals(SEALED) != _seals(SEALED):
+            os.close(descriptor)
+            raise OSError("a memory file is not sealed")
+        mapped = cls(descriptor, os.fstat(descriptor).st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        mapped.descriptor = descriptor
+        weakref.finalize(mapped, os.close, descriptor)
+        return mapped
+
+    @classmethod
+    def of(cls, parts: Iterable[bytes | memoryview]) -> Self:
+        """A new file that holds these parts, one behind the other, or one zero byte where they are empty."""
+        descriptor = os.memfd_create("svc-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            size = sum(_append(descriptor, part) for part in parts)
+            os.ftruncate(descriptor, max(size, 1))
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(SEALED))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return cls.adopted(descriptor)
+
+    @classmethod
+    def moved(cls, view: memoryview) -> Self:
+        """A file with the bytes of a private buffer, whose pages are given back chunk by chunk while they are copied.
+
+        Nobody may read the buffer afterwards.
+        """
+        pages = view.obj
+
+        def chunks() -> Iterable[memoryview]:
+            for start in range(0, len(view), CHUNK_BYTES):
+                yield view[start : start + CHUNK_BYTES]
+                if isinstance(pages, mmap.mmap):
+                    pages.madvise(mmap.MADV_DONTNEED, start, min(CHUNK_BYTES, len(pages) - start))
+
+        return cls.of(chunks())
+
+
+def _append(descriptor: int, part: bytes | memoryview) -> int:
+    left = memoryview(part).cast("B") if len(part) else memoryview(b"")
+    while left:
+        left = left[os.write(descriptor, left) :]
+    return len(part)
+
+
+class SharedPage(mmap.mmap):
+    """Writable memory of fixed size that several processes map; nobody can shorten it under the others."""
+
+    descriptor: int
+
+    @classmethod
+    def of(cls, size: int) -> Self:
+        """New memory of zeros. Pages cost memory only once they are written to."""
+        descriptor = os.memfd_create("svc-counts", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, size)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(_FIXED_SIZE))
+        return cls.adopted(descriptor)
+
+    @classmethod
+    def adopted(cls, descriptor: int) -> Self:
+        """The memory that another process made; it owns `descriptor` from now on."""
+        mapped = cls(descriptor, os.fstat(descriptor).st_size)
+        mapped.descriptor = descriptor
+        weakref.finalize(mapped, os.close, descriptor)
+        return mapped

@@ -1,0 +1,100 @@
+"""Rates that hold for all workers together: each has a cell of shared memory, and whoever counts locks it."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import os
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from svc.serving.api.access.key_policies import Bucket, Rate
+from svc.serving.api.access.refusal_throttle import RefusalThrottle
+from svc.serving.workers.memory import SharedPage
+
+CELLS = 4096
+TRIES = 1000
+"""A lock is held for microseconds. Whoever cannot have it after so many tries goes on without it: a worker that was
+stopped while it held the lock must not stop the others."""
+_CELL = struct.Struct("=dd")
+CELLS_BYTES = CELLS * _CELL.size
+
+
+class Cell:
+    """Two numbers that all workers share. Zeros at first."""
+
+    def __init__(self, memory: SharedPage, number: int) -> None:
+        self._memory = memory
+        self._place = number * _CELL.size
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes away from the cell, as far as that is possible without waiting long."""
+        locked = False
+        for _ in range(TRIES):
+            try:
+                fcntl.lockf(self._memory.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _CELL.size, self._place)
+            except OSError:
+                os.sched_yield()
+                continue
+            locked = True
+            break
+        try:
+            yield
+        finally:
+            if locked:
+                fcntl.lockf(self._memory.descriptor, fcntl.LOCK_UN, _CELL.size, self._place)
+
+    def read(self) -> tuple[float, float]:
+        first, second = _CELL.unpack_from(self._memory, self._place)
+        return first, second
+
+    def write(self, first: float, second: float) -> None:
+        _CELL.pack_into(self._memory, self._place, first, second)
+
+
+class SharedBucket(Bucket):
+    """Counts the requests of one key in all workers. The cell holds tokens and the time they were counted at.
+
+    A time of 0 is a cell that nobody has used: its bucket is full.
+    """
+
+    def __init__(self, rate: Rate, cell: Cell) -> None:
+        super().__init__(rate, 0.0)
+        self._cell = cell
+
+    def lacks_s(self, count: float, _now_s: float) -> float:
+        """Seconds until `count` requests, at most `burst`, could pass; 0 when they can."""
+        now_s = time.monotonic()
+        with self._cell.held():
+            self.tokens, at_s = self._cell.read()
+            elapsed_s = now_s - at_s if at_s else math.inf
+            self.tokens = min(self.rate.burst, self.tokens + elapsed_s * self.rate.per_s)
+            self._cell.write(self.tokens, now_s)
+        return self.time_for(count - self.tokens)
+
+    def add(self, count: float) -> None:
+        """Give back what was charged, or charge a negative `count`."""
+        if count:
+            with self._cell.held():
+                tokens, at_s = self._cell.read()
+                self._cell.write(tokens + count, at_s)
+
+
+class SharedThrottle(RefusalThrottle):
+    """Slows the refusals of all workers together. The cell holds the time of the next answer."""
+
+    def __init__(self, alone: RefusalThrottle, cell: Cell) -> None:
+        super().__init__(alone.per_s, alone.burst, alone.longest_s)
+        self._cell = cell
+
+    def next_wait_s(self) -> float:
+        """Count one refusal; the seconds after which it is to be answered."""
+        with self._cell.held():
+            next_s, _ = self._cell.read()
+            now_s = time.monotonic()
+            next_s = self.next_time(next_s or -math.inf, now_s)
+            self._cell.write(next_s, 0.0)
+        return max(next_s - now_s, 0.0)

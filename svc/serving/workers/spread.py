@@ -1,0 +1,77 @@
+"""Who gets a connection, when a lost worker is started again, and which one is silent. Only arithmetic, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+EARLY_S = 1.0
+"""A worker that ends sooner than so many seconds after it became ready has died at once."""
+EARLY_DEATHS_ALLOWED = 3
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+BEAT_S = 0.25
+"""Seconds between two signs of life of a worker, and between two looks at them."""
+SILENT_LOOKS = 20
+"""Looks without a new sign after which a worker is taken to hang. Looks, not seconds: if the whole machine was
+suspended, nobody looked either."""
+DOUBTFUL_LOOKS = 3
+"""Looks without a new sign after which a worker gets no new connections while another one can have them."""
+
+
+class Candidate(Protocol):
+    """A worker that can take connections."""
+
+    @property
+    def n_open(self) -> int: ...
+    @property
+    def last_given(self) -> int: ...
+    @property
+    def is_doubtful(self) -> bool: ...
+
+
+Worker = TypeVar("Worker", bound=Candidate)
+
+
+def in_order(workers: Iterable[Worker]) -> list[Worker]:
+    """The workers, the one that gets the next connection first: the fewest open ones, then the longest without one."""
+    return sorted(workers, key=lambda worker: (worker.is_doubtful, worker.n_open, worker.last_given))
+
+
+@dataclass(slots=True)
+class Pauses:
+    """How long the place of a worker stays empty after a death: not at all, unless it dies at once each time."""
+
+    early_deaths: int = 0
+
+    def after(self, served_s: float) -> float:
+        """Seconds to wait after a death; `served_s` is how long the worker was ready, 0 for one that never was."""
+        self.early_deaths = self.early_deaths + 1 if served_s < EARLY_S else 0
+        if self.early_deaths <= EARLY_DEATHS_ALLOWED:
+            return 0.0
+        return float(min(FIRST_PAUSE_S * 2 ** (self.early_deaths - EARLY_DEATHS_ALLOWED - 1), LONGEST_PAUSE_S))
+
+    @property
+    def is_failing(self) -> bool:
+        """True while the place waits longer and longer."""
+        return self.early_deaths > EARLY_DEATHS_ALLOWED
+
+
+@dataclass(slots=True)
+class Pulse:
+    """The signs of life of one worker, as seen at regular looks."""
+
+    beats: int = -1
+    quiet_looks: int = field(default=0)
+
+    def look(self, beats: int) -> None:
+        self.quiet_looks = self.quiet_looks + 1 if beats == self.beats else 0
+        self.beats = beats
+
+    @property
+    def is_doubtful(self) -> bool:
+        return self.quiet_looks >= DOUBTFUL_LOOKS
+
+    @property
+    def is_silent(self) -> bool:
+        return self.quiet_looks >= SILENT_LOOKS

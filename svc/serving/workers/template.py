@@ -1,0 +1,158 @@
+"""The process that workers are copied from: it has imported everything, has one thread, and has never held a key.
+
+It is a fresh interpreter whose environment names no signing key and no store. A copy of it starts in milliseconds and
+shares its memory. Each copy is made by a process between, which ends at once, so that it becomes a child of the server
+itself: the template may end, and its copies go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import trio
+
+from svc import settings
+from svc.serving.workers.worker import Ends, live
+
+PID = struct.Struct("=i")
+ENDS = 4
+_PDEATHSIG, _SUBREAPER = 1, 36
+_NOT_FOR_WORKERS = (
+    "SVC_SIGNING_KEYS", "SVC_VERIFY_KEYS", "SVC_SIGNING_KEYS_FILE", "SVC_API_KEYS", "SVC_API_KEYS_FILE", "SVC_ENV_FILE",
+    "SVC_API_KEY_POLICIES", "SVC_STATE_DIR", "SVC_METRICS_PORT", "SVC_WORKERS",
+)  # fmt: skip
+_OTHERS_FOR_WORKERS = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "NO_COLOR", "TERM", "LD_LIBRARY_PATH")
+
+
+def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str, str]:
+    """What workers may know of the environment: settings without keys, spans, and how Python starts."""
+    names = {variable.env for _, _, variable in settings.variables()} - {*_NOT_FOR_WORKERS}
+    kept = {
+        name: value
+        for name, value in variables.items()
+        if name in names or name in _OTHERS_FOR_WORKERS or name.startswith(("OTEL_", "PYTHON", "MALLOC_"))
+    }
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    threads = variables.get("SVC_SCORING_THREADS") or str(scoring_threads)
+    return {**kept, "PYTHONPATH": path, "SVC_SCORING_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of copies whose maker has ended."""
+    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+
+
+class Template:
+    """The template as the server sees it: started with the object, and ready for copies a little later."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        """Call it in the main thread: the template ends with the thread that started it."""
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._end.setblocking(False)
+        self._is_ready = False
+        with theirs:
+            given = [str(theirs.fileno()), str(os.getpid())]
+            command = [sys.executable, "-P", "-m", "svc.serving.workers.template", *given]
+            self._process = subprocess.Popen(
+                command, env=dict(environ), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    async def copy(self, descriptors: list[int]) -> int:
+        """The process id of a new worker, which gets these descriptors. Raises OSError when the template has ended."""
+        if not self._is_ready:
+            await self._told(1)
+            self._is_ready = True
+        socket.send_fds(self._end, [b"w"], descriptors)
+        return int(PID.unpack(await self._told(PID.size))[0])
+
+    async def _told(self, size: int) -> bytes:
+        await trio.lowlevel.wait_readable(self._end)
+        data = self._end.recv(size)
+        if len(data) != size:
+            raise ConnectionResetError("the process that workers are copied from has ended")
+        return data
+
+    def end(self) -> None:
+        """End it. Its copies go on."""
+        self._end.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel end this process when `parent` ends, however it ends."""
+    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def main(end: socket.socket, server: int) -> None:
+    """Make copies on demand, until the server has gone."""
+    end_with(server)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    end.send(b"r")
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(end, 1, ENDS, socket.MSG_CMSG_CLOEXEC)
+        if not data:
+            return
+        pid = _copied(partial(_work, end, server, descriptors))
+        end.send(PID.pack(pid))
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _copied(work: Callable[[], None]) -> int:
+    """The id of a process that does `work` and whose maker has ended."""
+    reading, writing = os.pipe()
+    between = os.fork()
+    if between == 0:
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            os.close(writing)
+            work()
+        os.write(writing, PID.pack(pid))
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(between, 0)
+    pid = PID.unpack(os.read(reading, PID.size))[0]
+    os.close(reading)
+    return int(pid)
+
+
+def _work(end: socket.socket, server: int, descriptors: list[int]) -> None:
+    """Be a worker, and never return."""
+    code = 1
+    try:
+        end.close()
+        while os.getppid() != server:  # until the process between has ended
+            os.sched_yield()
+            if os.getppid() == 1 != server:
+                os._exit(1)
+        end_with(server)
+        live(Ends.of(descriptors))
+        code = 0
+    except BaseException as error:
+        sys.stderr.write(f"svc worker {os.getpid()}: {type(error).__name__}: {error}\n")
+    finally:
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    main(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))

@@ -1,0 +1,73 @@
+"""What the parent says for all workers together: metrics, versions, and the policies of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import trio
+
+from svc import logs
+from svc.errors import SvcError
+from svc.metrics import Metrics
+from svc.serving.api.access.key_policies import KeyPolicies, KeyPolicy
+from svc.serving.api.request.state import ServerState
+from svc.serving.workers import counters
+from svc.serving.workers.fleet import Fleet
+
+OF_THIS_PROCESS = ("process_start_time_seconds", "process_max_fds")
+"""What is told of the parent alone; all else of `process_*` is the sum over the parent and its workers."""
+
+
+class Collector:
+    """Gives prometheus-client the metrics that workers count, and the sums of what their processes take."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Any]:
+        """Called in a thread of the event loop."""
+        counts, pids = trio.from_thread.run_sync(lambda: (self._fleet.counts(), self._fleet.pids()))
+        yield from counters.as_prometheus(counts)
+        yield from _processes(pids)
+
+
+def _processes(pids: list[int]) -> Iterator[Any]:
+    """The process collector's families. A worker that has just ended counts nothing more."""
+    from prometheus_client import ProcessCollector
+    from prometheus_client.core import Metric
+
+    summed: dict[str, Metric] = {family.name: family for family in ProcessCollector(registry=None).collect()}
+    for pid in pids:
+        for family in ProcessCollector(pid=lambda pid=pid: pid, registry=None).collect():  # type: ignore[misc]
+            total = summed[family.name]
+            if family.samples and family.samples[0].name not in OF_THIS_PROCESS:
+                value = total.samples[0].value + family.samples[0].value
+                total.samples = [total.samples[0]._replace(value=value)]
+    yield from summed.values()
+
+
+class ToldPolicies(KeyPolicies):
+    """Policies that decide in the workers."""
+
+    def __init__(self, metrics: Metrics, fleet: Fleet) -> None:
+        super().__init__(metrics)
+        self._fleet = fleet
+
+    def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
+        super().replace(policies)
+        self._fleet.tell_policies(policies)
+
+
+async def answer(state: ServerState, what: str, name: str) -> Any:
+    """What a worker asks: the metrics as bytes, or the versions of a recipe; a text where that fails."""
+    try:
+        if what == "metrics":
+            return await trio.to_thread.run_sync(state.metrics.render)
+        if what == "versions" and state.versions is not None:
+            return await trio.to_thread.run_sync(state.versions, name, abandon_on_cancel=True)
+    except LookupError:
+        return "unknown"
+    except SvcError as error:
+        return logs.redact_text(error.message)
+    return "unknown"

@@ -1,0 +1,292 @@
+"""The life of one worker: a server that is given its connections, its keys and its models.
+
+It verifies nothing, opens no file and no store. What its parent tells, it does in the order in which it is told.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import socket
+import time
+import weakref
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
+
+import trio
+
+from svc import logs
+from svc.errors import ArtifactReadError
+from svc.metrics import Metrics
+from svc.serving import process
+from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
+from svc.serving.api.access.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
+from svc.serving.api.access.refusal_throttle import RefusalThrottle
+from svc.serving.api.application import Application
+from svc.serving.api.request.state import ServerState
+from svc.serving.models.lanes import Lane
+from svc.serving.models.loader import Loaded
+from svc.serving.models.registry import Entry, Registry, Served
+from svc.serving.models.threads import ScoringThreads
+from svc.serving.transport import server
+from svc.serving.workers import channel, counters
+from svc.serving.workers.counters import WorkerPage
+from svc.serving.workers.handover import Package
+from svc.serving.workers.memory import SealedMemory, SharedPage
+from svc.serving.workers.mirror import MirroredEntry, WorkersState
+from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
+from svc.serving.workers.spread import BEAT_S
+from svc.settings import Settings
+
+LAST_SPANS_S = 2.0
+LONGEST_FAREWELL_S = 10.0
+"""For the requests that began with an earlier model, before the parent is told that it is gone anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What a worker inherits: two sockets to its parent, its own page, and the cells of all workers."""
+
+    control: socket.socket
+    connections: socket.socket
+    page: SharedPage
+    cells: SharedPage
+
+    @classmethod
+    def of(cls, descriptors: list[int]) -> Self:
+        control, connections, page, cells = descriptors
+        return cls(
+            socket.socket(fileno=control),
+            socket.socket(fileno=connections),
+            SharedPage.adopted(page),
+            SharedPage.adopted(cells),
+        )
+
+
+class ToldRegistry(Registry):
+    """The registry of a worker: its health document says also how many workers there are."""
+
+    workers = WorkersState(1, 1, 0)
+
+    def health(self) -> tuple[dict[str, Any], int]:
+        document, status = super().health()
+        return {**document, "workers": self.workers.document()}, status
+
+
+def live(ends: Ends) -> None:
+    """Serve until the parent says that it is over, or is gone."""
+    settings = Settings.from_env()
+    logs.configure(settings)
+    process.tune()
+    trio.run(Worker(ends, settings).run)
+
+
+@dataclass(slots=True)
+class Opened:
+    """A model that was handed over. `gone` is set once it was dropped and no request holds it any more."""
+
+    loaded: Loaded
+    lane: Lane
+    n_served: int = 0
+    is_dropped: bool = False
+    gone: trio.Event = field(default_factory=trio.Event)
+
+    def note_end(self, count: int) -> None:
+        """So many of the objects by which requests hold the model are gone."""
+        self.n_served -= count
+        if self.is_dropped and not self.n_served:
+            self.gone.set()
+
+
+class Worker:
+    """Does what the parent tells."""
+
+    def __init__(self, ends: Ends, settings: Settings) -> None:
+        self._control = ends.control
+        self._connections = ends.connections
+        self._page = WorkerPage(ends.page)
+        self._cells = ends.cells
+        self._registry = ToldRegistry()
+        metrics = Metrics.disabled()
+        if settings.metrics_enabled:
+            metrics = Metrics(counters.families(self._page), partial(self._asked, "metrics", ""))
+        auth = Authenticator({}, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
+        auth.refusals = SharedThrottle(auth.refusals, Cell(self._cells, 0))
+        self._state = ServerState(
+            self._registry,
+            settings,
+            metrics,
+            auth,
+            spans=process.spans() if settings.otel_enabled else None,
+            versions=partial(self._asked, "versions"),
+        )
+        self._threads = ScoringThreads.of(settings)
+        self._models: dict[int, Opened] = {}
+        self._answers: dict[int, tuple[trio.Event, list[Any]]] = {}
+        self._numbers = itertools.count(1)
+        self._end = trio.Event()
+        self._orders: dict[str, Callable[..., None]] = {
+            "entry": self._put,
+            "remove": self._registry.remove,
+            "skip": self._registry.skip,
+            "keys": auth.replace,
+            "policies": self._use_policies,
+            "workers": self._count_workers,
+            "begin": self._begin,
+            "drain": self._drain,
+            "end": self._end.set,
+        }
+        """What is done at once, by the kind of the order."""
+        self._may_answer = trio.Event()
+
+    async def run(self) -> None:
+        trio.lowlevel.add_instrument(self._threads)
+        async with trio.open_nursery() as whole:
+            whole.start_soon(self._beat)
+            whole.start_soon(self._state.refusals.run)
+            async with trio.open_nursery() as lanes:
+                lanes.start_soon(self._obey, lanes)
+                await self._may_answer.wait()
+                given = channel.HandedConnections(self._connections, self._page.note_closed)
+                limits = process.limits(self._state.settings)
+                await server.serve(Application(self._state), given, limits, until=self._end.wait)
+                lanes.cancel_scope.cancel()
+            if self._state.spans is not None:
+                with trio.move_on_after(LAST_SPANS_S):
+                    await trio.to_thread.run_sync(self._state.spans.close, abandon_on_cancel=True)
+            whole.cancel_scope.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._page.beat()
+            await trio.sleep(BEAT_S)
+
+    async def _obey(self, lanes: trio.Nursery) -> None:
+        """Do what the parent tells, one thing after the other, and tell it when each is done."""
+        orders, told = trio.open_memory_channel[tuple[int, channel.Received]](float("inf"))
+        lanes.start_soon(self._carry_out, told, lanes)
+        while (received := await channel.receive(self._control)) is not None:
+            seq, kind, *_ = received.value
+            if kind == "answer":
+                self._take_answer(*received.value[2:])
+            else:
+                orders.send_nowait((seq, received))
+        os._exit(1)  # the parent is gone
+
+    async def _carry_out(
+        self, told: trio.MemoryReceiveChannel[tuple[int, channel.Received]], lanes: trio.Nursery
+    ) -> None:
+        async for seq, ((_, kind, *arguments), files) in told:
+            gone: Callable[[], Awaitable[None]] | None = None
+            if kind == "model":
+                await self._open(lanes, files, *arguments)
+            elif kind == "drop":
+                gone = self._drop(*arguments)
+            else:
+                self._orders[kind](*arguments)
+            if gone is None:
+                channel.tell(self._control, "done", seq=seq)
+            else:
+                lanes.start_soon(self._tell_when, gone, seq)
+            del files, arguments
+
+    def _begin(self) -> None:
+        gc.collect()
+        gc.freeze()
+        self._may_answer.set()
+
+    def _drain(self) -> None:
+        self._state.draining = True
+
+    def _count_workers(self, workers: WorkersState) -> None:
+        self._registry.workers = workers
+
+    async def _tell_when(self, gone: Callable[[], Awaitable[None]], seq: int) -> None:
+        with trio.move_on_after(LONGEST_FAREWELL_S):
+            await gone()
+        channel.tell(self._control, "done", seq=seq)
+        await trio.sleep(BEAT_S)
+        gc.collect()  # the lane of the model refers to itself, and holds memory that all workers share
+
+    async def _open(
+        self, lanes: trio.Nursery, files: tuple[SealedMemory, ...], number: int, pickled: bytes, extents: Any
+    ) -> None:
+        """Open a model, which answers nothing yet."""
+        loaded = await trio.to_thread.run_sync(Package(pickled, extents, files).open)
+        lane = Lane(loaded.model, self._threads)
+        await lanes.start(lane.run)
+        self._models[number] = Opened(loaded, lane)
+
+    def _drop(self, number: int) -> Callable[[], Awaitable[None]]:
+        """Forget a model. What is returned waits until the last request that began with it has its answer."""
+        opened = self._models.pop(number)
+        opened.lane.close()
+        opened.is_dropped = True
+        opened.note_end(0)
+        return opened.gone.wait
+
+    def _put(self, told: MirroredEntry) -> None:
+        entry: Entry = told.entry
+        if told.served is None:
+            self._registry.put(entry)
+            return
+        about = told.served
+        opened = self._models[about.number]
+        loaded, lane = opened.loaded, opened.lane
+        shift_s = trio.current_time() - time.perf_counter()
+        available = None if about.available is None else about.available.shifted(shift_s)
+        listed = entry.listed and replace(entry.listed, read_at=entry.listed.read_at + shift_s)
+        served = Served(
+            entry.name,
+            loaded.model,
+            loaded.fragments,
+            loaded.header,
+            about.model_version,
+            loaded.kid,
+            lane,
+            loaded_at=about.loaded_at,
+            filters=loaded.filters,
+            available=available,
+        ).under(entry.policy)
+        opened.n_served += 1
+        later = trio.lowlevel.current_trio_token().run_sync_soon  # the last to hold it may be a thread
+        weakref.finalize(served, later, opened.note_end, 1)
+        self._registry.put(replace(entry, served=served, listed=listed))
+
+    def _use_policies(self, policies: Any, cells: dict[str, tuple[int, int]]) -> None:
+        if self._state.policies is None:
+            self._state.policies = KeyPolicies(self._state.metrics)
+        ours = self._state.policies
+        ours.new_bucket = lambda kid, rate: SharedBucket(rate, Cell(self._cells, cells[kid][0]))
+        ours.new_throttle = lambda kid: SharedThrottle(
+            RefusalThrottle(REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S), Cell(self._cells, cells[kid][1])
+        )
+        ours.replace(policies)
+
+    # What only the parent knows
+
+    def _asked(self, what: str, name: str = "") -> Any:
+        """The parent's answer, for a thread that may wait. Raises ArtifactReadError or LookupError."""
+        answer = trio.from_thread.run(self._ask, what, name)
+        if isinstance(answer, str):
+            raise LookupError(name) if answer == "unknown" else ArtifactReadError(answer)
+        return answer
+
+    async def _ask(self, what: str, name: str) -> Any:
+        number = next(self._numbers)
+        come, answer = self._answers[number] = trio.Event(), []
+        try:
+            channel.tell(self._control, "ask", number=number, what=what, name=name)
+            await come.wait()
+        finally:
+            del self._answers[number]
+        return answer[0]
+
+    def _take_answer(self, number: int, answer: Any) -> None:
+        asked = self._answers.get(number)
+        if asked is not None:  # else whoever asked has left
+            asked[1].append(answer)
+            asked[0].set()

@@ -1,0 +1,85 @@
+"""Counts in pages: exact to the unit, also when the worker is gone, and harmless when the page holds nonsense."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from svc.metrics import LATENCY, REQUESTS, Metrics
+from svc.serving.workers import counters
+from svc.serving.workers.counters import WorkerPage
+from svc.serving.workers.memory import SharedPage
+
+prometheus = pytest.importorskip("prometheus_client")
+
+
+def page(size: int = 1 << 20) -> WorkerPage:
+    return WorkerPage(SharedPage.of(size))
+
+
+def counting(worker_page: WorkerPage) -> Metrics:
+    return Metrics(counters.families(worker_page), None)
+
+
+class Whole:
+    def __init__(self, *pages: WorkerPage) -> None:
+        self._pages = pages
+
+    def collect(self) -> object:
+        return counters.as_prometheus(counters.added(one.counts() for one in self._pages))
+
+
+def test_the_sum_of_two_workers_reads_as_if_one_process_had_counted() -> None:
+    """Every series but the times of creation is the same, to the last digit."""
+    alone, pages = Metrics.create(), [page(), page()]
+    workers = [counting(one) for one in pages]
+    rng = random.Random(0)
+    for _ in range(500):
+        status, seconds = rng.choice(["200", "404"]), rng.choice([2**-11, 2**-5, 0.25, 20.0])
+        for metrics in (alone, rng.choice(workers)):
+            metrics.of(REQUESTS, recipe='a"b', status=status).inc()
+            metrics.of(LATENCY, recipe="a").observe(seconds)
+    whole = Metrics.create(Whole(*pages))
+
+    def shown(metrics: Metrics) -> set[str]:
+        lines = metrics.render().decode().splitlines()
+        return {line for line in lines if line.startswith("svc_v1_request") and "_created" not in line}
+
+    assert shown(whole) == shown(alone)
+    assert any(line.startswith("svc_v1_requests_total{") for line in shown(whole))
+
+
+def test_signs_of_life_and_closed_connections_stand_beside_the_counts() -> None:
+    """They are numbers of their own."""
+    one = page()
+    counting(one).of(REQUESTS, recipe="a", status="200").inc(3)
+    one.beat()
+    one.beat()
+    one.note_closed()
+    assert (one.beats, one.closed) == (2, 1)
+    assert list(one.counts().values()) == [(3.0,)]
+
+
+def test_a_page_of_nonsense_spoils_only_its_own_counts() -> None:
+    """A worker that was taken over can write anything: reading it neither fails nor takes long."""
+    rng = random.Random(1)
+    for _ in range(200):
+        one = page(4096)
+        counting(one).of(REQUESTS, recipe="a", status="200").inc()
+        size = rng.choice([8, 64, 1000])
+        start = rng.randrange(16, 4096 - size)
+        one.memory[start : start + size] = rng.randbytes(size)
+        assert isinstance(list(counters.as_prometheus(one.counts())), list)
+    one.memory[16:24] = struct.pack("=Q", 1 << 63)
+    one.memory[24:32] = struct.pack("=II", 1 << 31, 1 << 31)
+    assert one.counts() == {}
+
+
+def test_a_full_page_says_so() -> None:
+    """It does not count into another series."""
+    metrics = counting(page(256))
+    with pytest.raises(MemoryError):
+        for number in range(100):
+            metrics.of(REQUESTS, recipe=f"recipe-{number}", status="200").inc()

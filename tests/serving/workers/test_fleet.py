@@ -1,0 +1,140 @@
+"""Orders to workers, and when all have carried them out; who takes connections that a lost worker has not taken."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from svc.serving.workers import channel
+from svc.serving.workers.counters import WorkerPage
+from svc.serving.workers.fleet import Fleet, Order, Worker
+from svc.serving.workers.memory import SharedPage
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
+
+
+ENDS: list[socket.socket] = []
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """All sockets of a test are closed at its end."""
+    yield
+    for end in ENDS:
+        end.close()
+    ENDS.clear()
+
+
+def add_worker(fleet: Fleet, pid: int) -> tuple[Worker, socket.socket]:
+    """A worker that has been told nothing yet, and the other end of its connections."""
+    orders, told = trio.open_memory_channel[Order](float("inf"))
+    control, told_to = channel.pair()
+    connections, theirs = channel.pair()
+    ENDS.extend((control, told_to, connections, theirs))
+    worker = Worker(pid, -1, control, connections, WorkerPage(SharedPage.of(8192)), orders, told)
+    fleet._workers.add(worker)
+    return worker, theirs
+
+
+def kinds(worker: Worker) -> list[str]:
+    found = []
+    while True:
+        try:
+            found.append(worker.told.receive_nowait()[1][1])
+        except trio.WouldBlock:
+            return found
+
+
+def carry_out(fleet: Fleet, worker: Worker) -> None:
+    for seq in sorted(worker.pending):
+        fleet._done(worker, seq)
+
+
+@pytest.mark.anyio
+async def test_what_was_told_is_settled_when_every_worker_that_answers_has_done_it() -> None:
+    """Neither a worker that is still starting nor one that ends holds it up."""
+    fleet = Fleet(3, {})
+    (first, _), (second, _), (starting, _) = (add_worker(fleet, pid) for pid in (1, 2, 3))
+    fleet.tell("keys", {})
+    for worker in (first, second):
+        carry_out(fleet, worker)
+    assert first.is_ready and second.is_ready and not starting.is_ready
+    fleet.tell("entry", "model A")
+    order = []
+
+    async def swap() -> None:
+        await fleet.settled()
+        order.append("settled")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(swap)
+        await trio.testing.wait_all_tasks_blocked()
+        carry_out(fleet, first)
+        await trio.testing.wait_all_tasks_blocked()
+        order.append("first is done")
+        fleet._workers.discard(second)
+        second.changed.set()
+    assert order == ["first is done", "settled"]
+    assert not starting.is_ready
+    carry_out(fleet, starting)
+    assert starting.is_ready
+
+
+@pytest.mark.anyio
+async def test_a_worker_to_come_is_told_the_last_of_everything() -> None:
+    """Keys and policies once, in their last form, and only then to begin."""
+    fleet = Fleet(1, {})
+    fleet.tell("keys", {"a": b"1"})
+    fleet.tell("keys", {"b": b"2"})
+    fleet.tell_policies({})
+    worker, _ = add_worker(fleet, 1)
+    fleet._tell_everything(worker)
+    assert kinds(worker) == ["keys", "policies", "skip", "begin"]
+
+
+@pytest.mark.anyio
+async def test_connections_go_to_the_emptiest_and_survive_a_worker_that_has_not_taken_them() -> None:
+    """Nothing is lost between the parent and a worker."""
+    fleet = Fleet(2, {})
+    pairs = [add_worker(fleet, pid) for pid in (1, 2)]
+    for worker, _ in pairs:
+        fleet.tell("keys", {})
+        carry_out(fleet, worker)
+    (first, taking), (second, _) = pairs
+    for _ in range(4):
+        client, accepted = socket.socketpair()
+        ENDS.extend((client, accepted))
+        fleet._waiting.append(accepted)
+    fleet._hand_waiting()
+    assert (first.n_open, second.n_open) == (2, 2)
+    given = channel.HandedConnections(taking, first.page.note_closed)
+    connected, _ = given.accept()
+    fleet._collect_receipts(first)
+    assert len(first.untaken) == 1
+    connected.close()
+    assert first.n_open == 1
+    fleet._workers.discard(first)
+    fleet._waiting.extend(first.untaken)
+    fleet._hand_waiting()
+    assert second.n_open == 3
+
+
+@pytest.mark.anyio
+async def test_a_key_keeps_its_cells_when_policies_change() -> None:
+    """What it has used of its rate stays used."""
+    fleet = Fleet(1, {})
+    worker, _ = add_worker(fleet, 1)
+    fleet.tell_policies({"a": 1, "b": 2})
+    fleet.tell_policies({"b": 3, "c": 4})
+    cells = [worker.told.receive_nowait()[1][3] for _ in range(2)]
+    assert cells[0]["b"] == cells[1]["b"]
+    used = [number for pair in (cells[0]["a"], cells[0]["b"], cells[1]["c"]) for number in pair]
+    assert len(set(used)) == 6 and 0 not in used

@@ -1,0 +1,100 @@
+"""A model that was handed over answers as the one that was loaded, from memory that nobody can write to."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact.keys import parse_signing_keys
+from svc.artifact.store import open_store
+from svc.errors import SignatureMismatch
+from svc.model.stored import Stored
+from svc.serving.models.loader import Loaded, Loader, LoadFailed
+from svc.serving.workers.handover import Package, Shared, SharingLoader
+from svc.serving.workers.memory import SealedMemory
+from tests.model.test_model import FAMILIES, made, queries
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact
+from tests.serving.models.test_loader import SETTINGS, recipe
+
+METADATA = {
+    "source": {"type": "csv", "path": "items.csv"},
+    "id_column": "item_id",
+    "fields": ["title"],
+    "filter_fields": [{"name": "price", "kind": "numerical"}, {"name": "title", "kind": "categorical"}],
+}
+
+
+def load(folder: Path, loader: type[Loader], keys: str = SIGNING_KEYS) -> Loaded:
+    store = open_store(str(folder / "a.svc"), SETTINGS)
+    loaded = loader(SETTINGS, parse_signing_keys(keys), {}).load(recipe(folder, item_metadata=METADATA), store)
+    assert loaded is not None
+    return loaded
+
+
+def prepare(folder: Path, model: Any) -> None:
+    write_artifact(folder / "a.svc", model)
+    rows = [f"{model.item_ids.at(row)},title {row},{row}.5" for row in range(len(model.item_ids))]
+    (folder / "items.csv").write_text("\n".join(["item_id,title,price", *rows]), encoding="utf-8")
+
+
+def reopened(shared: Loaded) -> Loaded:
+    """As a worker opens it: the message is pickled, and files arrive as descriptors."""
+    assert isinstance(shared, Shared) and shared.package is not None
+    package = shared.package
+    message = pickle.loads(pickle.dumps((package.pickled, package.extents)))
+    return Package(*message, package.files).open()
+
+
+def arrays(value: object, seen: set[int]) -> list[np.ndarray]:
+    if id(value) in seen:
+        return []
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        return [value]
+    inner: list[object] = list(value) if isinstance(value, tuple | list) else []
+    if isinstance(value, Stored) or hasattr(value, "__dict__"):
+        inner += vars(value).values()
+    inner += [getattr(value, name) for name in getattr(type(value), "__slots__", ()) if hasattr(value, name)]
+    return [array for part in inner for array in arrays(part, seen)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_handed_over_model_answers_the_same_bytes(tmp_path: Path, family: str) -> None:
+    """Rankings, the JSON of items, and filters."""
+    prepare(tmp_path, made(family))
+    alone, handed = load(tmp_path, Loader), reopened(load(tmp_path, SharingLoader))
+    for expected, got in zip(
+        alone.model.rank(queries(alone.model, 8)), handed.model.rank(queries(handed.model, 8)), strict=True
+    ):
+        assert alone.fragments.items(expected, with_metadata=True) == handed.fragments.items(got, with_metadata=True)
+    assert alone.filters is not None and handed.filters is not None
+    assert alone.filters.described() == handed.filters.described()
+    assert handed.filters.kinds == {"price": "numerical", "title": "categorical"}
+    assert (handed.sha256, handed.kid, handed.header) == (alone.sha256, alone.kid, alone.header)
+
+
+def test_all_arrays_of_a_handed_over_model_lie_in_sealed_memory(tmp_path: Path) -> None:
+    """The stored ones where they were verified, the derived ones once for all workers."""
+    prepare(tmp_path, factor_model(40, 70, 8))
+    handed = reopened(load(tmp_path, SharingLoader))
+    found = arrays(handed.model, set())
+    assert len(found) > 5
+    for array in found:
+        assert not array.flags.writeable
+        base: Any = array
+        while isinstance(base, np.ndarray):
+            base = base.base
+        assert array.size == 0 or isinstance(memoryview(base).obj, SealedMemory), array.shape
+    assert isinstance(handed.fragments.memory[0], SealedMemory)
+
+
+def test_a_wrong_signature_is_refused_before_anything_is_handed_over(tmp_path: Path) -> None:
+    """The bytes are checked where they stay, in the sealed file."""
+    prepare(tmp_path, factor_model(10, 70, 4))
+    with pytest.raises(LoadFailed) as caught:
+        load(tmp_path, SharingLoader, keys=OTHER_KEYS)
+    assert isinstance(caught.value.error, SignatureMismatch) or caught.value.error.stage == "hmac"

@@ -1,0 +1,72 @@
+"""What one process lays into shared memory, no other one can change, shorten or exchange."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+
+import pytest
+
+from svc.artifact.buffer import private_buffer
+from svc.serving.workers import memory
+from svc.serving.workers.memory import SealedMemory, SharedPage
+
+ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+
+
+def test_a_memory_file_is_sealed_in_every_way_and_read_only() -> None:
+    """Neither through the descriptor nor through a mapping of its own can a process change it."""
+    sealed = SealedMemory.of([b"model ", memoryview(b"bytes")])
+    assert sealed[:] == b"model bytes"
+    assert fcntl.fcntl(sealed.descriptor, fcntl.F_GET_SEALS) == ALL_SEALS
+    with pytest.raises(PermissionError):
+        os.pwrite(sealed.descriptor, b"x", 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(sealed.descriptor, 1)
+    with pytest.raises(PermissionError):
+        mmap.mmap(sealed.descriptor, 0)
+    with pytest.raises(TypeError):
+        sealed[0] = 0
+    assert memoryview(sealed).readonly
+
+
+def test_a_file_that_is_not_sealed_is_refused() -> None:
+    """A worker maps nothing that somebody could still write to, and keeps no descriptor of it."""
+    descriptor = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.write(descriptor, b"bytes")
+    with pytest.raises(OSError, match="not sealed"):
+        SealedMemory.adopted(descriptor)
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(descriptor)
+
+
+def test_moving_a_buffer_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So loading takes one model and one chunk, not two models."""
+    monkeypatch.setattr(memory, "CHUNK_BYTES", 4 * mmap.PAGESIZE)
+    content = os.urandom(10 * mmap.PAGESIZE + 5)
+    buffer = private_buffer(len(content))
+    buffer[:] = content
+    sealed = SealedMemory.moved(buffer.toreadonly())
+    assert sealed[:] == content
+    assert bytes(buffer) == bytes(len(content))
+
+
+def test_the_descriptor_is_closed_with_the_last_reference() -> None:
+    """A model that was replaced leaves no file behind."""
+    sealed = SealedMemory.of([b"x"])
+    descriptor = sealed.descriptor
+    del sealed
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(descriptor)
+
+
+def test_a_worker_cannot_shorten_its_page_under_the_parent() -> None:
+    """Reading a mapping that lacks its file ends a process."""
+    page = SharedPage.of(8192)
+    page[:3] = b"abc"
+    other = SharedPage.adopted(os.dup(page.descriptor))
+    assert other[:3] == b"abc"
+    for size in (0, 1 << 20):
+        with pytest.raises(PermissionError):
+            os.ftruncate(page.descriptor, size)

@@ -1,0 +1,94 @@
+"""Rates of keys and the slowing of refusals hold for all workers together."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+
+from svc.serving.api.access.key_policies import Rate
+from svc.serving.api.access.refusal_throttle import RefusalThrottle
+from svc.serving.workers import rates
+from svc.serving.workers.memory import SharedPage
+from svc.serving.workers.rates import CELLS_BYTES, Cell, SharedBucket, SharedThrottle
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the machine's clock, which the test moves."""
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    return clock
+
+
+def cells() -> SharedPage:
+    return SharedPage.of(CELLS_BYTES)
+
+
+def passed(buckets: list[SharedBucket], tries: int) -> int:
+    count = 0
+    for number in range(tries):
+        bucket = buckets[number % len(buckets)]
+        if not bucket.lacks_s(1, 0.0):
+            bucket.add(-1)
+            count += 1
+    return count
+
+
+def test_workers_share_one_burst_and_one_rate(now: list[float]) -> None:
+    """Who asks several workers gets no more than who asks one."""
+    memory = cells()
+    buckets = [SharedBucket(Rate(10.0, 20.0), Cell(memory, 7)) for _ in range(4)]
+    assert passed(buckets, 100) == 20
+    now[0] += 1.0
+    assert passed(buckets, 100) == 10
+    now[0] += 3600.0
+    assert passed(buckets, 100) == 20
+    buckets[0].add(5)
+    assert passed(buckets[1:], 100) == 5
+
+
+def test_keys_do_not_share(now: list[float]) -> None:
+    """Each has a cell of its own."""
+    memory = cells()
+    first, second = (SharedBucket(Rate(1.0, 3.0), Cell(memory, number)) for number in (1, 2))
+    assert passed([first], 9) == 3
+    assert passed([second], 9) == 3
+
+
+def test_refusals_are_slowed_down_together(now: list[float]) -> None:
+    """The same waits, whoever answers."""
+    memory = cells()
+    throttles = [SharedThrottle(RefusalThrottle(50.0, 5.0, 20.0), Cell(memory, 0)) for _ in range(3)]
+    waits = [throttles[number % 3].next_wait_s() for number in range(9)]
+    assert waits[:5] == [0.0] * 5
+    assert waits[5:] == pytest.approx([0.02, 0.04, 0.06, 0.08])
+
+
+def test_processes_that_count_at_the_same_time_lose_almost_nothing() -> None:
+    """Two processes, a thousand charges each: whoever cannot have the lock in time may lose one."""
+    memory = cells()
+    children = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            bucket = SharedBucket(Rate(1e-9, 1e9), Cell(memory, 3))
+            for _ in range(1000):
+                bucket.add(-1)
+            os._exit(0)
+        children.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in children] == [0, 0]
+    assert -2000.0 <= Cell(memory, 3).read()[0] <= -1980.0
+
+
+def test_a_lock_that_is_never_given_back_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker may be stopped while it holds it."""
+
+    def taken(*_: Any) -> None:
+        raise BlockingIOError
+
+    monkeypatch.setattr(rates.fcntl, "lockf", taken)
+    bucket = SharedBucket(Rate(1e-9, 2.0), Cell(cells(), 1))
+    assert passed([bucket], 5) == 2

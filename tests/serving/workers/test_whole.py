@@ -1,0 +1,59 @@
+"""What the parent answers for its workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from svc.errors import ArtifactReadError
+from svc.metrics import REQUESTS, Metrics
+from svc.serving.api.access.authentication import Authenticator
+from svc.serving.api.request.state import ServerState
+from svc.serving.models.registry import Registry
+from svc.serving.workers.fleet import Fleet
+from svc.serving.workers.whole import Collector, ToldPolicies, answer
+from svc.settings import Settings
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
+
+
+@pytest.mark.anyio
+async def test_the_whole_is_what_has_ended_and_what_runs() -> None:
+    """Counts of a worker that was killed stay in the sums; processes are summed too."""
+    pytest.importorskip("prometheus_client")
+    fleet = Fleet(2, {})
+    fleet._past = {(REQUESTS.name, "a", "ok"): (41.0,)}
+    text = (await trio.to_thread.run_sync(Metrics.create(Collector(fleet)).render)).decode()
+    assert 'svc_v1_requests_total{recipe="a",status="ok"} 41.0' in text
+    assert text.count("# TYPE process_cpu_seconds_total counter") == 1
+    assert text.count("# TYPE svc_v1_requests_total counter") == 1
+
+
+@pytest.mark.anyio
+async def test_questions_that_cannot_be_answered_say_why() -> None:
+    """A text for a store that fails, and `unknown` for what nobody knows."""
+
+    def versions(name: str) -> dict[str, Any]:
+        if name == "gone":
+            raise LookupError(name)
+        raise ArtifactReadError("the store is away")
+
+    auth = Authenticator({}, trio.CapacityLimiter(1))
+    state = ServerState(Registry(), Settings(), Metrics.disabled(), auth, versions=versions)
+    assert await answer(state, "versions", "gone") == "unknown"
+    assert await answer(state, "versions", "a") == "the store is away"
+    assert await answer(state, "files", "/etc/passwd") == "unknown"
+    assert await answer(state, "metrics", "") == b""
+
+
+@pytest.mark.anyio
+async def test_policies_are_told() -> None:
+    """The parent decides nothing by them."""
+    fleet = Fleet(1, {})
+    ToldPolicies(Metrics.disabled(), fleet).replace({})
+    assert fleet._kept["policies"] == ({}, {})

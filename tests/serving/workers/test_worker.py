@@ -1,0 +1,74 @@
+"""A worker does what it is told, in order, and says when each is done."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+import trio
+
+from svc.serving.models.registry import Entry
+from svc.serving.workers import channel
+from svc.serving.workers.counters import WorkerPage
+from svc.serving.workers.memory import SharedPage
+from svc.serving.workers.mirror import MirroredEntry, WorkersState
+from svc.serving.workers.rates import CELLS_BYTES
+from svc.serving.workers.worker import Ends, Worker
+from svc.settings import Settings
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "trio"
+
+
+@pytest.mark.anyio
+async def test_a_worker_answers_once_it_has_been_told_all_and_ends_when_it_is_told() -> None:
+    """Health shows the recipes and the workers; metrics come from the parent."""
+    pytest.importorskip("prometheus_client")
+    control, theirs = channel.pair()
+    connections, given = channel.pair()
+    page = WorkerPage(SharedPage.of(1 << 16))
+    worker = Worker(Ends(theirs, given, page.memory, SharedPage.of(CELLS_BYTES)), Settings(metrics_enabled=True))
+    orders: list[tuple[Any, ...]] = [
+        ("workers", WorkersState(2, 1, 0)),
+        ("entry", MirroredEntry(Entry("a", "a.yaml"), None)),
+        ("skip", {}),
+        ("begin",),
+    ]
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(worker.run)
+            for seq, (kind, *arguments) in enumerate(orders):
+                await channel.send(control, (seq, kind, *arguments))
+            for seq in range(len(orders)):
+                assert await channel.hear(control) == ("done", {"seq": seq})
+
+            async def answer() -> None:
+                kind, fields = await channel.hear(control) or ("", {})
+                assert (kind, fields["what"]) == ("ask", "metrics")
+                await channel.send(control, (0, "answer", fields["number"], b"the sums"))
+
+            nursery.start_soon(answer)
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                ours = socket.create_connection(listener.getsockname())
+                accepted, _ = listener.accept()
+            with accepted:
+                channel.hand(connections, accepted)
+            client = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+            assert b'"workers":{"total":2,"ready":1,"failing":0}' in await ask(client, "/v1/health")
+            assert (await ask(client, "/v1/metrics")).endswith(b"the sums")
+            await client.aclose()
+            assert page.beats > 0
+            await channel.send(control, (9, "end"))
+            assert await channel.hear(control) == ("done", {"seq": 9})
+    assert page.closed == 1
+    control.close()
+    connections.close()
+
+
+async def ask(client: trio.SocketStream, path: str) -> bytes:
+    """The answer to one request."""
+    await client.send_all(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    return await client.receive_some()
