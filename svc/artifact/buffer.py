@@ -1,4 +1,4 @@
-"""Memory that holds one artifact: private to the process and page-aligned, given back as soon as no view is left."""
+"""Allocates memory for one artifact: private, page-aligned, and freed with its last view."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import mmap
 
 
 def private_buffer(size: int) -> memoryview:
-    """`size` writable bytes of zeros. Pages cost memory only once they are written to.
+    """`size` writable zero bytes. Pages use memory only after they are written.
 
-    The memory is not a mapping of any file: bytes whose signature has been checked cannot change under us.
+    The memory is anonymous, not a mapping of a file, so verified bytes cannot change.
     """
     if size == 0:
         return memoryview(bytearray())

@@ -1,7 +1,7 @@
-"""Ed25519 signatures by the library `cryptography`, which is imported when the first one is made or checked.
+"""Ed25519 signatures by the library `cryptography`, which is imported on first use.
 
-What is signed is the sha256 of the content behind a context, so that checking takes one pass over the content, as long
-as an HMAC does, and no signature of one kind of content is one of another kind.
+The signed message is a context followed by the sha256 of the content. So a check takes one pass over the content, as
+an HMAC does, and a signature of one kind of content is not valid for another kind.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Final
 SIGNATURE_BYTES: Final = 64
 PUBLIC_BYTES: Final = 32
 ARTIFACT: Final = b"svc artifact, format version 2\0"
-"""The context of artifacts."""
+"""The context of artifact signatures."""
 LOG_LINE: Final = b"svc log line\0"
-"""The context of lines in the log beside an output."""
+"""The context of signatures of version log lines."""
 
 _TOP_BIT: Final = 0x80
 _SMALL: Final = frozenset(
@@ -27,25 +27,25 @@ _SMALL: Final = frozenset(
         b"\xee" + b"\xff" * 30 + b"\x7f",
     }
 )
-"""Points of small order, without their sign: one signature fits many contents under such a key."""
+"""Points of small order, without their sign: under such a key one signature is valid for many contents."""
 
 
 def public_half(seed: bytes) -> bytes:
-    """The 32 bytes of the public key that belongs to a signing key of 32 bytes."""
+    """The public key (32 bytes) of a signing key (32 bytes)."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed).public_key().public_bytes_raw()
 
 
 def sign(seed: bytes, context: bytes, sha256: bytes) -> bytes:
-    """The signature, 64 bytes, of a content with this sha256 (32 bytes)."""
+    """The signature (64 bytes) of a content with this sha256 (32 bytes)."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(seed).sign(context + sha256)
 
 
 def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) -> bool:
-    """Whether `signature` was made with the other half of `public` over this context and sha256."""
+    """Whether the private key of `public` made `signature` over this context and sha256."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -57,5 +57,5 @@ def is_signed(public: bytes, signature: bytes, context: bytes, sha256: bytes) ->
 
 
 def is_weak(public: bytes) -> bool:
-    """Whether the public key is one under which signatures prove nothing."""
+    """Whether the public key is a point of small order, whose signatures prove nothing."""
     return public[:-1] + bytes([public[-1] & ~_TOP_BIT]) in _SMALL

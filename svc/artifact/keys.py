@@ -1,4 +1,4 @@
-"""The keys of artifacts, and whether an artifact was signed with one of them.
+"""Signing and verification keys of artifacts, and the check of an artifact's signature.
 
 `SVC_SIGNING_KEYS` holds secrets that sign and verify: as HMAC keys for format version 1, as seeds of Ed25519 keys for
 version 2. `SVC_VERIFY_KEYS` holds public halves of the latter: they verify version 2 and nothing else.
@@ -35,7 +35,7 @@ _PUBLIC_MARK = "ed25519:"
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """(kid, 32 bytes) pairs in the order of the setting: the first one signs, all of them verify.
+    """(kid, 32 bytes) pairs in the order of the setting: the first pair signs, all pairs verify.
 
     `public` are (kid, 32 bytes) pairs that only verify Ed25519 signatures.
     """
@@ -57,7 +57,7 @@ class SigningKeys:
         return next((key for name, key in self.entries if name == kid), None)
 
     def public_of(self, kid: str) -> bytes | None:
-        """The Ed25519 public key of that kid, be it listed or half of a listed secret."""
+        """The Ed25519 public key of `kid`: listed as such, or derived from a listed secret. None for an unknown kid."""
         secret = self.get(kid)
         if secret is not None:
             return ed25519.public_half(secret)
@@ -67,11 +67,11 @@ class SigningKeys:
         return list(dict.fromkeys(kid for kid, _ in (*self.entries, *self.public)))
 
     def fingerprints(self) -> list[dict[str, str]]:
-        """What `security.posture` shows of each key that can sign."""
+        """The kid and fingerprint of each signing key, for the event `security.posture`."""
         return [{"kid": kid, "fingerprint": fingerprint(key)} for kid, key in self.entries]
 
     def public_fingerprints(self) -> list[dict[str, str]]:
-        """What `security.posture` shows of each key that only verifies."""
+        """The kid and fingerprint of each verification key, for the event `security.posture`."""
         return [{"kid": kid, "fingerprint": fingerprint(key)} for kid, key in self.public]
 
     def with_development(self) -> SigningKeys:
@@ -82,14 +82,14 @@ class SigningKeys:
 
 
 def fingerprint(key: bytes) -> str:
-    """The first 8 hex characters of the key's sha256: tells keys apart, opens nothing."""
+    """The first 8 hex characters of the key's sha256. It distinguishes keys without revealing them."""
     return hashlib.sha256(key).hexdigest()[:8]
 
 
 def parse_signing_keys(text: str) -> SigningKeys:
-    """The keys in the form of `SVC_SIGNING_KEYS`; an empty text holds none.
+    """Parse the format of `SVC_SIGNING_KEYS`. An empty text gives no keys.
 
-    Raises ConfigError, which names the place of the faulty entry and never its value.
+    Raises ConfigError, which names the number of the faulty entry and never its value.
     """
     if not text.strip():
         return SigningKeys(())
@@ -102,9 +102,9 @@ def parse_signing_keys(text: str) -> SigningKeys:
 
 
 def load_signing_keys(settings: Settings) -> SigningKeys:
-    """The keys that the settings hold, or the file that they name, with those of `SVC_VERIFY_KEYS`.
+    """The signing keys from the settings or from the file they name, and the keys of `SVC_VERIFY_KEYS`.
 
-    Raises ConfigError, also for a kid that has one key to sign with and another to verify with.
+    Raises ConfigError, also for a kid whose signing key and verification key do not match.
     """
     secret = parse_signing_keys(key_list(settings.signing_keys, settings.signing_keys_file, "SVC_SIGNING_KEYS"))
     public: dict[str, bytes] = {}
@@ -118,17 +118,19 @@ def load_signing_keys(settings: Settings) -> SigningKeys:
 
 
 def _public_entries(text: str) -> Iterator[tuple[str, bytes]]:
-    for place, entry in enumerate(text.split(","), start=1):
+    for number, entry in enumerate(text.split(","), start=1):
         kid, separator, rest = entry.strip().partition(":")
         if not separator or not KID.fullmatch(kid):
-            raise ConfigError(f"SVC_VERIFY_KEYS: entry {place} has no valid kid; {_PUBLIC_FORM}")
+            raise ConfigError(f"SVC_VERIFY_KEYS: entry {number} has no valid kid; {_PUBLIC_FORM}")
         if not rest.startswith(_PUBLIC_MARK) or not _HEX.fullmatch(rest.removeprefix(_PUBLIC_MARK)):
-            raise ConfigError(f"SVC_VERIFY_KEYS: entry {place} is no public key; {_PUBLIC_FORM}")
+            raise ConfigError(f"SVC_VERIFY_KEYS: entry {number} is no public key; {_PUBLIC_FORM}")
         key = bytes.fromhex(rest.removeprefix(_PUBLIC_MARK))
         if ed25519.is_weak(key):
-            raise ConfigError(f"SVC_VERIFY_KEYS: entry {place} is a weak key, whose signatures anybody can make")
+            raise ConfigError(f"SVC_VERIFY_KEYS: entry {number} is a weak key, whose signatures anybody can make")
         if key == ed25519.public_half(_DEVELOPMENT_KEY):
-            raise ConfigError(f"SVC_VERIFY_KEYS: the key of entry {place} is the development key, which everyone knows")
+            raise ConfigError(
+                f"SVC_VERIFY_KEYS: the key of entry {number} is the development key, which everyone knows"
+            )
         yield kid, key
 
 
@@ -138,16 +140,16 @@ def public_entry(kid: str, key: bytes) -> str:
 
 
 def _entries(text: str) -> Iterator[tuple[str, bytes]]:
-    for place, entry in enumerate(text.split(","), start=1):
+    for number, entry in enumerate(text.split(","), start=1):
         kid, separator, hexadecimal = entry.strip().partition(":")
         if not separator or not KID.fullmatch(kid):
-            raise ConfigError(f"SVC_SIGNING_KEYS: entry {place} has no valid kid; {_FORM}")
+            raise ConfigError(f"SVC_SIGNING_KEYS: entry {number} has no valid kid; {_FORM}")
         if not _HEX.fullmatch(hexadecimal):
-            raise ConfigError(f"SVC_SIGNING_KEYS: the key of entry {place} is not 64 hex characters; {_FORM}")
+            raise ConfigError(f"SVC_SIGNING_KEYS: the key of entry {number} is not 64 hex characters; {_FORM}")
         key = bytes.fromhex(hexadecimal)
         if key == _DEVELOPMENT_KEY:
             raise ConfigError(
-                f"SVC_SIGNING_KEYS: the key of entry {place} is the development key, which everyone knows"
+                f"SVC_SIGNING_KEYS: the key of entry {number} is the development key, which everyone knows"
             )
         yield kid, key
 
@@ -158,23 +160,23 @@ def development_keys() -> SigningKeys:
 
 
 def is_development(kid: str, keys: SigningKeys) -> bool:
-    """True when what `kid` verifies is worth nothing as proof: its key is the development key."""
+    """Whether the key of `kid` is the public development key, whose signatures prove nothing."""
     return keys.get(kid) == _DEVELOPMENT_KEY
 
 
 def signer_fingerprint(key: bytes, signature: Signature) -> str:
-    """The fingerprint that a header names: of the secret for HMAC, of the public half for Ed25519.
+    """The fingerprint for the header: of the secret for HMAC, of the public key for Ed25519.
 
-    Each is the one that every reader of that kind of signature has.
+    Every reader that can verify the signature has the key with this fingerprint.
     """
     return fingerprint(key if signature == "hmac" else ed25519.public_half(key))
 
 
 def verify(parsed: Parsed, keys: SigningKeys) -> None:
-    """Return when the artifact was signed with the key that its kid names, in the way of its format version.
+    """Check that the key that the artifact's kid names made its signature, with the algorithm of its format version.
 
-    Raises UnknownKid or SignatureMismatch. Takes about as long as one sha256 of the file, without the GIL. A public
-    key is never used as a secret: then whoever knows it could sign.
+    Raises UnknownKid or SignatureMismatch. Takes about as long as one sha256 of the file and releases the GIL. A
+    public key is never used as an HMAC secret, because everyone who knows it could then sign.
     """
     if parsed.format_version == HMAC_VERSION:
         key = keys.get(parsed.kid)
@@ -184,28 +186,28 @@ def verify(parsed: Parsed, keys: SigningKeys) -> None:
         digest = hashlib.sha256(parsed.signed).digest() if key is not None else b""
         holds = key is not None and ed25519.is_signed(key, parsed.signature, ed25519.ARTIFACT, digest)
     if key is None:
-        raise UnknownKid(f"unknown kid: {parsed.kid}; {_known(parsed, keys)}")
+        raise UnknownKid(f"unknown kid: {parsed.kid}; {_unknown_kid_hint(parsed, keys)}")
     if not holds:
-        raise SignatureMismatch(f"signature mismatch: {_why_not(parsed, key)}")
+        raise SignatureMismatch(f"signature mismatch: {_mismatch_reason(parsed, key)}")
 
 
 def _has_hmac(parsed: Parsed, key: bytes) -> bool:
     return hmac.compare_digest(hmac.new(key, parsed.signed, "sha256").digest(), parsed.signature)
 
 
-def _known(parsed: Parsed, keys: SigningKeys) -> str:
+def _unknown_kid_hint(parsed: Parsed, keys: SigningKeys) -> str:
     if parsed.kid in keys.kids():
         return "its key here only verifies format version 2 (Ed25519), and the artifact has version 1 (HMAC)"
     return f"the kids here are {', '.join(keys.kids())}"
 
 
-def _why_not(parsed: Parsed, key: bytes) -> str:
-    """What the fingerprint in the header suggests. It is only read to help whoever looks for the right key."""
-    here = fingerprint(key)
-    found = _SIGNED_BY.search(parsed.header_json)
-    if found is None:
-        return f"another key of the kid {parsed.kid} signed it (here: fingerprint {here}), or the file was changed"
-    signer = found[1].decode()
-    if signer == here:
-        return f"the file was changed after the key {here} of the kid {parsed.kid} signed it"
-    return f"another key of the kid {parsed.kid} signed it: fingerprint {signer}, the key here has {here}"
+def _mismatch_reason(parsed: Parsed, key: bytes) -> str:
+    """Explain a mismatch by the fingerprint in the unverified header. It only helps to find the right key."""
+    own = fingerprint(key)
+    match = _SIGNED_BY.search(parsed.header_json)
+    if match is None:
+        return f"another key of the kid {parsed.kid} signed it (here: fingerprint {own}), or the file was changed"
+    signer = match[1].decode()
+    if signer == own:
+        return f"the file was changed after the key {own} of the kid {parsed.kid} signed it"
+    return f"another key of the kid {parsed.kid} signed it: fingerprint {signer}, the key here has {own}"

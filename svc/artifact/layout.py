@@ -33,7 +33,7 @@ MAX_HEADER_BYTES: Final = 64 << 10
 MAX_KID_BYTES: Final = 64
 ALIGNMENT: Final = 64
 _SIGNATURE_BYTES: Final = {FORMAT_VERSIONS["hmac"]: 32, FORMAT_VERSIONS["ed25519"]: ed25519.SIGNATURE_BYTES}
-_OTHERS: Final = {
+_OTHER_MAGICS: Final = {
     "a gzip file": b"\x1f\x8b",
     "a zip archive": b"PK\x03\x04",
     "a Parquet file": b"PAR1",
@@ -47,7 +47,7 @@ _LENGTHS = struct.Struct(">IQ")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What `write` wrote: the sha256 of the whole file, its size, and the payload's."""
+    """The result of `write`: the sha256 of the whole file, its size and the payload's size in bytes."""
 
     sha256_hex: str
     artifact_bytes: int
@@ -56,7 +56,7 @@ class Written:
 
 @dataclass(frozen=True, eq=False)
 class Parsed:
-    """Views into one artifact. Nothing of it may be believed before `keys.verify` has passed.
+    """Views into one artifact. None of them is trusted before `keys.verify` has passed.
 
     `signed` is every byte that the signature covers.
     """
@@ -89,9 +89,9 @@ def write(
     payload: Sequence[bytes | memoryview],
     signature: Signature = "hmac",
 ) -> Written:
-    """Write an artifact to `out`, signed with `key` (32 bytes). `kid` and `format_version` are put into the header.
+    """Write an artifact to `out`, signed with `key` (32 bytes). Adds `kid` and `format_version` to the header.
 
-    Raises HeaderTooLarge, and HeaderInvalid for values that JSON cannot say; then nothing has been written.
+    Raises HeaderTooLarge, and HeaderInvalid for values that JSON cannot express, before anything is written.
     """
     version = FORMAT_VERSIONS[signature]
     header_json = _header_json({**header, "kid": kid, "format_version": version})
@@ -124,9 +124,9 @@ def _header_json(header: Mapping[str, Any]) -> bytes:
 
 
 def kid_of(buffer: memoryview) -> str:
-    """The kid that an artifact claims; bytes that are no text, or that no terminal shows, are escaped.
+    """The kid that an artifact claims. Bytes that are not UTF-8 and unprintable characters are escaped.
 
-    It proves nothing about who signed. Raises HeaderInvalid when the file is too short to hold one.
+    The kid is unverified. Raises HeaderInvalid when the file is too short.
     """
     length = min(_START.unpack_from(buffer)[2], MAX_KID_BYTES) if len(buffer) >= _START.size else 0
     kid = bytes(buffer[_START.size : _START.size + length])
@@ -136,18 +136,18 @@ def kid_of(buffer: memoryview) -> str:
 
 
 def parse(buffer: memoryview, *, max_payload_bytes: int) -> Parsed:
-    """Find the parts of an artifact by its magic, version and lengths; nothing else of it is looked at.
+    """Split an artifact into its parts by magic, version and lengths, without reading the parts.
 
     Raises MagicMismatch (also for a file that is cut off or has grown), UnsupportedFormat, HeaderTooLarge
     and PayloadTooLarge.
     """
     if bytes(buffer[: len(MAGIC)]) != MAGIC:
-        raise MagicMismatch(f"magic bytes mismatch: not an artifact but {_likely(buffer)}")
+        raise MagicMismatch(f"magic bytes mismatch: not an artifact but {_probable_type(buffer)}")
     _need(buffer, _START.size)
     _, version, kid_length = _START.unpack_from(buffer)
     if version not in _SIGNATURE_BYTES:
-        known = " and ".join(map(str, _SIGNATURE_BYTES))
-        raise UnsupportedFormat(f"unsupported format version: {version}, this build reads {known}")
+        versions = " and ".join(map(str, _SIGNATURE_BYTES))
+        raise UnsupportedFormat(f"unsupported format version: {version}, this build reads {versions}")
     if not 1 <= kid_length <= MAX_KID_BYTES:
         raise MagicMismatch(f"magic bytes mismatch: the kid's length is {kid_length}; the file is corrupt")
     lengths_at = _START.size + kid_length
@@ -181,10 +181,10 @@ def _cut(buffer: memoryview, version: int, header_at: int, header_length: int, p
     )
 
 
-def _likely(buffer: memoryview) -> str:
-    """What a file that does not begin like an artifact probably is."""
+def _probable_type(buffer: memoryview) -> str:
+    """The probable type of a file that does not begin like an artifact."""
     start = bytes(buffer[:512])
-    for name, magic in _OTHERS.items():
+    for name, magic in _OTHER_MAGICS.items():
         if start.startswith(magic):
             return name
     if not start:

@@ -1,4 +1,4 @@
-"""One training run at a time for one output, on this host."""
+"""A lock that permits one training run at a time for one output on this host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.settings import Settings
 
 
 def lock_path(uri: str, settings: Settings) -> Path:
-    """`<output.path>.lock`, or for a remote output a file of this host whose name follows from the URI.
+    """`<output.path>.lock`, or for a remote output a local file whose name is derived from the URI.
 
     Remote locks lie in `SVC_LOCK_DIR`, else in the user's cache folder.
     """
@@ -32,10 +32,10 @@ def lock_path(uri: str, settings: Settings) -> Path:
 
 @contextmanager
 def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterator[Path]:
-    """Hold the lock of `output_uri` inside the block. The lock ends with the process, however it ends.
+    """Hold the lock of `output_uri` inside the block. The system releases it when the process ends or is killed.
 
-    Waits up to `timeout_s` seconds for it: 0 tries once, a negative number waits for ever. Raises
-    LockContestedError when another run holds it, ConfigError when the lock cannot be made at all.
+    Waits up to `timeout_s` seconds: 0 tries once, a negative number waits forever. Raises LockContestedError when
+    another run holds the lock, ConfigError when the lock file cannot be created.
     """
     path = lock_path(output_uri, settings)
     lock = FileLock(path, fallback_to_soft=False)
@@ -52,7 +52,7 @@ def run_lock(output_uri: str, *, timeout_s: float, settings: Settings) -> Iterat
     try:
         yield path
     finally:
-        # While it is still held: whoever waits for this file sees that it is gone, and takes a new one.
+        # Unlink while the lock is held: a waiting run then detects the missing file and locks a new one.
         with suppress(OSError):
             path.unlink()
         lock.release()

@@ -1,4 +1,4 @@
-"""Where a model comes from, as an in-toto statement with the SLSA predicate, from its verified header."""
+"""The provenance of a model as an in-toto statement with the SLSA predicate, made from its verified header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CHOSEN: Final = ("algorithms", "metric", "cutoff", "best_class", "best_params",
 
 
 def statement(header: Mapping[str, Any], *, name: str, sha256: str) -> dict[str, Any]:
-    """The statement about the artifact `name` with this sha256. What the header does not hold is left out."""
+    """The statement about the artifact `name` with this sha256. Fields that the header lacks are omitted."""
     return {
         "_type": STATEMENT,
         "subject": [{"name": name, "digest": {"sha256": sha256}}],
@@ -44,11 +44,11 @@ def _named(header: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def _dependencies(header: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What was read, by its sha256, and the packages whose versions decide what the numbers mean."""
+    """The input files with their sha256, and the packages whose versions affect the results."""
     inputs = header.get("inputs")
-    for one in inputs if isinstance(inputs, list) else ():
-        if isinstance(one, Mapping):
-            yield {"name": str(one.get("name")), "digest": {"sha256": str(one.get("sha256"))}}
+    for item in inputs if isinstance(inputs, list) else ():
+        if isinstance(item, Mapping):
+            yield {"name": str(item.get("name")), "digest": {"sha256": str(item.get("sha256"))}}
     for field, package in _PACKAGES.items():
         if field in header:
             yield {"uri": f"pkg:pypi/{package}@{header[field]}"}
@@ -63,5 +63,5 @@ def _versions(header: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _byproducts(header: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The evaluation, and the decision whether the model may go live, where there was one."""
+    """The evaluation and the promotion decision, as far as the header has them."""
     return [{"name": name, "annotations": header[name]} for name in ("evaluation", "promotion") if name in header]

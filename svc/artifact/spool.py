@@ -1,4 +1,4 @@
-"""Files on their way to a store that takes only whole ones."""
+"""Temporary files for stores that accept only whole files."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ T = TypeVar("T")
 
 @contextmanager
 def spooled(write: Callable[[BinaryIO], T]) -> Iterator[tuple[BinaryIO, T]]:
-    """What `write` wrote, in a nameless file of `TMPDIR`, and its result. The file ends with the block or the process.
+    """Call `write` on an unnamed temporary file in `TMPDIR`; yields the file and the result of `write`.
 
-    Raises ArtifactWriteError when there is no room for it.
+    The file is deleted after the block or with the process. Raises ArtifactWriteError when it cannot be written.
     """
     try:
         with TemporaryFile() as file:

@@ -1,7 +1,7 @@
-"""Where artifacts lie, whatever the scheme: read whole, ask for changes, publish so that no reader sees a part.
+"""Stores of artifacts, independent of the URI scheme: read whole, detect changes, publish atomically.
 
-A store is one artifact's name in a folder of objects. With `append_sha` the name belongs to a pointer: one
-line of text that names the artifact proper, `<stem>.<first 8 hex of its sha256>.svc`, in the same folder.
+A store is one artifact name in a folder of objects. With `append_sha` this name belongs to a pointer: one line of
+text that names the artifact itself, `<stem>.<first 8 hex digits of its sha256>.svc`, in the same folder.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from svc.settings import Settings
 T = TypeVar("T")
 MAX_POINTER_BYTES: Final = 1024
 SHA8: Final = 8
-"""So many hex digits of its sha256 stand in the name of a version."""
+"""The number of hex digits of the sha256 in the name of a version."""
 _SUFFIX = ".svc"
 _LOG_SUFFIX = ".log.jsonl"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blob:
-    """The bytes of one artifact in a private, page-aligned, read-only buffer, and the sha256 of exactly those.
+    """The bytes of one artifact in a private, page-aligned, read-only buffer, and the sha256 of these bytes.
 
-    `resolved` is where they lay, behind any pointer. `named` are the first 8 hex digits of a sha256 that the name of
-    a version promises; None for a file whose name promises nothing. Whoever can write to the store chose the name.
+    `resolved` is the location after following a pointer. `named` are the first 8 hex digits of a sha256 in the name
+    of a version, otherwise None. The name is untrusted: everyone who can write to the store can choose it.
     """
 
     view: memoryview
@@ -46,7 +46,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Where a new artifact lies. `pointer` is set with `append_sha`."""
+    """The location of a new artifact. `pointer` is set with `append_sha`."""
 
     artifact: str
     pointer: str | None
@@ -56,37 +56,37 @@ class Published:
 class Folder(Protocol):
     """The objects of one folder, bucket prefix or web path. Every call may block; call it in a thread.
 
-    `read` and `marker` raise FileNotFoundError for a missing object and ArtifactReadError for anything else
-    that keeps them from answering; `put` raises ArtifactWriteError. Messages hold no secrets.
+    `read` and `marker` raise FileNotFoundError for a missing object and ArtifactReadError for every other failure;
+    `put` raises ArtifactWriteError. Messages contain no secrets.
     """
 
     def uri_of(self, name: str) -> str:
-        """The full name, for people and logs."""
+        """The full name, for messages and logs."""
         ...
 
     def read(self, name: str, max_bytes: int) -> memoryview:
-        """The whole object in a private buffer. Raises PayloadTooLarge as soon as it is known to be larger."""
+        """The whole object in a private buffer. Raises PayloadTooLarge as soon as it exceeds `max_bytes`."""
         ...
 
     def marker(self, name: str) -> str:
-        """A text that changes whenever the object does, from one cheap call."""
+        """A text that changes with the object, such as its ETag, from one cheap call."""
         ...
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
-        """Let `write` fill a new object and put it in place, whole, under the name that its result gives."""
+        """Let `write` fill a new object, then publish it atomically under `name_of` of the result."""
         ...
 
     def names(self) -> list[str] | None:
-        """The objects of the folder; None where the place does not list them."""
+        """The names of the objects in the folder; None when the store cannot list them."""
         ...
 
     def remove(self, name: str) -> None:
-        """Take an object away; one that is not there is no error. Raises ArtifactWriteError."""
+        """Remove an object. A missing object is not an error. Raises ArtifactWriteError."""
         ...
 
 
 class Store:
-    """One artifact's place. Reading is thread-safe; only one `publish` at a time keeps its order of versions."""
+    """The location of one artifact. Reading is thread-safe; callers must run only one `publish` at a time."""
 
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
@@ -97,7 +97,7 @@ class Store:
         return self._folder.uri_of(self._name)
 
     def read(self, max_bytes: int) -> Blob:
-        """The artifact, through its pointer if there is one.
+        """The artifact; a pointer is followed.
 
         Raises ArtifactReadError, also for a missing file, and PayloadTooLarge.
         """
@@ -118,7 +118,7 @@ class Store:
             raise ArtifactReadError(f"{self._folder.uri_of(name)} does not exist") from None
 
     def _follow(self, target: str, max_bytes: int) -> tuple[str, memoryview]:
-        """The target of the pointer. One that vanished since is looked up once more: a retraining may be tidying up."""
+        """The target of the pointer. If it is missing, the pointer is read again: a training may have replaced it."""
         try:
             return target, self._read(target, max_bytes)
         except ArtifactReadError as error:
@@ -135,14 +135,14 @@ class Store:
             return memoryview(b"")
 
     def marker(self) -> str:
-        """What to compare between two polls; with a pointer, that of the pointer.
+        """The text to compare between two polls; with a pointer, that of the pointer.
 
-        Raises FileNotFoundError when nothing is there, ArtifactReadError when the store does not tell.
+        Raises FileNotFoundError for a missing object, ArtifactReadError for every other failure.
         """
         return self._folder.marker(self._name)
 
     def sidecar_exists(self) -> bool:
-        """Whether a `.sha256` file lies beside it. svc writes none: the artifact carries its own signature."""
+        """Whether a `.sha256` file exists beside the artifact. svc writes none: the artifact contains its signature."""
         try:
             self._folder.marker(f"{self._name}.sha256")
         except FileNotFoundError:
@@ -150,9 +150,9 @@ class Store:
         return True
 
     def publish(self, write: Callable[[BinaryIO], Written], versioning: Versioning) -> Published:
-        """Put what `write` writes in place. With `append_sha` the artifact proper comes first, then the pointer.
+        """Publish what `write` writes. With `append_sha` the artifact is written before the pointer.
 
-        Raises ArtifactWriteError; then readers still see what was there before.
+        Raises ArtifactWriteError; readers then still see the previous artifact.
         """
         if versioning == "always_overwrite":
             written = self._folder.put(write, lambda _: self._name)
@@ -162,7 +162,7 @@ class Store:
         return Published(self.uri_of_version(sha8), self.uri, written)
 
     def put_version(self, write: Callable[[BinaryIO], Written]) -> tuple[str, Written]:
-        """Put what `write` writes beside the pointer, which stays: the first 8 hex digits of its sha256."""
+        """Write a version without moving the pointer; returns the first 8 hex digits of its sha256."""
         written = self._folder.put(write, lambda made: _target_name(self._name, made.sha256_hex))
         return written.sha256_hex[:8], written
 
@@ -174,7 +174,7 @@ class Store:
         return self._folder.uri_of(_target_name(self._name, sha8))
 
     def live(self) -> str | None:
-        """The version that the pointer names; None where nothing is there, or an artifact without a pointer."""
+        """The version that the pointer names; None when the object is missing or not a pointer."""
         try:
             view = self._folder.read(self._name, MAX_POINTER_BYTES)
         except (FileNotFoundError, PayloadTooLarge):
@@ -183,12 +183,12 @@ class Store:
         return None if target is None else _sha8_in(target)
 
     def versions(self) -> set[str] | None:
-        """The versions beside the pointer; None where the place does not list its objects."""
+        """The versions beside the pointer; None when the store cannot list its objects."""
         names = self._folder.names()
         if names is None:
             return None
-        found = (_version_pattern(self._name).fullmatch(name) for name in names)
-        return {match[1] for match in found if match}
+        matches = (_version_pattern(self._name).fullmatch(name) for name in names)
+        return {match[1] for match in matches if match}
 
     def has_version(self, sha8: str) -> bool:
         return self._has(_target_name(self._name, sha8))
@@ -230,9 +230,9 @@ def _version_pattern(name: str) -> re.Pattern[str]:
 
 
 def _pointed_at(view: memoryview, name: str) -> str | None:
-    """The target that a pointer names, or None when the bytes are no pointer.
+    """The target that a pointer names, or None when the bytes are not a pointer.
 
-    Only a sibling of the pointer's own name counts, so that a pointer leads nowhere else.
+    Only versions of the pointer's own name are accepted, so that a pointer cannot lead to another file.
     """
     if len(view) > MAX_POINTER_BYTES or bytes(view[: len(layout.MAGIC)]) == layout.MAGIC:
         return None
@@ -247,7 +247,7 @@ def scheme_of(uri: str) -> str:
 
 
 def local_path(uri: str) -> Path:
-    """The path that a local path or a file:// URI means."""
+    """The path of a local path or a file:// URI."""
     return Path(unquote(urlsplit(uri).path)) if scheme_of(uri) == "file" else Path(uri)
 
 
@@ -275,7 +275,7 @@ def open_folder(
         path = local_path(uri)
         return LocalFolder(path.parent, path.name, root), path.name
     name = (unquote(urlsplit(uri).path) if scheme in HTTP_SCHEMES else uri).rpartition("/")[2]
-    chained = scheme in OBJECT_SCHEMES and "::" in uri  # fsspec would open what stands behind it
+    chained = scheme in OBJECT_SCHEMES and "::" in uri  # fsspec would open the URI after `::`
     if not name or chained or scheme not in OBJECT_SCHEMES | HTTP_SCHEMES:
         raise ConfigError(
             f"{redact_text(uri)} is no place to write to: give a path or a file, s3, gs, az, abfs or http(s) URI"
@@ -292,7 +292,7 @@ def open_folder(
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
     """Read an artifact and check its lengths, caps and signature; its payload is not decoded.
 
-    Whoever names the file may read it, so SVC_ARTIFACT_ROOT, which bounds what recipes name, does not hold here.
+    SVC_ARTIFACT_ROOT does not apply: it bounds the paths in recipes, and here the caller names the file.
     Raises ArtifactError in one of its forms.
     """
     blob = open_store(uri, replace(settings, artifact_root=None)).read(settings.max_artifact_bytes)
@@ -317,5 +317,5 @@ def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parse
 
 
 def located(error: ArtifactError, where: str) -> ArtifactError:
-    """The same error, with the file that it is about at its end."""
+    """The same error, with the file's location appended to the message."""
     return type(error)(f"{error.message} ({redact_text(where)})", fields=error.fields)

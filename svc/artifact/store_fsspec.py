@@ -52,7 +52,7 @@ class ObjectFolder:
         return buffer
 
     def _probe(self, name: str) -> Mapping[str, Any] | None:
-        """What the store tells of the object before it is read; None, and a warning, when it does not tell."""
+        """The object's information before it is read; None and a warning when the store does not report a size."""
         try:
             with self._reading(name):
                 info = self._objects.info(self.uri_of(name))
@@ -62,7 +62,7 @@ class ObjectFolder:
             return None
 
     def _read_unprobed(self, name: str, max_bytes: int) -> memoryview:
-        """Ask for one byte more than may be: a store that sends it holds too much."""
+        """Read at most one byte above the cap: receiving that byte means that the object is too large."""
         with self._reading(name):
             content = self._objects.read(self.uri_of(name), 0, max_bytes + 1, expected=0)
         if len(content) > max_bytes:
@@ -101,7 +101,7 @@ class ObjectFolder:
 
     @contextmanager
     def _reading(self, name: str) -> Iterator[None]:
-        """Turn whatever a client raises into the two errors of a folder."""
+        """Turn the exceptions of clients into FileNotFoundError and ArtifactReadError."""
         try:
             yield
         except (ArtifactError, ConfigError):

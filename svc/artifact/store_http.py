@@ -1,4 +1,4 @@
-"""Artifacts behind a web server: HEAD tells of changes, GET reads, PUT writes."""
+"""Artifacts on a web server: HEAD detects changes, GET reads, PUT writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GONE = (404, 410)
 
 
 class HttpFolder:
-    """The siblings of one URL. Its query, such as an access signature, goes with every request and into no message."""
+    """The siblings of one URL. Its query, such as an access signature, is sent with requests but never shown."""
 
     def __init__(self, uri: str, settings: Settings, label: str) -> None:
         self._parts = urlsplit(uri)
@@ -40,7 +40,7 @@ class HttpFolder:
 
     @contextmanager
     def _reading(self, method: str, name: str) -> Iterator[Response]:
-        """The answer to a request for `name` that succeeded."""
+        """The successful response to a request for `name`."""
         try:
             with self._answer(method, name) as response:
                 if response.status in _GONE:
@@ -54,12 +54,12 @@ class HttpFolder:
 
     def marker(self, name: str) -> str:
         with self._reading("HEAD", name) as response:
-            told = [response.headers.get(header) for header in ("etag", "last-modified")]
-            if not any(told):
+            validators = [response.headers.get(header) for header in ("etag", "last-modified")]
+            if not any(validators):
                 raise ArtifactReadError(
                     f"{response.url} tells neither ETag nor Last-Modified, so no change can be noticed"
                 )
-            return f"{told[0] or told[1]}:{response.length}"
+            return f"{validators[0] or validators[1]}:{response.length}"
 
     def read(self, name: str, max_bytes: int) -> memoryview:
         with self._reading("GET", name) as response:
@@ -69,7 +69,7 @@ class HttpFolder:
                 )
             if response.length is None:
                 logs.emit(events.SIZE_CAP_PROBE_FAILED, name=self._label, error="no Content-Length")
-            # Without a told length the buffer is as large as may be; only the pages that are filled cost memory.
+            # Without Content-Length the buffer has the maximal size; only written pages use memory.
             buffer = private_buffer(max_bytes if response.length is None else min(response.length, max_bytes))
             filled = 0
             for chunk in response.chunks(max_bytes):

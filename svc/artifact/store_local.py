@@ -1,10 +1,10 @@
-"""Artifacts in a folder of this machine, or one mounted into it.
+"""Artifacts in a local or mounted folder.
 
-A new file replaces the old one in one step, and is durable then. A writer first removes the temporary files of runs
-that died (see svc/atomic_write.py).
+A new file replaces the old one atomically and durably. A writer first removes the temporary files of killed runs
+(see svc/atomic_write.py).
 
-With a root (SVC_ARTIFACT_ROOT) what counts is where an opened file or folder is, not what its path said before:
-it is opened without being read, looked up by its descriptor, and used through that descriptor.
+With a root (SVC_ARTIFACT_ROOT) the check is free of races: the file or folder is opened first (O_PATH), its location
+is checked by the descriptor, and all access goes through that descriptor.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _MISSING = (errno.ENOENT, errno.ENOTDIR)
 
 
 class LocalFolder:
-    """Files of one folder. `base` names the temporary files, so that a run only cleans up after its own kind.
+    """Files of one folder. `base` is the prefix of temporary files, so that a run removes only those of its output.
 
-    With a `root` nothing outside of it is read or written, wherever links lead.
+    With a `root` nothing outside of it is read or written, also not through links.
     """
 
     def __init__(self, folder: Path, base: str, root: Path | None = None) -> None:
@@ -41,16 +41,16 @@ class LocalFolder:
 
     def read(self, name: str, max_bytes: int) -> memoryview:
         path = self._folder / name
-        with _reading(path), self._place(path, 0) as place:
-            # O_NONBLOCK: opening a pipe that took the file's place must not wait for a writer.
-            descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with _reading(path), self._checked_path(path, 0) as opened:
+            # O_NONBLOCK: opening must not wait for a writer when a pipe has replaced the file.
+            descriptor = os.open(opened, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             with os.fdopen(descriptor, "rb", buffering=0) as file:
                 return _read_all(file, path, max_bytes)
 
     def marker(self, name: str) -> str:
         path = self._folder / name
-        with _reading(path), self._place(path, 0) as place:
-            status = place.stat()
+        with _reading(path), self._checked_path(path, 0) as opened:
+            status = opened.stat()
         return f"{status.st_mtime_ns}:{status.st_size}:{status.st_ino}:{status.st_ctime_ns}"
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
@@ -58,7 +58,7 @@ class LocalFolder:
             if self._root is not None:
                 _require_below(self._folder.resolve(), self._root, self._folder)
             self._folder.mkdir(parents=True, exist_ok=True)
-            with self._place(self._folder, os.O_DIRECTORY) as folder:
+            with self._checked_path(self._folder, os.O_DIRECTORY) as folder:
                 remove_leftovers(folder, self._base)
                 return write_file(folder, self._base, write, name_of)
         except ArtifactReadError as error:
@@ -68,14 +68,14 @@ class LocalFolder:
 
     def names(self) -> list[str] | None:
         try:
-            with _reading(self._folder), self._place(self._folder, os.O_DIRECTORY) as folder:
+            with _reading(self._folder), self._checked_path(self._folder, os.O_DIRECTORY) as folder:
                 return [path.name for path in folder.iterdir()]
         except FileNotFoundError:
             return []
 
     def remove(self, name: str) -> None:
         try:
-            with self._place(self._folder, os.O_DIRECTORY) as folder:
+            with self._checked_path(self._folder, os.O_DIRECTORY) as folder:
                 (folder / name).unlink(missing_ok=True)
         except ArtifactReadError as error:
             raise ArtifactWriteError(error.message) from None
@@ -83,22 +83,22 @@ class LocalFolder:
             raise ArtifactWriteError(f"cannot remove {self._folder / name}: {error.strerror or error}") from error
 
     @contextmanager
-    def _place(self, path: Path, flags: int) -> Iterator[Path]:
-        """The path by which to use what lies at `path`: with a root, that of a descriptor which was found below it."""
+    def _checked_path(self, path: Path, flags: int) -> Iterator[Path]:
+        """The path through which to access `path`: with a root, that of a descriptor verified to be below the root."""
         if self._root is None:
             yield path
             return
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | flags)
         try:
-            place = Path(f"/proc/self/fd/{descriptor}")
-            _require_below(place.readlink(), self._root, path)
-            yield place
+            opened = Path(f"/proc/self/fd/{descriptor}")
+            _require_below(opened.readlink(), self._root, path)
+            yield opened
         finally:
             os.close(descriptor)
 
 
-def _require_below(found: Path, root: Path, path: Path) -> None:
-    if not found.is_relative_to(root.resolve()):
+def _require_below(real: Path, root: Path, path: Path) -> None:
+    if not real.is_relative_to(root.resolve()):
         raise ArtifactReadError(f"{path} leads outside SVC_ARTIFACT_ROOT ({root})")
 
 
@@ -121,7 +121,7 @@ def _read_all(file: BinaryIO, path: Path, max_bytes: int) -> memoryview:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what the system says about `path` into the two errors of a folder."""
+    """Turn the OSErrors of `path` into FileNotFoundError and ArtifactReadError."""
     try:
         yield
     except OSError as error:

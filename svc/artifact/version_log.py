@@ -1,8 +1,8 @@
 """The log of a recipe's versions, `<output.path>.log.jsonl`: one signed line for each training and each move.
 
-Each line holds the signature of the line before it and is signed as a whole, so that lines which were changed, taken
-out of the middle, or put in another order are found. Whoever can write to the store can write lines too: only those
-count that a key which is here has signed for this recipe, in the order of their times.
+Each line contains the signature of the line before it and is itself signed, so that changed, removed and reordered
+lines are detected. Everyone who can write to the store can also write lines: a line counts only when a configured key
+has signed it for this recipe and it is later than the lines before it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIGNED_IN: Final = ("kid", "previous", "signature")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one command did. `before` and `live` are the first 8 hex digits of what was live before and after it.
+    """One command. `before` and `live` are the versions (8 hex digits) that were live before and after it.
 
     `version` are the facts of `sha8`, the version that the command is about; `held` whether trainings may not move
     the pointer from now on. A rollback or promotion has the `sha256` of the version too, and `from_serial`, the
@@ -49,9 +49,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class VersionLog:
-    """`lines` are those that count, in order; `problems` say what is wrong with the file, by line.
+    """`lines` are the valid lines in order; `problems` describe the defects of the file, by line.
 
-    `ignored` are the problems of lines behind the last one that counts. `last_signature` begins the next line.
+    `ignored` are the problems of the lines after the last valid one. The next line contains `last_signature`.
     """
 
     lines: tuple[Line, ...] = ()
@@ -64,7 +64,7 @@ class VersionLog:
         return bool(self.lines) and self.lines[-1].held
 
     def facts(self, sha8: str) -> Mapping[str, Any] | None:
-        """What the training of `sha8` wrote of it."""
+        """The facts that the training of `sha8` logged; None without any."""
         for line in reversed(self.lines):
             if line.sha8 == sha8 and line.version:
                 return line.version
@@ -94,7 +94,7 @@ class VersionLog:
 
 
 def next_time(log: VersionLog) -> str:
-    """Now, or the moment after the newest line: a clock that was set back must not make the next line look old."""
+    """Now, but at least 1 µs after the newest line, so that a clock set back cannot make the next line too old."""
     moment = datetime.now(UTC)
     if log.lines:
         moment = max(moment, datetime.fromisoformat(log.lines[-1].at) + timedelta(microseconds=1))
@@ -102,7 +102,7 @@ def next_time(log: VersionLog) -> str:
 
 
 def appended(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, signature: Signature) -> bytes:
-    """`data` and one more line, signed with the active key. A last line that was cut off is ended first."""
+    """`data` and one more line, signed with the active key. A truncated last line is terminated first."""
     kid, key = keys.active
     fields = {name: value for name, value in asdict(line).items() if value is not None or name not in _OPTIONAL}
     del fields["kid"]
@@ -112,7 +112,7 @@ def appended(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, signat
 
 
 def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionLog:
-    """The lines of the log of `recipe`; without one, lines of every recipe count."""
+    """Parse and verify the log of `recipe`; None accepts lines of every recipe."""
     lines: list[Line] = []
     problems: list[str] = []
     ignored: list[str] = []
@@ -130,7 +130,7 @@ def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionL
             problems.append(f"line {number} does not follow the line before it: lines were taken out or put in")
         problem = _problem(fields, keys) or _misplaced(line, lines, recipe, follows=follows)
         if problem:
-            ignored.append(f"line {number}: {problem}{_said_of_hold(line, lines)}")
+            ignored.append(f"line {number}: {problem}{_hold_hint(line, lines)}")
             problems.append(ignored[-1])
         else:
             lines.append(line)
@@ -142,7 +142,7 @@ _CHANGED: Final = "it was changed after it was signed, and does not count"
 
 
 def _misplaced(line: Line, lines: Sequence[Line], recipe: str | None, *, follows: bool) -> str:
-    """Why a line whose signature holds does not count where it stands; empty for one that does."""
+    """Why a line with a valid signature does not count at its position; empty when it counts."""
     if recipe is not None and line.recipe not in (None, recipe):
         return f"it is of the recipe {line.recipe}, and does not count"
     if not lines or line.at > lines[-1].at or (line.at == lines[-1].at and follows):
@@ -150,7 +150,7 @@ def _misplaced(line: Line, lines: Sequence[Line], recipe: str | None, *, follows
     return "it is not later than a line before it: it was copied or moved here, and does not count"
 
 
-def _said_of_hold(line: Line, lines: Sequence[Line]) -> str:
+def _hold_hint(line: Line, lines: Sequence[Line]) -> str:
     held = bool(lines) and lines[-1].held
     if line.held == held:
         return ""
@@ -200,6 +200,6 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
 
 
 def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
-    """The sha8 of (sha8, trained_at) pairs, the latest first; equal times as they stand, the last one first."""
-    order = sorted(range(len(versions)), key=lambda place: (versions[place][1], place), reverse=True)
-    return [versions[place][0] for place in order]
+    """The sha8 of (sha8, trained_at) pairs, newest first. Of equal times the last pair comes first."""
+    order = sorted(range(len(versions)), key=lambda index: (versions[index][1], index), reverse=True)
+    return [versions[index][0] for index in order]

@@ -1,11 +1,11 @@
-"""The versions of a recipe's artifact beside its pointer: which there are, which is live, and how that changes.
+"""The versions of a recipe's artifact: lists them, names the live one, publishes, promotes, rolls back.
 
-A move of the pointer is written to the log first and then done, under a short lock on this host. Whoever is killed
-between the two leaves a log whose last line did not happen: what is live is always what the pointer says.
+A command writes its log line first and then moves the pointer, under a short lock on this host. A command killed
+between the two leaves a last line without effect: the pointer alone decides which version is live.
 
-Whoever can write to the store may have put the pointer, the files and lines of the log there. The pointer moves only to
-a version whose signature holds and which is the one that its name and recipe promise; what is signed comes from
-signed lines and artifacts.
+The pointer, the files and the log are untrusted: everyone who can write to the store can change them. The pointer
+moves only to a version whose signature is valid and which matches its name and recipe; signed lines contain only
+facts from signed lines and artifacts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FACTS = ("trained_at", "best_class", "best_score", "rank_ms")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version. Facts are None where neither the log nor the artifact tells them; `held` is of the live one."""
+    """One version. Facts are None when neither the log nor the artifact has them. Only a live version is `held`."""
 
     sha8: str
     trained_at: str | None
@@ -60,7 +60,7 @@ class Training:
 
 
 def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
-    """What the log keeps of a version."""
+    """The facts of a version that the log records."""
     promotion = header.get("promotion")
     decision = promotion.get("decision") if isinstance(promotion, Mapping) else None
     serial = {"serial": header["serial"]} if "serial" in header else {}
@@ -68,9 +68,9 @@ def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Versions:
-    """The versions of the recipe whose pointer is at `uri`. `keys` verify what is pointed at and sign the log.
+    """The versions of the recipe whose pointer is at `uri`. `keys` verify versions and sign the log.
 
-    With the name of the `recipe`, versions and lines of another one are refused.
+    With a `recipe` name, versions and lines of other recipes are refused.
     """
 
     def __init__(self, uri: str, keys: SigningKeys, settings: Settings, *, recipe: str | None = None) -> None:
@@ -91,45 +91,45 @@ class Versions:
         return version_log.parse(bytes(self._store.read_log(MAX_LOG_BYTES)), self._keys, self._recipe)
 
     def live(self) -> str | None:
-        """The version that the pointer names; None where there is no pointer."""
+        """The version that the pointer names; None without a pointer."""
         return self._store.live()
 
     def history(self, *, by_log_alone: bool = False) -> list[Version]:
-        """Every version that is there, the newest first.
+        """All existing versions, newest first.
 
-        Versions without a line in the log are read for their facts, unless `by_log_alone`: then these stay None.
+        The facts of versions without a log line are read from the artifact; with `by_log_alone` they are None.
         """
         log, live = self.log(), self.live()
         names = self._names(log)
-        known = {sha8: _told(log.facts(sha8)) if by_log_alone else self._facts(sha8, log) for sha8 in names}
-        order = version_log.newest_first([(sha8, str(known[sha8].get("trained_at") or "")) for sha8 in names])
-        return [Version(sha8, **known[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
+        facts = {sha8: _as_facts(log.facts(sha8)) if by_log_alone else self._facts(sha8, log) for sha8 in names}
+        order = version_log.newest_first([(sha8, str(facts[sha8].get("trained_at") or "")) for sha8 in names])
+        return [Version(sha8, **facts[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
 
     def _names(self, log: VersionLog) -> list[str]:
-        """The versions that are there, in the order of the log; those that it does not name come first."""
+        """The existing versions in the order of the log; versions without a line come first."""
         logged = list(dict.fromkeys(line.sha8 for line in log.lines))
         listed = self._store.versions()
-        if listed is None:  # a web server lists nothing
+        if listed is None:  # a web server cannot list its objects
             return [sha8 for sha8 in logged if self._store.has_version(sha8)]
-        live = self.live()  # times have whole seconds: of versions trained in one, the live one was written last
+        live = self.live()  # trained_at has whole seconds; of versions with equal times the live one is the newest
         unlogged = sorted(listed - set(logged), key=lambda sha8: (sha8 == live, sha8))
         return [*unlogged, *(sha8 for sha8 in logged if sha8 in listed)]
 
     def _facts(self, sha8: str, log: VersionLog) -> dict[str, Any]:
-        found = log.facts(sha8)
-        if found is None:
+        facts = log.facts(sha8)
+        if facts is None:
             try:
-                found = facts_of(self._verified(sha8)[1].header)
+                facts = facts_of(self._verified(sha8)[1].header)
             except ArtifactError:
-                found = {}
-        return _told(found)
+                facts = {}
+        return _as_facts(facts)
 
     def problems(self) -> list[str]:
-        """What `svc history --verify` has to say: changed, missing and misplaced lines, and files without one."""
+        """The output of `svc history --verify`: changed, missing and misplaced lines, and versions without a line."""
         log, live = self.log(), self.live()
-        found = [*log.problems, *self._misplaced(log)]
+        problems = [*log.problems, *self._misplaced(log)]
         if log.lines and log.lines[-1].live != live:
-            found.append(
+            problems.append(
                 f"the last line says that {log.lines[-1].live} is live, the pointer says {live}: the last lines are "
                 "missing, the pointer was moved by hand, or a command was killed; `svc promote` sets both anew"
             )
@@ -137,28 +137,28 @@ class Versions:
         for sha8 in self._names(log) if log.lines else ():
             began, written = log.lines[0].at, str(self._facts(sha8, log).get("trained_at") or "")
             if sha8 not in logged and sha8 != log.lines[0].before and written > began:
-                found.append(
+                problems.append(
                     f"version {sha8} was trained after the log began, and has no line: lines are missing, or a "
                     "training was killed before it wrote one"
                 )
-        return found
+        return problems
 
     def _misplaced(self, log: VersionLog) -> Iterator[str]:
-        """The versions whose content is not the one that their name or recipe promises."""
+        """The problems of versions whose content does not match their name or recipe."""
         for sha8 in self._names(log):
             try:
                 self._verified(sha8)
             except ArtifactMisplaced as error:
                 yield f"version {sha8}: {error.message}"
             except ArtifactError:
-                continue  # damaged, or of a key that is gone: no command goes to it
+                continue  # damaged, or signed with a removed key: no command can make it live
 
     def publish(
         self, write: Callable[[BinaryIO], Written], header: Mapping[str, Any], *, move: bool, keep: int | None
     ) -> Training:
-        """Put a new version in place; the pointer moves to it if `move`, and unless a hold stands.
+        """Write a new version. With `move` and without a hold, the pointer moves to it.
 
-        A hold keeps a pointer where it is; it keeps nobody from making one that is gone.
+        A hold does not prevent creating a missing pointer.
         """
         sha8, written = self._store.put_version(write)
         with self._withdrawn_on_error(sha8), self._lock():
@@ -182,7 +182,7 @@ class Versions:
 
     @contextmanager
     def _withdrawn_on_error(self, sha8: str) -> Iterator[None]:
-        """Remove a version that no line names: it would look like one whose line somebody has taken away."""
+        """On an error, remove the version if no line names it: it would look as if its line had been deleted."""
         try:
             yield
         except BaseException:
@@ -196,9 +196,9 @@ class Versions:
         return self._go("promote", lambda _log, _live: sha8, hold=False)
 
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
-        """Go back to `to`, or to what was live before, and hold it there: (what is live, what was live before).
+        """Go back to `to` or to the previously live version; returns the new and the former live version.
 
-        A hold that stands already stays. Raises NoSuchVersion, ArtifactError.
+        `hold` sets a hold; an existing hold stays. Raises NoSuchVersion, ArtifactError.
         """
         chosen: list[str] = []
 
@@ -231,7 +231,7 @@ class Versions:
         return live
 
     def _log_to_go_on(self) -> VersionLog:
-        """The log that the next line is added to. Lines that could have changed what is done now are told."""
+        """The log before the next line. Logs an event when invalid lines after the last valid one are ignored."""
         log = self.log()
         if log.ignored:
             logs.emit(
@@ -244,7 +244,7 @@ class Versions:
         return log
 
     def _before(self, log: VersionLog, live: str | None) -> str:
-        """What a rollback without a target goes to. Raises NoSuchVersion."""
+        """The target of a rollback without `to`. Raises NoSuchVersion."""
         if live is None:
             raise NoSuchVersion(f"{self.uri} is no pointer to a version, so there is nothing to go back to")
         if log.lines and not log.knows_as_live(live):
@@ -252,38 +252,38 @@ class Versions:
                 f"{self.uri} points to {live}, which the signed log does not know as live: somebody else moved it; "
                 "name the version with --to"
             )
-        found = self._live_before(log, live)
-        if found is not None:
-            return found
+        earlier = self._live_before(log, live)
+        if earlier is not None:
+            return earlier
         raise NoSuchVersion(f"there is no version before {live} beside {self.uri}: nothing to go back to")
 
     def _live_before(self, log: VersionLog, live: str) -> str | None:
-        """The last version that was live before `live` and is there, else the next older one."""
+        """The existing version that was live last before `live`, else the next older one."""
         names = self._names(log)
         return next((sha8 for sha8 in log.before(live) if sha8 in names), None) or self._older_than(live)
 
     def _older_than(self, live: str) -> str | None:
-        """The newest version that was trained before `live`, and was not refused."""
-        known = [version for version in self.history() if version.trained_at is not None]
-        place = next((place for place, version in enumerate(known) if version.sha8 == live), len(known))
-        return next((version.sha8 for version in known[place + 1 :] if version.decision != "refused"), None)
+        """The newest version that was trained before `live` and not refused by the promotion."""
+        trained = [version for version in self.history() if version.trained_at is not None]
+        index = next((index for index, version in enumerate(trained) if version.sha8 == live), len(trained))
+        return next((version.sha8 for version in trained[index + 1 :] if version.decision != "refused"), None)
 
     def _highest_serial(self, log: VersionLog, live: str | None, kid: str) -> int | None:
-        """The highest serial of `kid` so far, as the log and the live version tell; None without serials.
+        """The highest serial of `kid` in the log and the live version; None without serials.
 
-        Of another key's serials no line tells but those of the key that signs now: another one may have got out.
+        Only lines signed by `kid` or by the active key are read: another key may have been stolen.
         """
-        told = [line for line in log.lines if line.kid in (kid, self._keys.active[0])]
-        serials = [serial for line in told for serial in _serials(line, kid)]
+        lines = [line for line in log.lines if line.kid in (kid, self._keys.active[0])]
+        serials = [serial for line in lines for serial in _serials(line, kid)]
         try:
             parsed = self._verified(live)[1] if live else None
             now = serial_of(parsed.header) if parsed is not None and parsed.kid == kid else None
         except ArtifactError:
-            now = None  # a damaged version is what one goes back from
+            now = None  # a rollback often leaves a damaged version
         return max([*serials, *([] if now is None else [now])], default=None)
 
     def _verified(self, sha8: str) -> tuple[Blob, Parsed]:
-        """The version `sha8` of this recipe, which its signature proves. Raises NoSuchVersion and ArtifactError."""
+        """Read and verify the version `sha8` of this recipe. Raises NoSuchVersion and ArtifactError."""
         blob = self._store.read_version(sha8, self._settings.max_artifact_bytes)
         try:
             parsed = verified(blob, self._keys, self._settings)
@@ -303,7 +303,7 @@ class Versions:
             )
 
     def _move(self, line: Line, live: str | None) -> None:
-        """Write the line, and point to what it makes live unless `live`, which the pointer names, is that already."""
+        """Write the line, then move the pointer to the version it makes live unless that is already `live`."""
         data = bytes(self._store.read_log(MAX_LOG_BYTES))
         log = version_log.parse(data, self._keys, self._recipe)
         signature = self._settings.artifact_signature
@@ -312,13 +312,13 @@ class Versions:
             self._store.point_to(line.live)
 
     def _tidy(self, keep: int) -> None:
-        """Remove what is older than the newest `keep`; never the live version nor the one before it.
+        """Remove versions older than the newest `keep`, except the live version and the rollback target.
 
-        A version without a line that was trained since the log began may be another training's, about to become live.
+        A version without a line, trained after the log began, is kept: a concurrent training may be publishing it.
         """
         log, live = self.log(), self.live()
-        known = [version for version in self.history() if version.trained_at is not None]
-        order = [version.sha8 for version in known if self._is_settled(version, log)]
+        trained = [version for version in self.history() if version.trained_at is not None]
+        order = [version.sha8 for version in trained if self._is_settled(version, log)]
         kept = {*order[:keep], live, self._live_before(log, live) if live else None}
         for sha8 in order:
             if sha8 not in kept:
@@ -329,23 +329,23 @@ class Versions:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Held only while the pointer moves: a training of hours does not keep a rollback waiting."""
+        """The lock is held only while the pointer moves, so that a long training does not delay a rollback."""
         with run_lock(f"{self._uri}.log.jsonl", timeout_s=_LOCK_TIMEOUT_S, settings=self._settings):
             yield
 
 
 def _believed(log: VersionLog, live: str | None) -> str | None:
-    """`live`, which an unsigned pointer names, as far as the log knows it; all of it while there is no log."""
+    """`live` if the signed log confirms it or is empty, otherwise None: the pointer is unsigned."""
     return live if not log.lines or log.knows_as_live(live) else None
 
 
 def _serials(line: Line, kid: str) -> Iterator[int]:
-    """The serials of `kid` that a line tells: the highest before a move, and that of its version."""
+    """The serials of `kid` in a line: the highest before a move, and that of its version."""
     if (line.serial_kid or line.kid) == kid:
         for serial in (line.from_serial, line.version.get("serial")):
             if type(serial) is int and 0 <= serial <= MAX_SERIAL:
                 yield serial
 
 
-def _told(facts: Mapping[str, Any] | None) -> dict[str, Any]:
+def _as_facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
     return {name: (facts or {}).get(name) for name in (*_FACTS, "decision")}

@@ -1,1 +1,1 @@
-"""Protection against replay: how new an artifact says it is, what was served before, and what is refused."""
+"""Protection against replay: serials and expiry of artifacts, the highest served serials, and the check."""

@@ -1,4 +1,4 @@
-"""What a signed header says about how new its artifact is, and which moves backwards its owner has signed.
+"""The serial and the expiry in a signed header, and the signed log lines that permit older artifacts.
 
 `serial` is higher in every training of a recipe; `expires_at` is the moment from which the artifact is not loaded
 anew. Both are there only in artifacts of trainings that were asked for them.
@@ -21,13 +21,13 @@ from svc.errors import ArtifactExpired, HeaderInvalid
 from svc.names import RECIPE_NAME
 
 MAX_SERIAL: Final = (1 << 53) - 1
-"""The largest whole number that every reader of JSON keeps."""
+"""The largest integer that every JSON reader represents exactly."""
 MAX_LOG_BYTES: Final = 16 << 20
 _NAME: Final = re.compile(RECIPE_NAME)
 
 
 def serial_of(header: Mapping[str, Any]) -> int | None:
-    """The serial; None where there is none. Raises HeaderInvalid for one that is no serial."""
+    """The serial, or None without one. Raises HeaderInvalid for an invalid serial."""
     serial = header.get("serial")
     if serial is None or (type(serial) is int and 0 <= serial <= MAX_SERIAL):
         return serial
@@ -35,7 +35,7 @@ def serial_of(header: Mapping[str, Any]) -> int | None:
 
 
 def expires_at(header: Mapping[str, Any]) -> datetime | None:
-    """The moment of expiry; None where there is none. Raises HeaderInvalid for one that names no moment."""
+    """The time of expiry, or None without one. Raises HeaderInvalid for an invalid time."""
     text = header.get("expires_at")
     if text is None:
         return None
@@ -49,7 +49,7 @@ def expires_at(header: Mapping[str, Any]) -> datetime | None:
 
 
 def require_unexpired(header: Mapping[str, Any], now: datetime) -> None:
-    """Raise ArtifactExpired from the moment of expiry on."""
+    """Raise ArtifactExpired when `now` is the time of expiry or later."""
     moment = expires_at(header)
     if moment is not None and moment <= now:
         raise ArtifactExpired(f"the artifact expired at {moment.isoformat()}: train the recipe again")
@@ -81,7 +81,7 @@ def signed_line(move: Mapping[str, Any], *, kid: str, key: bytes, signature: Sig
 
 
 def verified_lines(log: bytes | memoryview, keys: SigningKeys) -> Iterator[dict[str, Any]]:
-    """The lines of a log whose signatures hold. What else stands in it says nothing."""
+    """The lines of a log with valid signatures. All other lines are ignored."""
     for line in bytes(log).split(b"\n"):
         try:
             content = json.loads(line)
@@ -93,7 +93,7 @@ def verified_lines(log: bytes | memoryview, keys: SigningKeys) -> Iterator[dict[
 
 
 def holds(content: Mapping[str, Any], code: bytes, keys: SigningKeys) -> bool:
-    """Whether `code` signs the fields of a line, `content`, under the key of its kid."""
+    """Whether `code` is a valid signature of a line's fields, `content`, by the key of its kid."""
     kid, digest = str(content.get("kid")), _digest(content)
     secret = keys.get(kid)
     if len(code) == ed25519.SIGNATURE_BYTES:
@@ -118,7 +118,7 @@ def about(lines: Iterator[dict[str, Any]], *, recipe: str, kid: str) -> Iterator
 
 
 def is_rolled_back_to(sha256: str, highest: int, lines: Iterator[dict[str, Any]]) -> bool:
-    """Whether a signed rollback or promotion names these bytes, and nothing later than what it left was served."""
+    """Whether a signed rollback or promotion names this sha256, and no serial above its `from_serial` was served."""
     return any(
         line.get("action") in ("rollback", "promote")
         and line.get("sha256") == sha256

@@ -1,4 +1,4 @@
-"""Refuses artifacts that have expired, and with SVC_STATE_DIR those that are older than what was served before."""
+"""Refuses expired artifacts, and with SVC_STATE_DIR artifacts that are older than one served before."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from svc.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReplayGuard:
-    """Thread-safe. Without a state only expiry counts."""
+    """Thread-safe. Without a state, only expiry is checked."""
 
     state: SerialState | None = None
 
@@ -27,7 +27,7 @@ class ReplayGuard:
         return cls(SerialState(Path(settings.state_dir)) if settings.state_dir is not None else None)
 
     def check(self, name: str, parsed: Parsed, blob: Blob, store: Store, keys: SigningKeys) -> None:
-        """Return if the artifact, whose signature has been verified, is new enough.
+        """Check that a verified artifact is new enough.
 
         Raises ArtifactExpired, and ArtifactReplayed for a serial below the highest of its recipe and kid, or for none
         where there was one, unless a signed rollback names the artifact.
@@ -40,7 +40,7 @@ class ReplayGuard:
         highest = self.state.highest(trained_for, parsed.kid)
         if highest is None or (serial is not None and serial >= highest):
             return
-        if trained_for == name:  # a move names a version for its own recipe alone
+        if trained_for == name:  # a log line permits versions of its own recipe only
             lines = freshness.verified_lines(store.read_log(freshness.MAX_LOG_BYTES), keys)
             lines = freshness.about(lines, recipe=name, kid=parsed.kid)
             if freshness.is_rolled_back_to(blob.sha256, highest, lines):
@@ -52,7 +52,7 @@ class ReplayGuard:
         )
 
     def passed(self, name: str, parsed: Parsed) -> None:
-        """Remember the serial. Call it last, when no check can refuse the artifact any more."""
+        """Record the serial. Call this after all other checks of the artifact have passed."""
         serial = freshness.serial_of(parsed.header)
         if self.state is not None and serial is not None:
             self.state.remember(freshness.recipe_of(parsed.header, name), parsed.kid, serial)

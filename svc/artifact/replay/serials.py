@@ -1,7 +1,7 @@
-"""The highest serial that was served, by recipe and kid, in one small file a recipe (SVC_STATE_DIR).
+"""The highest serial served per recipe and kid, in one small file per recipe (SVC_STATE_DIR).
 
-Servers may share the folder: each change is made under a lock, from what the file holds then. A file that is lost,
-damaged or cannot be written is told and stops nothing: what this process has served it remembers all the same.
+Servers may share the folder: each change re-reads the file under a lock. A file that is lost, damaged or not writable
+is logged and stops nothing: this process still remembers in memory what it has served.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Serials = dict[str, int]
 
 
 class SerialState:
-    """Thread-safe. A kid has serials of its own: who has got hold of one key cannot move those of another forward."""
+    """Thread-safe. Each kid has its own serials, so that a stolen key cannot raise the serials of another key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,22 +38,22 @@ class SerialState:
         self._lock = threading.Lock()
 
     def highest(self, recipe: str, kid: str) -> int | None:
-        """The highest serial of this recipe and kid; None when none is known."""
+        """The highest serial of this recipe and kid; None without one."""
         with self._lock:
             served = self._served.setdefault(recipe, {})
             _raise(served, self._read(recipe))
             return served.get(kid)
 
     def remember(self, recipe: str, kid: str, serial: int) -> None:
-        """An artifact with this serial is about to be served, for it has passed every check."""
+        """Record the serial of an artifact that has passed every check and is about to be served."""
         with self._lock:
             served = self._served.setdefault(recipe, {})
             _raise(served, {kid: serial})
             try:
                 with self._locked(recipe):
-                    found = self._read(recipe, quiet=True)
-                    _raise(served, found)
-                    if found != served:
+                    stored = self._read(recipe, quiet=True)
+                    _raise(served, stored)
+                    if stored != served:
                         self._write(recipe, served)
             except OSError as error:
                 self._tell(recipe, f"cannot be written: {error.strerror or error}")
@@ -81,7 +81,7 @@ class SerialState:
 
     @contextmanager
     def _locked(self, recipe: str) -> Iterator[None]:
-        """The lock of this recipe's file. Raises OSError when another server does not give it back in time."""
+        """Hold the lock of this recipe's file. Raises OSError when another server holds it for too long."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self._path(recipe, ".serials.lock"), mode=0o600, fallback_to_soft=False)
         try:
@@ -106,7 +106,7 @@ def _raise(serials: Serials, others: Serials) -> None:
 
 
 def _parsed(content: bytes) -> Serials:
-    """Raises ValueError for what `SerialState` does not write."""
+    """Parse a state file. Raises ValueError for content that `SerialState` would not write."""
     try:
         document: Any = json.loads(content)
     except (ValueError, RecursionError):
