@@ -30,7 +30,7 @@ VAGUE_AT_MOST: dict[str, tuple[int, int, int, int]] = {
     "export": (6, 1, 0, 0),
     "library": (2, 1, 1, 0),
     "model": (34, 32, 13, 12),
-    "recipe": (11, 15, 2, 2),
+    "recipe": (0, 0, 0, 0),
     "serving": (42, 23, 9, 17),
     "sources": (0, 0, 0, 0),
     "training": (70, 35, 24, 13),

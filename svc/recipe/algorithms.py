@@ -131,17 +131,17 @@ def canonical_name(text: str) -> str:
 
 def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> None:
     """Raise ValueError, naming the parameter and what it takes, for what cannot be searched."""
-    known = {**TUNED[algorithm]}
+    tuned = {**TUNED[algorithm]}
     if algorithm in TAKES_RECENCY:
-        known[RECENCY] = Tuned(0, MOST_RECENCY)
+        tuned[RECENCY] = Tuned(0, MOST_RECENCY)
     if algorithm in ITEM_WEIGHTS:
-        known[SELF_WEIGHT] = Tuned(0, MOST_SELF_WEIGHT)
+        tuned[SELF_WEIGHT] = Tuned(0, MOST_SELF_WEIGHT)
     for name, bounds in wanted.items():
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1)
+        if name not in tuned:
+            nearest = difflib.get_close_matches(name, tuned, n=1)
             hint = f"did you mean {nearest[0]}? " if nearest else ""
-            raise ValueError(f"{name} is not searched for {algorithm}; {hint}there are {', '.join(known) or 'none'}")
-        problem = _problem(known[name], bounds)
+            raise ValueError(f"{name} is not searched for {algorithm}; {hint}there are {', '.join(tuned) or 'none'}")
+        problem = _problem(tuned[name], bounds)
         if problem:
             raise ValueError(f"{algorithm}.{name} {problem}")
 

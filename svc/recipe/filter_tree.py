@@ -37,9 +37,9 @@ Place = tuple[str | int, ...]
 class FilterProblem(ValueError):
     """A tree that is not a filter: where, why in words for its author, and a short type for programs."""
 
-    def __init__(self, place: Place, message: str, type: str) -> None:
+    def __init__(self, path: Place, message: str, type: str) -> None:
         super().__init__(message)
-        self.place = place
+        self.place = path
         self.message = message
         self.type = type
 
@@ -54,41 +54,41 @@ class _Parser:
         self.kinds = kinds
         self.conditions = 0
 
-    def node(self, tree: object, place: Place, level: int) -> Filter:
+    def node(self, tree: object, path: Place, level: int) -> Filter:
         if level > MAX_LEVELS:
-            raise FilterProblem(place, f"a filter has at most {MAX_LEVELS} levels", "filter_depth")
+            raise FilterProblem(path, f"a filter has at most {MAX_LEVELS} levels", "filter_depth")
         if not isinstance(tree, Mapping) or len(tree) != 1:
-            found = f"an object with {len(tree)} keys" if isinstance(tree, Mapping) else _kind_of(tree)
-            words = f"a node is an object with exactly one key: all, any, not or a field; this is {found}"
-            raise FilterProblem(place, words, "filter_node")
+            kind = f"an object with {len(tree)} keys" if isinstance(tree, Mapping) else _kind_of(tree)
+            words = f"a node is an object with exactly one key: all, any, not or a field; this is {kind}"
+            raise FilterProblem(path, words, "filter_node")
         (key,) = tree
         if key == "not":
-            return ("not", self.node(tree[key], (*place, key), level + 1))
+            return ("not", self.node(tree[key], (*path, key), level + 1))
         if key in GROUPS:
-            return self._group(key, tree[key], (*place, key), level)
-        return self._condition(key, tree[key], place)
+            return self._group(key, tree[key], (*path, key), level)
+        return self._condition(key, tree[key], path)
 
-    def _group(self, key: str, parts: object, place: Place, level: int) -> Filter:
+    def _group(self, key: str, parts: object, path: Place, level: int) -> Filter:
         if not isinstance(parts, list | tuple) or not parts:
-            raise FilterProblem(place, f"`{key}` takes a list with at least one filter", "filter_list")
+            raise FilterProblem(path, f"`{key}` takes a list with at least one filter", "filter_list")
         if len(parts) > MAX_CONDITIONS:
-            raise FilterProblem(place, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
-        found = {self.node(part, (*place, index), level + 1) for index, part in enumerate(parts)}
-        return (key, tuple(sorted(found, key=repr)))
+            raise FilterProblem(path, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
+        members = {self.node(part, (*path, index), level + 1) for index, part in enumerate(parts)}
+        return (key, tuple(sorted(members, key=repr)))
 
-    def _condition(self, field: object, operators: object, place: Place) -> Filter:
+    def _condition(self, field: object, operators: object, path: Place) -> Filter:
         self.conditions += 1
         if self.conditions > MAX_CONDITIONS:
-            raise FilterProblem(place, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
+            raise FilterProblem(path, f"a filter has at most {MAX_CONDITIONS} conditions", "filter_size")
         kind = self.kinds.get(field) if isinstance(field, str) else None
         if not isinstance(field, str) or kind is None:
-            raise FilterProblem((*place, _cut(field)), self._undeclared(field), "filter_field")
-        place = (*place, field)
+            raise FilterProblem((*path, _cut(field)), self._undeclared(field), "filter_field")
+        path = (*path, field)
         if not isinstance(operators, Mapping) or not operators:
             words = f"a condition is an object with operators of a {kind} field: {', '.join(OPERATORS[kind])}"
-            raise FilterProblem(place, words, "filter_condition")
-        found = [(key, _operand(key, operators[key], kind, place)) for key in sorted(operators, key=str)]
-        return ("field", field, tuple(found))
+            raise FilterProblem(path, words, "filter_condition")
+        operands = [(key, _operand(key, operators[key], kind, path)) for key in sorted(operators, key=str)]
+        return ("field", field, tuple(operands))
 
     def _undeclared(self, field: object) -> str:
         if not self.kinds:
@@ -98,25 +98,25 @@ class _Parser:
         return f"no filter field has this name; {hint}there are {', '.join(list(self.kinds)[:20])}"
 
 
-def _operand(operator: object, value: object, kind: str, place: Place) -> Any:
+def _operand(operator: object, value: object, kind: str, path: Place) -> Any:
     allowed = OPERATORS[kind]
     if operator not in allowed:
         near = difflib.get_close_matches(str(operator)[:64], allowed, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         words = f"a {kind} field takes {', '.join(allowed)}{hint}"
-        raise FilterProblem((*place, _cut(operator)), words, "filter_operator")
-    place = (*place, str(operator))
+        raise FilterProblem((*path, _cut(operator)), words, "filter_operator")
+    path = (*path, str(operator))
     read: Callable[[object, Place], Any] = _flag if operator == "exists" else _READERS[kind]
-    return read(value, place)
+    return read(value, path)
 
 
-def _flag(value: object, place: Place) -> bool:
+def _flag(value: object, path: Place) -> bool:
     if not isinstance(value, bool):
-        raise FilterProblem(place, "`exists` takes true or false", "filter_value")
+        raise FilterProblem(path, "`exists` takes true or false", "filter_value")
     return value
 
 
-def _number(value: object, place: Place) -> float:
+def _number(value: object, path: Place) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             number = float(value)
@@ -124,27 +124,27 @@ def _number(value: object, place: Place) -> float:
             number = math.inf
         if math.isfinite(number):
             return number + 0.0  # -0.0 is 0.0
-    raise FilterProblem(place, "a number field is compared with a finite number", "filter_value")
+    raise FilterProblem(path, "a number field is compared with a finite number", "filter_value")
 
 
-def _labels(values: object, place: Place) -> tuple[str, ...]:
+def _labels(values: object, path: Place) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not 0 < len(values) <= MAX_VALUES:
         words = f"give a list of 1 to {MAX_VALUES} strings; this is {_kind_of(values)}"
-        raise FilterProblem(place, words, "filter_list")
+        raise FilterProblem(path, words, "filter_list")
     if set(map(type, values)) != {str} or max(map(len, values)) > MAX_TEXT_CHARACTERS:
-        _refuse_labels(values, place)
+        _refuse_labels(values, path)
     return tuple(sorted(set(values)))
 
 
-def _refuse_labels(values: Iterable[object], place: Place) -> None:
+def _refuse_labels(values: Iterable[object], path: Place) -> None:
     """Name the first value that is no label."""
     for index, value in enumerate(values):
         if not isinstance(value, str):
             words = f"values of a text field are strings; this is {_kind_of(value)}"
-            raise FilterProblem((*place, index), words, "filter_value")
+            raise FilterProblem((*path, index), words, "filter_value")
         if len(value) > MAX_TEXT_CHARACTERS:
             words = f"a value has at most {MAX_TEXT_CHARACTERS} characters"
-            raise FilterProblem((*place, index), words, "filter_value")
+            raise FilterProblem((*path, index), words, "filter_value")
 
 
 _READERS: Final[Mapping[str, Callable[[object, Place], Any]]] = {

@@ -57,26 +57,26 @@ def _with_former_defaults_left_out(canonical: Mapping[str, Any]) -> dict[str, An
     return {**rest, "training": training} if training else rest
 
 
-def _model(model: BaseModel, tree: Mapping[str, Any], place: _Place = ()) -> dict[str, Any]:
+def _model(model: BaseModel, tree: Mapping[str, Any], path: _Place = ()) -> dict[str, Any]:
     result = {}
     for name, field in type(model).model_fields.items():
         key = field.alias or name
-        if key not in tree or (*place, key) in NOT_HASHED:
+        if key not in tree or (*path, key) in NOT_HASHED:
             continue
-        value = _value(getattr(model, name), tree[key], (*place, key))
+        value = _value(getattr(model, name), tree[key], (*path, key))
         default = None if field.is_required() else _json(field.get_default(call_default_factory=True))
         if field.is_required() or value not in (default, {}):
             result[key] = value
     return result
 
 
-def _value(value: Any, raw: Any, place: _Place) -> Any:
+def _value(value: Any, raw: Any, path: _Place) -> Any:
     if isinstance(value, SourceSpec) and isinstance(raw, Mapping):
         return _source(raw)
     if isinstance(value, BaseModel) and isinstance(raw, Mapping):
-        return _model(value, raw, place)
+        return _model(value, raw, path)
     if isinstance(value, tuple) and value and isinstance(value[0], BaseModel) and len(value) == len(raw):
-        return [_value(item, raw_item, place) for item, raw_item in zip(value, raw, strict=True)]
+        return [_value(item, raw_item, path) for item, raw_item in zip(value, raw, strict=True)]
     return raw if has_reference(raw) or contains_reference(raw) else _json(value)
 
 

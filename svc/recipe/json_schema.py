@@ -37,6 +37,6 @@ def _source(definitions: dict[str, Any]) -> dict[str, Any]:
         definitions.update(own.pop("$defs", {}))
         own["properties"]["type"] = {"const": name}
         branches.append({"if": {"properties": {"type": {"const": name}}}, "then": own})
-    known = definitions["SourceSpec"]["properties"]["type"]
-    known["anyOf"] = [{"enum": list(BUILT_IN_OPTIONS)}, {"type": "string"}]
-    return {"type": "object", "required": ["type"], "properties": {"type": known}, "allOf": branches}
+    type_schema = definitions["SourceSpec"]["properties"]["type"]
+    type_schema["anyOf"] = [{"enum": list(BUILT_IN_OPTIONS)}, {"type": "string"}]
+    return {"type": "object", "required": ["type"], "properties": {"type": type_schema}, "allOf": branches}

@@ -240,11 +240,11 @@ def _location(block: Located, where: str) -> paths.Location:
 
 
 def _warnings(tree: dict[str, Any], recipe: Recipe) -> list[RecipeWarning]:
-    found = _duplicate_algorithms(tree) + _unused_column_options(recipe.features)
+    warnings = _duplicate_algorithms(tree) + _unused_column_options(recipe.features)
     for where in variables.unexpanded_references(tree):
         message = f"{where}: variables are not expanded here; the text is sent as it stands"
-        found.append(RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], message))
-    return found
+        warnings.append(RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], message))
+    return warnings
 
 
 def _duplicate_algorithms(tree: dict[str, Any]) -> list[RecipeWarning]:
@@ -262,12 +262,12 @@ def _duplicate_algorithms(tree: dict[str, Any]) -> list[RecipeWarning]:
 
 
 def _unused_column_options(features: Features | None) -> list[RecipeWarning]:
-    found = []
+    warnings = []
     for side in ("item", "user"):
         for index, column in enumerate(getattr(getattr(features, side, None), "columns", ())):
             unused = {"categorical": ("delimiter",), "numerical": ("delimiter", "min_frequency")}.get(column.kind, ())
             for key in sorted(column.model_fields_set.intersection(unused)):
                 where = f"features.{side}.columns[{index}].{key}"
                 message = f"{where}: has no effect on a {column.kind} column"
-                found.append(RecipeWarning("option_unused", where, key, message))
-    return found
+                warnings.append(RecipeWarning("option_unused", where, key, message))
+    return warnings

@@ -140,10 +140,10 @@ def nearest(key: str, allowed: Iterable[str]) -> str | None:
     ending = key.lower().endswith(_COLUMN)  # what all of them share makes no two of them alike
     if ending:
         names = {name.removesuffix(_COLUMN): real for name, real in names.items() if name.endswith(_COLUMN)}
-    found = difflib.get_close_matches(
+    matches = difflib.get_close_matches(
         key.lower().removesuffix(_COLUMN) if ending else key.lower(), names, n=1, cutoff=0.6
     )
-    return names[found[0]] if found else None
+    return names[matches[0]] if matches else None
 
 
 def shown(value: Any) -> str:
@@ -174,16 +174,16 @@ def _line(loc: Path, items: list[ErrorDetails], tree: Any, model: type[BaseModel
     if kind == "missing":
         return f"{where}: is missing"
     value = value_at(tree, loc)
-    found = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
+    given = f"set through {value}" if has_reference(value) and len(value) <= _MAX_SHOWN else f"found {shown(value)}"
     if kind == "value_error":
         reason = str(item["ctx"]["error"])
-        told = reason if isinstance(value, Mapping) or loc == () else f"{found}, which {reason}"
-        return f"{where}: {told}".removeprefix(": ")
+        sentence = reason if isinstance(value, Mapping) or loc == () else f"{given}, which {reason}"
+        return f"{where}: {sentence}".removeprefix(": ")
     foreign = _look_alikes(value) if kind == "string_pattern_mismatch" else ""
     wanted = _wanted(item, value) + "".join(
         f", or {_wanted(other, value).removeprefix('must be ')}" for other in items[1:]
     )
-    return f"{where}: {wanted}; {found}{foreign}{_way_out(kind, value, model_at(model, loc))}".removeprefix(": ")
+    return f"{where}: {wanted}; {given}{foreign}{_way_out(kind, value, model_at(model, loc))}".removeprefix(": ")
 
 
 def _wanted(item: ErrorDetails, value: Any) -> str:
@@ -247,8 +247,8 @@ def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
         inner = _model_in(field.annotation)
         if own == key and prefix:
             return prefix + own
-        if inner is not None and (found := _home_of(key, inner, f"{prefix}{own}.")):
-            return found
+        if inner is not None and (home := _home_of(key, inner, f"{prefix}{own}.")):
+            return home
     return None
 
 
@@ -268,4 +268,4 @@ def model_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)
+    return next((model for part in get_args(annotation) if (model := _model_in(part)) is not None), None)

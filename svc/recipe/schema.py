@@ -332,13 +332,13 @@ class Recipe(Block):
 
     def sources(self) -> dict[str, SourceSpec]:
         """Every `source:` block by its field path."""
-        found = {"source": self.source}
+        sources = {"source": self.source}
         for side in ("item", "user"):
             block = getattr(self.features, side, None)
             if block is not None:
-                found[f"features.{side}.source"] = block.source
+                sources[f"features.{side}.source"] = block.source
         if self.item_metadata is not None:
-            found["item_metadata.source"] = self.item_metadata.source
+            sources["item_metadata.source"] = self.item_metadata.source
         if self.serving is not None and self.serving.availability is not None:
-            found["serving.availability.source"] = self.serving.availability.source
-        return found
+            sources["serving.availability.source"] = self.serving.availability.source
+        return sources

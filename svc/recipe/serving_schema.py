@@ -71,8 +71,8 @@ class Timed(Block):
         return self
 
     def overlaps(self, other: Timed) -> bool:
-        starts = [one.from_ for one in (self, other) if one.from_ is not None]
-        ends = [one.until for one in (self, other) if one.until is not None]
+        starts = [entry.from_ for entry in (self, other) if entry.from_ is not None]
+        ends = [entry.until for entry in (self, other) if entry.until is not None]
         return not starts or not ends or max(starts) < min(ends)
 
 
@@ -133,8 +133,8 @@ class Serving(Block):
 
     def _filters(self) -> dict[str, dict[str, Any]]:
         """Every filter of the block by its place."""
-        found = {} if self.filter is None else {"serving.filter": self.filter}
-        return found | {f"serving.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
+        filters = {} if self.filter is None else {"serving.filter": self.filter}
+        return filters | {f"serving.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
 
     def check_fields(self, kinds: Mapping[str, str]) -> None:
         """Raise ValueError where the block names what is no filter field, or none of the right kind."""
@@ -142,8 +142,8 @@ class Serving(Block):
             try:
                 parse_filter(tree, kinds)
             except FilterProblem as problem:
-                place = ".".join(map(str, (where, *problem.place)))
-                raise ValueError(f"{place}: {problem.message}") from None
+                field_path = ".".join(map(str, (where, *problem.place)))
+                raise ValueError(f"{field_path}: {problem.message}") from None
         names = [limit.field for limit in self.limits]
         for index, name in enumerate(names):
             if kinds.get(name, "numerical") == "numerical":

@@ -59,11 +59,11 @@ def parse_yaml(data: bytes, where: str) -> Any:
 
 def _yaml_problem(error: yaml.YAMLError, text: str) -> str:
     mark = getattr(error, "problem_mark", None)
-    place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
+    position = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "not readable"
     line = text.splitlines()[mark.line] if mark is not None and mark.line < len(text.splitlines()) else ""
     hint = '; inside { } and [ ] a variable needs quotes: "${SVC_RECIPE_X}"' if _VARIABLE.search(line) else ""
-    return f"{place}not valid YAML: {problem}{hint}"
+    return f"{position}not valid YAML: {problem}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
