@@ -155,10 +155,10 @@ def _lines(scored: Scored, items: Sequence[bytes], begin: Callable[[int], bytes]
     begins = [
         part for row, count in zip(scored.rows.tolist(), counts, strict=True) for part in repeat(begin(row), count)
     ]
-    places = scored.ranks().tolist()
+    ranks = scored.ranks().tolist()
     return b"".join(
-        b"%b%d%b%b%b" % (first, place, items[item], score, end)
-        for first, place, item, score in zip(begins, places, scored.items.tolist(), scores, strict=False)
+        b"%b%d%b%b%b" % (first, rank, items[item], score, end)
+        for first, rank, item, score in zip(begins, ranks, scored.items.tolist(), scores, strict=False)
     )
 
 

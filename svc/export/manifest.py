@@ -39,8 +39,8 @@ class Manifest:
     shard: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        found = asdict(self)
-        return found if self.shard is not None else {name: value for name, value in found.items() if name != "shard"}
+        fields = asdict(self)
+        return fields if self.shard is not None else {name: value for name, value in fields.items() if name != "shard"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ def encoded(manifest: Manifest | MergedManifest) -> bytes:
 def read(uri: str, context: SourceContext) -> Manifest:
     """The manifest of one part. Raises ExportIncomplete where there is none, or it is none."""
     try:
-        with open_location(parse_location(uri), context) as found:
-            return TypeAdapter(Manifest).validate_json(found.file.read(MAX_BYTES))
+        with open_location(parse_location(uri), context) as file:
+            return TypeAdapter(Manifest).validate_json(file.file.read(MAX_BYTES))
     except DataSourceError as error:
         raise ExportIncomplete(f"a part is missing: {error.message}; run its shard again") from error
     except ValidationError:

@@ -75,13 +75,13 @@ def _compare(part: Manifest, first: Manifest, path: str, shard: str) -> None:
     """Parts that were made by different models or for different requests are no export."""
     if part.path != path or part.shard != shard:
         raise ExportIncomplete(f"{path}{SUFFIX} describes {part.path}, shard {part.shard}; run shard {shard} again")
-    for what, here, there in (
+    for what, values, expected in (
         ("model", part.model_version, first.model_version),
         ("request", part.asked, first.asked),
     ):
-        if here != there:
+        if values != expected:
             raise ExportIncomplete(
-                f"{path} is of another {what} than {first.path}: {here} and {there}; run the older shards again"
+                f"{path} is of another {what} than {first.path}: {values} and {expected}; run the older shards again"
             )
 
 
@@ -89,8 +89,8 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
     """Read the part once and compare its digest."""
     digest = hashlib.sha256()
     try:
-        with open_location(parse_location(uri), context) as found:
-            while piece := found.file.read(_CHUNK):
+        with open_location(parse_location(uri), context) as file:
+            while piece := file.file.read(_CHUNK):
                 digest.update(piece)
     except DataSourceError as error:
         raise ExportIncomplete(f"a part is missing: {error.message}; run shard {part.shard} again") from error
@@ -102,12 +102,14 @@ def _count(output: str, name: str, settings: Settings) -> int:
     """The one number of shards whose parts lie beside the output."""
     stem, _, extension = name.rpartition(".")
     pattern = re.compile(rf"{re.escape(stem)}\.\d+-of-(\d+)\.{re.escape(extension + SUFFIX)}")
-    counts = sorted({int(match[1]) for found in _names(output, settings) if (match := pattern.fullmatch(found))})
+    counts = sorted(
+        {int(match[1]) for manifest_name in _names(output, settings) if (match := pattern.fullmatch(manifest_name))}
+    )
     if not counts:
         raise ExportIncomplete(f"no part of {output} is there: run `svc recommend --shard I/N --output {output}` first")
     if len(counts) > 1:
-        there = ", ".join(map(str, counts))
-        raise UsageError(f"--merge: parts of {there} shards lie there; say which to merge with --shards")
+        listed = ", ".join(map(str, counts))
+        raise UsageError(f"--merge: parts of {listed} shards lie there; say which to merge with --shards")
     return counts[0]
 
 

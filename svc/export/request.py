@@ -58,8 +58,8 @@ class ExportRequest:
 
     def asked(self, users: str) -> dict[str, Any]:
         """What the manifest says was asked for; parts of one export say the same. `users` is `all` or a digest."""
-        told = {"users": users, "limit": self.limit, "related": self.related}
-        return told if self.filter is None else {**told, "filter": self.filter}
+        request = {"users": users, "limit": self.limit, "related": self.related}
+        return request if self.filter is None else {**request, "filter": self.filter}
 
 
 def part_name(name: str, shard: Shard | None) -> str:

@@ -77,7 +77,7 @@ def export(
     began = time.monotonic()
     written = folder.put(job.write, lambda _: name)
     asked = request.asked(job.chosen.users)
-    found = Manifest(
+    manifest = Manifest(
         path=name,
         rows=job.rows,
         sha256=written.sha256,
@@ -88,17 +88,17 @@ def export(
         asked=asked,
         shard=shard,
     )
-    folder.put(lambda out: out.write(manifests.encoded(found)), lambda _: name + manifests.SUFFIX)
+    folder.put(lambda out: out.write(manifests.encoded(manifest)), lambda _: name + manifests.SUFFIX)
     seconds = time.monotonic() - began
     logs.emit(
         events.EXPORT_DONE,
         output=folder.uri_of(name),
-        rows=found.rows,
-        skipped=found.skipped,
+        rows=manifest.rows,
+        skipped=manifest.skipped,
         seconds=round(seconds, 3),
-        rows_per_s=round(found.rows / max(seconds, 1e-9)),
+        rows_per_s=round(manifest.rows / max(seconds, 1e-9)),
     )
-    return found
+    return manifest
 
 
 class _Job:

@@ -58,8 +58,8 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, c
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
     waiting: list[int] = []
-    with open_location(parse_location(request.users), context) as found:
-        for text in _lines(found.file, found.where, whole):
+    with open_location(parse_location(request.users), context) as file:
+        for text in _lines(file.file, file.where, whole):
             if request.shard is not None and not request.shard.holds(digest(text.encode())):
                 continue
             row = table.index(text)
