@@ -111,8 +111,8 @@ class RequestReader:
 
     def timeout(self) -> bytes | None:
         """The value of X-Request-Timeout-Ms in the next head, before it is parsed."""
-        found = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
-        return found[-1] if found else None
+        matches = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
+        return matches[-1] if matches else None
 
     @property
     def is_http2(self) -> bool:
@@ -162,13 +162,13 @@ class RequestReader:
         return head
 
     def _part(self) -> bytes | None:
-        found: list[bytes] = []
+        pieces: list[bytes] = []
         for part in self._parts:
-            if part is None or len(found) >= CHUNKS_AT_ONCE:
-                return b"".join(found) + (part or b"") if found else None
-            found.append(part)
+            if part is None or len(pieces) >= CHUNKS_AT_ONCE:
+                return b"".join(pieces) + (part or b"") if pieces else None
+            pieces.append(part)
         self.body_ended = True
-        return b"".join(found)
+        return b"".join(pieces)
 
     def _whole_body(self) -> bytes | None:
         if self.body_ended:

@@ -36,10 +36,10 @@ def _is_loopback(host: str) -> bool:
 
 def _resolve(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise ConfigError(f"the host {host!r} cannot be resolved: {error.strerror}") from None
-    addresses = [(family, str(address[0]).partition("%")[0]) for family, _, _, _, address in found]
+    addresses = [(family, str(address[0]).partition("%")[0]) for family, _, _, _, address in resolved]
     return sorted(addresses, key=lambda pair: pair[0] != socket.AF_INET)
 
 

@@ -101,8 +101,8 @@ class TurnScheduler(trio.abc.Instrument):
         self._learn_pace()
         self._probes += _wake(self._queues[Rank.PROBE], PROBES_A_TURN)
         waiting = [queue for queue in map(self._queues.__getitem__, _ANSWERED) if queue]
-        for place, queue in enumerate(waiting):
-            behind = len(waiting) - place - 1
+        for index, queue in enumerate(waiting):
+            behind = len(waiting) - index - 1
             count = _wake(queue, max(self._share - self._entered - behind, 1))
             self._entered += count
             self._let_in_count += count

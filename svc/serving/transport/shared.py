@@ -56,4 +56,4 @@ class Shared:
 
     def _waiting_since(self, time_s: float) -> list[socket.socket]:
         """Those who have waited since then, or for longer."""
-        return [connected for connected, _ in takewhile(lambda one: one[1] <= time_s, self.idle.items())]
+        return [connected for connected, _ in takewhile(lambda entry: entry[1] <= time_s, self.idle.items())]
