@@ -52,8 +52,8 @@ def _checked(asked: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | N
     try:
         return parse_filter(asked, open_kinds)
     except FilterProblem as problem:
-        place = ".".join(map(str, problem.place))
-        raise UsageError(f"--filter{': ' if place else ''}{place}: {problem.message}") from None
+        path = ".".join(map(str, problem.place))
+        raise UsageError(f"--filter{': ' if path else ''}{path}: {problem.message}") from None
 
 
 def _filtered(

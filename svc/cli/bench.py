@@ -69,13 +69,13 @@ def command(
 
     from svc.cli.load_generator import Target, drive
 
-    known = _shuffled_ids(users, column) if users else []
+    known_ids = _shuffled_ids(users, column) if users else []
     fields = _fields(more)
     base_url(url)
     client_key = client_key_of(client_key)
     recipe = recipe or _only_recipe(url, client_key)
-    verb = "recommend" if known else "recommend-related"
-    asked = [{"user_id": user} for user in known] or _seeds(url, recipe, client_key)
+    verb = "recommend" if known_ids else "recommend-related"
+    asked = [{"user_id": user} for user in known_ids] or _seeds(url, recipe, client_key)
     bodies = [json.dumps({**request, "limit": limit, **fields}).encode() for request in asked]
     headers = (f"X-API-Key: {client_key}",) if client_key else ()
     target = Target(base_url(url), f"/v1/recipes/{recipe}:{verb}", headers)
@@ -101,10 +101,10 @@ def _only_recipe(url: str, key: str | None) -> str:
 
 def _seeds(url: str, recipe: str, key: str | None) -> list[dict[str, Any]]:
     """Requests for what is like each of the first items that the server knows."""
-    found = get_json(url, f"/v1/recipes/{quote(recipe)}/items", key, accept=(200, 404, 503))
-    if "items" not in found:
-        raise UsageError(f"--recipe: {recipe}: {found.get('detail', NotFound.detail)}")
-    return [{"seed_items": [item["item_id"]]} for item in found["items"]]
+    items = get_json(url, f"/v1/recipes/{quote(recipe)}/items", key, accept=(200, 404, 503))
+    if "items" not in items:
+        raise UsageError(f"--recipe: {recipe}: {items.get('detail', NotFound.detail)}")
+    return [{"seed_items": [item["item_id"]]} for item in items["items"]]
 
 
 def _lines(figures: dict[str, Any]) -> str:

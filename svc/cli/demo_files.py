@@ -111,10 +111,10 @@ def _keys(path: Path) -> Keys:
     if not path.is_file():
         _write_keys(path)
     lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines() if "=" in line)
-    found = {name: value for name, _, value in lines}
+    values = {name: value for name, _, value in lines}
     try:
-        listed = found.get("SVC_API_KEYS") or found["DEMO_API_KEYS"]
-        return Keys({"SVC_SIGNING_KEYS": found["SVC_SIGNING_KEYS"], "SVC_API_KEYS": listed}, found["DEMO_API_KEY"])
+        listed = values.get("SVC_API_KEYS") or values["DEMO_API_KEYS"]
+        return Keys({"SVC_SIGNING_KEYS": values["SVC_SIGNING_KEYS"], "SVC_API_KEYS": listed}, values["DEMO_API_KEY"])
     except KeyError as missing:
         raise ConfigError(f"{path} lacks {missing.args[0]}: delete the file to get new keys") from None
 

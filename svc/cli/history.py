@@ -47,15 +47,15 @@ def command(
         problems = versions.problems()
         _print_problems(problems, versions.log().lines, as_json=as_json)
         return ArtifactError.exit_code if problems else 0
-    found = versions.history()
+    history = versions.history()
     if as_json:
         import json
 
-        typer.echo(json.dumps({"versions": [asdict(version) for version in found]}, indent=2))
+        typer.echo(json.dumps({"versions": [asdict(version) for version in history]}, indent=2))
     else:
         from rich.console import Console
 
-        Console().print(_table(versions.uri, found))
+        Console().print(_table(versions.uri, history))
     return 0
 
 

@@ -130,7 +130,7 @@ def _lines(shown: dict[str, Any], prefix: str = "") -> list[str]:
 def _by_place(value: Any) -> Any:
     """A list of objects as one object, by place; anything else as it is."""
     if isinstance(value, list) and all(isinstance(element, dict) for element in value):
-        return {str(place): element for place, element in enumerate(value)}
+        return {str(index): element for index, element in enumerate(value)}
     return value
 
 

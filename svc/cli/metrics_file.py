@@ -58,7 +58,7 @@ def _line(metric: Metric, labels: Mapping[str, str], value: float) -> str:
 
 def _promotions(recipe: str, decision: str | None, before: str) -> str:
     """Both counts once there was any decision: a series that begins at 1 has no increase."""
-    counted = {found[1]: float(found[2]) for found in _PROMOTION_LINE.finditer(before)}
+    counted = {match[1]: float(match[2]) for match in _PROMOTION_LINE.finditer(before)}
     if decision is None and not counted:
         return ""
     first, second = (
@@ -77,5 +77,5 @@ def _content(path: Path) -> str:
 
 
 def _last_success(before: str) -> float | None:
-    found = _SUCCESS_LINE.search(before)
-    return float(found[1]) if found else None
+    match = _SUCCESS_LINE.search(before)
+    return float(match[1]) if match else None

@@ -104,7 +104,7 @@ def _trained_before(
         newest_first = sorted(versions, key=lambda path: path.stat().st_mtime, reverse=True)
     except OSError:  # the folder cannot be read, or a training has just removed an old version
         return None
-    found = []
+    headers = []
     for path in newest_first[:_MOST_VERSIONS]:
         try:
             other = read_verified(str(path), keys, settings)[1].header
@@ -115,5 +115,5 @@ def _trained_before(
             and other["recipe_name"] == header["recipe_name"]
             and other["trained_at"] <= header["trained_at"]
         ):
-            found.append(other)
-    return max(found, key=lambda other: str(other["trained_at"]), default=None)
+            headers.append(other)
+    return max(headers, key=lambda other: str(other["trained_at"]), default=None)
