@@ -3,7 +3,8 @@
 The weight of item i for item j counts how often j follows i within `max_steps` positions of a history, each time
 divided by the distance. Ludewig and Jannach, "Evaluation of Session-based Recommendation Algorithms", UMUAI 2018, call
 the rule with one direction and 1/distance "sequential rules" (SR); `backward` adds the opposite direction, as their
-association rules do, and the two exponents penalize items that lead everywhere or follow everything.
+association rules do, and the two exponents penalize items that lead everywhere or follow everything. Kersbergen
+et al., "Serenade", SIGMOD 2022, weigh the items of a session by their position too, when it is answered.
 """
 
 from __future__ import annotations
