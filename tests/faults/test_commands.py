@@ -76,13 +76,14 @@ def set_environment(patch: pytest.MonkeyPatch, folder: Path) -> None:
         patch.delenv(name, raising=False)
     patch.setenv("SVC_SIGNING_KEYS", "k1:" + "1f" * 32)
     patch.setenv("SVC_STATE_DIR", str(folder / "state"))
+    patch.setenv("SVC_LOCK_DIR", str(folder / "locks"))
     patch.setenv("COLUMNS", "200")
 
 
 def run(command: str, folder: Path, older: str = "") -> int:
     """The exit code of a command line whose file names lie in `folder`."""
     name, *rest = command.replace("OLDER", older).split()
-    return main.run([name, *(str(folder / text) if "." in text else text for text in rest)])
+    return main.run([name, *(str(folder / text) if "." in text and ":" not in text else text for text in rest)])
 
 
 def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
