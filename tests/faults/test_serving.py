@@ -119,7 +119,7 @@ async def server(folder: Path) -> AsyncIterator[Server]:
     loader = Loader(settings, load_signing_keys(settings), {}, ReplayGuard.of(settings))
     options = run.ServeOptions(folder / "recipes", "127.0.0.1", 0, insecure_no_auth=True)
     async with trio.open_nursery() as lanes:
-        yield Server(folder, run._watcher(options, state, loader, lanes), state.registry, records)
+        yield Server(folder, run._watcher(options, state, loader, lanes, None), state.registry, records)
         lanes.cancel_scope.cancel()
     logs.configure(Settings())
 
