@@ -6,16 +6,19 @@ import html
 from collections.abc import Mapping
 
 _CELL = "text-align:left;padding:0.2em 1em 0.2em 0"
+_TABLE = '<table style="color:inherit;font:inherit"'
+"""In pages without a doctype, tables are black whatever the colour of the text around them."""
 
 
 def facts_table(title: str, facts: Mapping[str, object], more: str = "") -> str:
-    """A heading and one row a fact; `more` is HTML that follows. It sets no colour: text keeps that of the page."""
+    """A heading and one row a fact; `more` is HTML that follows. Text keeps the colour of the page."""
     rows = "".join(
         f'<tr><th scope="row" style="{_CELL}">{html.escape(name)}</th>'
         f'<td style="{_CELL}">{html.escape(_shown(fact))}</td></tr>'
         for name, fact in facts.items()
     )
-    return f"<div><strong>{html.escape(title)}</strong><table><tbody>{rows}</tbody></table>{more}</div>"
+    tables = f"<table><tbody>{rows}</tbody></table>{more}".replace("<table", _TABLE)
+    return f"<div><strong>{html.escape(title)}</strong>{tables}</div>"
 
 
 def _shown(fact: object) -> str:
