@@ -72,7 +72,7 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
 
 
 def _summary(shown: dict[str, Any]) -> dict[str, str]:
-    """What most readers look for, in twelve lines. A header from elsewhere may lack any of it, or hold anything."""
+    """What most readers look for, in thirteen lines. A header from elsewhere may lack any of it, or hold anything."""
     tuning, evaluation, stats = (_mapping(shown.get(name)) for name in ("tuning", "evaluation", "data_stats"))
     best = _mapping(tuning.get("best_per_algorithm"))
     features, promotion = _mapping(shown.get("features")), _mapping(shown.get("promotion"))
@@ -92,6 +92,7 @@ def _summary(shown: dict[str, Any]) -> dict[str, str]:
         "algorithm": f"{_text(shown.get('best_class'))}, the best of {_number(tuning.get('completed'))} trials",
         "score": f"{metric} {_number(shown.get('best_score'))}{interval}",
         "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),
+        "rank_ms": _number(shown.get("rank_ms")),
         "features": ", ".join(f"{side} ({_text(_mapping(features[side]).get('columns'))})" for side in sides) or "-",
         "promotion": _text(promotion.get("decision")),
     }

@@ -87,7 +87,7 @@ def test_inspect_prints_the_provenance_of_what_it_has_verified(
     assert capsys.readouterr().out == ""
 
 
-def test_inspect_says_in_twelve_lines_what_a_model_is(
+def test_inspect_says_in_thirteen_lines_what_a_model_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Score and interval beside popularity, data, keys; a header that holds something else is shown all the same."""
@@ -96,6 +96,7 @@ def test_inspect_says_in_twelve_lines_what_a_model_is(
         metric="ndcg",
         cutoff=20,
         best_score=0.1142129,
+        rank_ms=0.1234,
         evaluation={"interval": [0.10833, 0.11973]},
         tuning={"completed": 12, "best_per_algorithm": {"TopPopRecommender": {"score": 0.0847}}},
         data_stats={"n_rows": 87024, "n_users": 4000, "n_items": 1000},
@@ -104,7 +105,9 @@ def test_inspect_says_in_twelve_lines_what_a_model_is(
         write_artifact(tmp_path / "a.svc", popularity_model(), head=head)
         assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
         lines = capsys.readouterr().out.splitlines()
-        assert len(lines) == 12
+        assert len(lines) == 13
         if head is told:
             assert "score: ndcg@20 0.11421 (0.10833 to 0.11973)" in lines
-            assert {"popularity: 0.0847", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(lines)
+            assert {"popularity: 0.0847", "rank_ms: 0.1234", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(
+                lines
+            )
