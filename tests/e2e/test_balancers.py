@@ -48,6 +48,16 @@ def nginx(folder: Path, ports: dict[str, int], file: str = "svc.conf") -> list[s
     return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
 
 
+def nginx_replicas(folder: Path, ports: dict[str, int]) -> list[str]:
+    return nginx(folder, ports, "replicas.conf")
+
+
+def haproxy_replicas(folder: Path, ports: dict[str, int]) -> list[str]:
+    text = configured((DEPLOY / "haproxy" / "replicas.cfg").read_text(), ports)
+    (folder / "replicas.cfg").write_text(text.replace("bind :", "bind 127.0.0.1:"))
+    return ["haproxy", "-db", "-f", str(folder / "replicas.cfg")]
+
+
 def haproxy(folder: Path, ports: dict[str, int]) -> list[str]:
     shutil.copy(DEPLOY / "haproxy" / "recipes.map", folder)
     text = configured((DEPLOY / "haproxy" / "haproxy.cfg").read_text(), ports)
@@ -124,10 +134,42 @@ def test_recipes_reach_their_own_process(
             statuses = {ask(url, name)[0] for _ in range(20)}
             assert statuses == {200}, name
             assert ask(url, name)[1]["recipe"] == name
+        if prepare is nginx:
+            for path in ("/", "/v1/recipes", "/v1/docs", "/v1/health", "/v1/metrics"):
+                through, direct = (httpx.get(base + path) for base in (url, servers["books"].url))
+                assert (through.status_code, through.headers["content-type"]) == (
+                    direct.status_code,
+                    direct.headers["content-type"],
+                ), path
+                assert "x-request-id" in through.headers, path
         assert servers["books"].ask("/v1/recipes/books-cold-start:recommend", {"user_id": "u1"})[0] == 404
         assert servers["books"].stop() == 0
         assert ask(url, "books")[0] in (502, 503)
         assert {ask(url, "books-cold-start")[0] for _ in range(20)} == {200}
+
+
+@pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas])
+def test_a_replica_that_ends_is_not_missed(
+    prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
+) -> None:
+    """Both replicas serve all recipes; every request is answered, whichever of them is there."""
+    if shutil.which(prepare.__name__.partition("_")[0]) is None:
+        pytest.skip(f"{prepare.__name__.partition('_')[0]} is not installed")
+    shop.give(artifact)
+    shop.recipe.write_text(shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/"))
+    first, second = (serve(SVC_ALLOWED_HOSTS="127.0.0.1") for _ in range(2))
+    ports = {
+        "80": free_port(),
+        "8081": int(first.url.rpartition(":")[2]),
+        "8082": int(second.url.rpartition(":")[2]),
+    }
+    folder = shop.folder / prepare.__name__
+    folder.mkdir()
+    with running(prepare(folder, ports), ports["80"]) as url:
+        assert {ask(url, "shop")[0] for _ in range(20)} == {200}
+        assert httpx.get(f"{url}/v1/recipes").status_code == 200
+        assert first.stop() == 0
+        assert {ask(url, "shop")[0] for _ in range(20)} == {200}
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
