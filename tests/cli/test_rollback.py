@@ -17,7 +17,9 @@ def test_back_with_a_hold_and_forward_again(recipe: Path, capsys: pytest.Capture
         assert train(recipe, f"r{run}") == 0
     found = history(recipe, capsys)
     assert [version["live"] for version in found] == [True, False, False]
-    assert found[0].keys() == {"sha8", "trained_at", "best_class", "best_score", "decision", "live", "held"}
+    assert found[0].keys() == {
+        *("sha8", "trained_at", "best_class", "best_score", "rank_ms", "decision", "live", "held")
+    }
     assert main.run(["rollback", str(recipe), "--hold"]) == 0
     assert f"{found[1]['sha8']} is live (before: {found[0]['sha8']}); held" in capsys.readouterr().out
     for run in range(3):
