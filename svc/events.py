@@ -28,6 +28,12 @@ USERS_SAMPLED = _event(
 SPLITTING_DATA = _event("splitting_data", "info", "", "The validation split begins.")
 SPLIT_DONE = _event("split_done", "info", "val_offset", "Row of the first validation user in the training matrix.")
 SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers", "The hyperparameter search begins.")
+REFIT_STARTED = _event(
+    "refit_started",
+    "info",
+    "recipe reused_from reason",
+    "With --refit: the version whose parameters are used and when it was searched; or why a search is needed instead.",
+)
 TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score", "One trial ended.")
 TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params", "With --verbose: values of a trial.")
 SEARCH_DONE = _event("search_done", "info", "best_class best_score n_completed", "The search ended with a winner.")

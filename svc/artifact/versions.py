@@ -32,7 +32,10 @@ _FACTS = ("trained_at", "best_class", "best_score", "rank_ms")
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version. Facts are None when neither the log nor the artifact has them. Only a live version is `held`."""
+    """One version. Facts are None when neither the log nor the artifact has them. Only a live version is `held`.
+
+    `reused_from` has the `sha8` of the version whose parameters a refit took, and `searched_at`; None for a search.
+    """
 
     sha8: str
     trained_at: str | None
@@ -42,6 +45,7 @@ class Version:
     decision: str | None
     live: bool = False
     held: bool = False
+    reused_from: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,10 @@ def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
     promotion = header.get("promotion")
     decision = promotion.get("decision") if isinstance(promotion, Mapping) else None
     serial = {"serial": header["serial"]} if "serial" in header else {}
-    return {**{name: header.get(name) for name in _FACTS}, "decision": decision, **serial}
+    tuning = header.get("tuning")
+    reused = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
+    refit = {"reused_from": reused} if isinstance(reused, Mapping) else {}
+    return {**{name: header.get(name) for name in _FACTS}, "decision": decision, **serial, **refit}
 
 
 class Versions:
@@ -348,4 +355,8 @@ def _serials(line: Line, kid: str) -> Iterator[int]:
 
 
 def _as_facts(facts: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {name: (facts or {}).get(name) for name in (*_FACTS, "decision")}
+    version_facts: dict[str, Any] = {name: (facts or {}).get(name) for name in (*_FACTS, "decision")}
+    reused = (facts or {}).get("reused_from")
+    if not isinstance(reused, Mapping) or not {"sha8", "searched_at"} <= reused.keys():
+        reused = None
+    return {**version_facts, "reused_from": reused and {name: str(reused[name]) for name in ("sha8", "searched_at")}}

@@ -51,7 +51,7 @@ def command(
     if as_json:
         import json
 
-        typer.echo(json.dumps({"versions": [asdict(version) for version in history]}, indent=2))
+        typer.echo(json.dumps({"versions": [_fields(version) for version in history]}, indent=2))
     else:
         from rich.console import Console
 
@@ -73,20 +73,34 @@ def _print_problems(problems: list[str], lines: tuple[object, ...], *, as_json: 
         typer.echo(f"{len(lines)} lines, all signed and in order")
 
 
+def _fields(version: Version) -> dict[str, object]:
+    """As --json shows it: a version that was searched says nothing of a refit."""
+    return {name: value for name, value in asdict(version).items() if name != "reused_from" or value is not None}
+
+
 def _table(uri: str, versions: list[Version]) -> Table:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("version", "trained at (UTC)", "algorithm", "score", "rank ms", "decision", "state"):
+    with_refits = any(version.reused_from for version in versions)
+    headings = ("version", "trained at (UTC)", "algorithm", "score", "rank ms", "decision", "state")
+    for heading in (*headings, "refit of the search of (UTC)") if with_refits else headings:
         table.add_column(heading, overflow="fold")
     for version in versions:
         score = "" if version.best_score is None else f"{version.best_score:.5f}"
         rank_ms = "" if version.rank_ms is None else f"{version.rank_ms:.3g}"
         state = "live, held" if version.held else "live" if version.live else ""
-        trained_at = (version.trained_at or "unreadable").replace("T", " ")[:_TO_THE_MINUTE]
+        trained_at = _to_the_minute(version.trained_at or "unreadable")
         algorithm = (version.best_class or "").removesuffix("Recommender")
-        cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state)
+        reused = version.reused_from
+        origin = f"{reused['sha8']}, {_to_the_minute(reused['searched_at'])}" if reused else ""
+        more = [origin] if with_refits else []
+        cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state, *more)
         table.add_row(version.sha8, *(escape(cell) for cell in cells))
     return table
+
+
+def _to_the_minute(moment: str) -> str:
+    return moment.replace("T", " ")[:_TO_THE_MINUTE]

@@ -28,6 +28,7 @@ EPILOG = """
   svc train recipes/movies.yaml
   svc train recipes/movies.yaml --env-var SVC_RECIPE_DAY=2026-01-31
   svc train recipes/movies.yaml --run-id nightly --lock-timeout 600
+  svc train recipes/movies.yaml --refit
 
 [bold]Exit codes[/bold]
   0 success, or another run holds the lock   5 artifact not written
@@ -64,6 +65,10 @@ def command(
         bool,
         typer.Option("--search-only", help="Join a shared search and end when its budget is used, without a refit."),
     ] = False,
+    refit: Annotated[
+        bool,
+        typer.Option("--refit", help="Take the parameters of the live artifact instead of searching for new ones."),
+    ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the run here (extra: report).")
     ] = None,
@@ -96,6 +101,7 @@ def command(
         "search_only": search_only,
         "report": report,
         "accept_data_change": accept_data_change,
+        "refit": refit,
     }
     if metrics_file is not None:
         check_metrics_file(metrics_file)

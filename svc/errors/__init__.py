@@ -4,6 +4,7 @@ SvcError
 ├─ UsageError               2  wrong use of the command line
 ├─ RecipeError              2  the recipe cannot be used
 │  ├─ RecipeUnreadable         ... because its file could not be read this time
+│  ├─ RefitRefused             ... with --refit: it is not the one that was searched
 │  └─ RecipeSecurityError      ... and must not be: traversal, scheme, embedded credentials
 ├─ DataSourceError          3  data could not be fetched
 │  └─ SourceTooLarge           ... a byte or row cap was reached

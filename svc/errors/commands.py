@@ -32,6 +32,12 @@ class RecipeSecurityError(RecipeError):
     code = "recipe_security_error"
 
 
+class RefitRefused(RecipeError):
+    """`--refit` cannot take the parameters of the live artifact: they were searched under another recipe."""
+
+    code = "refit_refused"
+
+
 class DataSourceError(SvcError):
     code = "data_source_error"
     exit_code = 3

@@ -130,6 +130,7 @@ def train(
     variables: Mapping[str, str] | None = None,
     report: str | Path | None = None,
     progress: bool | None = None,
+    refit: bool = False,
     **training: Any,
 ) -> TrainResult:
     """Train on a DataFrame or by a recipe: `svc train` for Python.
@@ -150,6 +151,7 @@ def train(
         variables: `SVC_RECIPE_*` values for `${...}` in the recipe, beside those of the environment.
         report: Where to write an HTML report (extra `report`).
         progress: Whether to show progress, else as lines on standard error; None: in notebooks and on terminals.
+        refit: Take the parameters of the live artifact at `output` instead of searching for new ones.
         **training: Keys of the recipe, or of its `training` block, such as `n_trials` or `algorithms`; they replace
             those of a recipe. Mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
 
@@ -173,12 +175,15 @@ def train(
         settings = replace(settings, signing_keys=signing, signing_keys_file=None)
         if is_written:
             loaded = _load(recipe, given, settings, overrides)
+        elif refit:
+            raise UsageError("refit: takes the parameters of the live artifact, and without `output` there is none")
         else:
             folder = stack.enter_context(TemporaryDirectory(prefix="svc-"))
             settings = replace(settings, artifact_root=None)
             loaded = _without_output(_load(recipe, given, settings, overrides), Path(folder))
         options = TrainOptions(
             run_id=run_id or secrets.token_hex(6),
+            refit=refit,
             variables=given,
             fail_on_busy=True,
             report=None if report is None else Path(report),

@@ -28,6 +28,7 @@ NOT_HASHED = frozenset(
         ("output", "keep"),
         ("item_metadata", "filter_fields"),
         ("training", "report_diversity"),
+        ("training", "max_search_age"),
     }
 )
 """Places of the recipe that say what is done with a model, not what it is: neither the hash nor artifacts hold them."""

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
 from svc.recipe.promotion_schema import Promotion
-from svc.recipe.schema import EXPIRY_PATTERN, NAME_PATTERN, InteractionSchema, Output, Recipe, Split
+from svc.recipe.schema import AGE_PATTERN, NAME_PATTERN, InteractionSchema, Output, Recipe, Split
 from svc.recipe.serving_schema import FilterField, ServingBoost
 from svc.recipe.source_options import DSN_PATTERN, SHA256_PATTERN, SourceSpec
 from svc.recipe.time_schema import HALF_LIFE_PATTERN
@@ -45,7 +45,7 @@ _PLAIN_WORDS = {
 PATTERNS_IN_WORDS: Mapping[str, str] = {
     NAME_PATTERN: "must be 1 to 64 letters, digits, hyphens and underscores",
     HALF_LIFE_PATTERN: "must be a number with its unit, such as 12h, 30d, 4w or 1.5y, or none",
-    EXPIRY_PATTERN: "must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y",
+    AGE_PATTERN: "must be a whole number with its unit, such as 90min, 36h, 30d, 4w or 1y",
     SHA256_PATTERN: "must be 64 hexadecimal digits, as `sha256sum` prints them",
     DSN_PATTERN: "must be the name of a variable that begins with SVC_RECIPE_",
 }

@@ -115,6 +115,18 @@ class Split(Block):
     seed: Seed = 42
 
 
+_SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
+AGE_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
+Age = Annotated[str, Field(pattern=AGE_PATTERN)]
+
+
+def seconds_of_age(age: str | None) -> int | None:
+    if age is None:
+        return None
+    number = age.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(number) * _SECONDS_OF_UNITS[age.removeprefix(number)]
+
+
 class Training(Block):
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = DEFAULT_ALGORITHMS
     metric: Metric = "ndcg"
@@ -153,6 +165,14 @@ class Training(Block):
     report_diversity: bool = Field(
         default=True, description="A training with --report measures what diversity costs its winner."
     )
+    max_search_age: Age | None = Field(
+        default=None,
+        description="Age of the last search from which `svc train --refit` searches again: 36h, 7d; null: never.",
+    )
+
+    @property
+    def max_search_age_s(self) -> int | None:
+        return seconds_of_age(self.max_search_age)
 
     @property
     def trains_on_times(self) -> bool:
@@ -203,14 +223,10 @@ class Training(Block):
         return self
 
 
-_SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
-EXPIRY_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
-
-
 class Output(Located):
     path: Name = Field(description="The artifact: local path or URI that ends in .svc.")
     versioning: Versioning = "always_overwrite"
-    expires_after: Annotated[str, Field(pattern=EXPIRY_PATTERN)] | None = Field(
+    expires_after: Age | None = Field(
         default=None, description="Age from which servers do not load the artifact anew: 36h, 30d."
     )
 
@@ -224,10 +240,7 @@ class Output(Located):
 
     @property
     def expires_after_s(self) -> int | None:
-        if self.expires_after is None:
-            return None
-        number = self.expires_after.rstrip("abcdefghijklmnopqrstuvwxyz")
-        return int(number) * _SECONDS_OF_UNITS[self.expires_after.removeprefix(number)]
+        return seconds_of_age(self.expires_after)
 
 
 class Recipe(Block):

@@ -18,6 +18,7 @@ from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.sources import digests
+from svc.training import reuse
 from svc.training.algorithms.registry import check_available
 from svc.training.data import fetch
 from svc.training.progress import Progress
@@ -55,6 +56,7 @@ class TrainOptions:
     search_only: bool = False
     report: Path | None = None
     accept_data_change: bool = False
+    refit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class _Run:
         training = self.loaded.recipe.training
         check_available(training.algorithms)
         location = preflight(training.storage_path, self.loaded.base_dir)
+        if self.options.refit:
+            reuse.check_alone(location, search_only=self.options.search_only)
         if self.options.search_only:
             return self._search_only(location)
         keys = self._keys()
@@ -235,9 +239,16 @@ class _Run:
         from svc.training.evaluation.rank_cost import rank_ms
         from svc.training.winner.confidence import measure_confidence
 
+        reusable = reuse.find_reusable(self.loaded, keys, self.settings) if self.options.refit else None
         task = self._task(keys)
-        result = self._search(task, location)
-        self.progress.phase("measuring the winner")
+        reused = None if reusable is None else reuse.start_refit(task, reusable)
+        if reused is None:
+            result = self._search(task, location)
+            self.progress.phase("measuring the winner")
+        else:
+            self.progress.phase("measuring the winner")
+            result = reuse.measure(task, *reused)
+            prepare.check_scores(self.loaded, task.data, result.best.score or 0.0)
         confidence = measure_confidence(task, result)
         diversity = self._diversity(task, result, confidence)
         result = replace(result, trained=None)
@@ -256,7 +267,7 @@ class _Run:
             n_interactions=int(matrix.nnz),
             n_heldout=task.split.n_heldout,
             algorithms=self.loaded.recipe.training.algorithms,
-            n_trials=task.plan.total + sum(1 for trial in result.trials if trial.parts),
+            n_trials=1 if reused else task.plan.total + sum(1 for trial in result.trials if trial.parts),
             result=result,
             confidence=confidence,
             diversity=diversity,
@@ -331,6 +342,8 @@ class _Run:
     def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:
             return {}
+        if result.reused is not None:
+            return {side: {"skipped": "a training with --refit does not measure it"} for side in task.features}
         from svc.training.winner.coldstart import evaluate_cold_start
 
         self.progress.phase("evaluating cold start")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -13,20 +13,16 @@ from scipy import sparse
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, FeatureRidgeFailed
-from svc.recipe.algorithms import BLEND, SELF_WEIGHT
 from svc.recipe.promotion_schema import BASELINE, INCUMBENT
 from svc.settings import Settings
-from svc.training.algorithms.registry import ALGORITHMS, search_space
-from svc.training.data.decay import HALF_LIFE, NO_DECAY
 from svc.training.data.split import global_cutoff
 from svc.training.evaluation.evaluator import Evaluator, Scorer, scorer_of
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
 from svc.training.promotion.live_scores import IndexMapping, LiveScores
-from svc.training.search.objective import how_many_fit, refit_winner
+from svc.training.promotion.live_trial import Unfit, trainable
+from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task, split_plan
 from svc.training.search.trials import TrialRecord
-
-_EPOCHS = "train_epochs"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +38,6 @@ class Rival:
     scorer: Scorer
     evaluator: Evaluator
     seen: sparse.csr_matrix
-
-
-class _Unfit(Exception):
-    """The live model cannot be trained again; says why."""
 
 
 def heldout(task: Task) -> Evaluator:
@@ -72,7 +64,7 @@ def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incum
         return None
     try:
         rival = _as_it_is(task, incumbent, settings) or _refitted(task, incumbent.header)
-    except _Unfit as unfit:
+    except Unfit as unfit:
         logs.emit(events.INCUMBENT_NOT_COMPARABLE, recipe=task.loaded.recipe.name, reason=str(unfit))
         return None
     return incumbent, rival
@@ -113,66 +105,10 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
 
 
 def _refitted(task: Task, header: Mapping[str, Any]) -> Rival:
-    trial = trial_of(header)
     features = task.objective.features if header.get("features") else {}
-    declared = [side for side in ("user", "item") if side in (header.get("features") or {})]
-    if trial.recency and task.objective.order is None:
-        raise _Unfit("it weighs histories by their order, and the recipe no longer has training.recency")
-    trial = replace(_fitted(task, trial), parts=tuple(_fitted(task, part) for part in trial.parts))
-    for part in trial.parts or (trial,):
-        _check(task, part, declared)
+    trial = trainable(task, header)
     scorer = task.objective.scorer(_refit(task, trial, features), trial)
     return Rival(INCUMBENT, "refitted", scorer, heldout(task), task.objective.seen)
-
-
-def trial_of(header: Mapping[str, Any]) -> TrialRecord:
-    """The class and parameters of a model, as its header tells them, in the form of the trial that chose them."""
-    try:
-        name, params = str(header["best_class"]), dict(header["best_params"])
-        recency = float(header.get("recency", 0.0))
-        if name != BLEND:
-            return replace(_record(name, params), recency=recency)
-        parts = [part for part in header["parts"] if "weight" in part]
-        params["weights"] = {part["class"]: part["weight"] for part in parts}
-        trials = tuple(_record(part["class"], dict(part["params"])) for part in parts)
-    except (KeyError, TypeError, ValueError):
-        raise _Unfit("its header does not tell its class and parameters") from None
-    return replace(_record(name, params), parts=trials, recency=recency)
-
-
-def _record(name: str, params: dict[str, Any]) -> TrialRecord:
-    epochs = params.pop(_EPOCHS, None)
-    return TrialRecord(0, name, params, "complete", None, {}, epochs, 0.0)
-
-
-def _fitted(task: Task, trial: TrialRecord) -> TrialRecord:
-    """`trial` with no more components than the data of now allows."""
-    most = min(task.objective.train.shape) - 1
-    wanted = trial.params.get("n_components")
-    if trial.algorithm != "TruncatedSVDRecommender" or not isinstance(wanted, int) or wanted <= most:
-        return trial
-    return replace(trial, params={**trial.params, "n_components": max(1, most)})
-
-
-def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
-    """Raise _Unfit for what this svc, or this recipe, cannot train."""
-    name = trial.algorithm
-    if name not in ALGORITHMS:
-        raise _Unfit(f"this version of svc cannot train its class {name[:64]}")
-    if how_many_fit(name, task.objective.train.shape[1]) == 0:
-        raise _Unfit(f"the dense item matrices of its class {name} would not fit into the free memory")
-    missing = [side for side in declared if side not in task.objective.features]
-    if missing and ALGORITHMS[name].takes_features:
-        raise _Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
-    n_users, n_items = task.objective.train.shape
-    known = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
-    strange = sorted(set(trial.params) - set(known) - {HALF_LIFE, SELF_WEIGHT})
-    if strange:
-        raise _Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
-    if ALGORITHMS[name].takes_times and task.objective.times is None:
-        raise _Unfit(f"its class {name} learns from times, which this recipe does not read")
-    if trial.params.get(HALF_LIFE, NO_DECAY) != NO_DECAY and task.loaded.recipe.training.time_decay is None:
-        raise _Unfit("it was trained with a half-life, and the recipe no longer has training.time_decay")
 
 
 def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Any:
@@ -180,4 +116,4 @@ def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_mat
         inputs = task.objective
         return refit_winner(task.builder, trial, inputs.decayed(trial.params), features, inputs.times)
     except FeatureRidgeFailed as error:
-        raise _Unfit(error.message) from None
+        raise Unfit(error.message) from None

@@ -22,6 +22,9 @@ SECONDS = "svc:seconds"
 REUSED = "svc:reused"
 """Attributes of a finished trial; REUSED is the number of the equal trial whose value it took."""
 
+FEATURES_AND_SEEDS = "features and seeds"
+"""What the part of a model answers that learned from features where another part answers for known users."""
+
 SOURCE = "svc:source"
 """Attribute of a running trial of a shared study: the number of the trial whose result it takes, its own if it is
 trained."""
@@ -56,11 +59,28 @@ class TrialRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Reused:
+    """Where the parameters of a training without a search come from: a version, and when it was searched (ISO 8601).
+
+    `feature_aware` is the trial of its part for features and seeds, where that is not the winner or a part of it.
+    """
+
+    sha8: str
+    searched_at: str
+    feature_aware: TrialRecord | None = None
+
+    def as_fields(self) -> dict[str, str]:
+        """As the header of the artifact has it."""
+        return {"sha8": self.sha8, "searched_at": self.searched_at}
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """`trials` are those of the whole study that used its budget; `seconds`, `n_orphaned` and `workers`, which
     trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the complete trials
     that this process has trained, by number (see kept_scores.py). `trained` is the model of the best trial on what the
-    search trained on, where it was kept: it need not be trained again to be measured."""
+    search trained on, where it was kept: it need not be trained again to be measured. With `reused` there was
+    no search, and `trials` has the one trial whose parameters an earlier search chose."""
 
     trials: list[TrialRecord]
     seconds: float
@@ -68,6 +88,7 @@ class SearchResult:
     workers: int = 1
     by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     trained: Any = None
+    reused: Reused | None = None
 
     @property
     def completed(self) -> list[TrialRecord]:

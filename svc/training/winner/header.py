@@ -117,6 +117,7 @@ def data_stats(facts: Facts) -> dict[str, Any]:
 def _tuning(facts: Facts) -> dict[str, Any]:
     result, intervals = facts.result, facts.confidence.intervals
     return {
+        **({} if result.reused is None else {"reused_from": result.reused.as_fields()}),
         "n_trials": facts.n_trials,
         "completed": result.count("complete"),
         "pruned": result.count("pruned"),

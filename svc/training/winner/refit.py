@@ -20,12 +20,11 @@ from svc.training.data.user_sample import place_everybody
 from svc.training.search.blended import FACTORS
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
-from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.search.trials import FEATURES_AND_SEEDS, SearchResult, TrialRecord
 from svc.training.winner.export import assemble, most_chosen_first, reordered, to_history, to_scorer
 
 EVERYTHING = "everything"
 KNOWN_USERS = "known users"
-FEATURES_AND_SEEDS = "features and seeds"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -154,7 +153,8 @@ def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
     if not task.data.sides:
         return None
     within = [part for part in result.best.parts if part.algorithm == FEATURE_AWARE]
-    found = within[0] if within else result.best_per_algorithm.get(FEATURE_AWARE)
+    beside = None if result.reused is None else result.reused.feature_aware
+    found = within[0] if within else beside or result.best_per_algorithm.get(FEATURE_AWARE)
     if found is None:
         logs.emit(events.FEATURES_INACTIVE, reason=f"no trial of {FEATURE_AWARE} was completed")
     return found

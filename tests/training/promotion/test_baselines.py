@@ -19,9 +19,10 @@ from svc.settings import Settings
 from svc.training.evaluation.evaluator import scorer_of
 from svc.training.evaluation.intervals import paired_change
 from svc.training.promotion import baselines
-from svc.training.promotion.baselines import heldout, live_model, trial_of
+from svc.training.promotion.baselines import heldout, live_model
 from svc.training.promotion.incumbent import read_incumbent
 from svc.training.promotion.live_scores import IndexMapping
+from svc.training.promotion.live_trial import trial_of
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from tests.training.promotion.gated import OUTPUT, Make, header, run, said, task_of, training, write_tastes
@@ -241,22 +242,6 @@ def test_what_cannot_be_trained_again_is_said_and_passed(
     monkeypatch.setattr(baselines, "read_incumbent", lambda *_: changed)
     assert live_model(task_of(loaded), development_keys(), Settings()) is None
     assert reason in said(log, "incumbent_not_comparable")[-1]["reason"]
-
-
-def test_a_decomposition_has_no_more_components_than_the_data_of_now(
-    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """There were more users when it was trained."""
-    by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART)
-    run(make_recipe(ratings=write_tastes(tmp_path / "many.csv"), output=OUTPUT, training=by_heart))
-    few = make_recipe(
-        ratings=write_tastes(tmp_path / "few.csv", n_users=30), output=OUTPUT, promotion={"mode": "report"},
-        training=training(),
-    )  # fmt: skip
-    against = header(run(few).artifact)["promotion"]["against"]
-    assert [comparison["name"] for comparison in against] == ["incumbent", "TopPop"]
-    monkeypatch.setattr(baselines, "how_many_fit", lambda *_: 0)
-    assert live_model(task_of(few), development_keys(), Settings()) is None
 
 
 def test_a_live_model_whose_features_became_singular_is_passed(

@@ -1,0 +1,185 @@
+"""`svc train --refit`: what it takes from the live model, when it searches instead, and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.lock import run_lock
+from svc.artifact.store import read_verified
+from svc.artifact.versions import Versions
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training import reuse
+from tests.training.promotion.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training, write_tastes
+
+EVERYTHING = {
+    "algorithms": ["IALS", "CosineKNN", "Blend"],
+    "n_trials": 3,
+    "cutoff": 5,
+    "split": {"scheme": "time_user", "heldout_ratio": 0.3},
+    "time_decay": {"half_life": ["5d", "none"]},
+}
+WHAT_IS_TAKEN = ("best_class", "best_params", "recency")
+
+
+def parameters(head: Any) -> list[Any]:
+    """All that a search decides, as the header has it."""
+    parts = [{**part, "bytes": None, "score": None} for part in head.get("parts", ())]
+    return [head.get(name) for name in WHAT_IS_TAKEN] + [parts]
+
+
+def payload(artifact: str | None) -> bytes:
+    assert artifact is not None
+    return bytes(read_verified(artifact, development_keys(), Settings())[1].payload)
+
+
+@pytest.mark.parametrize("changes", [{}, {"algorithms": ["IALS", "CosineKNN"], "recency": 0.5}])
+def test_a_refit_takes_every_parameter_to_other_data(
+    changes: dict[str, Any], make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]], items_csv: Path
+) -> None:
+    """Class, parameters, epochs, half-life, recency, weights and features come along, and two refits are the same."""
+    features = {
+        "item": {
+            "source": {"type": "csv", "path": str(items_csv)},
+            "id_column": "item_id",
+            "columns": [{"name": "group", "kind": "categorical"}],
+        }
+    }
+    blocks = {"output": OUTPUT, "training": {**EVERYTHING, **changes}, "features": features}
+    table = tmp_path / "tastes.csv"
+    searched = run(make_recipe(ratings=write_tastes(table, last=slice(0, 10)), **blocks))
+    assert searched.artifact is not None
+    log.clear()
+    loaded = make_recipe(ratings=write_tastes(table), **blocks)
+    first, second = run(loaded, refit=True), run(loaded, refit=True)
+    before, after = header(searched.artifact), header(first.artifact)
+    assert parameters(after) == parameters(before)
+    assert after["data_stats"]["n_rows"] > before["data_stats"]["n_rows"]
+    assert after["tuning"]["n_trials"] == 1
+    origin = {"sha8": searched.artifact.split(".")[-2], "searched_at": before["trained_at"]}
+    assert after["tuning"]["reused_from"] == header(second.artifact)["tuning"]["reused_from"] == origin
+    assert payload(first.artifact) == payload(second.artifact) != payload(searched.artifact)
+    assert [record["reason"] for record in said(log, "refit_started")] == [None, None]
+    assert not said(log, "search_started")
+    told = Versions(loaded.output_uri, development_keys(), Settings()).history()
+    assert [version.reused_from for version in told if version.sha8 != origin["sha8"]] == [origin] * (len(told) - 1)
+    assert [version.reused_from for version in told if version.sha8 == origin["sha8"]] == [None]
+
+
+@pytest.fixture
+def searched(make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]) -> LoadedRecipe:
+    """A recipe with a live model."""
+    write_tastes(tmp_path / "tastes.csv")
+    loaded = make_recipe(ratings=tmp_path / "tastes.csv", output=OUTPUT, training=training())
+    assert run(loaded).exit_code == 0
+    log.clear()
+    return loaded
+
+
+@pytest.mark.parametrize(
+    ("blocks", "difference"),
+    [
+        ({"training": training(seed=7)}, "training.seed was not given and is 7"),
+        ({"training": training(cutoff=6)}, "training.cutoff was 5 and is 6"),
+        ({"training": training("TopPop")}, "training.algorithms was ['CosineKNNRecommender'] and is"),
+        ({"cleansing": {"dedup": "max"}}, "cleansing.dedup was not given and is 'max'"),
+        ({"training": training(recency="off")}, "training.recency was not given and is 'off'"),
+    ],
+)
+def test_another_recipe_is_refused_with_what_differs(
+    blocks: dict[str, Any], difference: str, searched: LoadedRecipe, make_recipe: Make, log: list[dict[str, Any]]
+) -> None:
+    before = live(searched)
+    blocks = {"output": OUTPUT, "training": training(), **blocks}
+    other = make_recipe(ratings=searched.base_dir / "tastes.csv", **blocks)
+    assert run(other, refit=True).exit_code == 2
+    assert log[-1]["code"] == "refit_refused"
+    assert difference in log[-1]["error"]
+    assert live(other) == before
+
+
+def test_what_only_bounds_a_search_may_differ(
+    searched: LoadedRecipe, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    changes = {"n_trials": 9, "parallelism": 1, "timeout_seconds": 60.0, "max_search_age": "7d"}
+    origin = live(searched)
+    other = make_recipe(ratings=tmp_path / "tastes.csv", output=OUTPUT, training=training(**changes))
+    assert header(run(other, refit=True).artifact)["tuning"]["reused_from"]["sha8"] == origin
+    assert not said(log, "search_started")
+
+
+def test_a_chain_of_refits_is_as_old_as_its_search(
+    searched: LoadedRecipe, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second refit names the version that was searched, and a search that is too old is repeated."""
+    origin = live(searched)
+    bounded = make_recipe(
+        ratings=searched.base_dir / "tastes.csv", output=OUTPUT, training=training(max_search_age="7d")
+    )
+    told = [header(run(bounded, refit=True).artifact)["tuning"]["reused_from"] for _ in range(2)]
+    assert told[0] == told[1]
+    assert told[0]["sha8"] == origin
+
+    class EightDaysLater(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=8)
+
+    log.clear()
+    monkeypatch.setattr(reuse, "datetime", EightDaysLater)
+    assert "reused_from" not in header(run(bounded, refit=True).artifact)["tuning"]
+    (said_once,) = said(log, "refit_started")
+    assert said_once["reused_from"] is None
+    assert said_once["reason"].endswith("is older than training.max_search_age, 7d")
+    assert said(log, "search_started")
+
+
+def test_without_a_live_model_it_searches_and_says_so(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    assert run(make_recipe(training=training()), refit=True).exit_code == 0
+    assert said(log, "refit_started")[0]["reason"] == "there is no live model that can be verified"
+    assert said(log, "search_started")
+
+
+@pytest.mark.parametrize(
+    ("options", "changes", "code"),
+    [({"search_only": True}, {}, "usage_error"), ({}, {"storage_path": "trials.db"}, "refit_refused")],
+)
+def test_a_refit_takes_part_in_no_shared_search(
+    options: dict[str, Any], changes: dict[str, Any], code: str, make_recipe: Make, log: list[dict[str, Any]]
+) -> None:
+    assert run(make_recipe(training=training(**changes)), refit=True, **options).exit_code == 2
+    assert log[-1]["code"] == code
+
+
+def test_gate_hold_lock_and_bounds_of_the_data_hold_for_a_refit(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """A refit is judged, held back, kept waiting and refused as a training that searches."""
+    table, blocks = tmp_path / "tastes.csv", {"output": OUTPUT, "training": training(), "promotion": ENFORCE}
+    searched = run(make_recipe(ratings=write_tastes(table), **blocks))
+    loaded = make_recipe(ratings=write_tastes(table), **blocks)
+    assert run(loaded, refit=True).decision == "promoted"
+    against = said(log, "promotion_decided")[-1]["against"]
+    assert [(one["name"], one["change"] == 0.0) for one in against] == [("incumbent", True), ("TopPop", False)]
+
+    with run_lock(loaded.output_uri, timeout_s=0, settings=Settings()):
+        assert run(loaded, refit=True, fail_on_busy=True).exit_code == 6
+
+    assert searched.artifact is not None
+    sha8 = searched.artifact.split(".")[-2]
+    Versions(loaded.output_uri, development_keys(), Settings()).rollback(sha8, hold=True)
+    assert run(loaded, refit=True).exit_code == 0
+    assert said(log, "promotion_held")
+    assert live(loaded) == sha8
+
+    write_tastes(table, n_users=30)
+    bounded = make_recipe(ratings=table, **blocks, cleansing={"max_change": {"n_rows": 0.2}})
+    assert run(bounded, refit=True).exit_code == 4
+    assert log[-1]["code"] == "data_changed_too_much"
+    assert run(make_recipe(ratings=table, **blocks), refit=True).decision == "refused"
+    assert live(loaded) == sha8
