@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from svc import events, logs
@@ -46,6 +46,10 @@ class Version:
     live: bool = False
     held: bool = False
     reused_from: Mapping[str, str] | None = None
+
+    def as_fields(self) -> dict[str, Any]:
+        """As JSON shows it: a version that was searched says nothing of a refit."""
+        return {name: value for name, value in asdict(self).items() if name != "reused_from" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)

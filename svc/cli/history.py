@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,7 +50,7 @@ def command(
     if as_json:
         import json
 
-        typer.echo(json.dumps({"versions": [_fields(version) for version in history]}, indent=2))
+        typer.echo(json.dumps({"versions": [version.as_fields() for version in history]}, indent=2))
     else:
         from rich.console import Console
 
@@ -71,11 +70,6 @@ def _print_problems(problems: list[str], lines: tuple[object, ...], *, as_json: 
         typer.echo(printable(problem))
     if not problems:
         typer.echo(f"{len(lines)} lines, all signed and in order")
-
-
-def _fields(version: Version) -> dict[str, object]:
-    """As --json shows it: a version that was searched says nothing of a refit."""
-    return {name: value for name, value in asdict(version).items() if name != "reused_from" or value is not None}
 
 
 def _table(uri: str, versions: list[Version]) -> Table:

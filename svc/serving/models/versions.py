@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from svc.artifact.keys import SigningKeys
@@ -27,4 +26,4 @@ def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     if versioning != "append_sha":
         return {"versioning": versioning, "versions": []}
     found = Versions(recipe.output_uri, keys, settings, recipe=recipe.recipe.name).history(by_log_alone=True)
-    return {"versioning": versioning, "versions": [asdict(version) for version in found[:MOST]]}
+    return {"versioning": versioning, "versions": [version.as_fields() for version in found[:MOST]]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def test_versions_are_told_without_reading_artifacts(tmp_path: Path, monkeypatch
     trained = [train(tmp_path, number) for number in range(3)]
     versions = Versions(str(tmp_path / "books.svc"), KEYS, Settings())
     versions.rollback(trained[1], hold=True)
-    expected = [asdict(version) for version in versions.history()]
+    expected = [version.as_fields() for version in versions.history()]
     unlogged = tmp_path / "books.0123abcd.svc"
     unlogged.write_bytes(b"no artifact")
 
