@@ -24,6 +24,7 @@ import io
 import math
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from typing import Any, Final
@@ -129,7 +130,20 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     state = rest[0] if rest else None
     if isinstance(value, Stored) and isinstance(state, dict):
         state = {value.STORED_NAMES.get(name, name): part for name, part in state.items()}
-    return type(value), (tuple(made_from[1:]), state)
+    if isinstance(state, tuple):  # of a class with slots: what its dict and its slots hold
+        state = tuple(_interned(part) for part in state)
+    return type(value), (tuple(made_from[1:]), _interned(state))
+
+
+def _interned(state: Any) -> Any:
+    """`state` with one object for each of its names.
+
+    A pickle writes an object once and refers to it afterwards. A name that came out of another artifact is an equal
+    text but another object, and would give the same model other bytes.
+    """
+    if not isinstance(state, dict):
+        return state
+    return {sys.intern(name): part for name, part in state.items()}
 
 
 class _Builder:
