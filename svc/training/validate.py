@@ -23,6 +23,7 @@ from svc.training.algorithms.registry import check_available
 from svc.training.data.dropped import MANY, odd_years
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_rows
+from svc.training.data.unused_rating import unused_rating
 from svc.training.data.where import kept_rows
 from svc.training.search.storage import preflight
 
@@ -58,6 +59,9 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
         yield from _check(name, partial(_look, spec, context, frame_checks.get(name)))
+        rating = unused_rating(loaded, context) if name == "source" else None
+        if rating is not None:
+            yield Check(name, True, f"warning: {rating}")
 
 
 def _check(name: str, look: Callable[[], Iterable[str]]) -> Iterator[Check]:

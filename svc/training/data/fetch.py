@@ -19,6 +19,7 @@ from svc.training.data import interactions as cleaning
 from svc.training.data.dropped import MANY, odd_years
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
+from svc.training.data.unused_rating import unused_rating
 from svc.training.data.user_sample import UserSample, draw_users
 from svc.training.data.where import kept_rows
 from svc.training.progress import Progress
@@ -54,7 +55,11 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     progress.phase("reading data")
     logs.emit(events.FETCHING_DATA)
     recipe = loaded.recipe
-    source = build_source(recipe.source, interaction_context(loaded, settings, variables, progress))
+    context = interaction_context(loaded, settings, variables, progress)
+    source = build_source(recipe.source, context)
+    rating = unused_rating(loaded, context)
+    if rating is not None:
+        logs.emit(events.RECIPE_WARNING, code="rating_unused", field="source", message=rating)
     frame = source.fetch()
     started_ns = time.time_ns()  # not before: a source that is being written to has rows of the minutes of its reading
     n_fetched = len(frame)

@@ -131,7 +131,10 @@ def test_trainings_with_a_report_measure_it(make_recipe: Make, tmp_path: Path, a
     measured, _ = trained(page)
     assert [row["diversity"] for row in measured["diversity"]["values"]] == list(VALUES)
     assert "What diversity costs" in page.read_text(encoding="utf-8")
-    assert 'aria-label="Accuracy and mean distance of two items of a list for each value of diversity"' in page.read_text(encoding="utf-8")
+    assert (
+        'aria-label="Accuracy and mean distance of two items of a list for each value of diversity"'
+        in page.read_text(encoding="utf-8")
+    )
     plain, recipe = trained(None)
     assert "diversity" not in plain
     left_out, other = trained(page, report_diversity=False)

@@ -1,0 +1,72 @@
+"""The hint about a column that looks like a rating and that the recipe does not use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.data.fetch import interaction_context
+from svc.training.data.unused_rating import unused_rating
+from svc.training.validate import validate
+from tests.training.test_run import run, small_training
+
+Make = Callable[..., LoadedRecipe]
+SPLIT = {"split": {"scheme": "random", "heldout_ratio": 0.3}}
+
+
+def recipe_over(make_recipe: Make, folder: Path, values: list[Any], **blocks: Any) -> LoadedRecipe:
+    """A recipe without times over a table whose third column, `stars`, has these values again and again."""
+    rows = [f"u{row % 19},i{row % 23},{values[row % len(values)]}" for row in range(200)]
+    (folder / "rows.csv").write_text("user_id,item_id,stars\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    schema = {"user_column": "user_id", "item_column": "item_id", **blocks.pop("schema", {})}
+    return make_recipe(ratings=folder / "rows.csv", schema=schema, training=small_training(**SPLIT), **blocks)
+
+
+def hint(loaded: LoadedRecipe) -> str | None:
+    return unused_rating(loaded, interaction_context(loaded, Settings(), {}))
+
+
+@pytest.mark.parametrize(("values", "high"), [([1, 2, 3, 4, 5], "4"), ([0.5, 1.0, 3.5, 5], "3.5"), ([0, 1], "1")])
+def test_a_rating_is_named_with_what_could_be_done(
+    values: list[float], high: str, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """Once by `validate` and once by a training."""
+    loaded = recipe_over(make_recipe, tmp_path, values)
+    told = hint(loaded)
+    assert told is not None
+    assert f"'stars' holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used" in told
+    assert f"`cleansing.where: {{stars: {{gte: {high}}}}}`" in told
+    assert [check.detail for check in validate(loaded, Settings(), {}) if "stars" in check.detail] == [
+        f"warning: {told}"
+    ]
+    assert run(loaded).exit_code == 0
+    (warned,) = [record for record in log if record.get("code") == "rating_unused"]
+    assert (warned["event"], warned["field"], warned["message"]) == ("recipe_warning", "source", told)
+
+
+@pytest.mark.parametrize(
+    "values", [["a", "b"], [1], [-1, 1], [*range(22)], [1, 500], ["2024-01-01", "2024-01-02"], ["", ""]]
+)
+def test_other_columns_are_no_ratings(values: list[Any], make_recipe: Make, tmp_path: Path) -> None:
+    """Texts, one value, signs, many or large numbers, dates, nothing at all."""
+    assert hint(recipe_over(make_recipe, tmp_path, values)) is None
+
+
+@pytest.mark.parametrize(
+    "blocks", [{"schema": {"weight_column": "stars"}}, {"cleansing": {"where": {"stars": {"gte": 4}}}}]
+)
+def test_a_column_that_is_used_is_not_named(blocks: dict[str, Any], make_recipe: Make, tmp_path: Path) -> None:
+    """As a weight, or to choose rows."""
+    assert hint(recipe_over(make_recipe, tmp_path, [1, 2, 5], **blocks)) is None
+
+
+def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: Path) -> None:
+    """The training says what is wrong with it."""
+    loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5])
+    (tmp_path / "rows.csv").unlink()
+    assert hint(loaded) is None
