@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -464,7 +463,7 @@ def test_versions_are_listed_for_people(browser: Any, tmp_path: Path) -> None:
         plain.locator("summary").click()
         playwright.expect(plain).to_contain_text("output.versioning is always_overwrite")
         told = own.get("/v1/recipes/books/versions").json()
-        assert told["versions"] == [asdict(version) for version in versions.history()]
+        assert told["versions"] == [version.as_fields() for version in versions.history()]
         assert own.get("/v1/recipes/nothing/versions").status_code == 404
         tab.context.close()
         assert tab.complaints == []
