@@ -42,7 +42,7 @@ from tests.serving.artifacts import SIGNING_KEYS, factor_model, popularity_model
 
 pytestmark = pytest.mark.integration
 
-KILLS = int(os.environ.get("SVC_TEST_KILLS", "12"))
+KILLS = int(os.environ.get("SVC_TEST_KILLS", "6"))
 STORES = ["local", "s3", "gcs", "azure"]
 COMMANDS = ["rollback", "promote", "train"]
 KEYS = parse_signing_keys(SIGNING_KEYS)

@@ -38,7 +38,7 @@ COMMANDS = {
 AGAIN = {"rollback": COMMANDS["promote"], "keygen": "keygen --kid k10 --write keys.env"}
 """What is asked after a failure, where the same command would go on from what has been done."""
 FAULTS = [(kind, failure) for kind, failures in KINDS.items() for failure in failures]
-STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "8"))
+STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "12"))
 """From one call that fails to the next; 1 lets every one fail, and takes minutes."""
 SAMPLE = [("train", "open"), ("rollback", "fsync"), ("recommend", "rename"), ("keygen", "write")]
 

@@ -41,7 +41,7 @@ serving:
 """
 KEYS = "k1:" + "1f" * 32
 FAULTS = [(kind, failure) for kind, failures in KINDS.items() for failure in failures]
-STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "8"))
+STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "12"))
 MOMENTS = ("start", "swap", "list", "parse")
 TICKS = 40
 """More than any failed load waits for, in polls."""
