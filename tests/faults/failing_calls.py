@@ -35,6 +35,14 @@ KINDS: dict[str, tuple[Failure, ...]] = {
     "mmap": (errno.ENOMEM,),
     "thread": (errno.EAGAIN,),
 }
+STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "12"))
+"""From one call that fails to the next. 1 lets every one fail, of every kind, in every command, and takes minutes."""
+FAULTS: list[tuple[str, Failure]] = [
+    (kind, failure)
+    for kind, failures in KINDS.items()
+    if STRIDE == 1 or kind in {"open", "read", "write", "fsync", "rename"}
+    for failure in (failures if STRIDE == 1 else failures[:1])
+]
 _BY_PATH = {
     "rename": ("rename", "replace", "link"),
     "unlink": ("unlink", "remove"),

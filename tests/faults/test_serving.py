@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext
@@ -27,7 +26,7 @@ from svc.serving.models.loader import Loader
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.watcher import Watcher
 from svc.settings import Settings
-from tests.faults.failing_calls import KINDS, FailingCalls, Failure
+from tests.faults.failing_calls import FAULTS, KINDS, STRIDE, FailingCalls, Failure
 
 RECIPE = """
 name: books
@@ -40,8 +39,6 @@ serving:
   availability: {source: {type: csv, path: ../stock.csv}, id_column: item, mode: allow, refresh_seconds: 5}
 """
 KEYS = "k1:" + "1f" * 32
-FAULTS = [(kind, failure) for kind, failures in KINDS.items() for failure in failures]
-STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "12"))
 MOMENTS = ("start", "swap", "list", "parse")
 TICKS = 40
 """More than any failed load waits for, in polls."""
