@@ -229,8 +229,9 @@ def test_an_unknown_user_is_explained(tab: Tab) -> None:
 def test_somebody_is_a_user_of_the_model_with_a_history(tab: Tab) -> None:
     """One click gives an id that training saw, an answer for it, and beside it what that user chose before."""
     page = tab.open()
-    page.get_by_role("button", name="Random user").click()
-    page.locator(".ranking li").first.wait_for()
+    page.locator(".ranking li").first.wait_for()  # the page opens with an answer for some other user
+    with page.expect_response(lambda response: response.url.endswith(":recommend")):
+        page.get_by_role("button", name="Random user").click()
     user = page.get_by_label("User id").input_value()
     playwright.expect(page.locator("#answer-title")).to_have_text(f"For user {user}, by movies")
     history = page.locator(".history")
