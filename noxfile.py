@@ -82,12 +82,26 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Every call fails once, then ten minutes at random; `nox -s chaos -- 60 7`: a minute, from seed 7 on."""
+    _install(session, "test")
+    every_call = {**CACHED, "SVC_TEST_FAULT_STRIDE": "1"}
+    session.run(*PYTEST, "--numprocesses=2", "-rP", "tests/faults", "--timeout=1200", env=every_call)
+    session.run("python", "-m", "tests.faults.chaos", *(session.posargs or ["600"]))
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style and types."""
     _install(session, "test", "lint")
     session.run("ruff", "check")
     session.run("ruff", "format", "--check")
     session.run("mypy")
+    examples = str(Path(session.create_tmp()) / "examples")
+    shutil.rmtree(examples, ignore_errors=True)
+    session.run("python", "-m", "tests.python_examples", examples)
+    session.run("mypy", examples)
+    session.run("basedpyright", "--level", "error", examples)
 
 
 @nox.session

@@ -31,7 +31,7 @@ from svc.model.threads import limit_blas_threads
 from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
 from svc.training.search.objective import refit
-from svc.training.winner.export import to_history, to_scorer
+from svc.training.search.served import to_history, to_scorer
 
 LIMIT, ONE_BY_ONE, BATCH, ROUNDS, CHECKED = 10, 64, 256, 7, 50
 MOST = 2.5

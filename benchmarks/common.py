@@ -83,6 +83,25 @@ def processor_s(pid: int) -> float:
     return sum(int(task.read_text(encoding="ascii").split()[0]) for task in tasks) / 1e9
 
 
+def processes(pid: int) -> list[int]:
+    """A process and all that it has started, in the order of their start; those that have ended are left out."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return [pid, *(member for child in sorted(children) for member in processes(child))]
+
+
+def held_bytes(pid: int) -> int:
+    """Memory of one process, its part of what it shares with others (Pss); 0 when it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
 def ids(prefix: str, count: int) -> list[str]:
     return [f"{prefix}{number}" for number in range(count)]
 

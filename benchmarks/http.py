@@ -112,8 +112,8 @@ def prepare(shape: Shape, folder: Path) -> None:
     write_served(model, "IALSRecommender", folder)
 
 
-def write_served(model: Model, best_class: str, folder: Path) -> None:
-    """Write the model as the artifact of the recipe `m` in `folder`, which a server can be pointed at."""
+def write_model(model: Model, best_class: str, path: Path) -> None:
+    """Write the model as an artifact that the servers of the benchmarks take."""
     header = {
         "irspack_version": running_irspack_version(),
         "best_class": best_class,
@@ -121,8 +121,13 @@ def write_served(model: Model, best_class: str, folder: Path) -> None:
         "metric": "ndcg",
         "cutoff": 20,
     }
-    with (folder / "m.svc").open("wb") as out:
+    with path.open("wb") as out:
         layout.write(out, kid="k", key=bytes.fromhex(KEY), header=header, payload=encode(model))
+
+
+def write_served(model: Model, best_class: str, folder: Path) -> None:
+    """Write the model as the artifact of the recipe `m` in `folder`, which a server can be pointed at."""
+    write_model(model, best_class, folder / "m.svc")
     recipe = {
         "name": "m",
         "source": {"type": "csv", "path": "none.csv"},

@@ -4,6 +4,7 @@
     python -m benchmarks read_speed --full     # 10 million rows
     python -m benchmarks read_speed --only csv parquet
     python -m benchmarks read_speed --only folder --full    # 100 million rows in 1,000 files
+    python -m benchmarks read_speed --only where            # cleansing.where, left out by the source and afterwards
 
 Each reader is a process of its own; `peak` is the most memory it ever held, with imports; the times are without them.
 `cpu` is what the reader itself computed, in all its threads: a busy neighbour stretches `s`, but hardly `cpu`. pandas
@@ -29,7 +30,7 @@ from benchmarks.common import origin
 
 COLUMNS = ("user_id", "item_id", "ts")
 TABLE = "svc_read_speed"
-PLACES = ("csv", "parquet", "folder", "postgresql")
+PLACES = ("csv", "parquet", "folder", "postgresql", "where")
 FOLDER_FILES = 1000
 AFTER = """
 took, worked = time.perf_counter() - began[0], time.process_time() - began[1]
@@ -49,6 +50,15 @@ context = SourceContext(Path(), Settings(), ("user_id", "item_id", "ts"), ids, "
 began = time.perf_counter(), time.process_time()
 frame = build_source(SourceSpec(**%r), context).fetch()
 """
+WHERE = """
+from svc.training.data.where import fetch_kept, kept_rows
+columns = ("user_id", "item_id", "ts", "rating")
+context = SourceContext(Path(), Settings(), columns, ids, "interactions", variables, None)
+began = time.perf_counter(), time.process_time()
+source = build_source(SourceSpec(**%r), context)
+frame = (fetch_kept(source, %r) if %r else kept_rows(source.fetch(), %r)).frame
+"""
+FILTERS = {"ratings of 4 and 5": {"rating": {"gte": 4}}, "latest twentieth": {"ts": {"gte": 1_690_000_000}}}
 PANDAS = """
 import os, time
 from pathlib import Path
@@ -110,7 +120,7 @@ def measure(what: str, code: str) -> None:
     done = subprocess.run([sys.executable, "-c", code + AFTER], capture_output=True, text=True, check=True)
     rows, seconds, worked, peak = done.stdout.split()
     times = f"{float(seconds):7.2f} s {float(worked):7.2f} cpu"
-    print(f"{what:22} {int(rows):>11,} rows {times}   peak {int(peak):6,} MiB", flush=True)
+    print(f"{what:48} {int(rows):>11,} rows {times}   peak {int(peak):6,} MiB", flush=True)
 
 
 def measure_csv(path: Path) -> None:
@@ -136,6 +146,23 @@ def measure_database(url: str, path: Path) -> None:
     empty_database(url)
 
 
+def measure_where(folder: Path, url: str | None) -> None:
+    """Each source with both filters: rows left out by svc when all are read, and by the source itself."""
+    table = pq.read_table(folder / "a.parquet").sort_by("ts")
+    pq.write_table(table, folder / "sorted.parquet", row_group_size=100_000)
+    sources = {"parquet": {"type": "parquet", "path": str(folder / "sorted.parquet")}}
+    if url:
+        fill_database(url, folder / "a.csv")
+        sources["PostgreSQL"] = {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": f"SELECT * FROM {TABLE}"}
+    setup = SVC.partition("context = ")[0]
+    for name, source in sources.items():
+        for what, where in FILTERS.items():
+            for pushed, by in ((False, "afterwards"), (True, "by the source")):
+                measure(f"{name}, {what}, {by}", setup + WHERE % (source, where, pushed, where))
+    if url:
+        empty_database(url)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="10 million rows, 100 million in many files")
@@ -155,6 +182,8 @@ def main() -> None:
         url = os.environ.get("SVC_TEST_POSTGRES_URL")
         if "postgresql" in options.only and url:
             measure_database(url, folder / "a.csv")
+        if "where" in options.only:
+            measure_where(folder, url)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ from svc.model.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.threads import limit_blas_threads
-from svc.training.winner.export import export, to_history, to_scorer
+from svc.training.search.served import to_history, to_scorer
+from svc.training.winner.export import export
 
 LIMIT = 10
 BATCHES = (1, 16, 64, 256)
@@ -104,17 +105,22 @@ def known_users(shape: Shape, matrix: sps.csr_matrix, rounds: int) -> None:
         calls["implicit"] = implicit
     size = f"{matrix.shape[0]:,} × {matrix.shape[1]:,}, {matrix.nnz:,} interactions, {shape.components} components"
     print(f"\nknown users, iALS, shape ({shape.name}): {size}")
-    print("users  " + "".join(f"{name:>12}" for name in calls) + "   svc against each other")
-    for size in BATCHES:
-        batches = np.random.default_rng(size).integers(0, shape.n_users, (rounds + 1, size))
-        times = side_by_side({name: _on(batches, call) for name, call in calls.items()}, rounds)
-        print(_row(str(size), times, size))
+    _compare_batches(calls, shape.n_users, rounds)
     if implicit is not None:
         chosen = np.arange(200)
         ours = [ranking.items.tolist() for ranking in calls["svc"](chosen)]
         same = sum(a == b for a, b in zip(ours, implicit(chosen).tolist(), strict=True))
         print(f"same items in the same order as implicit: {same} of {len(chosen)} users")
     _memory(model, matrix.shape[0])
+
+
+def _compare_batches(calls: dict[str, Callable[[np.ndarray], Any]], n_users: int, rounds: int) -> None:
+    """Print the microseconds that each call needs for a user, in batches of each size, and the ratios to svc."""
+    print("users  " + "".join(f"{name:>12}" for name in calls) + "   svc against each other")
+    for size in BATCHES:
+        batches = np.random.default_rng(size).integers(0, n_users, (rounds + 1, size))
+        times = side_by_side({name: _on(batches, call) for name, call in calls.items()}, rounds)
+        print(_row(str(size), times, size))
 
 
 def _on(batches: np.ndarray, call: Callable[[np.ndarray], Any]) -> Callable[[int], Any]:
@@ -235,11 +241,7 @@ def wide_blend(rounds: int) -> None:
 
     calls = {"svc": ranked(blend), "iALS alone": ranked(factors), "numpy": lambda u: top_of(factors.users[u] @ items.T)}
     print(f"\nknown users, blend of iALS and RP3beta, shape (d): {shape.components} components, norms hardly differ")
-    print("users  " + "".join(f"{name:>12}" for name in calls) + "   svc against each other")
-    for size in BATCHES:
-        batches = np.random.default_rng(size).integers(0, shape.n_users, (rounds + 1, size))
-        times = side_by_side({name: _on(batches, call) for name, call in calls.items()}, rounds)
-        print(_row(str(size), times, size))
+    _compare_batches(calls, shape.n_users, rounds)
 
 
 def main() -> None:

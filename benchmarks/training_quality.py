@@ -38,12 +38,12 @@ from scipy import sparse
 from benchmarks.common import origin
 from benchmarks.order import VARIANTS, compare_orders
 from svc import logs
+from svc.progress import Progress
 from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.evaluation.evaluator import Evaluator, scorer_of
-from svc.training.progress import NullProgress
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
 from svc.training.search.objective import refit_winner
@@ -55,7 +55,7 @@ ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender", BLEND)
 
 
 @dataclass
-class Watch(NullProgress):
+class Watch(Progress):
     """Notes when the best score rose."""
 
     began: float = field(default_factory=time.monotonic)
@@ -108,7 +108,7 @@ def equal_shares(options: argparse.Namespace) -> dict[str, int]:
 
 def run_svc(folder: Path, options: argparse.Namespace) -> tuple[prepare.Task, SearchResult, Watch]:
     loaded = recipe(folder, options)
-    found = fetch.load(loaded, Settings(), {}, NullProgress())
+    found = fetch.load(loaded, Settings(), {}, Progress())
     task = prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
     watch = Watch()
     location = preflight("", folder)

@@ -26,6 +26,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.common import held_bytes, processes
+
 PHASES = {
     "fetch": ("fetching_data", "data_fetched"),
     "cleanse": ("data_fetched", "data_cleansed"),
@@ -84,9 +86,9 @@ def train(path: Path) -> None:
     """Body of the fresh process: train, and tell the moments of all events and the peak memory."""
     import structlog
 
+    from svc.progress import Progress
     from svc.recipe.load import load_recipe
     from svc.settings import Settings
-    from svc.training.progress import NullProgress
     from svc.training.run import TrainOptions
     from svc.training.run import train as run
 
@@ -99,9 +101,7 @@ def train(path: Path) -> None:
     structlog.configure(processors=[note])
     begin = time.monotonic()
     settings = Settings()
-    result = run(
-        load_recipe(path, {}, settings=settings), TrainOptions("r", dev_unsigned=True), settings, NullProgress()
-    )
+    result = run(load_recipe(path, {}, settings=settings), TrainOptions("r", dev_unsigned=True), settings, Progress())
     seconds = {name: moments[end] - moments[start] for name, (start, end) in PHASES.items()}
     seconds["total"] = time.monotonic() - begin
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -114,26 +114,8 @@ def most_held(training: subprocess.Popen[str]) -> int:
     most = 0
     while training.poll() is None:
         time.sleep(1.0)
-        most = max(most, sum(map(held, [training.pid, *descendants(training.pid)])))
+        most = max(most, sum(map(held_bytes, processes(training.pid))))
     return most
-
-
-def descendants(pid: int) -> list[int]:
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        found = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:  # it has ended
-        return []
-    return [*found, *(one for child in found for one in descendants(child))]
-
-
-def held(pid: int) -> int:
-    """Bytes of memory of one process, its part of what it shares with others."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
 
 
 def main() -> None:

@@ -24,7 +24,8 @@ from svc.model.model import Model
 from svc.model.query import Query
 from svc.training.data.user_sample import place_everybody
 from svc.training.evaluation.intervals import paired_change, user_scores
-from svc.training.winner.export import assemble, to_scorer
+from svc.training.search.served import to_scorer
+from svc.training.winner.export import assemble
 
 SMALL = Shape("small", 60_000, 10_000, 2_000_000, 64)
 LARGE = Shape("large", 200_000, 20_000, 10_000_000, 64)

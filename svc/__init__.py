@@ -6,6 +6,7 @@ with the first use, so that `svc --help` stays light.
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -37,7 +38,9 @@ def __getattr__(name: str) -> Any:
         return import_module("svc.errors")
     if name not in _OFFERED:
         raise AttributeError(f"module 'svc' has no attribute {name!r}")
-    return getattr(import_module(_OFFERED[name]), name)
+    with warnings.catch_warnings():  # optuna imports tqdm, which warns in notebooks without widgets
+        warnings.filterwarnings("ignore", "IProgress not found")
+        return getattr(import_module(_OFFERED[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -26,7 +26,7 @@ def environment(recipes: Path | None = None, environ: Mapping[str, str] | None =
 
     `recipes` is the folder of the recipes that a command works on: without SVC_ENV_FILE, and unless SVC_ENV says
     otherwise than development, the file is `keys.env` in it or beside it, where there is one. Raises ConfigError for a
-    file that is missing though named, that others may read, or that is of another form.
+    file that is missing though named, that cannot be looked for, that others may read, or that is of another form.
     """
     environ = os.environ if environ is None else environ
     path = _path(recipes, environ)
@@ -39,14 +39,21 @@ def environment(recipes: Path | None = None, environ: Mapping[str, str] | None =
 def _path(recipes: Path | None, environ: Mapping[str, str]) -> Path | None:
     named = environ.get(VARIABLE)
     if named:
-        if not Path(named).exists():
+        if not _exists(Path(named)):
             raise ConfigError(f"{VARIABLE}: {named} does not exist")
         return Path(named)
     if recipes is None or environ.get("SVC_ENV", "").lower() not in _DEVELOPMENT:
         return None
     folder = recipes.absolute()
     candidates = (folder / DEFAULT_NAME, folder.parent / DEFAULT_NAME)
-    return next((path for path in candidates if path.exists()), None)
+    return next((path for path in candidates if _exists(path)), None)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be looked for: {error.strerror}") from None
 
 
 def _variables(path: Path) -> dict[str, str]:

@@ -376,6 +376,15 @@ AVAILABILITY_STALE = _event(
     "name mode age_seconds",
     "A list is older than max_stale_seconds, or was never read: with mode allow the recipe answers 503.",
 )
+NEW_ITEMS_LOADED = _event(
+    "new_items_loaded",
+    "info",
+    "name n_ids n_new",
+    "A list of new items is in force, or changed.",
+)
+NEW_ITEMS_LOAD_FAILED = _event(
+    "new_items_load_failed", "warning", "name error", "A list of new items cannot be used; the last one stays."
+)
 
 # Serving: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error", "A request ended with 500.")

@@ -41,6 +41,12 @@ MODEL_LOADED = _metric("svc_model_loaded", "gauge", "recipe", "1 while a model o
 MODEL_TRAINED_AT = _metric(
     "svc_model_trained_timestamp_seconds", "gauge", "recipe", "When the served model was trained."
 )
+MODEL_SEARCHED_AT = _metric(
+    "svc_model_searched_timestamp_seconds",
+    "gauge",
+    "recipe",
+    "When the search ended that chose the parameters of the served model; earlier than its training after a refit.",
+)
 ACTIVE_RECIPES = _metric("svc_active_recipes", "gauge", "", "Registered recipes, loaded or not.")
 SKIPPED_RECIPES = _metric(
     "svc_skipped_recipes", "gauge", "", "Recipe files that cannot be used now, also those whose last recipe is served."
@@ -67,6 +73,9 @@ FALLBACKS = _metric(
 )
 AVAILABILITY_AGE = _metric(
     "svc_availability_age_seconds", "gauge", "recipe", "Since the list of available items was last read; +Inf: never."
+)
+NEW_ITEMS_AGE = _metric(
+    "svc_new_items_age_seconds", "gauge", "recipe", "Since the list of new items was last read; +Inf: never."
 )
 AUTH_FAILURES = _metric("svc_auth_failures_total", "counter", "code", "Requests refused for a missing or wrong key.")
 KEY_REFUSALS = _metric(

@@ -272,7 +272,7 @@ class Settings:
     )
     max_body_bytes: int = _var("SVC_MAX_BODY_BYTES", 128 * MIB, _size, "Largest request body.", low=MIB, high=2 * GIB)
     max_feature_dim: int = _var(
-        "SVC_MAX_FEATURE_DIM", 5000, _integer, "Largest encoded feature dimension of one side.", low=16, high=100_000
+        "SVC_MAX_FEATURE_DIM", 32_768, _integer, "Largest encoded feature dimension of one side.", low=16, high=100_000
     )
     max_download_bytes: int = _var(
         "SVC_MAX_DOWNLOAD_BYTES", 256 * MIB, _size, "Largest http(s) body that is read.", low=MIB, high=16 * GIB

@@ -3,7 +3,7 @@
 Importing all modules takes ten times as long as most selections run. Each run that collects whole modules therefore
 notes the names of their tests in pytest's cache. A module is skipped if it has not changed since and no noted name
 contains a word of the expression. Names that another module provides as parameters are noted as they were in the last
-run without `-k`.
+run that imported the module.
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ class KeywordIndex:
         """No single tests were asked for, and of several workers this is the first."""
         worker = getattr(self._config, "workerinput", {"workerid": "gw0"})["workerid"]
         option = self._config.option
-        return (
-            worker == "gw0" and not option.keyword and not option.lf and not any("::" in a for a in self._config.args)
-        )
+        return worker == "gw0" and not option.lf and not any("::" in a for a in self._config.args)
 
     def _name(self, path: Path) -> str:
         root = self._config.rootpath

@@ -51,6 +51,7 @@ EXPOSED_VALUES: dict[str, Any] = {
     "autoscaling": {"enabled": True, "maxReplicas": 5},
     "metrics": {"port": 0, "serviceMonitor": {"enabled": True, "keySecret": {"name": "scraper", "key": "key"}}},
     "serve": {
+        "workers": 4,
         "startupSeconds": 60,
         "keyPolicies": {
             "shop": {"recipes": ["books*"], "verbs": ["recommend"], "rate": "200/s", "expires": "2027-01-01"}
@@ -105,9 +106,9 @@ def test_kubernetes_manifests_hold_to_the_schemas(path: Path) -> None:
             check_hardened(pod, container)
 
 
-def cron_job_command() -> list[str]:
+def cron_job_command(file: str = "train-cronjob.yaml") -> list[str]:
     """What the pod of the training's CronJob starts."""
-    (document,) = documents((DEPLOY / "kubernetes" / "train-cronjob.yaml").read_text())
+    (document,) = documents((DEPLOY / "kubernetes" / file).read_text())
     ((_, container),) = containers(document)
     return list(container["command"])
 
@@ -126,6 +127,20 @@ def test_a_refused_model_does_not_fail_the_job(ended: int, seen: int, tmp_path: 
     environment = fake_svc(tmp_path, f'echo "$*"; exit {ended}')
     done = subprocess.run(cron_job_command(), env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (seen, "train /etc/svc/recipes/books.yaml --fail-on-busy\n")
+
+
+@pytest.mark.parametrize(("hour", "flags"), [("03", ""), ("04", " --refit"), ("13", " --refit")])
+def test_the_hourly_job_searches_once_a_day(hour: str, flags: str, tmp_path: Path) -> None:
+    """At three o'clock; every other hour refits. It takes the place of the daily job."""
+    command = cron_job_command("batch/refit-cronjob.yaml")
+    assert [line for line in command[2].splitlines() if "refit" not in line] == [
+        line for line in cron_job_command()[2].splitlines() if "svc train" not in line
+    ]
+    environment = fake_svc(tmp_path, 'echo "$*"; exit 9')
+    (tmp_path / "date").write_text(f"#!/bin/sh\necho {hour}\n")
+    (tmp_path / "date").chmod(0o755)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"train /etc/svc/recipes/books.yaml --fail-on-busy{flags}\n")
 
 
 def test_the_job_passes_a_signal_on(tmp_path: Path) -> None:
@@ -224,6 +239,7 @@ def test_annotations_lead_a_scraper_to_a_port_without_a_key() -> None:
         ({"export": {"schedules": [{"recipe": "books", "schedule": "@daily", "output": "x.txt"}]}}, "output"),
         ({"export": {"schedules": [{"recipe": "films", "schedule": "@daily", "output": "x.csv"}]}}, "films.yaml"),
         ({"train": {"schedules": [{"recipe": "films", "schedule": "@daily"}]}}, "films.yaml"),
+        ({"serve": {"workers": 65}}, "workers"),
     ],
 )
 def test_the_chart_refuses_values_that_cannot_work(values: dict[str, Any], text: str) -> None:
@@ -248,6 +264,14 @@ def test_the_chart_mounts_the_policies_of_keys() -> None:
     assert path == f"{mount['mountPath']}/policies.yaml"
     assert "subPath" not in mount
     assert "key-policies" not in json.dumps(list(rendered({}).values()))
+
+
+@pytest.mark.integration
+def test_the_chart_starts_so_many_workers() -> None:
+    """By the variable of the server; by default it is not set."""
+    (container,) = rendered(EXPOSED_VALUES)["Deployment", "shop"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": "SVC_WORKERS", "value": "4"} in container["env"]
+    assert "SVC_WORKERS" not in json.dumps(list(rendered({}).values()))
 
 
 @pytest.mark.integration

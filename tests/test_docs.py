@@ -91,7 +91,7 @@ def others() -> str:
         ("item_metadata", ["ItemMetadata"]),
         ("training", ["Training", "TimeDecay", "Split"]),
         ("output", ["Output"]),
-        ("serving", ["Serving", "Availability"]),
+        ("serving", ["Serving", "Availability", "NewItems"]),
     ],
 )
 def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: list[str]) -> None:

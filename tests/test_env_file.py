@@ -68,3 +68,15 @@ def test_a_named_file_has_to_be_there(home: Path) -> None:
         environment(None, {"SVC_ENV_FILE": str(home / "none.env")})
     with pytest.raises(ConfigError, match="no regular file"):
         environment(None, {"SVC_ENV_FILE": str(home)})
+
+
+def test_a_file_that_cannot_be_looked_for_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that fails, or in a folder that may not be searched."""
+
+    def failing(_: Path) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", failing)
+    for environ in ({}, {"SVC_ENV_FILE": str(home / "keys.env")}):
+        with pytest.raises(ConfigError, match=r"keys\.env cannot be looked for: Permission denied"):
+            environment(home / "recipes", environ)

@@ -28,6 +28,7 @@ BASE = {
     "names",
     "net",
     "objects",
+    "progress",
 }
 MAY_IMPORT = {
     "recipe": BASE,
@@ -85,9 +86,9 @@ WINGS = {
     },
     "svc.training": {
         "algorithms": set(),
-        "data": {"algorithms", "progress"},
+        "data": {"algorithms"},
         "evaluation": {"data"},
-        "search": {"algorithms", "data", "evaluation", "progress"},
+        "search": {"algorithms", "data", "evaluation"},
         "winner": {"data", "evaluation", "search"},
         "promotion": {"algorithms", "data", "evaluation", "search"},
         "report": {"evaluation", "search"},

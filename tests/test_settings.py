@@ -16,7 +16,7 @@ def test_an_empty_environment_gives_the_specified_defaults() -> None:
     assert settings.max_artifact_bytes == 2 * GIB
     assert settings.max_payload_bytes == 512 * MIB
     assert settings.max_body_bytes == 128 * MIB
-    assert settings.max_feature_dim == 5000
+    assert settings.max_feature_dim == 32_768
     assert (settings.host, settings.port) == ("127.0.0.1", 8080)
     assert not settings.metrics_enabled
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Final, TypeVar
@@ -79,8 +80,28 @@ class ObjectFolder:
             except ConfigError:
                 raise
             except Exception as error:
-                raise ArtifactWriteError(f"{uri} cannot be written: {explain(error)}") from error
+                if not self._has_arrived(uri, file):
+                    raise ArtifactWriteError(f"{uri} cannot be written: {explain(error)}") from error
         return result
+
+    def _has_arrived(self, uri: str, file: BinaryIO) -> bool:
+        """Whether the object holds the bytes of `file`: a store may write an object, and its answer be lost.
+
+        A version that is taken for unwritten would stay in the store without a line in the log.
+        """
+        file.seek(0)
+        try:
+            if int(self._objects.info(uri)["size"]) != os.fstat(file.fileno()).st_size:
+                return False
+            start = 0
+            while piece := file.read(_PIECE_BYTES):
+                end = start + len(piece)
+                if self._objects.read(uri, start, end) != piece:
+                    return False
+                start = end
+        except Exception:
+            return False  # the first error is what the caller hears of
+        return True
 
     def names(self) -> list[str] | None:
         try:

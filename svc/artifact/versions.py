@@ -150,7 +150,7 @@ class Versions:
             if sha8 not in logged and sha8 != log.lines[0].before and written > began:
                 problems.append(
                     f"version {sha8} was trained after the log began, and has no line: lines are missing, or a "
-                    "training was killed before it wrote one"
+                    f"training was killed before it wrote one; `svc promote` of {sha8} writes one"
                 )
         return problems
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from svc.model.ids import IdTable
     from svc.model.item_sets import ItemSet
     from svc.recipe.load import LoadedRecipe
+    from svc.serving.models.lists.new_items import PlacedItems
     from svc.settings import Settings
 
 
@@ -27,9 +28,17 @@ def parse_json(text: str | None) -> Any:
 
 
 def allowed_items(
-    recipe: LoadedRecipe, asked: Any, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
+    recipe: LoadedRecipe,
+    asked: Any,
+    item_ids: IdTable,
+    settings: Settings,
+    variables: Mapping[str, str],
+    *,
+    new: PlacedItems | None = None,
 ) -> ItemSet | None:
     """The items that `serving.filter`, the list of available items and the tree `asked` leave; None: all.
+
+    With `new` items the set has columns for these too.
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
@@ -40,8 +49,8 @@ def allowed_items(
     from svc.serving.models.policy import Policy
 
     trees = [tree for tree in (Policy.of(recipe.recipe).filter, _checked(asked, recipe, settings)) if tree is not None]
-    filtered = _filtered(trees, recipe, item_ids, settings, variables)
-    return joined(*filtered, _available(recipe, item_ids, settings, variables))
+    filtered = _filtered(trees, recipe, item_ids, settings, variables, new=new)
+    return joined(*filtered, _available(recipe, item_ids, settings, variables, new=new))
 
 
 def _checked(asked: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | None:
@@ -57,25 +66,37 @@ def _checked(asked: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | N
 
 
 def _filtered(
-    trees: list[Filter], recipe: LoadedRecipe, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
+    trees: list[Filter],
+    recipe: LoadedRecipe,
+    item_ids: IdTable,
+    settings: Settings,
+    variables: Mapping[str, str],
+    *,
+    new: PlacedItems | None,
 ) -> list[ItemSet]:
     if not trees:
         return []
+    from svc.serving.models.lists.new_items import joined_filters
     from svc.serving.models.metadata import load_metadata
 
-    fields = load_metadata(recipe, settings, item_ids, variables).filters
+    fields = joined_filters(load_metadata(recipe, settings, item_ids, variables).filters, new)
     assert fields is not None, "a filter names declared fields"
     return [fields.items(tree) for tree in trees]
 
 
 def _available(
-    recipe: LoadedRecipe, item_ids: IdTable, settings: Settings, variables: Mapping[str, str]
+    recipe: LoadedRecipe,
+    item_ids: IdTable,
+    settings: Settings,
+    variables: Mapping[str, str],
+    *,
+    new: PlacedItems | None,
 ) -> ItemSet | None:
     """The list as it is now; an export has no earlier one to go on with."""
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
         return None
-    from svc.serving.models.availability import ItemList, line_up, read_ids
+    from svc.serving.models.lists.availability import ItemList, line_up, read_ids
 
     listed = ItemList(read_ids(recipe, settings, variables, len(item_ids)), 0.0)
-    return line_up(serving.availability, listed, item_ids).items
+    return line_up(serving.availability, listed, item_ids, None if new is None else new.items).items

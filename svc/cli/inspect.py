@@ -71,8 +71,22 @@ def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any
     return {**of_the_file, **parsed.header, **of_the_file}
 
 
+def _columns(side: dict[str, Any]) -> str:
+    """The columns of features of one side, and how many words the model holds of texts."""
+    texts = side.get("texts")
+    words = [
+        f"{_number(text.get('words'))} words of {_text(text.get('column'))}"
+        for text in (texts if isinstance(texts, list) else [])
+        if isinstance(text, dict)
+    ]
+    return "; ".join([_text(side.get("columns")), *words])
+
+
 def _summary(shown: dict[str, Any]) -> dict[str, str]:
-    """What most readers look for, in thirteen lines. A header from elsewhere may lack any of it, or hold anything."""
+    """What most readers look for, in thirteen lines, and one more where the order of histories counts.
+
+    A header from elsewhere may lack any of it, or hold anything.
+    """
     tuning, evaluation, stats = (_mapping(shown.get(name)) for name in ("tuning", "evaluation", "data_stats"))
     best = _mapping(tuning.get("best_per_algorithm"))
     features, promotion = _mapping(shown.get("features")), _mapping(shown.get("promotion"))
@@ -90,12 +104,23 @@ def _summary(shown: dict[str, Any]) -> dict[str, str]:
         "trained_at": f"{_text(shown.get('trained_at'))} by svc {_text(shown.get('svc_version'))}",
         "data": ", ".join(counts),
         "algorithm": f"{_text(shown.get('best_class'))}, the best of {_number(tuning.get('completed'))} trials",
+        **_recency(shown),
         "score": f"{metric} {_number(shown.get('best_score'))}{interval}",
         "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),
         "rank_ms": _number(shown.get("rank_ms")),
-        "features": ", ".join(f"{side} ({_text(_mapping(features[side]).get('columns'))})" for side in sides) or "-",
+        "features": ", ".join(f"{side} ({_columns(_mapping(features[side]))})" for side in sides) or "-",
         "promotion": _text(promotion.get("decision")),
     }
+
+
+def _recency(shown: dict[str, Any]) -> dict[str, str]:
+    """That of the model, or of each part of a blend that has one of its own; nothing where order plays no part."""
+    if "recency" not in shown:
+        return {}
+    parts = shown.get("parts")
+    listed = [_mapping(part) for part in parts] if isinstance(parts, list) else []
+    own = [f"{_text(part.get('class'))} {_number(part['recency'])}" for part in listed if "recency" in part]
+    return {"recency": ", ".join(own) or _number(shown["recency"])}
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from svc.cli.options import EnvVar, load_for_serving
-from svc.cli.progress import ExportBar, bar_for
+from svc.cli.progress import progress_for
 from svc.cli.signals import interrupts
 from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
 from svc.errors import UsageError
@@ -152,14 +152,14 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
 
     limit_blas_threads(1)
     check(request)
-    with bar_for(settings, ExportBar) as watcher:
+    with progress_for(settings) as progress:
         opened, request = _open(source, request, env_var, settings, unsigned=how.unsigned)
         if how.engine is not None:
             from svc.export.dask import DEFAULT_SHARDS, export_on_dask
 
-            export_on_dask(request, opened, how.engine, how.shards or DEFAULT_SHARDS, settings, watcher=watcher)
+            export_on_dask(request, opened, how.engine, how.shards or DEFAULT_SHARDS, settings, progress=progress)
             return
-        export(request, opened, settings, watcher)
+        export(request, opened, settings, progress)
         if how.merge and request.shard is not None:
             from svc.export.merge import merge_if_complete
 
@@ -179,8 +179,10 @@ def _open(
     from pathlib import Path
 
     from svc.cli.allowed_items import allowed_items
+    from svc.cli.new_items import new_items
 
     recipe, variables = load_for_serving(Path(source), env_var, settings)
     opened = open_artifact(recipe.output_uri, keys, settings)
-    allowed = allowed_items(recipe, request.filter, opened.model.item_ids, settings, variables)
-    return opened, replace(request, allowed=allowed)
+    new = None if request.related else new_items(recipe, opened.model, settings, variables)
+    allowed = allowed_items(recipe, request.filter, opened.model.item_ids, settings, variables, new=new)
+    return opened, replace(request, allowed=allowed, new=None if new is None else new.items)

@@ -139,9 +139,10 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
         except SvcError as error:
             exit_code = _report_unusable_recipe(recipe_file, str(options["run_id"]), error)
             return _Outcome(recipe_file.stem, exit_code)
+        from svc.progress import Progress
         from svc.training.run import TrainOptions, train
 
-        result = train(loaded, TrainOptions(variables=variables, **options), settings, progress)
+        result = train(loaded, TrainOptions(variables=variables, **options), settings, progress or Progress())
         ran = result.exit_code != 0 or result.artifact is not None
         return _Outcome(loaded.recipe.name, result.exit_code, result.decision, ran)
 

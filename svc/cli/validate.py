@@ -35,10 +35,14 @@ def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
         typer.echo(_line("ok", "recipe", f"{recipe_file} is {loaded.recipe.name}, hash {loaded.recipe_hash}"))
         for warning in loaded.warnings:
             typer.echo(_line("note", "recipe", str(warning)))
+        from itertools import chain
+
+        from svc.cli.new_items import check_new_items
         from svc.training.validate import validate
 
         failed: Check | None = None
-        for check in validate(loaded, settings, variables):
+        new_items = (check for check in (check_new_items(loaded, settings, variables),) if check is not None)
+        for check in chain(validate(loaded, settings, variables), new_items):
             result, code = ("ok", "") if check.ok else ("FAILED", f" (code {check.code}, exit code {check.exit_code})")
             typer.echo(_line(result, check.name, check.detail + code))
             failed = failed or (None if check.ok else check)

@@ -195,6 +195,12 @@ class FeatureValueUnusable(ApiError):
     detail = "feature 'year': the value is not a finite number"
 
 
+class FeatureVectorUnusable(FeatureValueUnusable):
+    code = "FEATURE_VECTOR_UNUSABLE"
+    http_status = 422
+    detail = "feature 'embedding': the vector has 3 numbers; give 384 finite numbers as a list"
+
+
 class RecipeUnavailable(ApiError):
     code = "RECIPE_UNAVAILABLE"
     http_status = 503

@@ -8,7 +8,6 @@ thought dead: both write the same bytes, and parts are put in place whole.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,9 +21,10 @@ from svc.env_file import environment
 from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
 from svc.export.manifest import Manifest, MergedManifest
 from svc.export.merge import merge
-from svc.export.progress import LogWatcher, State, Watcher
+from svc.export.progress import LogDisplay
 from svc.export.request import EVERYBODY, ExportRequest
 from svc.export.run import OpenedArtifact, check, export, open_artifact
+from svc.progress import Progress
 from svc.settings import Settings
 
 SCHEMES: Final = {"dask://": "tcp://", "tls://": "tls://"}
@@ -50,7 +50,7 @@ def export_on_dask(
     shards: int,
     settings: Settings,
     *,
-    watcher: Watcher | None = None,
+    progress: Progress | None = None,
 ) -> MergedManifest:
     """Write all shards by the workers of the cluster at `engine`, `dask://host:port` or `tls://host:port`, and merge.
 
@@ -66,7 +66,7 @@ def export_on_dask(
     tasks = [_Task(artifact, opened.model_version, whole.part(index, shards)) for index in range(shards)]
     logs.emit(events.EXPORT_STARTED, output=whole.output, model_version=opened.model_version)
     with _client(engine, settings) as client:
-        _run(client, tasks, watcher or LogWatcher())
+        _run(client, tasks, progress or Progress(LogDisplay()))
     return merge(whole.output, shards, settings)
 
 
@@ -100,19 +100,18 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
         yield client
 
 
-def _run(client: Any, tasks: list[_Task], watcher: Watcher) -> None:
+def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
     """Every task, in any order. Raises the error of the first one that fails for good."""
     import distributed
 
     as_completed: Any = distributed.as_completed
-    began, rows = time.monotonic(), 0
+    progress.phase("recommending")
     futures = {client.submit(run_task, task, pure=False, retries=RETRIES): task for task in tasks}
     for done, future in enumerate(as_completed(futures, loop=client.loop), start=1):
         error = future.exception()
         if error is not None:
             raise _explained(error, futures[future])
-        rows += future.result().rows
-        watcher(State(done, len(tasks), rows, time.monotonic() - began))
+        progress.advance(done, len(tasks), rows=future.result().rows)
 
 
 def _explained(error: BaseException, task: _Task) -> SvcError:
@@ -136,11 +135,7 @@ def run_task(task: _Task) -> Manifest:
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(limits=1, user_api="blas"):  # several threads score; others' tasks keep their own limit
-        return export(task.request, opened, settings, _ignore)
-
-
-def _ignore(state: State) -> None:
-    """The client shows the progress of all shards."""
+        return export(task.request, opened, settings, Progress())  # the client shows that of all shards
 
 
 def _worker_settings() -> Settings:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from svc.errors import UsageError
 from svc.model.item_sets import ItemSet
+from svc.model.new_items import NewItems
 
 EVERYBODY: Final = "all"
 MAX_SHARDS: Final = 100_000
@@ -42,7 +43,8 @@ class ExportRequest:
 
     `users` is `all` or the address of a file with one id a line. With `related` each item of the model is a seed
     instead. `output` is where the whole goes: a shard derives its own name from it. `filter` is a filter tree as it was
-    asked for, for the manifest; `allowed` are the items that it and the recipe's server leave, None: all.
+    asked for, for the manifest; `allowed` are the items that it and the recipe's server leave, None: all. Users are
+    recommended `new` items too; `allowed` then has columns for these.
     """
 
     output: str
@@ -52,6 +54,7 @@ class ExportRequest:
     shard: Shard | None = None
     filter: Any = None
     allowed: ItemSet | None = None
+    new: NewItems | None = None
 
     def part(self, index: int, count: int) -> ExportRequest:
         return replace(self, shard=Shard(index, count))

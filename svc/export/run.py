@@ -17,12 +17,14 @@ from svc.export import manifest as manifests
 from svc.export import user_selection
 from svc.export.formats import FORMATS, HashingFile, format_of
 from svc.export.manifest import Manifest
-from svc.export.progress import LogWatcher, State, Watcher
+from svc.export.progress import LogDisplay
 from svc.export.request import EVERYBODY, ExportRequest, part_name
 from svc.export.scoring import score_all
+from svc.model.ids import IdTable
 from svc.model.load_model import load_model
 from svc.model.model import Model
 from svc.model.rehearsal import rehearse
+from svc.progress import Progress
 from svc.settings import Settings
 from svc.sources.base import SourceContext
 
@@ -62,7 +64,7 @@ def check(request: ExportRequest) -> None:
 
 
 def export(
-    request: ExportRequest, opened: OpenedArtifact, settings: Settings, watcher: Watcher | None = None
+    request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress | None = None
 ) -> Manifest:
     """Write the recommendations and their manifest; until both are in place readers see what was there before.
 
@@ -71,7 +73,7 @@ def export(
     check(request)
     folder, name = open_folder(request.output, settings)
     name = part_name(name, request.shard)
-    job = _Job(request, opened, settings, watcher or LogWatcher())
+    job = _Job(request, opened, settings, progress or Progress(LogDisplay()))
     shard = None if request.shard is None else f"{request.shard.index}/{request.shard.count}"
     logs.emit(events.EXPORT_STARTED, output=folder.uri_of(name), model_version=opened.model_version)
     began = time.monotonic()
@@ -104,11 +106,11 @@ def export(
 class _Job:
     """Scores and writes, and counts what it wrote."""
 
-    def __init__(self, request: ExportRequest, opened: OpenedArtifact, settings: Settings, watcher: Watcher) -> None:
+    def __init__(self, request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress) -> None:
         self._request = request
         self._model = opened.model
         self._settings = settings
-        self._watcher = watcher
+        self._progress = progress
         self._done = 0
         self.chosen = user_selection.Chosen(0)
         self.rows = 0
@@ -117,18 +119,21 @@ class _Job:
     def write(self, out: BinaryIO) -> HashingFile:
         """Everything to `out`."""
         request, model = self._request, self._model
-        began = time.monotonic()
+        self._progress.phase("recommending")
         leaders = model.item_ids if request.related else model.user_ids
         self.chosen, chunks = user_selection.chunks(leaders, request, source_context(self._settings))
         hashing = HashingFile(out)
         leader = "seed_item_id" if request.related else "user_id"
-        writer = FORMATS[format_of(request.output)](hashing, leader, leaders, model.item_ids)
+        items = model.item_ids
+        if request.new is not None:
+            items = IdTable.from_ids([*items.all(), *request.new.ids.all()])
+        writer = FORMATS[format_of(request.output)](hashing, leader, leaders, items)
         threads = self._settings.scoring_threads or len(os.sched_getaffinity(0))
         for scored in score_all(model, request, chunks, threads):
             writer.add(scored)
             self._done += len(scored.rows)
             self.rows += len(scored.items)
             self.empty += int((scored.counts == 0).sum())
-            self._watcher(State(self._done, self.chosen.total, self.rows, time.monotonic() - began))
+            self._progress.advance(self._done, self.chosen.total, rows=len(scored.items))
         writer.close()
         return hashing

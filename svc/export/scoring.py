@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from svc.export.request import ExportRequest
 from svc.export.user_selection import Rows
 from svc.model.model import Model
-from svc.model.query import Query
+from svc.model.query import Query, Restriction
 
 AHEAD = 2
 """Chunks for each thread that may be scored before they are written: enough to keep it busy, and constant memory."""
@@ -48,7 +48,8 @@ def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
 def _query(model: Model, request: ExportRequest, row: int) -> Query:
     if request.related:
         return Query(limit=request.limit, seeds=np.array([row], dtype=np.int32), allowed=request.allowed)
-    return model.known_user(row, limit=request.limit)._replace(allowed=request.allowed)
+    restriction = Restriction(allowed=request.allowed, new=request.new)
+    return model.known_user(row, limit=request.limit, restriction=restriction)
 
 
 def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], threads: int) -> Iterator[Scored]:

@@ -10,25 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from svc.library.items import ItemTable
+from svc.library.questions import Answerer
 from svc.model.explain import POPULAR, Because
-from svc.model.model import Model
 from svc.model.query import Ranking
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def frame_of(model: Model, items: ItemTable | None, pages: Sequence[Ranking]) -> pd.DataFrame:
+def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
     """The items of the pages, one after another.
 
-    Columns `item_id` and `score`; `reason`, a list, where a rule put an item at its place or it is shown for its
-    popularity, which has no score; `because` and `rest` where explanations were asked for; then the items' columns.
+    Columns `item_id` and `score`; `reason`, a list, where an item is new, a rule put it at its place, or it is shown
+    for its popularity, which has no score; `because` and `rest` where explanations were asked for; then the items'
+    columns.
     """
+    items = answerer.items
     columns: NDArray[np.int32] = np.concatenate([np.empty(0, np.int32), *(page.items for page in pages)])
     frame = pd.DataFrame(
         {
-            "item_id": pd.Series([model.item_ids.at(column) for column in columns.tolist()], dtype=object),
+            "item_id": pd.Series([answerer.item_id(column) for column in columns.tolist()], dtype=object),
             "score": np.concatenate([np.empty(0), *map(_scores, pages)]),
         }
     )
@@ -36,7 +37,7 @@ def frame_of(model: Model, items: ItemTable | None, pages: Sequence[Ranking]) ->
         frame["reason"] = pd.Series(list(chain.from_iterable(map(_reasons, pages))), dtype=object)
     if any(page.because for page in pages):
         because = list(chain.from_iterable(page.because or (None,) * len(page.items) for page in pages))
-        shown = [None if reasons is None else _because(model, items, reasons) for reasons in because]
+        shown = [None if reasons is None else _because(answerer, reasons) for reasons in because]
         frame["because"] = pd.Series(shown, dtype=object)
         frame["rest"] = [math.nan if reasons is None else reasons.rest for reasons in because]
     if items is not None and len(items.frame.columns):
@@ -53,11 +54,12 @@ def _reasons(page: Ranking) -> list[list[str]]:
     return [[*(("popular",) if page.popular else ()), *reasons] for reasons in own]
 
 
-def _because(model: Model, items: ItemTable | None, because: Because) -> list[dict[str, Any]]:
+def _because(answerer: Answerer, because: Because) -> list[dict[str, Any]]:
     if because is POPULAR:
         return [{"reason": "popular"}]
+    items = answerer.items
     return [
-        {"item_id": model.item_ids.at(reason), "share": share, **({} if items is None else items.facts(reason))}
+        {"item_id": answerer.item_id(reason), "share": share, **({} if items is None else items.facts(reason))}
         if isinstance(reason, int)
         else {"feature": reason, "share": share}
         for reason, share in because.reasons

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from svc.errors import ConfigError, UsageError
 from svc.library.evaluation import align, check_metrics, rank
 from svc.library.tables import as_pandas, column_names, is_table, require
 from svc.library.training import ITEM, USER, TrainResult, in_place, train
+from svc.progress import Progress, progress_here
 from svc.recipe.load import load_recipe
 from svc.recipe.normalize import merged, normalize
 from svc.recipe.variables import recipe_variables
@@ -75,6 +77,7 @@ def compare(
     cutoff: int = 20,
     heldout: float = 0.2,
     confidence: float = CONFIDENCE,
+    progress: bool | None = None,
 ) -> Comparison:
     """Train each candidate on the same splits of `data`, and judge it by the rows that were held out.
 
@@ -96,6 +99,7 @@ def compare(
         cutoff: Items for each user, 1 to 1000.
         heldout: The share of each user's rows, between 0 and 1.
         confidence: The share of resamplings within the intervals, which are bootstraps over users.
+        progress: As for `svc.train`.
 
     Raises:
         svc.errors.UsageError: An argument is not what it has to be.
@@ -113,7 +117,9 @@ def compare(
     require({name: column for name, column in columns.items() if column}, column_names(data, "data"), "data")
     asked = _Asked(user, item, time, weight, tuple(metrics), cutoff, heldout, confidence)
     frame = as_pandas(data, "data").reset_index(drop=True)
-    return _comparison(_values(named, frame, seeds, asked), list(named), asked)
+    with closing(progress_here(progress)) as shown:
+        values = _values(named, frame, seeds, asked, shown)
+    return _comparison(values, list(named), asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,17 +180,22 @@ def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Asked) -> pd.DataFr
 
 
 def _values(
-    named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Asked
+    named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Asked, progress: Progress
 ) -> list[pd.DataFrame]:
     """For each candidate, one row a user and one column a metric: the mean over the seeds."""
     each: list[list[pd.DataFrame]] = [[] for _ in named]
+    progress.phase("comparing")
+    trained, total = 0, seeds * len(named)
     for seed in range(seeds):
         is_held = _is_held(frame, asked, seed)
-        for values, blocks in zip(each, named.values(), strict=True):
+        rest, held = frame[~is_held], frame[is_held]
+        for values, (name, blocks) in zip(each, named.items(), strict=True):
+            progress.advance(trained, total, f"{trained}/{total} trained, now {name} with seed {seed}")
             options = merged(dict(blocks), {"training": {"seed": seed}})
-            rest = frame[~is_held]
             result = train(rest, asked.user, asked.item, asked.time, asked.weight, progress=False, **options)
-            values.append(_judged(result, frame[is_held], asked))
+            values.append(_judged(result, held, asked))
+            trained += 1
+    progress.advance(total, total, f"{total}/{total} trained")
     return [pd.concat(values).groupby(level=0, sort=True).mean() for values in each]
 
 

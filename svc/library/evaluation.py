@@ -18,7 +18,7 @@ from svc.export.user_selection import CHUNK
 from svc.library.markup import facts_table
 from svc.library.recommender import Recommender, load
 from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.breakdown import Known, as_rows, breakdown, mean_popularity
+from svc.training.evaluation.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.intervals import PER_USER
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Aligned:
 
     rows: NDArray[np.int32]
     truth: sparse.csr_matrix
-    known: Known
+    known: TrainingCounts
     n_unknown_users: int
     n_unknown_items: int
     n_seen: int
@@ -185,7 +185,7 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
     return Aligned(
         rows=rows.astype(np.int32),
         truth=sparse.csr_matrix((np.ones(len(fresh), np.float32), (places, fresh[:, 1])), shape=shape),
-        known=Known(lengths[rows], np.bincount(model.history.columns, minlength=model.n_items), model.n_users),
+        known=TrainingCounts(lengths[rows], np.bincount(model.history.columns, minlength=model.n_items), model.n_users),
         n_unknown_users=n_unknown_users,
         n_unknown_items=int(np.count_nonzero(fresh[:, 1] >= model.n_items)),
         n_seen=int(np.count_nonzero(seen)),

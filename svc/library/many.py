@@ -33,7 +33,7 @@ def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[st
     answered = _answerable(answerer, request, users, skip=skip)
     pages = list(_pages(answerer, request, answered))
     lengths = [len(page.items) for page in pages]
-    frame = frame_of(answerer.model, answerer.items, pages)
+    frame = frame_of(answerer, pages)
     ranks = [np.arange(length, dtype=np.int32) for length in lengths]
     frame.insert(0, "user_id", pd.Series(np.repeat(np.array(answered, dtype=object), lengths), dtype=object))
     frame.insert(1, "rank", np.concatenate([np.empty(0, np.int32), *ranks]) + np.int32(request.offset + 1))

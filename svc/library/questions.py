@@ -15,12 +15,13 @@ from svc.library.items import ItemTable
 from svc.model.filter_fields import FilterFields
 from svc.model.item_sets import ItemSet, joined
 from svc.model.model import Model
+from svc.model.new_items import NewItems
 from svc.model.query import Prepared
 from svc.serving.api.bodies.parsing import parse
-from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest
+from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 
-AnyQuestion = TypeVar("AnyQuestion", RecommendRequest, RelatedRequest)
+AnyQuestion = TypeVar("AnyQuestion", RecommendRequest, RelatedRequest, PopularQuery)
 _IDS = ("exclude_items", "include_items", "seed_items")
 _LISTS = (*_IDS, "history", "limits", "boosts", "pins")
 _FILTERING = ("filter", "limits", "boosts")
@@ -28,11 +29,15 @@ _FILTERING = ("filter", "limits", "boosts")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answerer:
-    """A model as requests see it, with what is known of its items and the policy of its recipe."""
+    """A model as requests see it, with what is known of its items, the policy of its recipe, and new items.
+
+    `items` has rows for the model's items, and behind them for the new ones.
+    """
 
     model: Model
     items: ItemTable | None = None
     policy: Policy = DEFAULT_POLICY
+    new: NewItems | None = None
 
     @property
     def filters(self) -> FilterFields | None:
@@ -41,6 +46,18 @@ class Answerer:
     @property
     def filter_kinds(self) -> Mapping[str, str]:
         return {} if self.filters is None else self.filters.kinds
+
+    @property
+    def new_items(self) -> NewItems | None:
+        """The new items that may be recommended; None: there are none."""
+        return None if self.new is None or not len(self.new) else self.new
+
+    def item_id(self, column: int) -> str:
+        """The id of an item of the model or of a new one."""
+        n_items = self.model.n_items
+        if self.new is not None and column >= n_items:
+            return self.new.ids.at(column - n_items)
+        return self.model.item_ids.at(column)
 
     def allowed(self, own: ItemSet | None = None) -> ItemSet | None:
         """The items that may be shown; None: all. `own` are those that satisfy the question's own filter."""
@@ -61,7 +78,7 @@ def question(schema: type[AnyQuestion], answerer: Answerer, controls: Mapping[st
         raise in_python(error) from None
 
 
-def prepare(request: RecommendRequest | RelatedRequest, answerer: Answerer) -> Prepared:
+def prepare(request: RecommendRequest | RelatedRequest | PopularQuery, answerer: Answerer) -> Prepared:
     """The query of a valid request. Raises UsageError, and the errors of the model."""
     try:
         return request.prepare(answerer)
@@ -71,7 +88,7 @@ def prepare(request: RecommendRequest | RelatedRequest, answerer: Answerer) -> P
 
 def in_python(error: ValidationFailed) -> UsageError:
     """The error without words of HTTP."""
-    return UsageError(error.message.removeprefix("request body: "))
+    return UsageError(error.message.removeprefix("request body: ").removeprefix("query: "))
 
 
 def checked_id(name: str, value: object) -> str:

@@ -17,9 +17,12 @@ from svc.library.items import ItemTable, item_table
 from svc.library.keys import Keys, signing_keys
 from svc.library.many import many_frame, score_frame
 from svc.library.markup import facts_table
+from svc.library.new_items import ids_with, new_items_of
 from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids, prepare, question
+from svc.model.new_items import NewItems
 from svc.model.query import Query, Ranking, Restriction
-from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest
+from svc.recipe.serving_schema import NEW_ITEMS_SHARE
+from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.models.fragments import facts_beside
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 from svc.settings import Settings
@@ -34,7 +37,14 @@ MAX_REASONS = 10
 Features = Mapping[str, object]
 
 
-def load(artifact: str | Path, keys: Keys = None, *, items: Any = None) -> Recommender:
+def load(
+    artifact: str | Path,
+    keys: Keys = None,
+    *,
+    items: Any = None,
+    new_items: Any = None,
+    new_items_share: float | None = NEW_ITEMS_SHARE,
+) -> Recommender:
     """Read an artifact, verify its signature as a server does, and return a recommender.
 
     Args:
@@ -43,17 +53,22 @@ def load(artifact: str | Path, keys: Keys = None, *, items: Any = None) -> Recom
             a mapping from kid to 64 hex characters.
         items: A DataFrame with one row an item, to filter by and to join to answers: its ids stand in the column that
             the training named, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
+        new_items: A DataFrame with one row an item that training may not have seen: its id, and the columns of
+            `features.item`. `recommend` places those that are new by their features, with `"new"` among the reasons.
+        new_items_share: The largest share of new items in any beginning of a ranking, 0 to 1; None: no bound.
 
     Raises:
+        svc.errors.UsageError: A table cannot be used; of new items the row and the column are named.
+        svc.errors.FeaturesNotSupported: There are new items, and the model was trained without features of items.
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used; nothing of it has run.
     """
     settings = Settings.from_env(environment())
     logs.configure_for_library()
     opened = open_artifact(str(artifact), signing_keys(keys, settings), settings)
-    return Recommender(
-        opened, None if items is None else item_table(items, opened.model.item_ids, id_column_of(opened))
-    )
+    new = new_items_of(new_items, opened, new_items_share)
+    ids = ids_with(opened.model.item_ids, new)
+    return Recommender(opened, None if items is None else item_table(items, ids, id_column_of(opened)), new=new)
 
 
 def id_column_of(opened: OpenedArtifact) -> str:
@@ -65,9 +80,15 @@ def id_column_of(opened: OpenedArtifact) -> str:
 class Recommender:
     """A verified model. Its methods may be called from several threads at once; `svc.load` makes one."""
 
-    def __init__(self, opened: OpenedArtifact, items: ItemTable | None = None, policy: Policy = DEFAULT_POLICY) -> None:
+    def __init__(
+        self,
+        opened: OpenedArtifact,
+        items: ItemTable | None = None,
+        policy: Policy = DEFAULT_POLICY,
+        new: NewItems | None = None,
+    ) -> None:
         self._opened = opened
-        self._answerer = Answerer(opened.model, items, policy)
+        self._answerer = Answerer(opened.model, items, policy, new)
 
     def __repr__(self) -> str:
         return (
@@ -307,6 +328,25 @@ class Recommender:
         )
         return self._answer(request)
 
+    def popular(self, *, limit: int = 10, offset: int = 0, filter: Mapping[str, object] | None = None) -> pd.DataFrame:
+        """The most chosen items: the answer of `/v1/recipes/{name}/popular`.
+
+        Args:
+            limit: The most items to return, 1 to 1000.
+            offset: Items of the list before the first that is returned.
+            filter: Only items that satisfy it are listed, such as `{"year": {"gte": 1990}}`. Needs `items`.
+
+        Returns:
+            Columns `item_id`, `score`, which is missing, and `reason`; then the columns of `items`. A model that was
+            trained with `serving.popular` lists the items that were chosen most of late.
+
+        Raises:
+            svc.errors.UsageError: An argument is not what it has to be.
+        """
+        request = self._question(PopularQuery, limit=limit, offset=offset, filter=filter)
+        prepared = prepare(request, self._answerer)
+        return frame_of(self._answerer, [self._rank(prepared.query).from_place(prepared.offset)])
+
     def similar_items(self, item_id: str, *, limit: int = 10) -> pd.DataFrame:
         """The items that go best with one item: `related` with it as the only seed."""
         return self.related([checked_id("item_id", item_id)], limit=limit)
@@ -373,19 +413,22 @@ class Recommender:
             )
         else:
             prepared = self.model.prepare_recommend(
-                user_id=user_id, user_features=user_features, limit=_checked(limit), restriction=asked
+                user_id=user_id,
+                user_features=user_features,
+                limit=_checked(limit),
+                restriction=asked._replace(new=self._answerer.new_items),
             )
         return self._reasons(self._rank(prepared.query))
 
     def _reasons(self, ranking: Ranking) -> pd.DataFrame:
-        names = self.model.item_ids
+        name_of = self._answerer.item_id
         rows = []
         for place, (item, score, because) in enumerate(
             zip(ranking.items.tolist(), ranking.scores.tolist(), ranking.because, strict=True), start=1
         ):
             told = [*because.reasons, ("rest", because.rest)]
             rows += [
-                (place, names.at(item), score, names.at(reason) if isinstance(reason, int) else reason, share)
+                (place, name_of(item), score, name_of(reason) if isinstance(reason, int) else reason, share)
                 for reason, share in told
             ]
         return pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share"])
@@ -399,7 +442,7 @@ class Recommender:
     def _answer(self, request: RecommendRequest | RelatedRequest) -> pd.DataFrame:
         prepared = prepare(request, self._answerer)
         page = self._rank(prepared.query).from_place(prepared.offset)
-        frame = frame_of(self.model, self._answerer.items, [page])
+        frame = frame_of(self._answerer, [page])
         frame.attrs.update(facts_beside(page, prepared))
         return frame
 

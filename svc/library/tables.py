@@ -34,9 +34,21 @@ def as_arrow(data: Any, columns: Sequence[str], what: str) -> pa.Table:
     if isinstance(data, pd.DataFrame):
         return pa.table({name: _arrow_column(data[name], name, what) for name in columns})
     try:
-        return (data if isinstance(data, pa.Table) else pa.table(data)).select(columns)
+        table = (data if isinstance(data, pa.Table) else pa.table(data)).select(columns)
+        return pa.table({name: table.column(name).cast(_owned(table.schema.field(name).type)) for name in columns})
     except (pa.ArrowException, TypeError) as error:
         raise UsageError(f"{what}: cannot be read as a table: {error}") from None
+
+
+def _owned(kind: pa.DataType) -> pa.DataType:
+    """The type with text that owns its bytes, where it has views of text: few functions of Arrow take those."""
+    if pa.types.is_string_view(kind):
+        return pa.large_string()
+    if pa.types.is_dictionary(kind):
+        return pa.dictionary(kind.index_type, _owned(kind.value_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.large_list(_owned(kind.value_type))
+    return kind
 
 
 def as_pandas(data: Any, what: str) -> pd.DataFrame:
@@ -66,17 +78,23 @@ def check_interactions(table: pa.Table, ids: Mapping[str, str], *, drop_missing:
     if not table.num_rows:
         raise UsageError("data: has no rows; there is nothing to train on")
     for argument, name in ids.items():
+        check_id_type(table, name, argument)
         column = table.column(name)
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
-            raise UsageError(
-                f"{argument}: ids are text, and the column {name!r} holds {_said(kind)}{_advice(name, kind)}"
-            )
         if column.null_count and not drop_missing:
             raise UsageError(
                 f"{argument}: {column.null_count} of {table.num_rows} rows have no id in {name!r}; drop them with "
                 f"data.dropna(subset=[{name!r}]), or give cleansing={{'drop_null_ids': True}}"
             )
+
+
+def check_id_type(table: pa.Table, name: str, argument: str, what: str = "data") -> None:
+    """Raise UsageError for a column of ids that are no text; `what` is the caller's name for the table."""
+    column = table.column(name)
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise UsageError(
+            f"{argument}: ids are text, and the column {name!r} holds {_said(kind)}{_advice(name, kind, what)}"
+        )
 
 
 def _said(kind: pa.DataType) -> str:
@@ -89,12 +107,12 @@ def _said(kind: pa.DataType) -> str:
     return "lists, where one id belongs" if pa.types.is_nested(kind) else f"values of type {kind}"
 
 
-def _advice(name: str, kind: pa.DataType) -> str:
+def _advice(name: str, kind: pa.DataType, what: str) -> str:
     """How to make ids of such values. Floats go by way of whole numbers: 1.0 would become the id "1.0"."""
     if pa.types.is_null(kind) or pa.types.is_nested(kind):
         return ""
     convert = "astype('Int64').astype(str)" if pa.types.is_floating(kind) else "astype(str)"
-    return f"; use str(...) for each, such as data[{name!r}] = data[{name!r}].{convert}"
+    return f"; use str(...) for each, such as {what}[{name!r}] = {what}[{name!r}].{convert}"
 
 
 def require(names: Mapping[str, str], there: Sequence[str], what: str) -> None:

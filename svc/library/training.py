@@ -22,14 +22,16 @@ from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.items import item_table, items_of_recipe
 from svc.library.keys import Keys, keys_text
 from svc.library.markup import facts_table
-from svc.library.progress import progress_here
+from svc.library.new_items import ids_with, new_items_of, new_items_of_recipe
 from svc.library.recommender import Recommender, id_column_of
 from svc.library.tables import as_arrow, check_interactions, column_names, is_table, require
+from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
 from svc.recipe.normalize import SHORTHAND, merged
 from svc.recipe.row_filter import parse_row_filter
 from svc.recipe.schema import Output, Recipe, Training
+from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.recipe.variables import recipe_variables
 from svc.serving.models.policy import Policy
 from svc.settings import Settings
@@ -102,6 +104,8 @@ class _Trained:
     settings: Settings
     variables: Mapping[str, str]
     items: Any = None
+    new_items: Any = None
+    new_items_share: float | None = NEW_ITEMS_SHARE
     opened: OpenedArtifact | None = None
 
     def open(self) -> OpenedArtifact:
@@ -109,12 +113,16 @@ class _Trained:
 
     def recommender(self) -> Recommender:
         opened = self.opened or self.open()
-        ids = opened.model.item_ids
+        if self.new_items is None:
+            new = new_items_of_recipe(self.recipe, opened.model, self.settings, self.variables)
+        else:
+            new = new_items_of(self.new_items, opened, self.new_items_share)
+        ids = ids_with(opened.model.item_ids, new)
         if self.items is None:
             table = items_of_recipe(self.recipe, self.settings, ids, self.variables)
         else:
             table = item_table(self.items, ids, id_column_of(opened))
-        return Recommender(opened, table, Policy.of(self.recipe.recipe))
+        return Recommender(opened, table, Policy.of(self.recipe.recipe), new)
 
 
 def train(
@@ -125,6 +133,8 @@ def train(
     weight: str | None = None,
     *,
     items: Any = None,
+    new_items: Any = None,
+    new_items_share: float | None = NEW_ITEMS_SHARE,
     keys: Keys = None,
     run_id: str | None = None,
     variables: Mapping[str, str] | None = None,
@@ -146,6 +156,9 @@ def train(
             (`split={"scheme": "time_user"}`, unless `split` says otherwise).
         weight: The one that says how much each interaction counts.
         items: A DataFrame with one row an item, for the recommender, as in `svc.load`.
+        new_items: A DataFrame with items that nobody has chosen yet, for the recommender, as in `svc.load`; None: those
+            of the recipe's `serving.new_items`, read once.
+        new_items_share: As in `svc.load`; the recipe's own list has the recipe's `max_share`.
         keys: Signing keys as for `svc.load`; the first one signs what `output` asks to write.
         run_id: Id of the run; the same id resumes its search in `training.storage_path`.
         variables: `SVC_RECIPE_*` values for `${...}` in the recipe, beside those of the environment.
@@ -189,7 +202,7 @@ def train(
             report=None if report is None else Path(report),
         )
         artifact = train_or_raise(loaded, options, settings, shown)
-        trained = _Trained(loaded, artifact, settings, given, items)
+        trained = _Trained(loaded, artifact, settings, given, items, new_items, new_items_share)
         if not is_written:
             trained = replace(trained, opened=trained.open())
         return _result(trained, is_written=is_written)

@@ -57,6 +57,8 @@ ALLOWED: Final = frozenset(
         ("svc.model.features", "SideEncoder"),
         ("svc.model.features", "TokenColumn"),
         ("svc.model.features", "NumberColumn"),
+        ("svc.model.text_column", "TextColumn"),
+        ("svc.model.vector_column", "VectorColumn"),
         ("svc.model.coldstart", "LeastSquares"),
         ("svc.model.recommenders.factor_index", "FactorIndex"),
         ("svc.model.recommenders.factors", "IALSScorer"),

@@ -23,11 +23,14 @@ seeds, the solve is done in the basis Q, where all but a matrix of the seeds' si
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.explain import explained_places
+from svc.model.feature_values import Encoded
 from svc.model.recommenders.base import Side
 from svc.model.stored import Stored
 
@@ -104,11 +107,11 @@ class LeastSquares(Stored):
 
     def users_from_features(self, features: Matrix) -> Matrix:
         """x of users of whom only features, (B, F), are known: (B, K)."""
-        return _mapped(features, self._user_map)
+        return _mapped([Encoded.of(vector) for vector in features], self._user_map)
 
-    def items_from_features(self, features: Matrix) -> Matrix:
-        """x of items of which only features, (B, F), are known: (B, K)."""
-        return _mapped(features, self._item_map)
+    def items_from_features(self, described: Sequence[Encoded]) -> Matrix:
+        """x of B items of which only encoded features, of F places each, are known: (B, K)."""
+        return _mapped(described, self._item_map)
 
     def users_from_seeds(self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None) -> Matrix:
         """x, (B, K), of users with as many seeds each: item vectors, (B, S, K), and features, (B, F), as prior.
@@ -128,7 +131,7 @@ class LeastSquares(Stored):
             targets = confidence + (self.target_weight - self.confidence)
             b = np.matmul(targets[:, np.newaxis], z)[:, 0]
         if features is not None:
-            b += r * _mapped(features, self._prior)
+            b += r * _mapped([Encoded.of(vector) for vector in features], self._prior)
         elif self._mean is not None:
             b += r * self._mean
         solution = self._solve(diagonal, z, b, confidence)
@@ -139,16 +142,16 @@ class LeastSquares(Stored):
         items: Matrix,
         seeds: Matrix,
         weights: Vector | None,
-        described: Matrix | None,
-        features: Vector | None,
+        described: Sequence[Encoded],
+        features: Encoded | None,
     ) -> tuple[Matrix, Matrix | None, Matrix | None]:
         """The contribution of each part of a history to the scores of `items`, (m, K).
 
-        The parts are the seeds, (s, K), with their weights; the unseen items that `described`, (d, F), gives by their
-        features; and the user's own features, (F,). As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of
-        b.
+        The parts are the seeds, (s, K), with their weights; the unseen items that are `described` by their features;
+        and the user's own features. As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b. Those of
+        features are given at their `explained_places`.
         """
-        unseen = np.empty((0, seeds.shape[1])) if described is None else self.items_from_features(described)
+        unseen = self.items_from_features(described) if described else np.empty((0, seeds.shape[1]))
         count = len(seeds) + len(unseen)
         values = np.ones(count) if weights is None else np.concatenate([weights, np.ones(len(unseen))])
         confidence = self._confidences(values) if weights is not None else np.full(count, self.confidence)
@@ -159,12 +162,14 @@ class LeastSquares(Stored):
         solved = np.linalg.solve(left, (items @ self._basis).T).T
         of_seeds = (solved @ z.T) * targets
         of_described = None
-        if described is not None and self._item_map is not None:
-            maps = solved @ (self._item_map @ self._basis).T
-            of_described = maps * (targets[len(seeds) :] @ described)
+        if described and self._item_map is not None:
+            places = explained_places(described)
+            maps = solved @ (self._item_map[places] @ self._basis).T
+            of_described = maps * (targets[len(seeds) :] @ np.array([item.dense()[places] for item in described]))
         of_features = None
         if features is not None and self._prior is not None:
-            of_features = (solved @ self._prior.T) * (r * features)
+            places = explained_places([features])
+            of_features = (solved @ self._prior[places].T) * (r * features.dense()[places])
         return of_seeds[:, : len(seeds)], of_described, of_features
 
     def _confidences(self, weights: Matrix) -> Matrix:
@@ -207,14 +212,14 @@ class LeastSquares(Stored):
         return (weights.astype(np.float64) @ basis) * (r0 / (eigenvalues + r0)) @ basis.T
 
 
-def _mapped(features: Matrix, matrix: Matrix | None) -> Matrix:
+def _mapped(features: Sequence[Encoded], matrix: Matrix | None) -> Matrix:
     """features · matrix, computed row by row so that the bits of one row do not depend on the others."""
     if matrix is None:
         raise ValueError("the model has no map for features of this side")
-    if features.shape[1] <= DENSE_FEATURES:
-        return np.asarray(np.matmul(features[:, np.newaxis], matrix)[:, 0], dtype=np.float64)
+    if len(matrix) <= DENSE_FEATURES:
+        dense = np.array([vector.dense() for vector in features])
+        return np.asarray(np.matmul(dense[:, np.newaxis], matrix)[:, 0], dtype=np.float64)
     rows = np.empty((len(features), matrix.shape[1]))
     for row, vector in zip(rows, features, strict=True):
-        places = np.flatnonzero(vector)
-        np.dot(vector[places], matrix[places], out=row)
+        np.dot(vector.values, matrix[vector.places], out=row)
     return rows

@@ -6,20 +6,26 @@ show, such as that of the constant feature, are part of the rest.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.feature_values import Encoded
 from svc.model.features import SideEncoder, TokenColumn
+from svc.model.text_column import TextColumn
+from svc.model.vector_column import VectorColumn
 
 Matrix = NDArray[np.float64]
+MOST_EXPLAINED = 5000
+"""Feature vectors up to this length are explained as a whole."""
 
 
 class Contributions(NamedTuple):
     """Addends of the scores of m items: of s interactions, (m, s), and of the places of feature vectors, (m, f).
 
-    `columns`, (s,), are those of the interactions. Feature places are those of the encoders of either side; None: the
+    `columns`, (s,), are those of the interactions. Feature places are the `explained_places` of either side; None: the
     query has no features of that side.
     """
 
@@ -72,15 +78,39 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
     return Because(tuple(shown), 1.0 - sum(share for _, share in shown))
 
 
-def feature_names(encoder: SideEncoder | None, vector: NDArray[np.float64] | None) -> list[str | None]:
-    """The name of each place of an encoded vector, such as `genres=Comedy` or `age=34`; None for the constant."""
-    if encoder is None:
+def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:
+    """The places of feature vectors of one side whose addends are computed, rising.
+
+    All of them up to `MOST_EXPLAINED`; of longer vectors those where one is not zero: the others add nothing, and there
+    are thousands of them for each item.
+    """
+    dim = vectors[0].dim
+    if dim <= MOST_EXPLAINED:
+        return np.arange(dim)
+    return np.unique(np.concatenate([vector.places for vector in vectors]))
+
+
+def feature_names(encoder: SideEncoder | None, vectors: Sequence[Encoded]) -> list[str | None]:
+    """The names of the explained places of encoded vectors, such as `genres=Comedy`, `title=sea` or `age=34`.
+
+    None for the constant and for the dimensions of vectors. Several items share places but not their numbers, which are
+    named for a single one only.
+    """
+    if encoder is None or not vectors:
         return []
+    value_at = dict(zip(vectors[0].places.tolist(), vectors[0].values.tolist(), strict=True))
     names: list[str | None] = []
+    start, places = 0, explained_places(vectors)
     for column in encoder.encoders:
-        if isinstance(column, TokenColumn):
-            names += [f"{column.name}={token}" for token in column.tokens.all()]
-        elif column.width:
-            value = None if vector is None else vector[len(names)] * column.deviation + column.mean
-            names.append(column.name if value is None else f"{column.name}={round(float(value), 9):g}")
+        own = places[(places >= start) & (places < start + column.width)] - start
+        if isinstance(column, TokenColumn | TextColumn):
+            words = column.tokens if isinstance(column, TokenColumn) else column.vocabulary
+            texts = words.all() if len(own) == len(words) else [words.at(place) for place in own.tolist()]
+            names += [f"{column.name}={text}" for text in texts]
+        elif isinstance(column, VectorColumn):
+            names += [None] * len(own)
+        elif len(own):
+            value = value_at.get(start, 0.0) * column.deviation + column.mean
+            names.append(column.name if len(vectors) > 1 else f"{column.name}={round(value, 9):g}")
+        start += column.width
     return [*names, None]

@@ -2,7 +2,7 @@
 
 A side's vector holds, in the order of its columns, one place for each token of a `categorical` or `multi_label`
 column (1 where the value is or contains the token), one for a `numerical` column that varies (its standardized
-value), and at the end the constant 1.
+value), one for each word of a `text` column and each dimension of a `vector` column, and at the end the constant 1.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureValueUnusable
+from svc.model.feature_values import NOTHING, Encoded, Value, token_text
 from svc.model.ids import IdTable
 from svc.model.stored import Stored
+from svc.model.text_column import TextColumn
+from svc.model.vector_column import VectorColumn
 
 FEATURE_VERSION = 1
 """Version of these rules; a server refuses artifacts that were encoded by others."""
@@ -26,31 +29,6 @@ LEAST_DEVIATION = 1e-8
 """A deviation below this times max(|mean|, 1) is rounding noise: the column counts as constant."""
 FARTHEST_RANGES = 10.0
 """A value further outside the training range than this many times its width is refused as a mistake."""
-
-Value = tuple[NDArray[np.intp], NDArray[np.float64]]
-_NOTHING: Value = (np.empty(0, dtype=np.intp), np.empty(0))
-
-
-def token_text(value: object) -> str | None:
-    """The token that a scalar stands for; None when it is missing: null, NaN or blank.
-
-    Text stands for itself without surrounding blanks, a whole number for its decimal digits, whether it came
-    as 7 or as 7.0, and a boolean for "true" or "false". Raises TypeError for anything but a scalar.
-    """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return value.strip() or None
-    if isinstance(value, bool | np.bool_):
-        return "true" if value else "false"
-    if isinstance(value, int | np.integer):
-        return str(int(value))
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        if math.isnan(number):
-            return None
-        return str(int(number)) if number.is_integer() else repr(number)
-    raise TypeError(f"a {type(value).__name__} is not a scalar")
 
 
 class TokenColumn(Stored):
@@ -84,7 +62,7 @@ class TokenColumn(Stored):
         return self.read(value)[0]
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """As `encode`, and the tokens that were left out."""
+        """As `encode`, and the tokens that were left out, as `column=token`."""
         try:
             texts = self.split(value)
         except TypeError as error:
@@ -92,11 +70,11 @@ class TokenColumn(Stored):
         except ValueError:
             raise self._unusable("the number has too many digits") from None
         if not texts:
-            return _NOTHING, []
+            return NOTHING, []
         places = self.tokens.indices(texts)
         known = places[places >= 0].astype(np.intp)
         unseen = [] if len(known) == len(texts) else [texts[place] for place in np.flatnonzero(places < 0)]
-        return (known, np.ones(len(known))), unseen
+        return (known, np.ones(len(known))), [f"{self.name}={token[:_SHOWN_CHARACTERS]}" for token in unseen]
 
     def _unusable(self, reason: str) -> FeatureValueUnusable:
         allowed = "text, a number or a boolean"
@@ -142,12 +120,16 @@ class NumberColumn(Stored):
     def encode(self, value: object) -> Value:
         """The place and the standardized value; nothing for the mean, which is also what null stands for."""
         if value is None:
-            return _NOTHING
+            return NOTHING
         number = self._number(value)
         if not self.width:
-            return _NOTHING
+            return NOTHING
         clamped = min(max(number, self.low), self.high)
         return np.zeros(1, dtype=np.intp), np.array([(clamped - self.mean) / self.deviation])
+
+    def read(self, value: object) -> tuple[Value, list[str]]:
+        """As `encode`. No value is ignored."""
+        return self.encode(value), []
 
     def _number(self, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -169,7 +151,7 @@ class NumberColumn(Stored):
         return number
 
 
-Column = TokenColumn | NumberColumn
+Column = TokenColumn | NumberColumn | TextColumn | VectorColumn
 
 
 class SideEncoder(Stored):
@@ -187,30 +169,43 @@ class SideEncoder(Stored):
     def dim(self) -> int:
         return sum(column.width for column in self.encoders) + 1
 
+    @property
+    def reads_characters(self) -> bool:
+        """Whether it takes each run of characters of a text for a word: thousands of them for a page of text."""
+        return any(isinstance(column, TextColumn) and column.analyzer == "char" for column in self.encoders)
+
+    def ready(self) -> None:
+        """Compute what columns keep beside the stored arrays."""
+        for column in self.encoders:
+            if isinstance(column, TextColumn):
+                column.ready()
+
     def encode(self, features: Mapping[str, object]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-        """The vector, (dim,), and the features that were ignored.
+        """As `encode_sparse`, with the vector as an array, (dim,)."""
+        encoded, ignored = self.encode_sparse(features)
+        return encoded.dense(), ignored
+
+    def encode_sparse(self, features: Mapping[str, object]) -> tuple[Encoded, tuple[str, ...]]:
+        """The vector without its zeros, places rising, and the features that were ignored.
 
         Those are keys that name no declared column, in the order of the request, then values that training did not see
-        or did not keep, as `column=value`.
+        or did not keep, as `column=value`, and for texts how many of their words, as "column: 3 words".
 
         Raises FeatureValueUnusable, naming the column, for a value of a wrong kind or far out of range.
         """
-        vector = np.zeros(self.dim)
-        vector[-1] = 1.0
+        places, values, ignored = [], [], []
         start = 0
-        unseen: list[str] = []
         for column in self.encoders:
             value = features.get(column.name)
             if value is not None:
-                if isinstance(column, TokenColumn):
-                    (places, values), tokens = column.read(value)
-                    unseen += [f"{column.name}={token[:_SHOWN_CHARACTERS]}" for token in tokens]
-                else:
-                    places, values = column.encode(value)
-                vector[start + places] = values
+                (own_places, own_values), unseen = column.read(value)
+                places.append(start + own_places)
+                values.append(own_values)
+                ignored += unseen
             start += column.width
+        encoded = Encoded.at([*places, np.array([start])], [*values, np.ones(1)], self.dim)
         declared = self.columns
-        return vector, (*(key for key in features if key not in declared), *unseen)
+        return encoded, (*(key for key in features if key not in declared), *ignored)
 
 
 class FeatureState(Stored):

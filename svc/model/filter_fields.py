@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import reduce
 from hashlib import blake2b
 from threading import Lock
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,39 @@ class LabelField:
             pairs += [(item, codes.setdefault(label, len(codes))) for label in labels]
         return cls(kind, n_items, np.array(pairs, dtype=np.int32).reshape(-1, 2), IdTable.from_ids(list(codes)))
 
+    def of_items(self, items: NDArray[np.int64]) -> LabelField:
+        """The field of some items alone, in their order."""
+        counts = np.diff(self.label_starts)[items]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        labels = self.labels[np.repeat(self.label_starts[items], counts) + within]
+        used, codes = np.unique(labels, return_inverse=True)
+        pairs = np.column_stack([np.repeat(np.arange(len(items)), counts), codes]).astype(np.int32)
+        return LabelField(
+            self.kind, len(items), pairs, IdTable.from_ids([self.names.at(label) for label in used.tolist()])
+        )
+
+    def followed_by(self, other: LabelField) -> LabelField:
+        """The field of the own items and behind them those of `other`."""
+        others = other.names.all()
+        codes = self._finder.indices(others)
+        unknown = np.flatnonzero(codes < 0)
+        codes[unknown] = len(self.names) + np.arange(len(unknown))
+        names = self.names
+        if len(unknown):
+            names = IdTable.from_ids([*self.names.all(), *(others[label] for label in unknown.tolist())])
+        pairs = [self._pairs(), other._pairs()]
+        pairs[1] = np.column_stack([pairs[1][:, 0] + self.n_items, codes[pairs[1][:, 1]]]).astype(np.int32)
+        return LabelField(self.kind, self.n_items + other.n_items, np.concatenate(pairs), names)
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that the field consists of."""
+        return self.names.blob, self.names.offsets, self.labels, self.label_starts
+
+    def _pairs(self) -> NDArray[np.int32]:
+        """Item and label, (p, 2), by item."""
+        items = np.repeat(np.arange(self.n_items, dtype=np.int32), np.diff(self.label_starts))
+        return np.column_stack([items, self.labels])
+
     def labels_of(self, item: int) -> NDArray[np.int32]:
         """The labels of one item."""
         return self.labels[self.label_starts[item] : self.label_starts[item + 1]]
@@ -134,6 +167,18 @@ class NumberField:
         """From one value an item, in column order. Raises MetadataError for what is no number."""
         return cls(np.fromiter((_number(name, value) for value in values), np.float64, n_items))
 
+    def of_items(self, items: NDArray[np.int64]) -> NumberField:
+        """The field of some items alone, in their order."""
+        return NumberField(self.numbers[items])
+
+    def followed_by(self, other: NumberField) -> NumberField:
+        """The field of the own items and behind them those of `other`."""
+        return NumberField(np.concatenate([self.numbers, other.numbers]))
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that the field consists of."""
+        return (self.numbers,)
+
     def matching(self, name: str, operand: Any) -> ItemSet:
         if name == "exists":
             return self.exists if operand else ~self.exists
@@ -156,9 +201,26 @@ class FilterFields:
     def __init__(self, fields: Mapping[str, Field], n_items: int, hidden: Sequence[str] = ()) -> None:
         self.fields = fields
         self.kinds = {name: field.kind for name, field in fields.items() if name not in hidden}
+        self.hidden = hidden
         self._n_items = n_items
         self._cache: LruCache[bytes, ItemSet] = LruCache(max(LEAST_CACHED, CACHE_BYTES // max(1, n_items // 8)))
         self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the cache and its lock, which stay in their process."""
+        return FilterFields, (self.fields, self._n_items, self.hidden)
+
+    def of_items(self, items: NDArray[np.int64]) -> FilterFields:
+        """The fields of some items alone, in their order."""
+        fields = {name: field.of_items(items) for name, field in self.fields.items()}
+        return FilterFields(fields, len(items), self.hidden)
+
+    def followed_by(self, other: FilterFields) -> FilterFields:
+        """The fields of the own items and behind them those of `other`, which has the same fields."""
+        fields: dict[str, Field] = {}
+        for name, field in self.fields.items():
+            fields[name] = field.followed_by(cast(Any, other.fields[name]))
+        return FilterFields(fields, self._n_items + other._n_items, self.hidden)
 
     def cached(self, tree: Tree | ClientTree) -> ItemSet | None:
         """The item set of a tree that was asked for before in this form, unless it has been dropped since."""

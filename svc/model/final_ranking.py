@@ -11,10 +11,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.explain import POPULAR, Because, feature_names, reasons_of
+from svc.model.explain import POPULAR, Because, Contributions, feature_names, reasons_of
+from svc.model.feature_values import Encoded
 from svc.model.features import FeatureState
 from svc.model.history import History
 from svc.model.item_sets import ItemSet
+from svc.model.learning_part import LearningPart
 from svc.model.query import Query, Ranking
 from svc.model.recommenders.base import Scorer
 from svc.model.rerank import Candidates, Items, Rules, Similar, rerank
@@ -37,14 +39,19 @@ def reranked(query: Query, ranking: Ranking, n_items: int, similar: Callable[[It
     if rules is None or not len(ranking.items):
         return ranking
 
-    def whole() -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    def whole() -> Candidates:
         (every,) = rank([query._replace(limit=n_items, unordered=True)])
-        return every.items, every.scores
+        return Candidates(every.items, every.scores, True, whole, every.ties)
 
-    asked = candidate_query(query, n_items).limit
-    found = Candidates(ranking.items, ranking.scores, asked == n_items or len(ranking.items) < asked, whole)
+    is_whole = is_complete(ranking, candidate_query(query, n_items).limit, n_items)
+    found = Candidates(ranking.items, ranking.scores, is_whole, whole, ranking.ties)
     shown = rerank(found, rules, query.limit, similar, _scores_of_pins(query, rules, n_items, rank))
     return Ranking(shown.items, shown.scores, ranking.popular, shown.reasons)
+
+
+def is_complete(ranking: Ranking, asked: int, n_items: int) -> bool:
+    """Whether a ranking that was asked for `asked` items of the model has all that may come back."""
+    return asked == n_items or int(np.count_nonzero(ranking.items < n_items)) < asked
 
 
 def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDArray[np.float64]:
@@ -52,27 +59,68 @@ def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDA
     columns = np.array([pin.column for pin in rules.pins], dtype=np.int32)
     if not len(columns):
         return np.empty(0)
-    (ranking,) = rank([query._replace(allowed=ItemSet.of_columns(columns, n_items), limit=len(columns))])
+    if columns.max() < n_items:
+        asked = query._replace(allowed=ItemSet.of_columns(columns, n_items), limit=len(columns), new=None)
+    else:  # the score of a new item depends on all candidates
+        asked = query._replace(limit=n_items, unordered=True)
+    (ranking,) = rank([asked])
     score_of = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
     return np.array([score_of[column] for column in columns.tolist()])
 
 
 def explained(
-    query: Query, ranking: Ranking, scorer: Scorer, history: History, features: FeatureState | None
+    query: Query,
+    ranking: Ranking,
+    scorer: Scorer,
+    history: History,
+    features: FeatureState | None,
+    *,
+    learning: LearningPart | None = None,
 ) -> Ranking:
-    """The ranking with reasons for its items from the offset on; those before are not shown."""
+    """The ranking with reasons for its items from the offset on; those before are not shown.
+
+    What is explained of a new item is its score by the `learning` part.
+    """
     if not query.explain or not len(ranking.items):
         return ranking
-    items = ranking.items[query.offset :]
-    found = None if ranking.popular else scorer.contributions(query, history, items)
-    if found is not None:
-        # Several unseen items share feature columns but not their numbers, which are shown for a single item only.
-        described = query.seed_features[0].dense() if len(query.seed_features) == 1 else None
-        users = feature_names(None if features is None else features.user, query.user_features)
-        unseen = feature_names(None if features is None else features.item, described)
-        because = reasons_of(found, ranking.scores[query.offset :], query.explain, users, unseen)
+    items, scores = ranking.items[query.offset :], ranking.scores[query.offset :]
+    is_new = np.zeros(len(items), dtype=np.bool_) if query.new is None else items >= query.new.items.n_known
+    because = np.empty(len(items), dtype=object)
+    of_model = items[~is_new]
+    contributions = None if ranking.popular else scorer.contributions(query, history, of_model)
+    if contributions is not None:
+        because[~is_new] = _as_objects(_reasons(query, contributions, scores[~is_new], features))
     else:
         by_all = ranking.popular or scorer.kind == "popularity"
-        because = (POPULAR if by_all else Because((), 1.0),) * len(items)
+        because[~is_new] = _as_objects((POPULAR if by_all else Because((), 1.0),) * len(of_model))
+    if query.new is not None and learning is not None and is_new.any():
+        contributions, own = learning.contributions(query, query.new.items, items[is_new])
+        because[is_new] = _as_objects(_reasons(query, contributions, own, features))
     before = (Because((), 0.0),) * (len(ranking.items) - len(items))
-    return ranking._replace(because=(*before, *because))
+    return ranking._replace(because=(*before, *because.tolist()))
+
+
+def _reasons(
+    query: Query, contributions: Contributions, scores: NDArray[np.float64], features: FeatureState | None
+) -> tuple[Because, ...]:
+    own = () if query.user_features is None else (Encoded.of(query.user_features),)
+    users = feature_names(None if features is None else features.user, own)
+    unseen = feature_names(None if features is None else features.item, query.seed_features)
+    return reasons_of(contributions, scores, query.explain, users, unseen)
+
+
+def _as_objects(because: Sequence[Because]) -> NDArray[np.object_]:
+    """As an array of one dimension, although each is a tuple."""
+    array = np.empty(len(because), dtype=object)
+    array[:] = because
+    return array
+
+
+def naming_new(ranking: Ranking, n_items: int) -> Ranking:
+    """The ranking with a reason at each new item, before those of rules."""
+    is_new = (ranking.items >= n_items).tolist()
+    if not any(is_new):
+        return ranking
+    reasons = ranking.reasons or ((),) * len(is_new)
+    shown = tuple(("new", *by_rules) if new else by_rules for new, by_rules in zip(is_new, reasons, strict=True))
+    return ranking._replace(reasons=shown)

@@ -16,10 +16,12 @@ class History(Stored):
 
     `offsets` is (n_users + 1,), `columns` (nnz,) int32, `weights` (nnz,) float32 or None where every stored value is 1
     or no scorer reads values. Columns rise within a row, unless `recency` is above 0: then they stand oldest first,
-    and `ties`, (nnz,) bool, says which items share the time of the item before them; None: none does.
+    and `ties`, (nnz,) bool, says which items share the time of the item before them; None: none does. With
+    `recency_by_part` they stand so too, and each part of a blend weighs them by a recency of its own.
     """
 
     recency: float = 0.0
+    recency_by_part: bool = False
     ties: NDArray[np.bool_] | None = None
 
     def __init__(
@@ -30,17 +32,25 @@ class History(Stored):
         *,
         recency: float = 0.0,
         ties: NDArray[np.bool_] | None = None,
+        recency_by_part: bool = False,
     ) -> None:
         self.offsets = offsets
         self.columns = columns
         self.weights = weights
         if recency:  # not stored where order plays no part, so that such artifacts keep their bytes
             self.recency = recency
+        if recency_by_part:
+            self.recency_by_part = recency_by_part
         if ties is not None:
             self.ties = ties
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the items of a row stand oldest first."""
+        return self.recency > 0 or self.recency_by_part
 
     def items(self, user: int) -> NDArray[np.int32]:
         """Item columns of a row, (h,), a view."""
@@ -58,14 +68,18 @@ class History(Stored):
             return np.arange(self.offsets[user + 1] - self.offsets[user])
         return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
 
-    def weighed(self, user: int) -> NDArray[np.float64] | None:
-        """What each of `items(user)` counts, (h,): its value, less the older it is; None: all count 1."""
+    def weighed(self, user: int, recency: float | None = None) -> NDArray[np.float64] | None:
+        """What each of `items(user)` counts, (h,): its value, less the older it is; None: all count 1.
+
+        `recency` is that of one part of a blend, or None for the one of all histories.
+        """
         values = self.values(user)
-        if not self.recency:
+        recency = self.recency if recency is None else recency
+        if not recency:
             return None if values is None else values.astype(np.float64)
         if self.ties is None:
             positions = np.arange(self.offsets[user + 1] - self.offsets[user] - 1, -1, -1)
         else:
             positions = positions_of(self.times(user))
-        decay = factors(positions, self.recency)
+        decay = factors(positions, recency)
         return decay if values is None else values * decay

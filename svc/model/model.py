@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.errors import FeaturesNotSupported, FeatureStateMismatch, PayloadInvalid, UnknownSeedItems, UnknownUser
+from svc.errors import (
+    FeaturesNotSupported,
+    FeatureStateMismatch,
+    FeatureValueUnusable,
+    PayloadInvalid,
+    UnknownSeedItems,
+    UnknownUser,
+)
+from svc.model.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
-from svc.model.final_ranking import candidate_query, explained, reranked
+from svc.model.final_ranking import candidate_query, explained, naming_new, reranked
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
 from svc.model.item_sets import ItemSet, distinct, joined
+from svc.model.learning_part import LearningPart
+from svc.model.new_items import NewItems
 from svc.model.profile import joined_profile, profile_of, settled
 from svc.model.query import (
     NO_ITEMS,
     NOTHING_GIVEN,
     UNRESTRICTED,
-    Encoded,
     Given,
     Interaction,
+    NewCandidates,
     PinFault,
     Prepared,
     Profile,
@@ -34,10 +44,12 @@ from svc.model.query import (
 from svc.model.recommenders.base import Scorer, Side, excluded_columns
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.popularity import by_count, first_of
-from svc.model.rerank import Pin, Rules
+from svc.model.rerank import Pin, Rules, Share
 from svc.model.stored import Stored
 
 Features = Mapping[str, object]
+PLACED_AT_ONCE = 256
+"""New items whose encoded features are held at once."""
 
 
 class Model(Stored):
@@ -48,10 +60,14 @@ class Model(Stored):
     """
 
     cold: Scorer | None = None
+    cold_recency: float = 0.0
+    """By which `cold` weighs histories where the parts of the scorer have recencies of their own; stored if above 0."""
     hidden: History | None = None
     """Items that a user is never shown; stored only where training data has any."""
     repeats: bool = False
     """Whether users are recommended what they have chosen before, unless a request says otherwise; stored if so."""
+    popularity: NDArray[np.float64] | None = None
+    """(n_items,) how much each item was chosen lately; stored only where the number of its users does not say it."""
 
     def __init__(
         self,
@@ -62,8 +78,10 @@ class Model(Stored):
         scorer: Scorer,
         features: FeatureState | None,
         cold: Scorer | None = None,
+        cold_recency: float = 0.0,
         hidden: History | None = None,
         repeats: bool = False,
+        popularity: NDArray[np.float64] | None = None,
     ) -> None:
         self.user_ids = user_ids
         self.item_ids = item_ids
@@ -72,10 +90,14 @@ class Model(Stored):
         self.features = features
         if cold is not None:  # not stored when absent, so that artifacts of a single part stay byte for byte the same
             self.cold = cold
+        if cold_recency:
+            self.cold_recency = cold_recency
         if hidden is not None:
             self.hidden = hidden
         if repeats:
             self.repeats = repeats
+        if popularity is not None:
+            self.popularity = popularity
 
     @property
     def n_users(self) -> int:
@@ -84,6 +106,11 @@ class Model(Stored):
     @property
     def n_items(self) -> int:
         return len(self.item_ids)
+
+    @property
+    def reads_characters(self) -> bool:
+        """Whether encoding the features of a request may take milliseconds."""
+        return any(encoder.reads_characters for encoder in self._encoders())
 
     @property
     def kind(self) -> str:
@@ -102,7 +129,14 @@ class Model(Stored):
         if sizes != (len(self.history), self.scorer.n_items):
             found = f"{len(self.history)} histories and {self.scorer.n_items} scored items"
             raise PayloadInvalid(f"payload: {sizes[0]} users and {sizes[1]} items do not match {found}")
+        recencies = self.scorer.recencies if isinstance(self.scorer, BlendScorer) else ()
+        if bool(recencies) != self.history.recency_by_part:
+            raise PayloadInvalid("payload: the order of the histories does not match the recencies of the parts")
+        if self.popularity is not None and self.popularity.shape != (self.n_items,):
+            raise PayloadInvalid(f"payload: {self.n_items} items do not match the popularity of {self.popularity.size}")
         self.scorer.ready()
+        for encoder in self._encoders():
+            encoder.ready()
         if isinstance(self.scorer, BlendScorer):
             self.scorer.choose_plan(self.history)
         if self.cold is not None:
@@ -156,21 +190,27 @@ class Model(Stored):
         user = -1 if user_id is None else self.user_ids.index(user_id)
         given = self._given(history)
         query, ignored = self._query(limit, exclude_items, restriction, given, include_seen=include_seen)
+        if restriction.new is not None:
+            seen = () if include_seen else [interaction.item_id for interaction in history]
+            query = with_candidates(query, restriction, [*exclude_items, *seen])
         if user >= 0:
             query = self._without_hidden(query, user)
         if user >= 0 and (not replace or not len(given.columns)):
             query, profile = self._of_user(query, user, given)
             unused = tuple(user_features or ()) if self._encoder("user") is None else ()
             return self._resolve_pins(Prepared(query, unused, ignored, profile, restriction.offset), restriction)
+        if self.cold is not None:
+            query = query.at_recency(self.cold_recency)
         if user_features is not None:
             vector, others = self._encode("user", user_features)
             profile = "features+history" if len(given.columns) else "features"
-            query = query._replace(user_features=vector)
+            query = query._replace(user_features=vector.dense())
             return self._resolve_pins(Prepared(query, others, ignored, profile, restriction.offset), restriction)
         if len(given.columns):
             return self._resolve_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
         if fallback:
-            query = query._replace(popular=True, seeds=NO_ITEMS, seed_weights=None)
+            query = query._replace(popular=True, seeds=NO_ITEMS, seed_weights=None, seed_positions=None)
+            query = query._replace(rules=restriction.rules, new=None)
             return self._resolve_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
         if history:
             raise UnknownUser("nothing is known of this user: no item of the history is in the training data")
@@ -206,11 +246,12 @@ class Model(Stored):
         for item, features in described.items():
             if item is None or self.item_ids.index(item) < 0:
                 vector, others = self._encode("item", features)
-                unseen.append(Encoded.of(vector))
+                unseen.append(vector)
                 ignored |= dict.fromkeys(others)
         prior = None
         if user_features is not None:
-            prior, others = self._encode("user", user_features)
+            encoded, others = self._encode("user", user_features)
+            prior = encoded.dense()
             ignored |= dict.fromkeys(others)
         if not len(known) and not unseen:
             if self._encoder("item") is not None:
@@ -234,15 +275,49 @@ class Model(Stored):
         """The ranking in the order in which it is shown, with its reasons."""
         if query.rules is None and not query.explain:
             return ranking
-        scorer = self.scorer_of(query)
-        ranking = reranked(query, ranking, self.n_items, scorer.similar, self._unarranged)
-        return explained(query, ranking, scorer, self.history, self.features)
+        scorer, new = self.scorer_of(query), query.new
+        if new is None or self._learning is None:
+            ranking = reranked(query, ranking, self.n_items, scorer.similar, self._unarranged)
+            return explained(query, ranking, scorer, self.history, self.features)
+        similar = partial(self._learning.similar, new=new.items, similar=scorer.similar)
+        ranking = reranked(query, ranking, self.n_items, similar, self._unarranged)
+        ranking = explained(query, ranking, scorer, self.history, self.features, learning=self._learning)
+        return naming_new(ranking, self.n_items)
 
     def _unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
-        if not any(query.popular for query in queries):
-            return self._scored(queries)
-        scored = iter(self._scored([query for query in queries if not query.popular]))
-        return [self._most_chosen(query) if query.popular else next(scored) for query in queries]
+        if any(query.popular for query in queries):
+            scored = iter(self._scored([query for query in queries if not query.popular]))
+            rankings = [self._most_chosen(query) if query.popular else next(scored) for query in queries]
+        else:
+            rankings = self._scored(queries)
+        if self._learning is None or not any(query.new for query in queries):
+            return rankings
+        return self._learning.join(queries, rankings, self.scorer_of)
+
+    @cached_property
+    def _learning(self) -> LearningPart | None:
+        return LearningPart.of(self.cold or self.scorer, self.history, self.cold_recency)
+
+    def new_items(self, ids: Sequence[str], features: Sequence[Features], max_share: float | None) -> NewItems:
+        """Those of some items that the model does not know, placed by their features. Slow for many: use a thread.
+
+        Raises FeaturesNotSupported where the model has no features of items, and FeatureValueUnusable, which names the
+        item and its place in the list, from 1.
+        """
+        encoder = self._encoder("item")
+        if encoder is None or self._learning is None:
+            raise FeaturesNotSupported(FeaturesNotSupported.template.format(side="item"))
+        unknown = self.unknown(ids).tolist()
+        vectors = [self._learning.place(())]
+        for start in range(0, len(unknown), PLACED_AT_ONCE):
+            some = unknown[start : start + PLACED_AT_ONCE]
+            vectors.append(self._learning.place([_encoded(encoder, ids, features, row) for row in some]))
+        table = IdTable.from_ids([ids[row] for row in unknown])
+        return NewItems(table, np.concatenate(vectors), self.n_items, max_share)
+
+    def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """The places in `ids` of those that the model does not know."""
+        return np.flatnonzero(self._items.indices(ids) < 0)
 
     def scorer_of(self, query: Query) -> Scorer:
         """The part that answers `query`."""
@@ -261,13 +336,17 @@ class Model(Stored):
         return [found[place] for place in range(len(queries))]
 
     @cached_property
-    def _popularity(self) -> tuple[NDArray[np.int32], NDArray[np.intp]]:
-        """Columns by descending number of users who chose them, ties in training order; and the numbers by column."""
-        counts = np.bincount(self.history.columns, minlength=self.n_items)
+    def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
+        """Columns by descending number of users who chose them, or by how much they were chosen lately, and that count
+        by column. Items that count the same stand in the order of columns: the more chosen of all times first.
+        """
+        counts: NDArray[Any] | None = self.popularity
+        if counts is None:
+            counts = np.bincount(self.history.columns, minlength=self.n_items)
         return by_count(counts), counts
 
     def _most_chosen(self, query: Query) -> Ranking:
-        order, counts = self._popularity
+        order, counts = self._most_chosen_first
         items = first_of(order, query, query.exclude)
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
@@ -282,25 +361,27 @@ class Model(Stored):
     ) -> tuple[Query, tuple[str, ...]]:
         """The parts of a query that do not depend on the user, and the unknown ids, those of `given` first."""
         allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
+        if allowed is not None and allowed.n_items > self.n_items:  # it has columns for new items too
+            allowed = ItemSet.of_flags(allowed.flags()[: self.n_items])
         if restriction.include_items is not None:
             columns = self._items.indices(restriction.include_items)
-            unknown = np.flatnonzero(columns < 0)
+            unknown = np.flatnonzero(self._columns_in(restriction.include_items, restriction.new) < 0)
             if len(unknown):
                 ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, unknown.tolist()))
-                columns = columns[columns >= 0]
-            allowed = joined(allowed, ItemSet.of_columns(columns, self.n_items))
+            allowed = joined(allowed, ItemSet.of_columns(columns[columns >= 0], self.n_items))
         exclude = self._columns(exclude_items)
-        seeds, weights = profile_of(given, self.history.recency)
+        profile = profile_of(given, self.history)
         query = Query(
             limit=limit + restriction.offset,
-            seeds=seeds,
-            seed_weights=weights,
+            seeds=profile.columns,
+            seed_weights=profile.weights,
             exclude=exclude,
             include_seen=include_seen,
             allowed=allowed,
             rules=restriction.rules,
             explain=restriction.explain,
             offset=restriction.offset,
+            seed_positions=profile.positions,
         )
         return query, tuple(ignored)
 
@@ -309,17 +390,22 @@ class Model(Stored):
         if not restriction.pins:
             return prepared
         query, n_items = prepared.query, self.n_items
-        columns = self._items.indices([item for item, _ in restriction.pins])
+        new = None if query.popular else restriction.new
+        columns = self._columns_in([item for item, _ in restriction.pins], new)
         excluded = query.exclude if query.popular else excluded_columns(query, self.history)
         shown = ~ItemSet.of_columns(excluded, n_items)
-        may = (columns >= 0) & (shown if query.allowed is None else shown & query.allowed).contains(columns.clip(0))
+        if query.allowed is not None:
+            shown &= query.allowed
+        may = (columns >= 0) & (columns < n_items) & shown.contains(columns.clip(0, n_items - 1))
+        if query.new is not None:
+            may |= np.isin(columns, n_items + query.new.rows)
         pins = tuple(Pin(int(columns[n]), restriction.pins[n][1]) for n in np.flatnonzero(may).tolist())
         gone = tuple(
             (restriction.pins[n][0], _why_not_shown(columns[n], query, excluded)) for n in np.flatnonzero(~may).tolist()
         )
         rules = (query.rules or Rules())._replace(pins=pins)
         ignored = tuple(dict.fromkeys((*prepared.ignored_items, *(item for item, _ in gone))))
-        active = rules if rules != Rules() else None
+        active = rules if rules != Rules() or query.new is not None else None
         return prepared._replace(query=query._replace(rules=active), ignored_items=ignored, ignored_pins=gone)
 
     def _given(self, history: Sequence[Interaction]) -> Given:
@@ -335,15 +421,15 @@ class Model(Stored):
             is_known = found >= 0
             unknown = dict.fromkeys(history[place].item_id for place in np.flatnonzero(~is_known).tolist())
             found, weights = found[is_known], None if weights is None else weights[is_known]
-        return settled(Given(found, weights, tuple(unknown)), self.history.recency)
+        return settled(Given(found, weights, tuple(unknown)), self.history)
 
     def _of_user(self, query: Query, user: int, given: Given) -> tuple[Query, Profile]:
         """The query for a row of the training matrix, whose history `given` is joined to."""
         profile: Profile = "user+history" if len(given.columns) else "user"
         if profile == "user" and not (query.explain and self.scorer.explains_by_profile):
             return query._replace(user=user), profile
-        seeds, weights = joined_profile(self.history, user, given)
-        return query._replace(seeds=seeds, seed_weights=weights, known=True), profile
+        seeds, weights, positions = joined_profile(self.history, user, given)
+        return query._replace(seeds=seeds, seed_weights=weights, seed_positions=positions, known=True), profile
 
     def _without_hidden(self, query: Query, user: int) -> Query:
         """The query with the user's hidden items excluded."""
@@ -351,9 +437,12 @@ class Model(Stored):
             return query
         return query._replace(exclude=np.union1d(query.exclude, self.hidden.items(user)).astype(np.int32))
 
-    def known_user(self, user: int, *, limit: int) -> Query:
+    def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
         """The query for a row of the training matrix, as a request that only names the user means it."""
-        return self._without_hidden(Query(limit=limit, user=user, include_seen=self.repeats), user)
+        query, _ = self._query(limit, (), restriction, include_seen=self.repeats)
+        if restriction.new is not None:
+            query = with_candidates(query, restriction, ())
+        return self._without_hidden(query._replace(user=user), user)
 
     def _columns(self, items: Sequence[str]) -> NDArray[np.int32]:
         """Distinct columns of the known items, rising."""
@@ -362,16 +451,27 @@ class Model(Stored):
         columns = distinct(self._items.indices(items))
         return columns[columns >= 0]
 
+    def _columns_in(self, ids: Sequence[str], new: NewItems | None) -> NDArray[np.int32]:
+        """Columns of items of the model and of new items, (len(ids),), −1 for each unknown one."""
+        columns = self._items.indices(ids)
+        if new is None:
+            return columns
+        rows = new.rows(ids)
+        return np.where((columns < 0) & (rows >= 0), self.n_items + rows, columns)
+
+    def _encoders(self) -> list[SideEncoder]:
+        return [encoder for encoder in (self._encoder("user"), self._encoder("item")) if encoder is not None]
+
     def _encoder(self, side: Side) -> SideEncoder | None:
         if self.features is None:
             return None
         return self.features.user if side == "user" else self.features.item
 
-    def _encode(self, side: Side, features: Features) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+    def _encode(self, side: Side, features: Features) -> tuple[Encoded, tuple[str, ...]]:
         encoder = self._encoder(side)
         if encoder is None:
             raise FeaturesNotSupported(FeaturesNotSupported.template.format(side=side))
-        return encoder.encode(features)
+        return encoder.encode_sparse(features)
 
     def _check_side(self, side: Side, declared: Mapping[str, Any] | None) -> None:
         encoder = self._encoder(side)
@@ -384,6 +484,26 @@ class Model(Stored):
             raise FeatureStateMismatch(
                 f"feature state check failed: the {side} encoder has {encoder.dim} places, the scorer {places}"
             )
+
+
+def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[str]) -> Query:
+    """The query with the new items of the restriction that may come back, without the `excluded` ids."""
+    new = restriction.new
+    assert new is not None, "asked only where there are new items"
+    rows = new.candidates(excluded, restriction.include_items, restriction.allowed)
+    if not len(rows):
+        return query
+    share = None if new.max_share is None else Share(new.n_known, new.max_share)
+    rules = (query.rules or Rules())._replace(share=share)
+    return query._replace(new=NewCandidates(new, rows), rules=rules)
+
+
+def _encoded(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Features], row: int) -> Encoded:
+    """The encoded features of an item of a list. Raises FeatureValueUnusable with the item."""
+    try:
+        return encoder.encode_sparse(features[row])[0]
+    except FeatureValueUnusable as error:
+        raise FeatureValueUnusable(f"data row {row + 1}, item {ids[row]!r}: {error.message}") from None
 
 
 def payload_parts(model: Model) -> dict[str, int]:

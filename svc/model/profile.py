@@ -2,9 +2,13 @@
 
 Without recency order plays no part, and a request's history is `settled` at once: columns rise, weights are added up.
 With it the history stays as it was given until it is known whether it stands alone or behind that of a training user.
+Where each part of a blend weighs it by a recency of its own, it is not weighed here but keeps the positions of its
+items.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,25 +16,30 @@ from numpy.typing import NDArray
 from svc.model.history import History
 from svc.model.item_sets import added_up
 from svc.model.query import Given
-from svc.model.recency import weighed
-
-Seeds = tuple[NDArray[np.int32], NDArray[np.float64] | None]
-"""Columns, (s,), and their weights, (s,); None: all are 1."""
+from svc.model.recency import decayed, ordered
 
 
-def settled(given: Given, recency: float) -> Given:
+class Seeds(NamedTuple):
+    """Columns, (s,), and their weights, (s,); None: all are 1. `positions`, (s,), are there where parts weigh."""
+
+    columns: NDArray[np.int32]
+    weights: NDArray[np.float64] | None
+    positions: NDArray[np.intp] | None = None
+
+
+def settled(given: Given, history: History) -> Given:
     """`given` with its columns distinct and rising, unless order plays a part."""
-    if recency:
+    if history.is_ordered:
         return given
     columns, weights = added_up(given.columns, given.weights)
     return given._replace(columns=columns, weights=weights)
 
 
-def profile_of(given: Given, recency: float) -> Seeds:
+def profile_of(given: Given, history: History) -> Seeds:
     """The history of a request alone, which is settled."""
-    if not recency or not len(given.columns):
-        return given.columns, given.weights
-    return weighed(given.columns, given.weights, np.arange(len(given.columns)), recency)
+    if not history.is_ordered or not len(given.columns):
+        return Seeds(given.columns, given.weights)
+    return _in_order(given.columns, given.weights, np.arange(len(given.columns)), history)
 
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
@@ -42,7 +51,16 @@ def joined_profile(history: History, user: int, given: Given) -> Seeds:
         more = np.ones(len(given.columns)) if given.weights is None else given.weights
         weights = np.concatenate([own, more])
     columns = np.concatenate([known, given.columns])
-    if not history.recency:
-        return added_up(columns, weights)
+    if not history.is_ordered:
+        return Seeds(*added_up(columns, weights))
     times = np.concatenate([history.times(user), len(known) + 1 + np.arange(len(given.columns))])
-    return weighed(columns, weights, times, history.recency)
+    return _in_order(columns, weights, times, history)
+
+
+def _in_order(
+    columns: NDArray[np.int32], weights: NDArray[np.float64] | None, times: NDArray[np.intp], history: History
+) -> Seeds:
+    found = ordered(columns, weights, times)
+    if history.recency_by_part:
+        return Seeds(*found)
+    return Seeds(found.columns, decayed(found.weights, found.positions, history.recency))

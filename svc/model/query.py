@@ -9,31 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.explain import Because
+from svc.model.feature_values import Encoded
 from svc.model.item_sets import ItemSet
+from svc.model.new_items import NewItems
+from svc.model.recency import decayed
 from svc.model.rerank import Rules
 
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
-class Encoded(NamedTuple):
-    """An encoded feature vector without its zeros: a batch of requests may describe thousands of items.
+class NewCandidates(NamedTuple):
+    """New items that may come back for a query: their `rows`, (c,) int32, rising."""
 
-    `places`, (z,), are those of the `values`, (z,), among `dim`.
-    """
-
-    places: NDArray[np.intp]
-    values: NDArray[np.float64]
-    dim: int
-
-    @classmethod
-    def of(cls, vector: NDArray[np.float64]) -> Encoded:
-        places = np.flatnonzero(vector)
-        return cls(places, vector[places], len(vector))
-
-    def dense(self) -> NDArray[np.float64]:
-        vector = np.zeros(self.dim)
-        vector[self.places] = self.values
-        return vector
+    items: NewItems
+    rows: NDArray[np.int32]
 
 
 class Query(NamedTuple):
@@ -42,12 +31,14 @@ class Query(NamedTuple):
     `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns, (s,) int32, and
     `seed_features` describe items never seen: together they are the history of an unseen user. `user_features` is an
     encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior. `seed_weights` are the values of
-    `seeds`, (s,) float64, where they are not all 1. `exclude` are item columns that must not come back, (e,) int32;
-    unless `include_seen`, the seeds and the history of `user` must not either. With `allowed` only its items are
-    ranked. `limit` is the most items to return. A `popular` query asks for the most chosen items of the training data,
-    the same for every user. `known` marks seeds that hold the history of a training user. `rules` arrange the ranking.
-    With `explain`, each item from position `offset` on gets at most that many reasons. The ranking of an `unordered`
-    query may come in any order: it is asked for all items, of which its rules select the best.
+    `seeds`, (s,) float64, where they are not all 1. With `seed_positions`, (s,), these are the values before the order
+    of the seeds counts: each part of a blend weighs them by its own recency (see `at_recency`). `exclude` are item
+    columns that must not come back, (e,) int32; unless `include_seen`, the seeds and the history of `user` must not
+    either. With `allowed` only its items are ranked. `limit` is the most items to return. A `popular` query asks for
+    the most chosen items of the training data, the same for every user. `known` marks seeds that hold the history of a
+    training user. `rules` arrange the ranking. With `explain`, each item from position `offset` on gets at most that
+    many reasons. The ranking of an `unordered` query may come in any order: it is asked for all items, of which its
+    rules select the best. With `new`, new items are ranked too; the query then has `rules`.
     """
 
     limit: int
@@ -65,6 +56,15 @@ class Query(NamedTuple):
     explain: int = 0
     offset: int = 0
     unordered: bool = False
+    seed_positions: NDArray[np.intp] | None = None
+    new: NewCandidates | None = None
+
+    def at_recency(self, recency: float) -> Query:
+        """The query with its seeds weighed by the recency of the part that answers it."""
+        if self.seed_positions is None:
+            return self
+        weights = decayed(self.seed_weights, self.seed_positions, recency)
+        return self._replace(seed_weights=weights, seed_positions=None)
 
 
 class Interaction(NamedTuple):
@@ -92,7 +92,8 @@ class Restriction(NamedTuple):
     """The items that may answer a request: those of `allowed` that are also in `include_items`; None means all.
 
     The answer leaves the first `offset` items of the ranking out. `rules` and `pins`, ids with their places, arrange
-    it, and `explain` is the number of reasons for each item.
+    it, and `explain` is the number of reasons for each item. With `new` items the sets of `allowed` and of the rules
+    have columns for these too.
     """
 
     offset: int = 0
@@ -101,6 +102,7 @@ class Restriction(NamedTuple):
     rules: Rules | None = None
     pins: Sequence[tuple[str, int]] = ()
     explain: int = 0
+    new: NewItems | None = None
 
 
 UNRESTRICTED = Restriction()
@@ -109,8 +111,9 @@ UNRESTRICTED = Restriction()
 class Ranking(NamedTuple):
     """Item columns, (k,) int32, by descending score, and their scores, (k,) float64. Ties: lower column first.
 
-    The scores of a `popular` ranking are numbers of users, not scores of the model. `reasons` name the rules that put
-    each item at its position; `because` explains each score. Both are empty unless asked for.
+    The scores of a `popular` ranking are what choices count, not scores of the model. `reasons` name the rules that put
+    each item at its position; `because` explains each score. Both are empty unless asked for. `ties`, (k,), rise among
+    items of equal scores; None: columns do.
     """
 
     items: NDArray[np.int32]
@@ -118,6 +121,7 @@ class Ranking(NamedTuple):
     popular: bool = False
     reasons: tuple[tuple[str, ...], ...] = ()
     because: tuple[Because, ...] = ()
+    ties: NDArray[np.int64] | None = None
 
     def from_place(self, place: int) -> Ranking:
         """The ranking from position `place` on."""

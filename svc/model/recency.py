@@ -13,7 +13,7 @@ for Session-based Recommendation" (WWW 2021), decay with the position in the sam
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +37,29 @@ def positions_of(times: NDArray[Any]) -> NDArray[np.intp]:
     return positions
 
 
-def weighed(
-    columns: NDArray[np.int32], weights: Weights | None, times: NDArray[Any], recency: float
-) -> tuple[NDArray[np.int32], Weights]:
-    """The distinct ones of `columns`, (h,), oldest first, and what each counts.
+def decayed(weights: Weights | None, positions: NDArray[Any], recency: float) -> Weights | None:
+    """What items of these `weights`, (h,), count at their `positions`, (h,); None: all count 1."""
+    if not recency:
+        return weights
+    decay = factors(positions, recency)
+    return decay if weights is None else weights * decay
 
-    `times`, (h,), never fall; `weights` are None where all are 1. An item that comes again takes its latest time, and
-    its weights add up.
+
+class Ordered(NamedTuple):
+    """Distinct item columns, (h,), oldest first, what each weighs, (h,), and its position, (h,).
+
+    `weights` are None where all are 1.
+    """
+
+    columns: NDArray[np.int32]
+    weights: Weights | None
+    positions: NDArray[np.intp]
+
+
+def ordered(columns: NDArray[np.int32], weights: Weights | None, times: NDArray[Any]) -> Ordered:
+    """The distinct ones of `columns`, (h,), whose `times`, (h,), never fall; `weights` are None where all are 1.
+
+    An item that comes again takes its latest time, and its weights add up.
     """
     order = columns.argsort(kind="stable")
     is_first = firsts(columns[order])
@@ -53,5 +69,4 @@ def weighed(
         by_time = latest.argsort()
         weights = total[by_time].astype(np.float64, copy=False)
         columns, times = columns[latest[by_time]], times[latest[by_time]]
-    decay = factors(positions_of(times), recency)
-    return columns, decay if weights is None else weights * decay
+    return Ordered(columns, weights, positions_of(times))

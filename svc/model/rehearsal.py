@@ -9,7 +9,7 @@ import numpy as np
 
 from svc.errors import RehearsalFailed
 from svc.model.ids import IdTable
-from svc.model.query import Encoded, Query, Ranking
+from svc.model.query import Query, Ranking
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -73,7 +73,7 @@ def _unknown(model: Model) -> Iterator[Asked]:
     if features is not None and features.user is not None:
         yield Query(limit=LIMIT, user_features=features.user.encode({})[0]), "user_features"
     if features is not None and features.item is not None:
-        yield Query(limit=LIMIT, seed_features=(Encoded.of(features.item.encode({})[0]),)), "item_features"
+        yield Query(limit=LIMIT, seed_features=(features.item.encode_sparse({})[0],)), "item_features"
 
 
 def _answered(model: Model, asked: list[Asked]) -> list[Ranking]:

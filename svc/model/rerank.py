@@ -12,6 +12,7 @@ and no rule here adds an item that they removed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -24,9 +25,11 @@ from svc.model.topk import reaching
 
 POOL: Final = 100
 POOL_PER_ITEM: Final = 5
+_ROUNDING: Final = 1e-9
 
 Items = NDArray[np.int32]
 Scores = NDArray[np.float64]
+Ties = NDArray[np.int64]
 Similar = Callable[[int], NDArray[np.float64]]
 """Maps an index into a pool to the similarities of that item to every item of the pool."""
 
@@ -48,6 +51,17 @@ class Pin(NamedTuple):
     position: int
 
 
+class Share(NamedTuple):
+    """Of the first n items of a ranking, whatever n, at most floor(most · n) have the column `first` or a later one."""
+
+    first: int
+    most: float
+
+    def room(self, n: int) -> int:
+        """How many of the first `n` items these may be; 0.29 · 100 is 29, though floats multiply to less."""
+        return math.floor(self.most * n + _ROUNDING)
+
+
 class Rules(NamedTuple):
     """The rules for one ranking. The defaults leave it unchanged."""
 
@@ -55,6 +69,7 @@ class Rules(NamedTuple):
     limits: tuple[Limit, ...] = ()
     boosts: tuple[Boost, ...] = ()
     pins: tuple[Pin, ...] = ()
+    share: Share | None = None
 
     @property
     def needs_all(self) -> bool:
@@ -77,30 +92,38 @@ class Reranked(NamedTuple):
 class Candidates(NamedTuple):
     """A ranking by descending score. When `items` are only its beginning, `rest` returns all of it, in any order.
 
-    With boosts the items may come in any order.
+    With boosts the items may come in any order. `ties` rise among items of equal scores; None: columns do.
     """
 
     items: Items
     scores: Scores
     is_whole: bool
-    rest: Callable[[], tuple[Items, Scores]]
+    rest: Callable[[], Candidates]
+    ties: Ties | None = None
 
 
 def rerank(
     found: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
 ) -> Reranked:
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
-    ordered = _ordered(found, rules.boosts, rules.pool(wanted))
+    most = rules.pool(wanted) if rules.share is None else len(found.items)
+    ordered = _ordered(found, rules.boosts, most)
     chosen, early = _diverse(ordered, rules, wanted, similar)
+    diversified = set(ordered.items[early].tolist())
     chosen += _continued(ordered.items, rules, chosen, wanted)
     if len(chosen) < wanted and not ordered.is_whole:
-        first = ordered.items[chosen]
-        ordered = _valued(_whole(found), rules.boosts)
-        chosen = _selected(ordered, rules, _places(ordered.items, first), wanted)
+        first, whole = ordered.items[chosen], _whole(found)
+        if rules.share is None:
+            ordered = _valued(whole, rules.boosts)
+            chosen = _selected(ordered, rules, _places(ordered.items, first), wanted)
+        else:
+            ordered = _ordered(whole, rules.boosts, len(whole.items))
+            chosen = _places(ordered.items, first)
+            chosen += _continued(ordered.items, rules, chosen, wanted)
     items, boosted = ordered.items[chosen].tolist(), ordered.is_boosted[chosen].tolist()
     reasons = [
-        (*(("boosted",) if lifted else ()), *(("diversified",) if place in early else ()))
-        for place, lifted in zip(chosen, boosted, strict=True)
+        (*(("boosted",) if lifted else ()), *(("diversified",) if item in diversified else ()))
+        for item, lifted in zip(items, boosted, strict=True)
     ]
     rows = list(zip(items, ordered.scores[chosen].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
@@ -114,23 +137,29 @@ class _Valued(NamedTuple):
     values: Scores
     is_boosted: NDArray[np.bool_]
     is_whole: bool
+    ties: Items | Ties
+
+    def at(self, places: NDArray[np.intp], *, is_whole: bool) -> _Valued:
+        """The items at some places."""
+        items, scores, values, is_boosted, _, ties = self
+        return _Valued(items[places], scores[places], values[places], is_boosted[places], is_whole, ties[places])
 
 
 def _whole(found: Candidates) -> Candidates:
     if found.is_whole:
         return found
-    items, scores = found.rest()
-    return Candidates(items, scores, is_whole=True, rest=found.rest)
+    return found.rest()
 
 
 def _valued(found: Candidates, boosts: Sequence[Boost]) -> _Valued:
     """The candidates in the order in which they stand."""
     items, scores = found.items, found.scores
+    ties = items if found.ties is None else found.ties
     if not boosts or not len(items):
-        return _Valued(items, scores, scores, np.zeros(len(items), dtype=np.bool_), found.is_whole)
+        return _Valued(items, scores, scores, np.zeros(len(items), dtype=np.bool_), found.is_whole, ties)
     factors = _factors(items, boosts)
     values = (scores - min(0.0, float(scores.min()))) * factors
-    return _Valued(items, scores, values, factors != 1.0, found.is_whole)
+    return _Valued(items, scores, values, factors != 1.0, found.is_whole, ties)
 
 
 def _ordered(found: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
@@ -139,15 +168,13 @@ def _ordered(found: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
     if not boosts or not len(found.items):
         return valued
     kept = _best(valued, np.arange(len(found.items)), most)
-    is_whole = found.is_whole and len(kept) == len(found.items)
-    items, scores, values, is_boosted, _ = valued
-    return _Valued(items[kept], scores[kept], values[kept], is_boosted[kept], is_whole)
+    return valued.at(kept, is_whole=found.is_whole and len(kept) == len(found.items))
 
 
 def _best(valued: _Valued, places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
-    """The `most` best of some places, and others of equal value, by descending value, ties by column."""
+    """The `most` best of some places, and others of equal value, by descending value and rising ties."""
     kept = places[reaching(valued.values[places], most)]
-    return kept[np.lexsort((valued.items[kept], -valued.values[kept]))]
+    return kept[np.lexsort((valued.ties[kept], -valued.values[kept]))]
 
 
 def _places(items: Items, some: Items) -> list[int]:
@@ -168,7 +195,7 @@ def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
 
 class _Counts:
     """Counts the labels of the chosen items. An item is eligible until it is chosen or one of its labels has reached
-    its limit; a pinned item never is.
+    its limit; a pinned item never is. Items whose share is limited come only where there is room for them.
     """
 
     def __init__(self, items: Items, rules: Rules) -> None:
@@ -176,10 +203,21 @@ class _Counts:
         self._items = items
         self._limits = rules.limits
         self._taken: dict[tuple[int, int], int] = {}
+        self._share = rules.share
+        self._n_taken = self._n_sharing = 0
+
+    def now(self) -> NDArray[np.bool_]:
+        """Of each item whether it may come next."""
+        share = self._share
+        if share is None or self._n_sharing < share.room(self._n_taken + 1):
+            return self.eligible
+        return self.eligible & (self._items < share.first)
 
     def take(self, place: int) -> None:
         self.eligible[place] = False
         column = int(self._items[place])
+        self._n_taken += 1
+        self._n_sharing += self._share is not None and column >= self._share.first
         for number, limit in enumerate(self._limits):
             for label in limit.field.labels_of(column).tolist():
                 taken = self._taken[number, label] = self._taken.get((number, label), 0) + 1
@@ -189,23 +227,23 @@ class _Counts:
 
 def _diverse(
     ordered: _Valued, rules: Rules, wanted: int, similar: Callable[[Items], Similar]
-) -> tuple[list[int], set[int]]:
-    """Indices of the items that diversity chooses from the pool, in order, and the set of those that it preferred to a
+) -> tuple[list[int], list[int]]:
+    """Indices of the items that diversity chooses from the pool, in order, and those of them that it preferred to a
     more relevant item. Pinned items are part of the pool, so a pin does not change the relevance of the others.
     """
     if not rules.diversity:
-        return [], set()
+        return [], []
     pool = ordered.items[: rules.pool(wanted)]
     counts, to_pool = _Counts(pool, rules), similar(pool)
     relevance = _relevance(ordered.values[: len(pool)]) * (1 - rules.diversity)
     nearest = np.full(len(pool), -np.inf)
     chosen: list[int] = []
-    early: set[int] = set()
-    while len(chosen) < wanted and counts.eligible.any():
+    early: list[int] = []
+    while len(chosen) < wanted and (may_come := counts.now()).any():
         gains = relevance - rules.diversity * nearest if chosen else relevance
-        place = int(np.argmax(np.where(counts.eligible, gains, -np.inf)))
-        if place != int(np.argmax(counts.eligible)):
-            early.add(place)
+        place = int(np.argmax(np.where(may_come, gains, -np.inf)))
+        if place != int(np.argmax(may_come)):
+            early.append(place)
         chosen.append(place)
         counts.take(place)
         np.maximum(nearest, to_pool(place), out=nearest)
@@ -216,17 +254,19 @@ def _continued(items: Items, rules: Rules, chosen: Sequence[int], wanted: int) -
     """Indices of further items in ranking order until `wanted` are chosen; the limits count those chosen already."""
     if len(chosen) >= wanted:
         return []
-    if not rules.limits:  # then every item may follow, and this many places hold enough of them
+    if not (rules.limits or rules.share):  # then every item may follow, and this many places hold enough of them
         items = items[: wanted + len(chosen) + len(rules.pins)]
     counts = _Counts(items, rules)
     for rank in chosen:
         counts.take(rank)
     further: list[int] = []
     rank = 0
-    while len(chosen) + len(further) < wanted and counts.eligible[rank:].any():
-        rank += int(np.argmax(counts.eligible[rank:]))
-        counts.take(rank)
-        further.append(rank)
+    while len(chosen) + len(further) < wanted and (may_come := counts.now()[rank:]).any():
+        position = rank + int(np.argmax(may_come))
+        counts.take(position)
+        further.append(position)
+        if rules.share is None:  # else items before it may come later, once there is room for them
+            rank = position
     return further
 
 

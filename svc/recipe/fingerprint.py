@@ -15,13 +15,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from svc.recipe.schema import Recipe
+from svc.recipe.serving_schema import Serving
 from svc.recipe.source_options import BUILT_IN_OPTIONS, SourceSpec
 from svc.recipe.variables import contains_reference, has_reference
 
 HASH_LENGTH = 12
 NOT_HASHED = frozenset(
     {
-        ("serving",),
+        *(("serving", name) for name in Serving.model_fields if name != "popular"),
         ("promotion",),
         ("output", "expires_after"),
         ("cleansing", "max_change"),

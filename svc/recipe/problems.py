@@ -16,10 +16,10 @@ from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
 from svc.recipe.promotion_schema import Promotion
-from svc.recipe.schema import AGE_PATTERN, NAME_PATTERN, InteractionSchema, Output, Recipe, Split
+from svc.recipe.schema import NAME_PATTERN, InteractionSchema, Output, Recipe, Split
 from svc.recipe.serving_schema import FilterField, ServingBoost
 from svc.recipe.source_options import DSN_PATTERN, SHA256_PATTERN, SourceSpec
-from svc.recipe.time_schema import HALF_LIFE_PATTERN
+from svc.recipe.time_schema import AGE_PATTERN, HALF_LIFE_PATTERN
 from svc.recipe.variables import has_reference
 
 Path = tuple[int | str, ...]

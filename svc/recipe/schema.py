@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -28,10 +28,18 @@ from svc.recipe.algorithms import (
 )
 from svc.recipe.promotion_schema import Promotion
 from svc.recipe.row_filter import Where
-from svc.recipe.serving_schema import Serving
+from svc.recipe.serving_schema import Popular, Serving
 from svc.recipe.side_tables import Features, ItemMetadata
 from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, Whole
-from svc.recipe.time_schema import Recency, TimeDecay, check_recency, recency_in_effect, with_default_algorithms
+from svc.recipe.time_schema import (
+    Age,
+    Recency,
+    TimeDecay,
+    check_recency,
+    recency_in_effect,
+    seconds_of_age,
+    with_default_algorithms,
+)
 
 NAME_PATTERN = f"^{RECIPE_NAME}$"
 
@@ -115,18 +123,6 @@ class Split(Block):
     seed: Seed = 42
 
 
-_SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
-AGE_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
-Age = Annotated[str, Field(pattern=AGE_PATTERN)]
-
-
-def seconds_of_age(age: str | None) -> int | None:
-    if age is None:
-        return None
-    number = age.rstrip("abcdefghijklmnopqrstuvwxyz")
-    return int(number) * _SECONDS_OF_UNITS[age.removeprefix(number)]
-
-
 class Training(Block):
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = DEFAULT_ALGORITHMS
     metric: Metric = "ndcg"
@@ -143,6 +139,10 @@ class Training(Block):
     )
     timeout_seconds: Seconds | None = None
     per_trial_timeout_seconds: Seconds | None = None
+    max_rank_ms: Annotated[Number, Field(gt=0, le=60_000)] | None = Field(
+        default=None,
+        description="Processor milliseconds of a single ranking above which a trial cannot win, on the training host.",
+    )
     storage_path: str = Field(default="", description="Shared search: a file, or a database URL with its driver.")
     seed: Seed = 42
     split: Split = Field(default_factory=Split)
@@ -338,6 +338,26 @@ class Recipe(Block):
             self.serving.check_fields(self.filter_kinds)
         return self
 
+    @model_validator(mode="after")
+    def _popularity_needs_times(self) -> Self:
+        if self.popular is not None and self.schema_.time_column is None:
+            raise ValueError(
+                "serving.popular needs schema.time_column: without times, nobody knows what was chosen lately"
+            )
+        return self
+
+    @property
+    def popular(self) -> Popular | None:
+        """How choices count towards popularity by their age; None: all alike."""
+        return None if self.serving is None else self.serving.popular
+
+    @model_validator(mode="after")
+    def _new_items_have_features(self) -> Self:
+        declared = self.serving is not None and self.serving.new_items is not None
+        if declared and (self.features is None or self.features.item is None):
+            raise ValueError("serving.new_items needs features.item: new items are ranked by their features alone")
+        return self
+
     @property
     def filter_kinds(self) -> dict[str, str]:
         """Kind of each filter field by its name."""
@@ -354,4 +374,6 @@ class Recipe(Block):
             sources["item_metadata.source"] = self.item_metadata.source
         if self.serving is not None and self.serving.availability is not None:
             sources["serving.availability.source"] = self.serving.availability.source
+        if self.serving is not None and self.serving.new_items is not None:
+            sources["serving.new_items.source"] = self.serving.new_items.source
         return sources

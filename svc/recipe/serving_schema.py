@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from svc.recipe.filter_tree import GROUPS, FilterProblem, parse_filter
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
+from svc.recipe.time_schema import Age, seconds_of_age
 
 Kind = Literal["categorical", "multi_label", "numerical"]
 
@@ -47,6 +48,23 @@ class Availability(Block):
         if self.max_stale_seconds is not None and self.max_stale_seconds < self.refresh_seconds:
             raise ValueError("max_stale_seconds is shorter than refresh_seconds, so every list would be stale")
         return self
+
+
+NEW_ITEMS_SHARE = 0.2
+"""The largest share of new items in any beginning of a ranking, unless something else is said."""
+
+
+class NewItems(Block):
+    """A list of items that training never saw, read again and again while the server runs."""
+
+    source: SourceSpec = Field(description="Has the id column and the columns of features.item.")
+    refresh_seconds: Annotated[Number, Field(ge=5, le=86_400)] = 300
+    max_items: Annotated[Whole, Field(ge=1, le=100_000)] = Field(
+        default=10_000, description="A longer list is refused, and the last one stays."
+    )
+    max_share: Annotated[Number, Field(ge=0, le=1)] | None = Field(
+        default=NEW_ITEMS_SHARE, description="Of the first n items of a ranking, for every n; null: no bound."
+    )
 
 
 def _zoned(value: datetime) -> datetime:
@@ -97,6 +115,31 @@ class ServingPin(Timed):
     position: Annotated[Whole, Field(ge=0, le=999)]
 
 
+class Popular(Block):
+    """How choices count towards popularity by their age at the start of the training."""
+
+    half_life: Age | None = Field(
+        default=None, description="A choice of this age counts half, one of twice the age a quarter: 90min, 7d."
+    )
+    window: Age | None = Field(
+        default=None, description="Older choices do not count; items without a later one stand last: 36h, 30d."
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.half_life is None and self.window is None:
+            raise ValueError("give half_life, window, or both; without the block all choices count alike")
+        return self
+
+    @property
+    def half_life_s(self) -> int | None:
+        return seconds_of_age(self.half_life)
+
+    @property
+    def window_s(self) -> int | None:
+        return seconds_of_age(self.window)
+
+
 class Rehearsal(Block):
     """What a new model must fulfil before it takes the place of the one that is served."""
 
@@ -106,12 +149,16 @@ class Rehearsal(Block):
 
 
 class Serving(Block):
-    """What a server does with the model. No part of the recipe's hash: the model is the same."""
+    """What a server does with the model. But for `popular`, no part of the recipe's hash: the model is the same."""
 
     filter: dict[str, Any] | None = Field(default=None, description="Holds for every request, joined by AND.")
     availability: Availability | None = None
+    new_items: NewItems | None = Field(default=None, description="Needs features.item.")
     fallback: Literal["none", "popular"] = Field(
         default="none", description="What a user of whom nothing is known gets when the request does not say."
+    )
+    popular: Popular | None = Field(
+        default=None, description="How choices count by their age where the most chosen items are shown; null: alike."
     )
     diversity: Annotated[Number, Field(ge=0, le=1)] = Field(
         default=0, description="0: the best items; 1: as unlike each other as possible."

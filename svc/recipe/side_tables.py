@@ -7,18 +7,60 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from svc.recipe.serving_schema import FilterField, Kind
-from svc.recipe.source_options import Block, Name, Positive, SourceSpec, unique_names
+from svc.recipe.source_options import Block, Name, Positive, SourceSpec, Whole, unique_names
 
 RESERVED_FIELDS = frozenset({"item_id", "score"})  # keys that every recommended item already has
 
 
+FeatureKind = Literal[Kind, "text", "vector"]
+MAX_WORDS = 32_768
+MAX_DIMENSIONS = 4096
+_FIELDS_OF_KINDS = {
+    "delimiter": ("multi_label", "vector"),
+    "min_frequency": ("categorical", "multi_label", "numerical"),
+    "max_words": ("text",),
+    "min_items": ("text",),
+    "analyzer": ("text",),
+    "dimensions": ("vector",),
+}
+"""The kinds of columns that each field is for. Where a field once was taken by any kind, it still is by those."""
+
+
 class FeatureColumn(Block):
     name: Name
-    kind: Kind = Field(description="May be spelled `encoding`.")
+    kind: FeatureKind = Field(description="May be spelled `encoding`.")
     delimiter: Annotated[str, Field(min_length=1, max_length=8)] = Field(
-        default="|", description="Between labels of multi_label."
+        default="|", description="Between labels of multi_label, and between the numbers of a vector that is a text."
     )
     min_frequency: Positive = Field(default=1, description="Rarer values are left out of the vocabulary.")
+    max_words: Annotated[Whole, Field(ge=1, le=MAX_WORDS)] = Field(
+        default=8192, description="Of a text: the most words, those that most items have."
+    )
+    min_items: Positive = Field(default=2, description="Of a text: words of fewer items are left out.")
+    analyzer: Literal["word", "char"] = Field(
+        default="word",
+        description="Of a text: word takes runs of letters and digits, char runs of 3 to 5 characters, for languages "
+        "without blanks.",
+    )
+    dimensions: Annotated[Whole, Field(ge=1, le=MAX_DIMENSIONS)] | None = Field(
+        default=None, description="Of a vector: how many numbers it has."
+    )
+
+    @model_validator(mode="after")
+    def _fields_of_its_kind(self) -> Self:
+        if self.kind == "vector" and self.dimensions is None:
+            raise ValueError("kind vector needs `dimensions`, how many numbers each vector has")
+        for field in ("max_words", "min_items", "analyzer", "dimensions"):
+            self._refuse(field, _FIELDS_OF_KINDS[field])
+        if self.kind in ("text", "vector"):
+            for field in ("delimiter", "min_frequency"):
+                self._refuse(field, _FIELDS_OF_KINDS[field])
+        return self
+
+    def _refuse(self, field: str, kinds: tuple[str, ...]) -> None:
+        if field in self.model_fields_set and self.kind not in kinds:
+            instead = "; a text has min_items" if (field, self.kind) == ("min_frequency", "text") else ""
+            raise ValueError(f"{field} is for kind {' and '.join(kinds)}, not for {self.kind}{instead}")
 
 
 class FeatureSide(Block):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
@@ -14,6 +14,17 @@ from svc.recipe.source_options import Block, Number
 Recency = Annotated[
     Literal["search", "off"] | Annotated[Number, Field(ge=0, le=MOST_RECENCY)], BeforeValidator(bare_off)
 ]
+
+_SECONDS_OF_UNITS: Final = {"min": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_557_600}
+AGE_PATTERN: Final = rf"^[1-9][0-9]{{0,5}}({'|'.join(_SECONDS_OF_UNITS)})$"
+Age = Annotated[str, Field(pattern=AGE_PATTERN)]
+
+
+def seconds_of_age(age: str | None) -> int | None:
+    if age is None:
+        return None
+    number = age.rstrip("abcdefghijklmnopqrstuvwxyz")
+    return int(number) * _SECONDS_OF_UNITS[age.removeprefix(number)]
 
 
 HALF_LIFE_PATTERN = r"^(none|[0-9]{1,6}(\.[0-9]{1,6})?[hdwy])$"

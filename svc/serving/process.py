@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
+
+import trio
 
 from svc import install_command
 from svc.errors import ConfigError
@@ -23,6 +26,7 @@ connections.
 """
 LEAVE_TAKING_S = 0.2
 """From the signal to the end of idle connections: closing at once would cut off requests that are on the wire."""
+LAST_SPANS_S = 2.0
 
 
 def tune() -> None:
@@ -43,6 +47,12 @@ def spans() -> Spans:
             raise
         raise ConfigError(f"SVC_OTEL_ENABLED=1 needs OpenTelemetry's SDK: {install_command('otel')}") from None
     return spans.create()
+
+
+async def close_spans(spans: Spans) -> None:
+    """Send the spans that are left, or give up after LAST_SPANS_S."""
+    with trio.move_on_after(LAST_SPANS_S), suppress(RuntimeError):  # there may be no thread left to send them
+        await trio.to_thread.run_sync(spans.close, abandon_on_cancel=True)
 
 
 def limits(settings: Settings) -> Limits:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -27,10 +27,11 @@ from svc.serving.api.access.policy_file import PolicyFile
 from svc.serving.api.application import Application
 from svc.serving.api.monitoring import serve_monitoring
 from svc.serving.api.request.state import ServerState
-from svc.serving.models.availability import read_ids
-from svc.serving.models.availability_watch import AvailabilityWatch
 from svc.serving.models.discovery import RecipeFolder
 from svc.serving.models.lanes import Lane
+from svc.serving.models.lists.availability import read_ids
+from svc.serving.models.lists.new_items import read_new_items
+from svc.serving.models.lists.watch import AvailabilityLists, ListWatch, NewItemLists
 from svc.serving.models.loader import Loaded, Loader
 from svc.serving.models.registry import Registry
 from svc.serving.models.threads import ScoringThreads
@@ -50,9 +51,10 @@ if TYPE_CHECKING:
     import socket
 
 
+T = TypeVar("T")
 UNSAFE_WARNING_INTERVAL_S = 300.0
 CLOSING_S = 1.0
-LAST_SPANS_S = 2.0
+HANDED_OUT_A_TURN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,7 @@ async def _live(
                         await _hand_out(state, listener, stop, fleet)
             lanes.cancel_scope.cancel()
         if state.spans is not None:
-            with trio.move_on_after(LAST_SPANS_S):
-                await trio.to_thread.run_sync(state.spans.close, abandon_on_cancel=True)
+            await process.close_spans(state.spans)
         _say_shutdown(stop)
         whole.cancel_scope.cancel()
     return 0
@@ -219,8 +220,8 @@ async def _renew_keys(
     """Read the key files again. Unusable ones change nothing."""
     try:
         keys, api_keys = await trio.to_thread.run_sync(_read_keys, options, state.settings, state.auth.required)
-    except ConfigError as error:
-        logs.emit(events.KEYS_RELOAD_FAILED, error=error.message)
+    except (ConfigError, RuntimeError) as error:  # a RuntimeError: the system gives no more threads
+        logs.emit(events.KEYS_RELOAD_FAILED, error=str(error))
         return
     loader.keys = keys
     state.auth.replace(api_keys)
@@ -254,17 +255,26 @@ def _watcher(
         publisher=publisher,
         settings=settings,
         metrics=state.metrics,
-        lists=AvailabilityWatch(partial(_read_list, state.registry, settings, loader.variables), publisher),
+        lists=ListWatch(
+            (
+                AvailabilityLists(partial(_bounded, read_ids, state.registry, settings, loader), publisher.lists),
+                NewItemLists(partial(_bounded, read_new_items, state.registry, settings, loader), publisher.lists),
+            )
+        ),
     )
 
 
-def _read_list(
-    registry: Registry, settings: Settings, variables: Mapping[str, str], loaded: LoadedRecipe
-) -> tuple[str, ...]:
-    """The ids of a recipe's list, bounded by the items of the model that is served."""
+def _bounded(
+    read: Callable[[LoadedRecipe, Settings, Mapping[str, str], int], T],
+    registry: Registry,
+    settings: Settings,
+    loader: Loader,
+    loaded: LoadedRecipe,
+) -> T:
+    """A list of the recipe, bounded by the items of the model that is served."""
     entry = registry.get(loaded.recipe.name)
     n_items = len(entry.served.model.item_ids) if entry is not None and entry.served is not None else 0
-    return read_ids(loaded, settings, variables, n_items)
+    return read(loaded, settings, loader.variables, n_items)
 
 
 def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
@@ -303,10 +313,9 @@ async def _hand_out(state: ServerState, listener: socket.socket, stop: Stop, fle
             logs.emit(
                 events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, workers=fleet.size
             )
-            await run_until(
-                partial(_announce_drain, stop, state, listener.dup(), fleet), partial(fleet.accept, listener)
-            )
-            fleet.accept_some(listener)
+            acceptor = server.Acceptor(listener, fleet.take, lambda: HANDED_OUT_A_TURN, fleet.can_take)
+            await run_until(partial(_announce_drain, stop, state, listener.dup(), fleet), acceptor.run)
+            acceptor.accept_backlog()
     fleet.end()
     await fleet.ended.wait()
 

@@ -56,13 +56,28 @@ class SourceContext:
     progress: Progress | None
     bounds: TableBounds | None = None
 
+    @classmethod
+    def for_served_table(
+        cls,
+        base_dir: Path,
+        settings: Settings,
+        variables: Mapping[str, str],
+        id_column: str,
+        columns: tuple[str, ...] | None,
+        *,
+        bounds: TableBounds | None = None,
+    ) -> SourceContext:
+        """The context of a table that a server reads beside its model, whose ids stand in `id_column`."""
+        return cls(base_dir, settings, columns, frozenset({id_column}), "metadata", variables, None, bounds)
+
 
 class DataSource(Protocol):
     """Reads one table. The constructor only assigns; `fetch` and `probe` do the work.
 
-    `fetch` returns one row per interaction, user or item. Three methods are optional:
+    `fetch` returns one row per interaction, user or item. Some methods are optional:
     `fetch_arrow() -> pyarrow.Table` returns the same without pandas: ids as dictionaries, missing values as null.
-    `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
+    `fetch_where(where: RowFilter) -> Prefiltered | None` may leave out rows that `where` drops for certain; None where
+    it cannot. `probe() -> list[str]` checks the access without reading all data, and returns one line per check.
     `sample(n_rows) -> pandas.DataFrame | None` returns the first rows as `fetch` would, or None when they cannot be
     read alone. A source whose `probe` and `sample` would both run a query has `probe_and_sample(n_rows)` instead of
     `sample`: a generator that yields the lines of `probe` and returns the rows. All methods raise DataSourceError.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -14,6 +15,8 @@ from svc.errors import DataSourceError
 from svc.recipe.source_options import ParquetOptions
 from svc.sources.files import DataFile, open_file, refuse_expansion, shown
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
+from svc.sources.prefilter.parquet import ParquetSieve
+from svc.sources.prefilter.weakened import Prefiltered
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     import pandas
 
+    from svc.recipe.row_filter import RowFilter
     from svc.sources.base import SourceContext
     from svc.sources.parts import Hive, Part
 
@@ -54,6 +58,34 @@ class ParquetSource:
         builder = self._read(where)
         with _explained(where):
             return finish(builder)
+
+    def fetch_where(self, where: RowFilter) -> Prefiltered | None:
+        """As `fetch`, without rows that `where` drops for certain: whole row groups are skipped by their statistics.
+
+        None where a value might have to be refused, which only a look at all of them tells, and over http(s), where the
+        file is fetched and bounded as a whole.
+        """
+        if self._config.location.is_http:
+            return None
+        sieve = ParquetSieve(where, self._context.text_columns)
+        shown_where = shown(self._config.location, self._context)
+        builder = TableBuilder(self._context, shown_where)
+        n_rows, places = 0, [np.empty(0, np.int64)]
+        for part in find_parts(self._config, self._context, _EXTENSIONS):
+            with part.open() as data_file, _explained(data_file.where):
+                file, columns = self._begin(part, data_file, builder)
+                if not sieve.fits(file.schema_arrow, part.hive):
+                    return None
+                for number, first in sieve.groups(file, part.hive):
+                    start = n_rows + first
+                    for batch in self._batches(file, columns, data_file, [number]):
+                        rows = sieve.rows(batch)
+                        builder.add(batch if rows is None else batch.take(pa.array(rows)))
+                        places.append(start + (np.arange(batch.num_rows) if rows is None else rows))
+                        start += batch.num_rows
+                n_rows += file.metadata.num_rows
+        with _explained(shown_where):
+            return Prefiltered(builder.finish(), n_rows, np.concatenate(places))
 
     def probe(self) -> list[str]:
         """Read the footer only; for a folder, the footer of its first file.
@@ -127,12 +159,19 @@ class ParquetSource:
 
     def _add(self, part: Part, data_file: DataFile, builder: TableBuilder) -> None:
         file, columns = self._begin(part, data_file, builder)
+        for batch in self._batches(file, columns, data_file, range(file.metadata.num_row_groups)):
+            builder.add(batch)
+
+    def _batches(
+        self, file: pq.ParquetFile, columns: list[str], data_file: DataFile, groups: Iterable[int]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of the row groups of these numbers, in bounded batches."""
         expanded = 0
-        for batch in file.iter_batches(batch_size=self._batch_rows(file), columns=columns):
+        for batch in file.iter_batches(batch_size=self._batch_rows(file), row_groups=list(groups), columns=columns):
             expanded += batch.nbytes
             if data_file.max_expanded is not None and expanded > data_file.max_expanded:
                 refuse_expansion(data_file.where, expanded, data_file.max_expanded, self._context)
-            builder.add(batch.select(columns))
+            yield batch.select(columns)
 
 
 def _largest_chunk(file: pq.ParquetFile) -> int:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from svc import events, logs
 from svc.artifact import keys as signing
 from svc.artifact.lock import lock_path, run_lock
-from svc.artifact.store import read_verified
 from svc.errors import LockContestedError, SvcError, TrainingError, exhaustion
+from svc.progress import Progress
 from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
@@ -21,8 +21,8 @@ from svc.sources import digests
 from svc.training import reuse
 from svc.training.algorithms.registry import check_available
 from svc.training.data import fetch
-from svc.training.progress import Progress
 from svc.training.promotion.incumbent import check_data_change, read_incumbent
+from svc.training.run_report import RunReport
 from svc.training.search import prepare
 from svc.training.search.storage import StorageLocation, preflight
 from svc.training.search.trials import SearchResult
@@ -110,9 +110,12 @@ class _Run:
     kept: str = "nothing was written; the last artifact, if there is one, is unchanged"
 
     inputs: Inputs = field(init=False)
+    report: RunReport = field(init=False)
 
     def __post_init__(self) -> None:
         self.inputs = Inputs(self.loaded.base_dir)
+        options = self.options
+        self.report = RunReport(options.report, self.loaded, self.settings, options.variables, self.progress)
 
     @property
     def name(self) -> str:
@@ -131,7 +134,7 @@ class _Run:
             return self._search_only(location)
         keys = self._keys()
         self.kid = keys.active[0]
-        self._check_report()
+        self.report.check()
         try:
             with self._lock():
                 return self._train(location, keys)
@@ -154,12 +157,6 @@ class _Run:
             return signing.development_keys()
         return signing.load_signing_keys(self.settings)
 
-    def _check_report(self) -> None:
-        if self.options.report is not None:
-            from svc.training.report.page import check_report
-
-            check_report(self.options.report)
-
     @contextlib.contextmanager
     def _lock(self) -> Iterator[None]:
         if self.options.no_lock:
@@ -174,7 +171,7 @@ class _Run:
 
     def _task(self, keys: signing.SigningKeys | None = None) -> prepare.Task:
         is_recorded = is_asked(self.loaded, self.settings)
-        with digests.record_digests(self.inputs.hear) if is_recorded else contextlib.nullcontext():
+        with digests.record_digests(self.inputs.record) if is_recorded else contextlib.nullcontext():
             loaded = fetch.load(self.loaded, self.settings, self.options.variables, self.progress)
         if keys is not None:
             self._check_data_change(loaded, keys)
@@ -212,6 +209,12 @@ class _Run:
             result = search.run()
         finally:
             search.storage.close()
+        if not result.completed and result.n_too_slow:
+            raise TrainingError(
+                f"{result.n_too_slow} of {len(result.trials)} trials were trained, but a ranking by each takes longer "
+                "than training.max_rank_ms allows; trial_done events have their rank_ms: raise it, or list other "
+                "algorithms"
+            )
         if not result.completed:
             raise TrainingError(
                 f"none of {len(result.trials)} trials could be completed; the trial_failed events say why. "
@@ -223,7 +226,11 @@ class _Run:
             result = add_blend(task, result)
         best = result.best
         logs.emit(
-            events.SEARCH_DONE, best_class=best.algorithm, best_score=best.score, n_completed=len(result.completed)
+            events.SEARCH_DONE,
+            best_class=best.algorithm,
+            best_score=best.score,
+            n_completed=len(result.completed),
+            **({"too_slow": result.n_too_slow} if result.n_too_slow else {}),
         )
         prepare.check_scores(self.loaded, task.data, best.score or 0.0)
         return result
@@ -250,7 +257,7 @@ class _Run:
             result = reuse.measure(task, *reused)
             prepare.check_scores(self.loaded, task.data, result.best.score or 0.0)
         confidence = measure_confidence(task, result)
-        diversity = self._diversity(task, result, confidence)
+        diversity = self.report.diversity(task, result, confidence)
         result = replace(result, trained=None)
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
         confidence = replace(confidence, trained=None, winner=confidence.winner if self._rules else None)
@@ -258,6 +265,7 @@ class _Run:
         final = self._final_model(task, result, confidence)
         matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
+        new_items = self._new_items(task, result, final, confidence)
         facts = Facts(
             run_id=self.options.run_id,
             trained_at=_now(),
@@ -272,6 +280,7 @@ class _Run:
             confidence=confidence,
             diversity=diversity,
             cold_start=cold_start,
+            new_items=new_items,
             features_active=final.aware is not None,
             parts=final.parts,
             rank_ms=rank_ms(model),
@@ -282,12 +291,12 @@ class _Run:
         # The decision comes last, so that it is about the model that is live by then.
         promotion = self._decide(task, confidence, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
-        head |= self._samples(model)
-        earlier = self._earlier(keys)
+        head |= self.report.samples(model)
+        earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
         published = publish(self.loaded, head, model, keys, self.settings, move=not _is_refused(promotion))
         self.kept = published.kept
-        self._report(head, model, earlier)
+        self.report.write(head, model, earlier)
         exit_code = 0 if published.promoted or published.held else REFUSED
         self._done(head, published, result, exit_code)
         return TrainResult(exit_code, published.artifact, None if promotion is None else promotion["decision"])
@@ -309,35 +318,10 @@ class _Run:
         candidate = None if confidence.winner is None else Candidate(confidence.winner, rank_ms, confidence.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _diversity(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> Mapping[str, Any] | None:
-        """What diversity costs the winner, for the report; None where none is written or the recipe leaves it out."""
-        if self.options.report is None or not self.loaded.recipe.training.report_diversity:
-            return None
-        if confidence.winner is None:
-            return None
-        from svc.training.winner.diversity import Winner, measure_diversity
-        from svc.training.winner.export import to_scorer
-
-        self.progress.phase("measuring diversity")
-        served = to_scorer(confidence.trained, result.best.algorithm)
-        served.ready()
-        winner, seed = Winner(confidence.winner, served), self.loaded.recipe.training.split.seed
-        return measure_diversity(winner, task.objective.evaluators.full, task.objective.seen, seed=seed)
-
-    def _samples(self, model: Any) -> dict[str, Any]:
-        """What some users are recommended, for the report; nothing where none is written."""
-        if self.options.report is None:
-            return {}
-        from svc.training.winner.samples import sample_recommendations
-
-        variables = self.options.variables
-        return {"samples": sample_recommendations(self.loaded, model, self.settings, variables)}
-
     def _final_model(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> FinalModel:
         from svc.training.winner.refit import train_final
 
-        exact = confidence.evaluation.get("exact_users", {})
-        return train_final(task, result, exact_users=exact.get("served", False))
+        return train_final(task, result, exact_users=confidence.serves_exact_users)
 
     def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:
@@ -349,32 +333,31 @@ class _Run:
         self.progress.phase("evaluating cold start")
         return evaluate_cold_start(task, final.aware, result)
 
-    def _earlier(self, keys: signing.SigningKeys) -> Mapping[str, Any] | None:
-        """The header of the artifact that is about to be replaced, for the report; None if none can be trusted."""
-        if self.options.report is None:
+    def _new_items(
+        self, task: prepare.Task, result: SearchResult, final: FinalModel, confidence: Confidence
+    ) -> Mapping[str, Any] | None:
+        """What new items are worth; None where the recipe does not recommend any, or the model cannot."""
+        serving = self.loaded.recipe.serving
+        if serving is None or serving.new_items is None or final.aware is None:
             return None
-        try:
-            return read_verified(self.loaded.output_uri, keys, self.settings)[1].header
-        except SvcError:
-            return None
+        if result.reused is not None:
+            return {"skipped": "a training with --refit does not measure it"}
+        from svc.training.winner.new_items import evaluate_new_items
 
-    def _report(self, head: Mapping[str, Any], model: Any, earlier: Mapping[str, Any] | None) -> None:
-        if self.options.report is None:
-            return
-        from svc.training.report.page import Counts, write_report
-
-        self.progress.phase("writing the report")
-        write_report(self.options.report, head, Counts.of(model.history, model.n_items), earlier)
-        logs.emit(events.REPORT_WRITTEN, path=str(self.options.report))
+        self.progress.phase("evaluating new items")
+        exact_users = confidence.serves_exact_users
+        return evaluate_new_items(task, result, final.aware, serving.new_items.max_share, exact_users=exact_users)
 
     def _done(self, head: Mapping[str, Any], published: Publication, result: SearchResult, exit_code: int) -> None:
         stats = head["data_stats"]
         is_told = "promotion" in head or published.held
-        told: dict[str, Any] = {"promoted": published.promoted} if is_told else {}
+        promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_told else {}
         if exit_code == REFUSED:
             from svc.training.promotion.refusal import refusal
 
-            told["refused"] = refusal(head["promotion"], self.loaded.path, published.artifact, published.live)
+            promotion_fields["refused"] = refusal(
+                head["promotion"], self.loaded.path, published.artifact, published.live
+            )
         self.progress.close()
         logs.emit(
             events.TRAIN_DONE,
@@ -390,7 +373,7 @@ class _Run:
             trained_at=head["trained_at"],
             kid=head["kid"],
             recipe_hash=head["recipe_hash"],
-            **told,
+            **promotion_fields,
             **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
         )
 
@@ -400,7 +383,7 @@ class _Run:
         self.progress.close()
         if defect is not None:
             fields = {**fields, "traceback": _where(defect)}
-        known = {} if self.kid is None else {"kid": self.kid}
+        kid_field = {} if self.kid is None else {"kid": self.kid}
         logs.emit(
             events.TRAIN_ERROR,
             error=message,
@@ -409,7 +392,7 @@ class _Run:
             run_id=self.options.run_id,
             exit_code=exit_code,
             trained_at=_now(),
-            **known,
+            **kid_field,
             **fields,
         )
         return TrainResult(exit_code)

@@ -21,6 +21,8 @@ from svc.sources.base import DataSource, SourceContext, build_source
 from svc.sources.table import float_text
 from svc.training.algorithms.registry import check_available
 from svc.training.data.dropped import MANY, odd_years
+from svc.training.data.feature_sample import described_sample
+from svc.training.data.features import SideName
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_rows
 from svc.training.data.unused_rating import unused_rating
@@ -48,13 +50,14 @@ class Check:
 def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Iterator[Check]:
     """Check algorithms, search storage and every source, one after another; a failed one does not end the rest.
 
-    What only the data tells, such as empty feature vocabularies, stays unknown.
+    What only the whole data tells, such as the vocabularies of features, stays unknown.
     """
     training = loaded.recipe.training
     items: set[str] = set()
     frame_checks: dict[str, FrameCheck] = {"source": partial(_row_warnings, loaded.recipe, items)}
     if loaded.recipe.item_metadata is not None:
         frame_checks["item_metadata.source"] = partial(_metadata_warnings, loaded.recipe.item_metadata, items)
+    frame_checks |= _described_sides(loaded.recipe)
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
@@ -64,9 +67,20 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
             yield Check(name, True, f"warning: {rating}")
 
 
-def _check(name: str, look: Callable[[], Iterable[str]]) -> Iterator[Check]:
+def _described_sides(recipe: Recipe) -> dict[str, FrameCheck]:
+    """Checks of the feature tables that have texts or vectors."""
+    names: tuple[SideName, ...] = ("item", "user")
+    sides = [(name, getattr(recipe.features, name, None)) for name in names]
+    return {
+        f"features.{name}.source": partial(described_sample, side, name)
+        for name, side in sides
+        if side is not None and any(column.kind in ("text", "vector") for column in side.columns)
+    }
+
+
+def _check(name: str, check: Callable[[], Iterable[str]]) -> Iterator[Check]:
     try:
-        for detail in look():
+        for detail in check():
             yield Check(name, True, detail)
     except SvcError as error:
         yield Check(name, False, error.message, error.exit_code, error.code)
@@ -94,27 +108,20 @@ def _sources(
         if side is not None:
             yield f"features.{name}.source", side.source, feature_context(loaded, side, settings, variables)
     for field, (spec, columns) in _served_tables(loaded.recipe).items():
-        context = SourceContext(
-            base_dir=loaded.base_dir,
-            settings=settings,
-            columns=tuple(dict.fromkeys(columns)),
-            text_columns=frozenset({columns[0]}),
-            purpose="metadata",
-            variables=variables,
-            progress=None,
-        )
+        needed = tuple(dict.fromkeys(columns))
+        context = SourceContext.for_served_table(loaded.base_dir, settings, variables, columns[0], needed)
         yield field, spec, context
 
 
 def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...]]]:
     """Tables that a server reads: source and columns, the id first, by their place in the recipe."""
-    found: dict[str, tuple[SourceSpec, tuple[str, ...]]] = {}
+    tables: dict[str, tuple[SourceSpec, tuple[str, ...]]] = {}
     if (metadata := recipe.item_metadata) is not None:
         names = (metadata.id_column, *metadata.fields, *metadata.filter_kinds)
-        found["item_metadata.source"] = (metadata.source, names)
+        tables["item_metadata.source"] = (metadata.source, names)
     if recipe.serving is not None and (availability := recipe.serving.availability) is not None:
-        found["serving.availability.source"] = (availability.source, (availability.id_column,))
-    return found
+        tables["serving.availability.source"] = (availability.source, (availability.id_column,))
+    return tables
 
 
 def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
@@ -128,23 +135,23 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     items |= set(frame[schema.item_column].dropna().astype(str))
     n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where)
     frame = rows.frame
-    found = from_rows(rows, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
-    reasons = "; ".join(found.reasons.values())
+    interactions = from_rows(rows, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
+    reasons = "; ".join(interactions.reasons.values())
     first = f"of the first {len(frame)} rows" + ("" if rows.n_dropped is None else " that cleansing.where keeps")
-    unusable = f"{found.n_unusable} {first} would be dropped: {reasons}"
-    if found.n_unusable == len(frame) > 0:
+    unusable = f"{interactions.n_unusable} {first} would be dropped: {reasons}"
+    if interactions.n_unusable == len(frame) > 0:
         raise MinDataViolation(unusable)
-    warnings = [unusable] if found.n_unusable > MANY * len(frame) else []
-    if found.future is not None:
-        warnings.append(f"{found.future.count} {first} are of the future: {found.future.detail}")
+    warnings = [unusable] if interactions.n_unusable > MANY * len(frame) else []
+    if interactions.future is not None:
+        warnings.append(f"{interactions.future.count} {first} are of the future: {interactions.future.detail}")
     if with_times and schema.time_column and (doubt := odd_years(frame[schema.time_column], schema.time_unit)):
         warnings.append(doubt)
     if recipe.source.type != "csv":  # its probe reports this, also for features and metadata
         for name in (schema.user_column, schema.item_column):
             floats = filter(is_float_text, frame[name].cat.categories)
             warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
-    told = [] if rows.n_dropped is None else [_kept(len(frame), n_read)]
-    return told + [f"warning: {text}" for text in warnings]
+    kept = [] if rows.n_dropped is None else [_kept(len(frame), n_read)]
+    return kept + [f"warning: {text}" for text in warnings]
 
 
 def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.DataFrame) -> list[str]:

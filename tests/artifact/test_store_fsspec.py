@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -94,6 +95,25 @@ def test_an_object_that_changes_between_two_pieces_is_not_believed(
     monkeypatch.setattr(objects, "read", changing)
     with pytest.raises(ArtifactReadError, match="changed while it was read"):
         folder.read("a.svc", 100)
+
+
+@pytest.mark.parametrize(("kept", "is_written"), [(10, True), (9, False), (0, False)])
+def test_an_upload_whose_answer_is_lost_counts_if_every_byte_arrived(
+    folder: ObjectFolder, objects: Objects, monkeypatch: pytest.MonkeyPatch, kept: int, is_written: bool
+) -> None:
+    """A part of the bytes, or other bytes of the same number, do not."""
+    uri, write = folder.uri_of("a.svc"), objects.write
+    objects.contents[uri] = b"abcdefghij"
+
+    def losing(uri: str, descriptor: int) -> None:
+        if kept:
+            write(uri, descriptor)
+            objects.contents[uri] = objects.contents[uri][:kept]
+        raise ConnectionResetError("the store closed the connection")
+
+    monkeypatch.setattr(objects, "write", losing)
+    with nullcontext() if is_written else pytest.raises(ArtifactWriteError, match="cannot be written"):
+        folder.put(lambda out: out.write(b"0123456789"), lambda _: "a.svc")
 
 
 def test_errors_of_the_store_become_those_of_a_folder(folder: ObjectFolder, objects: Objects) -> None:

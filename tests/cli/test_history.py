@@ -45,6 +45,21 @@ def test_the_table_names_the_live_version(recipe: Path, capsys: pytest.CaptureFi
     assert max(len(row.rstrip()) for row in rows) < 80
 
 
+def test_the_table_names_the_search_of_a_refit(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a column that is only there where a version is a refit."""
+    train(recipe, "r1")
+    capsys.readouterr()
+    assert main.run(["history", str(recipe)]) == 0
+    assert "refit" not in capsys.readouterr().out
+    assert main.run(["train", str(recipe), "--quiet", "--refit"]) == 0
+    refitted, searched = history(recipe, capsys)
+    assert refitted["reused_from"] == {"sha8": searched["sha8"], "searched_at": searched["trained_at"]}
+    assert main.run(["history", str(recipe)]) == 0
+    told = capsys.readouterr().out
+    assert "refit" in told
+    assert (told.count(searched["sha8"]), told.count(refitted["sha8"])) == (2, 1)
+
+
 def test_decisions_are_told_in_text_and_json(recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A training whose model is refused ends with exit code 9; the metrics file counts the same decisions."""
     rules, metrics = "promotion: {mode: enforce, min_relative_change: %s}\n", tmp_path / "books.prom"

@@ -111,3 +111,15 @@ def test_inspect_says_in_thirteen_lines_what_a_model_is(
             assert {"popularity: 0.0847", "rank_ms: 0.1234", "data: 87,024 rows, 4,000 users, 1,000 items"} <= set(
                 lines
             )
+
+
+def test_inspect_shows_the_recency_of_a_model_and_of_parts_that_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line more; a header may hold anything in its place."""
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    parts = [{"class": "RP3beta", "recency": 0.5}, {"class": "IALS"}, 3]
+    for more, line in (({}, "0.5"), ({"parts": parts}, "RP3beta 0.5"), ({"parts": 7}, "0.5")):
+        write_artifact(tmp_path / "a.svc", popularity_model(), head=header(recency=0.5, **more))
+        assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
+        assert f"recency: {line}" in capsys.readouterr().out.splitlines()

@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
-from svc.cli.progress import ExportBar, TerminalProgress, bar_for, progress_for
-from svc.export.progress import State
+from svc import events, logs
+from svc.cli.progress import progress_for
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 
 
 class Terminal(io.StringIO):
@@ -27,42 +26,16 @@ def make_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     return stream
 
 
-def test_phases_rows_and_trials_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bar says what is done: rows read, trials with the best score so far."""
-    terminal = make_terminal(monkeypatch)
-    progress = TerminalProgress()
-    progress.phase("reading")
-    progress.rows(1_000_000)
-    progress.rows(234_567)
-    progress.close()
-    assert "1,234,567 rows" in terminal.getvalue()
-
-    progress = TerminalProgress()
-    progress.phase("searching")
-    progress.trial(3, 16, 0.12345, "IALSRecommender")
-    progress.close()
-    assert "3/16 trials, best 0.1235 (IALSRecommender)" in terminal.getvalue()
-
-
-def test_an_export_shows_its_rows_and_their_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bar as that of a training; log lines go through it while it is shown, and it is gone at the end."""
-    terminal = make_terminal(monkeypatch)
-    with bar_for(Settings(log_format="console"), ExportBar) as bar:
-        assert isinstance(bar, ExportBar)
-        bar(State(done=250, total=1000, rows=5000, seconds=2.0))
-    shown = terminal.getvalue()
-    assert "recommending" in shown
-    assert "5,000 rows, 2,500 a second" in shown
-
-
 def test_log_lines_are_printed_above_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line is whole and stays; markup in it is text."""
+    """A line is whole and stays; markup in it is text. The bar is gone at the end."""
     terminal = make_terminal(monkeypatch)
-    progress = TerminalProgress()
-    progress.phase("searching")
-    progress.write_line("found [bold]40[/bold] of /a/path")
-    progress.close()
-    assert "found [bold]40[/bold] of /a/path" in terminal.getvalue()
+    with progress_for(Settings(log_format="console")) as progress:
+        assert progress is not None
+        progress.phase("searching")
+        logs.emit(events.REPORT_WRITTEN, path="[bold]40[/bold]")
+    shown = terminal.getvalue()
+    assert "searching" in shown
+    assert "[bold]40[/bold]" in shown
 
 
 def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,9 +43,7 @@ def test_a_pipe_gets_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with progress_for(Settings()) as progress:
-        progress.phase("searching")
-        progress.trial(1, 2, None, None)
-    assert isinstance(progress, NullProgress)
+        assert progress is None
     assert stream.getvalue() == ""
 
 
@@ -80,6 +51,5 @@ def test_json_on_a_terminal_means_no_bar(monkeypatch: pytest.MonkeyPatch) -> Non
     """Asked for JSON, a terminal gets JSON lines and nothing else."""
     terminal = make_terminal(monkeypatch)
     with progress_for(Settings(log_format="json")) as progress:
-        progress.phase("searching")
-    assert isinstance(progress, NullProgress)
+        assert progress is None
     assert terminal.getvalue() == ""

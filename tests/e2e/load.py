@@ -63,6 +63,7 @@ class Load(Clients):
 
     `judge` gets status and body, and says what is wrong with them. A connection that cannot be opened counts as
     refused, not as failed: nobody accepted it. Each client rests for `pause_s` between two requests.
+    `note` gets the Unix time at which a request was sent, and the body of its answer.
     """
 
     def __init__(
@@ -74,12 +75,14 @@ class Load(Clients):
         judge: Judge,
         headers: Mapping[str, str] | None = None,
         pause_s: float = 0.0,
+        note: Callable[[float, dict[str, Any]], None] | None = None,
     ) -> None:
         self._address = urlsplit(url)
         self._requests = [(path, json.dumps(body)) for path, body in requests]
         self._judge = judge
         self._headers = {"content-type": "application/json", **(headers or {})}
         self._pause_s = pause_s
+        self._note = note
         self._lock = threading.Lock()
         self.tally = Tally()
         super().__init__(clients)
@@ -94,11 +97,14 @@ class Load(Clients):
         """Ask over one connection until the block ends, the server closes it, or something is wrong."""
         wrong = None
         while not self.over.is_set() and wrong is None and connection.sock is not None:
-            began = time.perf_counter()
+            began, sent_at = time.perf_counter(), time.time()
             try:
                 connection.request("POST", path, body, self._headers)
                 answer = connection.getresponse()
-                wrong = self._judge(answer.status, json.loads(answer.read()))
+                document = json.loads(answer.read())
+                wrong = self._judge(answer.status, document)
+                if self._note is not None:
+                    self._note(sent_at, document)
             except (OSError, http.client.HTTPException) as error:
                 wrong = f"{type(error).__name__}: {error}"
             with self._lock:

@@ -63,7 +63,18 @@ def write_home(folder: Path) -> Path:
         "fields": ["title", "year"],
         "filter_fields": [{"name": "year", "kind": "numerical"}],
     }
-    write_recipe(recipes, "movies", folder / "movies.svc", item_metadata=metadata)
+    (folder / "new.csv").write_text("item_id,tag,age\nn1,a,20\n", encoding="utf-8")
+    listed = {"type": "csv", "path": str(folder / "new.csv")}
+    columns = [{"name": "tag", "kind": "categorical"}, {"name": "age", "kind": "numerical"}]
+    write_recipe(
+        recipes,
+        "movies",
+        folder / "movies.svc",
+        item_metadata=metadata,
+        training={"algorithms": ["IALSRecommender"]},
+        features={"item": {"source": listed, "id_column": "item_id", "columns": columns}},
+        serving={"new_items": {"source": listed, "max_share": 0}},
+    )
     write_recipe(recipes, "plain", folder / "plain.svc")
     write_recipe(recipes, "stub", folder / "nothing.svc")
     (recipes / "broken.yaml").write_text("name: [")
@@ -176,7 +187,7 @@ def test_recipes_show_their_state(tab: Tab) -> None:
     """What is served with its facts, what has no model and which file is skipped, each with its reason."""
     page = tab.open()
     movies = page.get_by_role("listitem").filter(has=tab.heading("movies"))
-    for text in ("serving", "IALS", "0.1234", "ndcg@20", "20 × 60", "ago"):
+    for text in ("serving", "IALS", "0.1234", "ndcg@20", "20 × 60", "ago", "1, the list was read"):
         playwright.expect(movies).to_contain_text(text)
     plain = page.get_by_role("listitem").filter(has=tab.heading("plain"))
     for text in ("Answers known users", "CosineKNN, 2.0 MB", "Answers features and seeds", "IALS, 3.4 MB"):

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, Self
 from unittest import mock
 
+import trio
+
 Failure = int | Literal["short"]
 """An errno, or a read or write of fewer bytes than asked for."""
 
@@ -35,6 +37,8 @@ KINDS: dict[str, tuple[Failure, ...]] = {
     "mmap": (errno.ENOMEM,),
     "thread": (errno.EAGAIN,),
 }
+WORKER: tuple[str, Failure] = ("worker", errno.EAGAIN)
+"""A thread that the event loop wants for a blocking call; trio would give it one that is idle."""
 STRIDE = int(os.environ.get("SVC_TEST_FAULT_STRIDE", "12"))
 """From one call that fails to the next. 1 lets every one fail, of every kind, in every command, and takes minutes."""
 FAULTS: list[tuple[str, Failure]] = [
@@ -54,14 +58,25 @@ _BY_PATH = {
 class FailingCalls:
     """While entered, the calls of `kind` that reach `folder` are counted, and number `nth` fails with `failure`.
 
+    `meanwhile` is called before each of them with its number, so that somebody else can work between two calls.
+
     Calls of threads and anonymous memory maps belong to no folder: all of them count.
     """
 
-    def __init__(self, folder: Path, kind: str, failure: Failure = 0, nth: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        failure: Failure = 0,
+        nth: int = 0,
+        *,
+        meanwhile: Callable[[int], object] = lambda made: None,
+    ) -> None:
         self._folder = str(folder)
         self._kind = kind
         self._failure = failure
         self._nth = nth
+        self._meanwhile = meanwhile
         self._lock = threading.Lock()
         self._patches = ExitStack()
         self.made = 0
@@ -85,9 +100,10 @@ class FailingCalls:
         with self._lock:
             self.made += 1
             is_hit = self.made == self._nth
+        self._meanwhile(self.made)
         if not is_hit or self._failure == "short":
             return is_hit
-        if kind == "thread":
+        if kind in {"thread", "worker"}:
             raise RuntimeError("can't start new thread")
         raise OSError(self._failure, os.strerror(self._failure))
 
@@ -114,6 +130,8 @@ class FailingCalls:
             yield mmap, "mmap", self._always_counted("mmap", mmap.mmap)
         if self._kind == "thread":
             yield threading.Thread, "start", self._always_counted("thread", threading.Thread.start)
+        if self._kind == "worker":
+            yield trio.to_thread, "run_sync", self._always_counted("worker", trio.to_thread.run_sync)
 
     def _counted(self, kind: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def counted(file: Any = ".", *arguments: Any, **options: Any) -> Any:

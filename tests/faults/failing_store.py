@@ -23,11 +23,15 @@ class FailingStore(MemoryFileSystem):
         super().__init__()
         self.store: dict[str, Any] = {}
         self.pseudo_dirs = [""]
-        self._failing, self._nth, self._lost = "", 0, lost
-        self.made = 0
+        self.fail("", 0, lost=False)
         for path, content in contents.items():
             self.pipe_file(path, content)
-        self._failing, self._nth = kind, nth
+        self.fail(kind, nth, lost=lost)
+
+    def fail(self, kind: str, nth: int, *, lost: bool) -> None:
+        """Count anew, and let call number `nth` of `kind` fail; 0 for none."""
+        self._failing, self._nth, self._lost = kind, nth, lost
+        self.made = 0
 
     @property
     def contents(self) -> dict[str, bytes]:

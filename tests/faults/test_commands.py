@@ -5,25 +5,22 @@ from __future__ import annotations
 import itertools
 import json
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from svc.cli import main
+from tests.faults.books import RECIPE, run, set_environment, write_interactions
 from tests.faults.failing_calls import FAULTS, KINDS, STRIDE, FailingCalls, Failure
+from tests.faults.jumping_clock import JUMPS, JumpingClock
 
-RECIPE = """
-name: books
-source: {type: csv, path: books.csv}
-schema: {user_column: user, item_column: item}
-training: {algorithms: [TopPop], n_trials: 1, cutoff: 5, split: {heldout_ratio: 0.3}}
-output: {path: out/books.svc, versioning: append_sha, keep: 4}
-"""
 COMMANDS = {
     "train": "train books.yaml --run-id third",
     "gate": "train gated.yaml --run-id third",
+    "refit": "train books.yaml --refit --run-id third",
     "rollback": "rollback books.yaml",
     "promote": "promote books.yaml OLDER",
     "history": "history books.yaml --verify",
@@ -36,6 +33,7 @@ COMMANDS = {
 }
 AGAIN = {"rollback": COMMANDS["promote"], "keygen": "keygen --kid k10 --write keys.env"}
 """What is asked after a failure, where the same command would go on from what has been done."""
+CLOCKS: list[tuple[str, Failure]] = [("clock", jump_s) for jump_s in (JUMPS if STRIDE == 1 else JUMPS[:1])]
 SAMPLE = [("train", "open"), ("rollback", "fsync"), ("recommend", "rename"), ("keygen", "write")]
 
 
@@ -51,8 +49,7 @@ class Ended(NamedTuple):
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which two versions of a recipe were trained, and one half of its recommendations was exported."""
     folder = tmp_path_factory.mktemp("trained")
-    rows = [f"u{user},i{item}" for user in range(30) for item in range(20) if (user + item) % 3]
-    (folder / "books.csv").write_text("user,item\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    write_interactions(folder)
     (folder / "books.yaml").write_text(RECIPE, encoding="utf-8")
     (folder / "gated.yaml").write_text(f"{RECIPE}promotion: {{mode: enforce}}\n", encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch:
@@ -65,21 +62,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert run(command, folder) == 0
         assert run("recommend out/books.svc --shard 1/2 --output halves.csv", folder) == 0
     return folder
-
-
-def set_environment(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    for name in ("SVC_ENV", "SVC_LOG_FORMAT", "SVC_LOG_LEVEL", "SVC_VERIFY_KEYS"):
-        patch.delenv(name, raising=False)
-    patch.setenv("SVC_SIGNING_KEYS", "k1:" + "1f" * 32)
-    patch.setenv("SVC_STATE_DIR", str(folder / "state"))
-    patch.setenv("SVC_LOCK_DIR", str(folder / "locks"))
-    patch.setenv("COLUMNS", "200")
-
-
-def run(command: str, folder: Path, older: str = "") -> int:
-    """The exit code of a command line whose file names lie in `folder`."""
-    name, *rest = command.replace("OLDER", older).split()
-    return main.run([name, *(str(folder / text) if "." in text and ":" not in text else text for text in rest)])
 
 
 def listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -106,7 +88,8 @@ def runs(
         capsys.readouterr()
         with pytest.MonkeyPatch.context() as patch:
             set_environment(patch, folder)
-            with FailingCalls(folder, *fault, nth) as calls:
+            kind, failure = fault
+            with JumpingClock(failure, nth) if kind == "clock" else FailingCalls(folder, kind, failure, nth) as calls:
                 exit_code = run(COMMANDS[command], folder, older)
             told = capsys.readouterr()
             if not calls.failed:
@@ -144,7 +127,7 @@ def begun(
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
+@pytest.mark.parametrize("fault", [*FAULTS, *CLOCKS], ids=lambda fault: f"{fault[0]}-{fault[1]}")
 @pytest.mark.parametrize("command", COMMANDS if STRIDE == 1 else ("train", "promote", "recommend", "merge"))
 def test_any_call_may_fail(
     command: str, fault: tuple[str, Failure], begun: tuple[Path, Path, pytest.CaptureFixture[str]]
@@ -159,3 +142,32 @@ def test_any_call_may_fail(
 def test_some_calls_may_fail(command: str, kind: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]) -> None:
     """A sample of the above."""
     check(command, (kind, KINDS[kind][0]), *begun)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("command", ["train", "recommend", "merge"])
+def test_interrupted_calls_are_repeated(command: str, begun: tuple[Path, Path, pytest.CaptureFixture[str]]) -> None:
+    """A signal that is handled ends any system call with EINTR; a command under hundreds of them goes on."""
+    trained, tmp_path, capsys = begun
+    folder = tmp_path / "interrupted"
+    shutil.copytree(trained, folder)
+    handled: list[int] = []
+    over = threading.Event()
+
+    def interrupt() -> None:
+        while not over.wait(1e-3):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda number, _: handled.append(number))
+    sender = threading.Thread(target=interrupt)
+    sender.start()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            set_environment(patch, folder)
+            assert run(COMMANDS[command], folder) == 0, capsys.readouterr().err
+    finally:
+        over.set()
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert handled
+    listed(folder, capsys)

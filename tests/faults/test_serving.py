@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,62 +17,71 @@ import trio
 from svc import logs
 from svc.artifact.keys import load_signing_keys
 from svc.artifact.replay.guard import ReplayGuard
-from svc.cli import main
 from svc.errors import ConfigError
 from svc.metrics import Metrics
-from svc.serving import run
 from svc.serving.api.access.authentication import Authenticator
+from svc.serving.api.access.key_policies import KeyPolicies
+from svc.serving.api.access.policy_file import PolicyFile
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.loader import Loader
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.watcher import Watcher
+from svc.serving.run import ServeOptions, _renew_keys, _watcher
 from svc.settings import Settings
-from tests.faults.failing_calls import FAULTS, KINDS, STRIDE, FailingCalls, Failure
+from tests.faults.books import ITEMS, KEYS, RECIPE, run, set_environment, write_interactions
+from tests.faults.failing_calls import FAULTS, KINDS, STRIDE, WORKER, FailingCalls, Failure
 
-RECIPE = """
-name: books
-source: {type: csv, path: ../books.csv}
-schema: {user_column: user, item_column: item}
-training: {algorithms: [TopPop], n_trials: 1, cutoff: 5, split: {heldout_ratio: 0.3}}
-output: {path: ../out/books.svc, versioning: append_sha, keep: 4}
-item_metadata: {source: {type: csv, path: ../titles.csv}, id_column: item, fields: [title]}
+SERVED_RECIPE = f"""{RECIPE}
+item_metadata: {{source: {{type: csv, path: titles.csv}}, id_column: item, fields: [title]}}
 serving:
-  availability: {source: {type: csv, path: ../stock.csv}, id_column: item, mode: allow, refresh_seconds: 5}
-"""
-KEYS = "k1:" + "1f" * 32
-MOMENTS = ("start", "swap", "list", "parse")
+  availability: {{source: {{type: csv, path: stock.csv}}, id_column: item, mode: allow, refresh_seconds: 5}}
+""".replace("path: ", "path: ../")
+MOMENTS = ("start", "swap", "list", "parse", "metadata", "policies")
+POLICY = "k9: {{recipes: [books], expires: {}}}\n"
+OLD, NEW = "2090-01-01", "2091-01-01"
 TICKS = 40
 """More than any failed load waits for, in polls."""
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a recipe, its tables and two versions; the pointer names the older one."""
     folder = tmp_path_factory.mktemp("served")
-    items = [f"i{item}" for item in range(20)]
-    rows = [f"u{user},{items[item]}" for user in range(30) for item in range(20) if (user + item) % 3]
-    (folder / "books.csv").write_text("user,item\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    (folder / "titles.csv").write_text("item,title\n" + "".join(f"{item},{item}!\n" for item in items))
-    (folder / "stock.csv").write_text("item\n" + "\n".join(items[:15]) + "\n", encoding="utf-8")
+    write_two_versions(folder)
+    return folder
+
+
+def write_tables(folder: Path, n_users: int = 30) -> None:
+    """Write a recipe, its tables and policies."""
+    write_interactions(folder, n_users)
+    (folder / "titles.csv").write_text("item,title\n" + "".join(f"{item},{item}!\n" for item in ITEMS))
+    (folder / "stock.csv").write_text("item\n" + "\n".join(ITEMS[:15]) + "\n", encoding="utf-8")
+    (folder / "policies.yaml").write_text(POLICY.format(OLD), encoding="utf-8")
     (folder / "recipes").mkdir()
-    (folder / "recipes/books.yaml").write_text(RECIPE, encoding="utf-8")
+    (folder / "recipes/books.yaml").write_text(SERVED_RECIPE, encoding="utf-8")
+
+
+def write_two_versions(folder: Path, n_users: int = 30) -> None:
+    """Write all of this, and train two versions; the pointer names the older one."""
+    write_tables(folder, n_users)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SVC_SIGNING_KEYS", KEYS)
+        set_environment(patch, folder)
         for run_id in ("first", "second"):
-            assert main.run(["train", str(folder / "recipes/books.yaml"), "--quiet", "--run-id", run_id]) == 0
+            assert run(f"train recipes/books.yaml --quiet --run-id {run_id}", folder) == 0
             (folder / "out/books.svc").rename(folder / f"out/{run_id}.pointer")
     shutil.copy(folder / "out/first.pointer", folder / "out/books.svc")
-    return folder
 
 
 class Server:
     """The watcher of one folder, driven poll by poll, and what it has said."""
 
-    def __init__(self, folder: Path, watcher: Watcher, registry: Registry, records: list[dict[str, Any]]) -> None:
+    def __init__(self, folder: Path, watcher: Watcher, state: ServerState) -> None:
         self.folder = folder
+        self.policies = KeyPolicies(Metrics.disabled())
+        self.policy_file = PolicyFile(str(folder / "policies.yaml"), self.policies, kids=lambda: {"k9"}, interval_s=1)
         self.watcher = watcher
-        self.registry = registry
-        self.records = records
+        self.state = state
+        self.registry = state.registry
+        self.records: list[dict[str, Any]] = []
 
     @property
     def entry(self) -> Entry:
@@ -97,9 +107,27 @@ class Server:
         shutil.copy(self.folder / f"out/{pointer}.pointer", self.folder / "out/new")
         (self.folder / "out/new").rename(self.folder / "out/books.svc")
 
+    def listen(self) -> None:
+        """Let the log reach this server's records, as it does until a command in the same process configures it."""
+        logs.configure(Settings(log_format="json"), lambda line: self.records.append(json.loads(line)))
+
     async def poll(self) -> None:
         async with trio.open_nursery() as loads:
             await self.watcher._tick(loads)
+
+    @property
+    def last_day(self) -> str:
+        """What the policies in force say."""
+        return str(datetime.fromtimestamp(self.policies._policies["k9"].expires_at, UTC).date())
+
+    @property
+    def available(self) -> set[str]:
+        """The items of the list in force."""
+        served = self.entry.served
+        assert served is not None
+        assert served.available is not None
+        assert served.available.items is not None
+        return {served.model.item_ids.at(int(column)) for column in served.available.items.columns()}
 
     async def refresh(self) -> None:
         """Read the list of available items, as the watcher does every few seconds."""
@@ -110,13 +138,13 @@ class Server:
 async def server(folder: Path) -> AsyncIterator[Server]:
     environment = {"SVC_SIGNING_KEYS": KEYS, "SVC_STATE_DIR": str(folder / "state"), "SVC_ENV": "development"}
     settings = Settings.from_env(environment)
-    records: list[dict[str, Any]] = []
-    logs.configure(Settings(log_format="json"), lambda line: records.append(json.loads(line)))
     state = ServerState(Registry(), settings, Metrics.create(), Authenticator({}, trio.CapacityLimiter(1)))
     loader = Loader(settings, load_signing_keys(settings), {}, ReplayGuard.of(settings))
-    options = run.ServeOptions(folder / "recipes", "127.0.0.1", 0, insecure_no_auth=True)
+    options = ServeOptions(folder / "recipes", "127.0.0.1", 0, insecure_no_auth=True)
     async with trio.open_nursery() as lanes:
-        yield Server(folder, run._watcher(options, state, loader, lanes, None), state.registry, records)
+        served = Server(folder, _watcher(options, state, loader, lanes, None), state)
+        served.listen()
+        yield served
         lanes.cancel_scope.cancel()
     logs.configure(Settings())
 
@@ -138,12 +166,27 @@ async def passes(trained: Path, folder: Path, moment: str, fault: tuple[str, Fai
         if moment == "swap":
             served.point_to("second")
         if moment == "parse":
-            (folder / "recipes/books.yaml").write_text(RECIPE + "# changed\n", encoding="utf-8")
+            (folder / "recipes/books.yaml").write_text(SERVED_RECIPE + "# changed\n", encoding="utf-8")
         if moment == "list":
             (folder / "stock.csv").write_text("item\ni3\n", encoding="utf-8")
+        if moment == "metadata":
+            recipe = SERVED_RECIPE.replace("fields: [title]", "fields: [title], on_field_missing: 'null'")
+            (folder / "recipes/books.yaml").write_text(recipe, encoding="utf-8")
+        if moment == "policies":
+            served.policy_file.read()
+            (folder / "policies.yaml").write_text(POLICY.format(NEW), encoding="utf-8")
         if moment != "start":
+            actions = {"list": served.refresh, "policies": served.policy_file._check}
             with failing:
-                await (served.refresh() if moment == "list" else served.poll())
+                await actions.get(moment, served.poll)()
+        if moment == "policies":
+            assert served.last_day in {OLD, NEW}
+            await served.policy_file._check()
+            assert served.last_day == NEW
+        if moment == "list":
+            await served.refresh()
+            assert served.available == {"i3"}
+        if moment != "start":
             expected = {served.named("first"), served.named("second")} if moment == "swap" else {served.named("first")}
             assert served.sha8 in expected
             assert served.entry.served is not None
@@ -168,8 +211,8 @@ def check(trained: Path, tmp_path: Path, moment: str, fault: tuple[str, Failure]
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("fault", [*FAULTS, WORKER], ids=lambda fault: f"{fault[0]}-{fault[1]}")
+@pytest.mark.parametrize("moment", MOMENTS if STRIDE == 1 else MOMENTS[:4])
 def test_any_call_may_fail(moment: str, fault: tuple[str, Failure], trained: Path, tmp_path: Path) -> None:
     """At the start, at a swap, when a list is read again, and when a recipe has changed."""
     failed = list(check(trained, tmp_path, moment, fault))
@@ -180,3 +223,19 @@ def test_any_call_may_fail(moment: str, fault: tuple[str, Failure], trained: Pat
 def test_some_calls_may_fail(moment: str, trained: Path, tmp_path: Path) -> None:
     """A sample of the above."""
     assert list(check(trained, tmp_path, moment, ("open", KINDS["open"][0])))
+    assert list(check(trained, tmp_path, moment, WORKER))
+
+
+async def reads_keys(folder: Path) -> list[str]:
+    """What is told of two SIGHUPs; at the first one there is no thread to read the keys."""
+    async with server(folder) as served:
+        options = ServeOptions(folder / "recipes", "127.0.0.1", 0, insecure_no_auth=True)
+        for nth in (1, 0):
+            with FailingCalls(folder, *WORKER, nth):
+                await _renew_keys(options, served.state, served.watcher.loader, served.watcher, None)
+        return [record["event"] for record in served.records]
+
+
+def test_keys_stay_where_no_thread_can_read_them(trained: Path) -> None:
+    """Until the next SIGHUP; the error ended the server."""
+    assert trio.run(reads_keys, trained) == ["keys_reload_failed", "keys_reloaded"]

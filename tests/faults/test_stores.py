@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from svc import objects
+from tests.faults.books import RECIPE, run, set_environment, write_interactions
 from tests.faults.failing_calls import STRIDE
 from tests.faults.failing_store import FailingStore
-from tests.faults.test_commands import AGAIN, COMMANDS, RECIPE, run, set_environment
+from tests.faults.test_commands import AGAIN, COMMANDS
 
 NAMES = ("train", "rollback", "promote", "recommend", "merge") if STRIDE == 1 else ("train", "rollback")
 CALLS = ("info", "list", "get", "put", "remove")
@@ -26,8 +27,7 @@ def in_store(command: str) -> str:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes]]:
     """A folder with the recipes, and the objects of two versions and of one half of an export."""
     folder = tmp_path_factory.mktemp("stored")
-    rows = [f"u{user},i{item}" for user in range(30) for item in range(20) if (user + item) % 3]
-    (folder / "books.csv").write_text("user,item\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    write_interactions(folder)
     recipe = RECIPE.replace("out/books.svc", "s3://shop/books.svc").replace("keep: 4", "keep: 2")
     (folder / "books.yaml").write_text(recipe, encoding="utf-8")
     (folder / "gated.yaml").write_text(f"{recipe}promotion: {{mode: enforce}}\n", encoding="utf-8")
@@ -65,6 +65,9 @@ def runs(
                 print(f"{command}, {kind}: {store.made} calls")  # noqa: T201 - `-rP` shows how many
                 return
             yield code, told.err.splitlines()[-1] if told.err else ""
+            capsys.readouterr()
+            run("history books.yaml --verify", folder)
+            assert "has no line" not in capsys.readouterr().out
             assert run(in_store(AGAIN.get(command, COMMANDS[command])), folder, older) == 0, capsys.readouterr().err
             capsys.readouterr()
             assert run("history books.yaml --json", folder) == 0

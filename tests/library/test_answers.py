@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import urlencode
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,7 @@ from svc.export.run import OpenedArtifact
 from svc.library.items import item_table
 from svc.metrics import Metrics
 from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
@@ -43,14 +46,14 @@ MODELS: dict[str, Callable[[], Model]] = {
 }
 
 
-def catalogue(model: Model) -> tuple[pd.DataFrame, MetadataTable, FilterFields]:
+def catalogue(item_ids: IdTable) -> tuple[pd.DataFrame, MetadataTable, FilterFields]:
     """The same items as a notebook has them and as a server reads them; a third lacks a year."""
     rng = random.Random(5)
-    n_items = model.n_items
+    n_items = len(item_ids)
     genres = [rng.sample(GENRES, rng.randint(1, 3)) for _ in range(n_items)]
     years = [None if rng.random() < 0.3 else rng.randint(1950, 2020) for _ in range(n_items)]
     titles = [f"Title {number}" for number in range(n_items)]
-    frame = pd.DataFrame({"item_id": model.item_ids.all(), "title": titles, "genres": genres, "year": years})
+    frame = pd.DataFrame({"item_id": item_ids.all(), "title": titles, "genres": genres, "year": years})
     rows = MetadataTable(("title", "genres", "year"), list(zip(titles, genres, years, strict=True)))
     fields = {
         "title": LabelField.read("title", "categorical", "|", titles, n_items),
@@ -63,7 +66,7 @@ def catalogue(model: Model) -> tuple[pd.DataFrame, MetadataTable, FilterFields]:
 @asynccontextmanager
 async def both(model: Model) -> AsyncIterator[tuple[Client, svc.Recommender]]:
     """A server's application and a recommender over the same model and items."""
-    frame, rows, filters = catalogue(model)
+    frame, rows, filters = catalogue(model.item_ids)
     state = ServerState(
         Registry(), Settings(), Metrics.disabled(), Authenticator({}, trio.CapacityLimiter(1), log_each_bypass=False)
     )
@@ -101,6 +104,8 @@ def controls(rng: random.Random, ids: list[str]) -> dict[str, Any]:
         "pins": [{"item_id": rng.choice(some), "position": rng.randint(0, 5)}],
     }
     asked = {name: possible[name] for name in rng.sample(sorted(possible), rng.randint(0, 4))}
+    if rng.random() < 0.1:
+        asked |= {name: possible[name] for name in ("limits", "boosts", "pins", "diversity", "explain")}
     if rng.random() < 0.05:
         asked |= rng.choice(({"limit": 0}, {"filter": {"yaer": {"gte": 1}}}, {"explain": 11}, {"diversity": 2.0}))
     return asked
@@ -162,7 +167,7 @@ async def test_random_questions(name: str) -> None:
     """Ids, scores to the last bit, order, reasons, explanations, metadata, profile and what was ignored."""
     model, rng = MODELS[name](), random.Random(name)
     model.ready()
-    n_answered = 0
+    n_answered, met = 0, set()
     async with both(model) as (client, shop):
         for _ in range(REQUESTS):
             verb, body = question(rng, model)
@@ -178,7 +183,34 @@ async def test_random_questions(name: str) -> None:
                 sent = {key: value for key, value in answer.json.items() if key not in ABOUT}
                 assert as_answered(here) == sent, body
                 n_answered += 1
+                met |= {*body, *sent}
     assert n_answered > REQUESTS // 2
+    assert met >= CONTROLS, CONTROLS - met
+    assert name != "features" or {"user_features", "item_features"} <= met
 
 
+CONTROLS = {
+    *("limit", "offset", "filter", "include_items", "exclude_items", "include_seen", "explain", "diversity", "limits"),
+    *("boosts", "pins", "history", "history_mode", "fallback", "seed_items", "profile", "ignored_items"),
+}
+"""What an answer of each model has been asked for, or has said."""
 ABOUT = ("request_id", "recipe", "model_version")
+
+
+async def test_popular_items() -> None:
+    """By what was chosen lately where the model knows it, with the filter, the metadata and the bounds of the API."""
+    model = family("popularity")
+    model.popularity = np.random.default_rng(2).integers(0, 5, model.n_items).astype(np.float64)
+    model.ready()
+    tree = {"genres": {"any": ["Drama"]}}
+    questions: list[dict[str, Any]] = [{}, {"limit": 20, "offset": 2}, {"filter": tree, "limit": 5}]
+    async with both(model) as (client, shop):
+        for asked in questions:
+            query = urlencode({name: json.dumps(value) for name, value in asked.items()})
+            answer = (await client.get("/v1/recipes/r/popular", query=query)).json
+            assert as_answered(shop.popular(**asked))["items"] == answer["items"]
+        assert shop.popular(filter={"genres": {"any": ["none such"]}}).empty
+        with pytest.raises(errors.UsageError, match="offset: offset and limit add up to more than 1000"):
+            shop.popular(limit=1000, offset=1)
+        with pytest.raises(errors.UsageError, match="no filter field has this name; did you mean 'genres'"):
+            shop.popular(filter={"genre": {"any": ["Drama"]}})

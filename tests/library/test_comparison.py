@@ -18,8 +18,8 @@ CANDIDATES: dict[str, Any] = {
 }
 
 
-def test_means_intervals_and_differences() -> None:
-    """A figure within its interval, differences of the means to the first, and nothing left to chance."""
+def test_means_intervals_and_differences(capsys: pytest.CaptureFixture[str]) -> None:
+    """A figure within its interval, differences of the means to the first, nothing left to chance."""
     found = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5)
     assert found.index.tolist() == ["popular", "neighbours"]
     assert found.columns.tolist() == [(metric, part) for metric in ("ndcg", "hit") for part in ("mean", "low", "high")]
@@ -29,7 +29,10 @@ def test_means_intervals_and_differences() -> None:
         means, change = found[metric]["mean"], found.differences.loc["neighbours", metric]
         assert change["diff"] == pytest.approx(means["neighbours"] - means["popular"])
         assert change["low"] <= change["diff"] <= change["high"]
-    again = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5)
+    again = svc.compare(CANDIDATES, sales(), seeds=2, metrics=["ndcg", "hit"], cutoff=5, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("comparing")
+    assert lines[-1].startswith("comparing · 4/4 trained")
     pd.testing.assert_frame_equal(pd.DataFrame(again), pd.DataFrame(found))
     pd.testing.assert_frame_equal(again.differences, found.differences)
 

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT
-
-NOTEBOOK = ROOT / "docs" / "tutorial.ipynb"
-
-
-def cells(kind: str) -> list[str]:
-    found = json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in found if cell["cell_type"] == kind]
+from tests.python_examples import NOTEBOOK, cells
 
 
 @pytest.mark.system
@@ -36,8 +30,6 @@ def test_the_notebook_is_stored_without_results() -> None:
 
 def test_links_of_the_notebook_lead_to_files() -> None:
     """They are relative to the documentation."""
-    import re
-
     targets = [target for text in cells("markdown") for target in re.findall(r"\]\((?!https?://)([^)#]+)", text)]
     assert targets
     assert [target for target in targets if not (NOTEBOOK.parent / target).exists()] == []
@@ -46,16 +38,18 @@ def test_links_of_the_notebook_lead_to_files() -> None:
 @pytest.mark.integration
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_kernel_runs_it_and_shows_progress(tmp_path: Path) -> None:
-    """In Jupyter's own kernel: no error, data frames as tables, and the training as one line that was updated."""
+    """In Jupyter's own kernel: no error, data frames as tables, and the training as one bar that was updated."""
     import nbclient
     import nbformat
 
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    where = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=where, coalesce_streams=True).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     assert not [output for output in outputs if output["output_type"] == "error"]
     shown = [output["data"].get("text/plain", "") for output in outputs if "data" in output]
     assert any("TrainResult(artifact=" in text for text in shown)
-    (progress,) = [output for output in outputs if output["output_type"] == "display_data"]
-    assert progress["data"]["text/plain"].startswith("writing the artifact")
+    progress, mistake = [output["text"] for output in outputs if output["output_type"] == "stream"]
+    assert re.fullmatch(r"█+ writing the artifact \[\d\d:\d\d, 4/4 trials, best [\d.]+ \(\w+\)\]\n", progress)
+    assert mistake.startswith("UNKNOWN_USER")
     assert sum("<table" in output.get("data", {}).get("text/html", "") for output in outputs) >= 6

@@ -51,6 +51,29 @@ def test_a_frame_becomes_a_recommender_and_nothing_is_written(
     pd.testing.assert_frame_equal(other.recommender.recommend_many(), result.recommender.recommend_many())
 
 
+@pytest.mark.integration
+def test_polars_tables_are_taken_wherever_tables_are() -> None:
+    """Interactions, with categories and times, and items: the same answers as from pandas, and the same refusals."""
+    polars = pytest.importorskip("polars", reason="polars comes with the group `integration`")
+    frame = sales()
+    items = pd.DataFrame({"item_id": ["i1", "i2"], "title": ["One", "Two"], "tags": [["a"], ["a", "b"]]})
+    theirs = polars.from_pandas(frame).with_columns(polars.col("user_id").cast(polars.Categorical))
+    options = {"time": "when", "weight": "stars", **SMALL}
+    result = svc.train(frame, items=items, **options)
+    shop, other = result.recommender, svc.train(theirs, items=polars.from_pandas(items), **options).recommender
+    pd.testing.assert_frame_equal(other.recommend_many(), shop.recommend_many())
+    wanted = {"include_seen": True, "filter": {"tags": {"any": ["a"]}}}
+    pd.testing.assert_frame_equal(other.recommend("u7", **wanted), shop.recommend("u7", **wanted), check_dtype=False)
+    users, chosen = theirs["user_id"].cast(polars.String).head(5), theirs["item_id"].head(5)
+    expected = shop.score(frame["user_id"].head(5), frame["item_id"].head(5))
+    pd.testing.assert_frame_equal(other.score(users, chosen), expected)
+    assert len(svc.compare([result, {"algorithms": ["TopPop"], "n_trials": 1}], theirs, seeds=1, time="when")) == 2
+    with pytest.raises(UsageError, match="whole numbers"):
+        svc.train(theirs.with_columns(polars.lit(7).alias("user_id")), **SMALL)
+    with pytest.raises(UsageError, match="not a Series"):
+        svc.train(theirs["user_id"], **SMALL)
+
+
 def test_a_dict_is_a_recipe(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its paths start at the working folder; with an output it is written and needs a key."""
     monkeypatch.chdir(tmp_path)

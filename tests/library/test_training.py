@@ -46,6 +46,17 @@ def test_a_recipe_becomes_a_recommender(recipe: Path, capsys: Any) -> None:
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_refit_takes_the_parameters_of_the_live_artifact(recipe: Path) -> None:
+    """Without a search; a recipe that was not the one of the search is an error that names the difference."""
+    searched = svc.train(recipe, keys=SIGNING_KEYS)
+    refitted = svc.train(recipe, keys=SIGNING_KEYS, refit=True)
+    assert refitted.header["best_params"] == searched.header["best_params"]
+    assert refitted.header["tuning"]["n_trials"] == 1
+    assert refitted.header["tuning"]["reused_from"]["sha8"] == searched.model_version.removeprefix("sha256:")[:8]
+    with pytest.raises(errors.RefitRefused, match="seed was not given and is 7"):
+        svc.train(recipe, keys=SIGNING_KEYS, refit=True, seed=7)
+
+
 def test_overrides_replace_values_of_the_recipe(recipe: Path) -> None:
     """Of the training block by their own name, others by their block, whose other keys stay."""
     first = svc.train(recipe, keys=SIGNING_KEYS, algorithms=["TopPop"], n_trials=1, seed=7)

@@ -12,6 +12,7 @@ from irspack.recommenders import IALSRecommender
 
 from svc.errors import TrainingError
 from svc.model.coldstart import LeastSquares
+from svc.model.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.model import Model
@@ -88,7 +89,7 @@ def test_features_and_seeds_place_as_the_exact_solver_does(
             least_squares.users_from_features(features[np.newaxis])[0], users[row], rtol=2e-3, atol=2e-5
         )
         np.testing.assert_allclose(
-            least_squares.items_from_features(features[np.newaxis])[0], items[row], rtol=2e-3, atol=2e-5
+            least_squares.items_from_features([Encoded.of(features)])[0], items[row], rtol=2e-3, atol=2e-5
         )
         seeds = [row, row + 7, row + 20]
         expected = recommender.compute_user_embedding(history(seeds), sps.csr_matrix(rows[[row]]))[0]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from svc.model import explain
 from svc.model.explain import Because
 from svc.model.model import Model
 from svc.model.query import Interaction, Prepared, Query, Ranking, Restriction
@@ -149,3 +150,24 @@ def test_only_the_page_is_explained_and_only_the_strongest_are_named() -> None:
     for because in page.because:
         assert len(because.reasons) <= 2
         assert because.rest == 1.0 - sum(share for _, share in because.reasons)
+
+
+def test_long_feature_vectors_are_explained_by_what_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reasons are those of the whole vector, of one user or item and of several."""
+    model = family("IALS")
+    two = {"new": {"tag": "b", "age": 24}, "newer": {"tag": "a"}}
+    related = [{"new": {"tag": "b", "age": 40}}, two]
+
+    def reasons() -> list[list[tuple[int | str, float]]]:
+        rankings = [explained(model, user_features={"tag": "a", "age": 48})[1]]
+        for described in related:
+            asked = {"seed_items": ["i3"], "item_features": described, "user_features": {"age": 20}}
+            prepared = model.prepare_related(**asked, limit=5, restriction=ALL)  # type: ignore[arg-type]
+            rankings += model.rank([prepared.query])
+        return [list(because.reasons) for ranking in rankings for because in ranking.because]
+
+    whole = reasons()
+    monkeypatch.setattr(explain, "MOST_EXPLAINED", 0)
+    for long, short in zip(reasons(), whole, strict=True):
+        assert [name for name, _ in long] == [name for name, _ in short]
+        assert [share for _, share in long] == pytest.approx([share for _, share in short])

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from svc.errors import FeatureValueUnusable
-from svc.model.features import NumberColumn, SideEncoder, TokenColumn, token_text
+from svc.model.features import NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 
 
@@ -85,16 +85,6 @@ def test_a_number_of_thousands_of_digits_is_refused() -> None:
     """Python itself refuses to write it out."""
     with pytest.raises(FeatureValueUnusable, match="country"):
         encoder().encode({"country": 10**5000})
-
-
-def test_scalars_are_the_tokens_that_they_are_written_as() -> None:
-    """A whole number is its digits, however it came; blanks around text do not count."""
-    assert token_text(7) == token_text(7.0) == token_text(np.int32(7)) == token_text(" 7 ") == "7"
-    assert token_text(True) == "true"
-    assert token_text(0.5) == "0.5"
-    assert token_text(float("nan")) is None
-    assert token_text(None) is None
-    assert token_text("  ") is None
 
 
 def test_a_repeated_label_counts_once() -> None:

@@ -30,6 +30,9 @@ def test_a_history_in_order_counts_its_items_by_their_age() -> None:
     )
     np.testing.assert_allclose(History(offsets, columns, values).weighed(1), [1, 3])
     assert History(offsets, columns).weighed(0) is None
+    by_part = History(offsets, columns, values, ties=ties, recency_by_part=True)
+    np.testing.assert_allclose(by_part.weighed(0, 0.5), np.exp([-0.5, -0.5, 0.0]) * [2, 1, 1])
+    np.testing.assert_allclose(by_part.weighed(0, 0.0), [2, 1, 1])
 
 
 def test_what_plays_no_part_is_not_stored() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from svc.model.explain import Because
-from svc.model.query import Encoded, Ranking
+from svc.model.feature_values import Encoded
+from svc.model.query import Ranking
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0, -2.5]), min_size=1, max_size=20))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from svc.model.recency import LEAST, factors, positions_of, weighed
+from svc.model.recency import LEAST, decayed, factors, ordered, positions_of
 
 
 def test_positions_are_dense_ranks_from_the_latest() -> None:
@@ -24,9 +24,16 @@ def test_a_factor_is_never_zero() -> None:
 def test_an_item_that_comes_again_takes_its_latest_place_and_weights_add() -> None:
     """The place that it leaves is closed."""
     columns = np.array([7, 3, 7, 5], dtype=np.int32)
-    found, weights = weighed(columns, None, np.arange(4), 0.5)
-    assert found.tolist() == [3, 7, 5]
-    np.testing.assert_allclose(weights, [np.exp(-1.0), 2 * np.exp(-0.5), 1.0])
-    found, weights = weighed(columns, np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1]), 1.0)
-    assert found.tolist() == [3, 7, 5]
-    np.testing.assert_allclose(weights, [2 * np.exp(-1.0), 4.0, 4.0])
+    found, weights, positions = ordered(columns, None, np.arange(4))
+    assert (found.tolist(), positions.tolist()) == ([3, 7, 5], [2, 1, 0])
+    np.testing.assert_allclose(decayed(weights, positions, 0.5), [np.exp(-1.0), 2 * np.exp(-0.5), 1.0])
+    found, weights, positions = ordered(columns, np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 1, 1]))
+    assert (found.tolist(), positions.tolist()) == ([3, 7, 5], [1, 0, 0])
+    np.testing.assert_allclose(decayed(weights, positions, 1.0), [2 * np.exp(-1.0), 4.0, 4.0])
+
+
+def test_without_recency_weights_stay_as_they_are() -> None:
+    """Also those that are all 1."""
+    assert decayed(None, np.arange(3), 0.0) is None
+    weights = np.array([1.0, 2.0])
+    assert decayed(weights, np.arange(2), 0.0) is weights

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from svc.model.filter_fields import LabelField
 from svc.model.item_sets import ItemSet
 from svc.model.model import Model
-from svc.model.query import NO_ITEMS, Interaction, Query, Ranking, Restriction
+from svc.model.query import Interaction, Query, Ranking, Restriction
 from svc.model.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 from tests.serving.artifacts import factor_model
@@ -89,7 +89,13 @@ def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[di
             "fallback": st.just(True),
         }
     )
-    off: dict[str, Any] = {"diversity": st.just(0.0), "limits": st.just(()), "boosts": st.just(()), "pins": st.just(())}
+    off: dict[str, Any] = {
+        "diversity": st.just(0.0),
+        "limits": st.just(()),
+        "boosts": st.just(()),
+        "pins": st.just(()),
+        "share": st.none(),
+    }
     reordered = {what: some_of(what, n_items) for what in rules if what != "pins"}
     restriction = st.builds(
         Restriction,
@@ -99,6 +105,7 @@ def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[di
         pins=some_of("pins", n_items) if "pins" in rules else st.just(()),
         include_items=st.none() | halves(n_items).map(lambda some: [f"i{item}" for item in some.nonzero()[0].tolist()]),
         explain=st.just(0),
+        new=st.none(),
     )
     return st.tuples(body, restriction)
 
@@ -255,7 +262,7 @@ def test_a_pin_leaves_the_scale_of_diversity_alone() -> None:
     similarities = np.eye(4)
     similarities[1, 2] = similarities[2, 1] = 0.5
     scores = np.array([10.0, 1.0, 0.9, 0.0])
-    every = Candidates(np.arange(4, dtype=np.int32), scores, is_whole=True, rest=lambda: (NO_ITEMS, NO_SCORES))
+    every = Candidates(np.arange(4, dtype=np.int32), scores, is_whole=True, rest=lambda: every)
 
     def similar(pool: Items) -> Similar:
         return lambda place: similarities[pool[place], pool]
@@ -350,10 +357,29 @@ def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, mor
     columns = np.arange(count, dtype=np.int32)
     sorted_counts = counting_sorts(monkeypatch)
     boosted = ItemSet.of_columns(np.arange(0, N_ITEMS, 7), count)
-    found = Candidates(columns, scores, True, lambda: (columns, scores))
+    found = Candidates(columns, scores, True, lambda: found)
     no_limits = LabelField.read("genres", "multi_label", "|", [None] * count, count)
     limits = tuple(Limit(no_limits, limit.most) for limit in more.get("limits", ()))
     rules = Rules(**{**more, "limits": limits, "boosts": (Boost(boosted, 2.0),)})
     shown = rerank(found, rules, 10, lambda pool: lambda _: np.zeros(len(pool)), np.empty(0))
     assert len(shown.items) == 10
     assert 0 < sum(sorted_counts) < count / 50
+
+
+def test_reasons_are_the_same_where_the_rest_of_the_ranking_comes_in_another_order() -> None:
+    """A limit that leaves the pool asks for all items; those that diversity has chosen keep their reasons."""
+    items, rng = np.arange(MANY, dtype=np.int32), np.random.default_rng(2)
+    scores, order = np.linspace(1.0, 0.0, MANY), rng.permutation(MANY)
+    cosine = rng.random((MANY, MANY))
+    rules = Rules(diversity=0.5, limits=(Limit(field_of(MANY), 3),))
+    whole = Candidates(items, scores, is_whole=True, rest=lambda: whole)
+    shuffled = Candidates(items[order], scores[order], is_whole=True, rest=lambda: shuffled)
+    part = Candidates(items[:POOL], scores[:POOL], is_whole=False, rest=lambda: shuffled)
+
+    def similar(pool: Items) -> Similar:
+        return lambda index: cosine[pool[index], pool]
+
+    expected, actual = (rerank(ranking, rules, 12, similar, NO_SCORES) for ranking in (whole, part))
+    assert ("diversified",) in expected.reasons
+    assert actual.items.tolist() == expected.items.tolist()
+    assert actual.reasons == expected.reasons

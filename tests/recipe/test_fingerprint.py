@@ -59,3 +59,12 @@ def test_what_is_done_with_a_model_does_not_change_the_hash(tmp_path: Path) -> N
     assert more.recipe_hash == plain.recipe_hash
     assert more.unexpanded == plain.unexpanded
     assert more.recipe != plain.recipe
+
+
+def test_how_popularity_counts_is_part_of_the_hash_and_of_headers(tmp_path: Path) -> None:
+    """Training writes it into the model, unlike the rest of `serving`."""
+    popular = {"popular": {"half_life": "7d"}}
+    counted = load(tmp_path, {"serving": popular})
+    assert counted.recipe_hash != load(tmp_path).recipe_hash
+    assert counted.recipe_hash == load(tmp_path, {"serving": {**popular, "fallback": "popular"}}).recipe_hash
+    assert counted.unexpanded["serving"] == popular

@@ -16,6 +16,17 @@ SERVING_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"serving": {"availability": {**AVAILABILITY, "max_stale_seconds": 30}}}, "shorter than refresh_seconds"),
     ({"serving": {"availability": {**AVAILABILITY, "mode": "only"}}}, "must be one of"),
     ({"serving": {"fallback": "all"}}, "serving.fallback"),
+    ({"serving": {"popular": {}}}, "give half_life, window, or both"),
+    ({"serving": {"popular": {"half_life": 7}}}, "serving.popular.half_life: must be text"),
+    (
+        {"serving": {"popular": {"half_life": "none"}}},
+        "serving.popular.half_life: must be a whole number with its unit",
+    ),
+    ({"serving": {"popular": {"window": "0d"}}}, "serving.popular.window: must be a whole number with its unit"),
+    (
+        {"serving": {"popular": {"window": "7d"}}, "schema": {"user_column": "user_id", "item_column": "item_id"}},
+        "serving.popular needs schema.time_column: without times, nobody knows what was chosen lately",
+    ),
 ]
 
 

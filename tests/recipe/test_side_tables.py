@@ -15,6 +15,12 @@ FEATURES = {
     "columns": [{"name": "year", "kind": "numerical"}],
 }
 
+
+def with_column(**column: Any) -> dict[str, Any]:
+    """A recipe with this column of features."""
+    return {"features": {"item": {**FEATURES, "columns": [{"name": "about", **column}]}}}
+
+
 PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"item_metadata": {**METADATA, "fields": [], "filter_fields": []}}, "needs `fields`, `filter_fields` or both"),
     ({"item_metadata": {**METADATA, "filter_fields": [{"name": "any", "kind": "numerical"}]}}, "a word of filters"),
@@ -23,6 +29,12 @@ PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"features": {"item": {**FEATURES, "columns": FEATURES["columns"] * 2}}}, "names 'year' twice"),
     ({"features": {"item": {**FEATURES, "columns": []}}}, "features.item.columns"),
     ({"features": {}}, "needs `item`, `user` or both"),
+    (with_column(kind="vector"), "kind vector needs `dimensions`"),
+    (with_column(kind="vector", dimensions=5000), "features.item.columns[0].dimensions"),
+    (with_column(kind="text", min_frequency=3), "min_frequency is for kind"),
+    (with_column(kind="text", max_words=40_000), "features.item.columns[0].max_words"),
+    (with_column(kind="text", analyzer="stem"), "features.item.columns[0].analyzer"),
+    (with_column(kind="numerical", min_items=3), "min_items is for kind text, not for numerical"),
 ]
 
 
@@ -37,3 +49,14 @@ def test_fields_may_be_empty_when_there_are_filter_fields(tmp_path: Path) -> Non
     recipe = load(tmp_path, {"item_metadata": {**METADATA, "fields": []}}).recipe
     assert recipe.item_metadata is not None
     assert recipe.filter_kinds == {"genres": "multi_label", "year": "numerical"}
+
+
+def test_texts_and_vectors_have_defaults(tmp_path: Path) -> None:
+    """They are left out of the hash, as all defaults are."""
+    block = load(tmp_path, with_column(kind="text")).recipe.features
+    assert block is not None and block.item is not None
+    text = block.item.columns[0]
+    assert (text.max_words, text.min_items, text.analyzer) == (8192, 2, "word")
+    spelled = with_column(kind="text", max_words=8192, min_items=2, analyzer="word")
+    assert load(tmp_path, spelled).recipe_hash == load(tmp_path, with_column(kind="text")).recipe_hash
+    assert load(tmp_path, with_column(kind="vector", dimensions=4096)).recipe.features is not None

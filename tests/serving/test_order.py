@@ -13,7 +13,8 @@ import trio
 from svc.metrics import Metrics
 from svc.model.history import History
 from svc.model.model import Model
-from svc.model.query import Interaction
+from svc.model.query import Interaction, Query
+from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
 from svc.serving.api.request.state import ServerState
@@ -28,18 +29,24 @@ from tests.serving.client import HEADER, Client
 pytestmark = pytest.mark.anyio
 
 RECENCY = 0.5
-ORDERED = ("IALS", "SVD", "neighbours", "dense_weights", "blend")
+FROM_HISTORIES = ("IALS", "SVD", "neighbours", "dense_weights", "blend")
 """The families whose scores follow from a history."""
+BY_PART = "blend by part"
+ORDERED = (*FROM_HISTORIES, BY_PART)
 
 
 def in_order(name: str) -> Model:
     """The model of a family with its histories read as ordered, oldest first."""
-    model = family(name)
-    history = History(model.history.offsets, model.history.columns, model.history.weights, recency=RECENCY)
-    model.history = history
+    model = family("blend" if name == BY_PART else name)
+    known = model.history
+    if name == BY_PART:
+        model.history = History(known.offsets, known.columns, known.weights, recency_by_part=True)
+        model.scorer.recencies = (RECENCY, 0.1)  # type: ignore[attr-defined]
+    else:
+        model.history = History(known.offsets, known.columns, known.weights, recency=RECENCY)
     model.ready()
-    if name == "blend":
-        model.scorer.measure(history)  # type: ignore[attr-defined]
+    if model.kind == "blend":
+        model.scorer.measure(model.history)  # type: ignore[attr-defined]
     return model
 
 
@@ -85,7 +92,7 @@ async def test_the_last_item_counts_most(name: str) -> None:
             assert await shown(client, history=[first, "nothing", second, third], **who) == forward
 
 
-@pytest.mark.parametrize("name", ORDERED)
+@pytest.mark.parametrize("name", FROM_HISTORIES)
 async def test_without_recency_the_order_says_nothing(name: str) -> None:
     """Models of today answer the same bytes for every order."""
     model = family(name)
@@ -116,7 +123,7 @@ async def test_what_was_seen_comes_back_where_the_model_was_trained_with_repeats
                 assert ({item["item_id"] for item in result["items"]} & seen) == (seen if wanted else set())
 
 
-@pytest.mark.parametrize("name", ["neighbours", "IALS"])
+@pytest.mark.parametrize("name", ["neighbours", "IALS", BY_PART])
 async def test_the_socket_says_what_the_model_says(name: str) -> None:
     """Down to the last digit."""
     model = in_order(name)
@@ -130,3 +137,23 @@ async def test_the_socket_says_what_the_model_says(name: str) -> None:
         found = await shown(client, history=history, user_id=model.user_ids.at(4))
     np.testing.assert_array_equal([score for _, score in found], ranking.scores)
     assert [item for item, _ in found] == [items[column] for column in ranking.items.tolist()]
+
+
+async def test_the_part_for_features_beside_a_blend_weighs_by_its_own_recency() -> None:
+    """A history alone is answered by it; one behind a known user's is answered by the blend."""
+    model, other = in_order(BY_PART), family("IALS").scorer
+    assert isinstance(other, IALSScorer)
+    model.cold, model.cold_recency = ColdStartScorer.of(other), 0.7
+    model.ready()
+    items = model.item_ids.all()
+    columns = np.array([model.item_ids.index(item) for item in (items[3], items[9])], dtype=np.int32)
+    query = Query(limit=6, seeds=columns, seed_weights=np.exp([-0.7, 0.0]))
+    (expected,) = model.cold.rank([query], model.history)
+    async with serving(model) as client:
+        body = {"history": [items[3], items[9]]}
+        alone = await shown(client, **body)
+        behind = await shown(client, **body, user_id=model.user_ids.at(4))
+    assert alone == [
+        (items[column], score) for column, score in zip(expected.items.tolist(), expected.scores, strict=True)
+    ]
+    assert alone != behind

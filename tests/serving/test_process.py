@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
+import pytest
+
 from svc.serving import process
 from svc.settings import Settings
 
@@ -18,3 +23,20 @@ def test_the_limits_of_connections_are_the_settings() -> None:
     """Each where it belongs."""
     limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0, http2=False))
     assert (limits.idle_s, limits.unread_s, limits.drain_s, limits.http2) == (1.0, 2.0, 3.0, False)
+
+
+@pytest.mark.anyio
+async def test_a_collector_that_does_not_take_the_last_spans_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that sends them is left behind."""
+    monkeypatch.setattr(process, "LAST_SPANS_S", 0.01)
+    asked, over = threading.Event(), threading.Event()
+
+    class Spans:
+        def close(self) -> None:
+            asked.set()
+            over.wait()
+
+    spans: Any = Spans()
+    await process.close_spans(spans)
+    assert asked.is_set()
+    over.set()

@@ -27,9 +27,11 @@ QUESTIONS = {
     "Lane.dear_wait_s",
     "Lane.expected_wait_s",
     "Lane.is_free_of_singles",
-    "Policy.arranges",
+    "Policy.has_rules",
     "Policy.timed",
     "Served.allowed",
+    "Served.new_items",
+    "Model.reads_characters",
     "joined",
     "Ranking.from_place",
 }

@@ -18,7 +18,7 @@ import trio.testing
 
 from svc import logs
 from svc.metrics import Metrics
-from svc.serving.models.availability_watch import AvailabilityWatch
+from svc.serving.models.lists.watch import AvailabilityLists, ListWatch, NewItemLists
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.transitions import Publisher
@@ -129,6 +129,7 @@ class World:
         self.loader = FakeLoader()
         self.registry = Registry()
         self.lists: dict[str, Any] = {}
+        self.new_items: dict[str, Any] = {}
         self.lanes: list[FakeLane] = []
         self.release: Callable[[threading.Event], None] = threading.Event.set
         self.hold_lanes = trio.Event()
@@ -143,7 +144,12 @@ class World:
             publisher=publisher,
             settings=settings or Settings(watch_interval_s=INTERVAL_S),
             metrics=self.metrics,
-            lists=AvailabilityWatch(cast(Any, self.read_list), publisher),
+            lists=ListWatch(
+                (
+                    AvailabilityLists(cast(Any, self.read_list), publisher.lists),
+                    NewItemLists(cast(Any, self.read_new_items), publisher.lists),
+                )
+            ),
         )
 
     def store(self, name: str, output: str = "out.svc") -> FakeStore:
@@ -158,6 +164,15 @@ class World:
         if isinstance(found, Exception):
             raise found
         return tuple(found)
+
+    def read_new_items(self, recipe: FakeRecipe) -> Any:
+        """The list of a recipe's new items, or the error that stands for it."""
+        found = self.new_items[recipe.name]
+        if isinstance(found, threading.Event):
+            hang_until(found)
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def start_lane(self, loaded: Loaded) -> FakeLane:
         await self.hold_lanes.wait()

@@ -13,12 +13,14 @@ import pytest
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
+from svc.errors import PayloadInvalid
 from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
 from svc.model import codec
 from svc.model.model import Model
 from svc.model.query import Interaction, Restriction
 from svc.settings import Settings
+from svc.training.promotion.live_trial import trial_of
 from svc.training.search.recency import VALUES
 from tests.training.test_run import Make, run
 
@@ -72,7 +74,7 @@ def loaded(artifact: str | None) -> tuple[Model, Mapping[str, Any], bytes]:
     return model, parsed.header, bytes(parsed.payload)
 
 
-def counted(known: Events, history: list[tuple[str, float]]) -> dict[str, float]:
+def counted(known: Events, history: list[tuple[str, float]], delta: float = DELTA) -> dict[str, float]:
     """What each item counts: the sum of its weights times exp(-δk), k the rank of its latest time from the latest."""
     latest, total = {}, {}
     behind = [(item, 10**12 + place, weight) for place, (item, weight) in enumerate(history)]
@@ -80,7 +82,7 @@ def counted(known: Events, history: list[tuple[str, float]]) -> dict[str, float]
         latest[item] = time
         total[item] = total.get(item, 0.0) + weight
     moments = sorted(set(latest.values()), reverse=True)
-    return {item: total[item] * math.exp(-DELTA * moments.index(time)) for item, time in latest.items()}
+    return {item: total[item] * math.exp(-delta * moments.index(time)) for item, time in latest.items()}
 
 
 def row_of(model: Model, counts: Mapping[str, float]) -> Vector:
@@ -121,6 +123,49 @@ def scores(model: Model, **asked: Any) -> Vector:
     found = np.empty(model.n_items)
     found[ranking.items] = ranking.scores
     return found
+
+
+def test_each_part_of_a_blend_counts_by_a_recency_of_its_own(
+    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known users, histories alone and behind known ones; the header says it of each part, and its shares add up."""
+    own = {"IALSRecommender": 1.5, "RP3betaRecommender": 0.0, "DenseSLIMRecommender": 0.2}
+    monkeypatch.setattr(
+        "svc.training.search.trials.by_score",
+        lambda trials: sorted(trials, key=lambda trial: (trial.algorithm != "BlendRecommender", trial.number)),
+    )
+    monkeypatch.setattr(
+        "svc.training.search.blend_search._Parts._candidates",
+        lambda parts: [tuple(own[trial.algorithm] for trial in parts._trials)],
+    )
+    monkeypatch.setattr("svc.training.search.blend_search._Search.best", lambda _: (4, 3, 3))
+    events = write_events(tmp_path / "events.csv", weighted=True, ties=True)
+    blocks = recipe_blocks(["IALS", "RP3beta", "DenseSLIM", "Blend"], weighted=True)
+    model, head, payload = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+    assert head["recency"] == 1.5
+    assert {part["class"]: part.get("recency", 0.0) for part in head["parts"]} == own
+    assert {part.algorithm: part.recency for part in trial_of(head).parts} == own
+    assert head["evaluation"]["recency"]["by_part"]["score"] == pytest.approx(head["best_score"])
+    asked = [("i3", 1.0), ("i9", 2.0), ("i3", 1.0), ("i17", 1.0)]
+    parts = list(zip([model.scorer.factors, *model.scorer.sums], model.scorer.weights, strict=True))
+    for known, more in ((events["u0"], []), ([], asked), (events["u7"], asked)):
+        user = None if not known else "u0" if known is events["u0"] else "u7"
+        expected = np.zeros(model.n_items)
+        for (part, weight), recency in zip(parts, model.scorer.recencies, strict=True):
+            one = brute_force(model, part, row_of(model, counted(known, more, recency)))
+            expected += weight * one / one.std()
+        history = [Interaction(item, weight) for item, weight in more]
+        found = scores(model, user_id=user, history=history)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
+        query = model.prepare_recommend(
+            user_id=user, user_features=None, limit=5, history=history, restriction=Restriction(explain=20)
+        ).query
+        for because in model.rank([query])[0].because:
+            assert abs(sum(share for _, share in because.reasons) + because.rest - 1) < 1e-9
+    again = codec.decode(memoryview(payload))
+    again.history.recency_by_part = False
+    with pytest.raises(PayloadInvalid, match="recencies of the parts"):
+        again.ready()
 
 
 @pytest.mark.parametrize("detailed", [False, True])

@@ -61,6 +61,7 @@ def test_a_refit_takes_every_parameter_to_other_data(
     assert parameters(after) == parameters(before)
     assert after["data_stats"]["n_rows"] > before["data_stats"]["n_rows"]
     assert after["tuning"]["n_trials"] == 1
+    assert "recency" not in after["evaluation"]
     origin = {"sha8": searched.artifact.split(".")[-2], "searched_at": before["trained_at"]}
     assert after["tuning"]["reused_from"] == header(second.artifact)["tuning"]["reused_from"] == origin
     assert payload(first.artifact) == payload(second.artifact) != payload(searched.artifact)
@@ -167,6 +168,11 @@ def test_gate_hold_lock_and_bounds_of_the_data_hold_for_a_refit(
     against = said(log, "promotion_decided")[-1]["against"]
     assert [(one["name"], one["change"] == 0.0) for one in against] == [("incumbent", True), ("TopPop", False)]
 
+    before = live(loaded)
+    bold = make_recipe(ratings=table, **{**blocks, "promotion": {**ENFORCE, "min_relative_change": 0.1}})
+    refused = run(bold, refit=True)
+    assert (refused.exit_code, refused.decision, live(bold)) == (9, "refused", before)
+
     with run_lock(loaded.output_uri, timeout_s=0, settings=Settings()):
         assert run(loaded, refit=True, fail_on_busy=True).exit_code == 6
 
@@ -183,3 +189,35 @@ def test_gate_hold_lock_and_bounds_of_the_data_hold_for_a_refit(
     assert log[-1]["code"] == "data_changed_too_much"
     assert run(make_recipe(ratings=table, **blocks), refit=True).decision == "refused"
     assert live(loaded) == sha8
+
+
+def test_each_refit_has_a_higher_serial(make_recipe: Make, tmp_path: Path) -> None:
+    """So that servers which remember the highest one take it."""
+    table = write_tastes(tmp_path / "tastes.csv")
+    loaded = make_recipe(ratings=table, output={**OUTPUT, "expires_after": "30d"}, training=training())
+    serials = [header(run(loaded, refit=refit).artifact)["serial"] for refit in (False, True, True)]
+    assert serials == sorted(set(serials))
+
+
+def test_the_part_for_features_alone_comes_along(make_recipe: Make, tmp_path: Path, items_csv: Path) -> None:
+    """With its parameters and the score of its search, beside a winner that knows no features."""
+    features = {
+        "item": {
+            "source": {"type": "csv", "path": str(items_csv)},
+            "id_column": "item_id",
+            "columns": [{"name": "group", "kind": "categorical"}],
+        }
+    }
+    trials = {"algorithms": ["IALS", "CosineKNN"], "per_algorithm_trials": {"IALS": 1, "CosineKNN": 2}}
+    space = {"IALS": {"n_components": [4, 4], "alpha0": [3, 3]}}
+    blocks = {"training": training(**trials, search_space=space), "features": features, "output": OUTPUT}
+    blocks["serving"] = {"new_items": {"source": {"type": "csv", "path": "new.csv"}}}
+    loaded = make_recipe(ratings=write_tastes(tmp_path / "tastes.csv"), **blocks)
+    searched, refitted = (header(run(loaded, refit=refit).artifact) for refit in (False, True))
+    parts = [[{**part, "bytes": None} for part in head["parts"]] for head in (searched, refitted)]
+    assert [part["answers"] for part in parts[0]] == ["known users", "features and seeds"]
+    assert parts[1][1] == parts[0][1]
+    assert refitted["features"]["active"]
+    skipped = {"skipped": "a training with --refit does not measure it"}
+    assert (refitted["evaluation"]["cold_start"], refitted["evaluation"]["new_items"]) == ({"item": skipped}, skipped)
+    assert {"recall", "known_change", "share", "popularity_recall"} <= set(searched["evaluation"]["new_items"])

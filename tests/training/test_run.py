@@ -21,9 +21,9 @@ from svc.errors import SignatureMismatch
 from svc.model import codec
 from svc.model.query import Query
 from svc.model.rehearsal import rehearse
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, TrainResult, train
 from svc.training.winner import confidence, refit
 
@@ -36,7 +36,7 @@ ORDER = [
 
 def run(loaded: LoadedRecipe, settings: Settings | None = None, **options: Any) -> TrainResult:
     chosen = TrainOptions(run_id="r1", dev_unsigned=True, **options)
-    return train(loaded, chosen, settings or Settings(), NullProgress())
+    return train(loaded, chosen, settings or Settings(), Progress())
 
 
 def small_training(**changes: Any) -> dict[str, Any]:
@@ -83,6 +83,26 @@ def test_the_artifact_says_what_was_trained_and_answers(make_recipe: Make) -> No
     assert len(ranking.items) <= 40 - 12
 
 
+def test_each_trial_says_what_a_ranking_costs(make_recipe: Make, log: list[dict[str, Any]]) -> None:
+    """In the log, in the header and with the best of each algorithm."""
+    result = run(make_recipe(training=small_training()))
+    assert result.artifact is not None
+    tuning = read_verified(result.artifact, development_keys(), Settings())[1].header["tuning"]
+    assert all(record["rank_ms"] > 0 for record in log if record["event"] == "trial_done")
+    assert len(tuning["trials"]["rank_ms"]) == tuning["completed"]
+    assert all(best["rank_ms"] in tuning["trials"]["rank_ms"] for best in tuning["best_per_algorithm"].values())
+
+
+def test_a_bound_that_no_model_keeps_ends_the_training_and_says_what_to_change(
+    make_recipe: Make, log: list[dict[str, Any]]
+) -> None:
+    """Nothing is written then."""
+    result = run(make_recipe(training=small_training(max_rank_ms=1e-6)))
+    assert (result.exit_code, result.artifact) == (4, None)
+    assert last(log)["code"] == "training_error"
+    assert "training.max_rank_ms" in last(log)["error"]
+
+
 def test_the_measured_model_is_gone_when_the_final_one_is_trained(
     make_recipe: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +131,7 @@ def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
     """With Ed25519 a holder of the public half alone can check the artifact; nothing else of it changes."""
     key = f"k1:{'11' * 32}"
     settings = Settings(signing_keys=key, artifact_signature="ed25519")
-    result = train(make_recipe(), TrainOptions(run_id="r1"), settings, NullProgress())
+    result = train(make_recipe(), TrainOptions(run_id="r1"), settings, Progress())
     assert result.artifact is not None
     public = SigningKeys((), (("k1", parse_signing_keys(key).public_of("k1") or b""),))
     _, parsed = read_verified(result.artifact, public, Settings())
@@ -132,10 +152,10 @@ def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) ->
         "from svc.artifact.store import read_verified\n"
         "from svc.recipe.load import load_recipe\n"
         "from svc.settings import Settings\n"
-        "from svc.training.progress import NullProgress\n"
+        "from svc.progress import Progress\n"
         "from svc.training.run import TrainOptions, train\n"
         "loaded = load_recipe(Path(sys.argv[1]), {}, settings=Settings())\n"
-        "made = train(loaded, TrainOptions(run_id='r', dev_unsigned=True), Settings(), NullProgress())\n"
+        "made = train(loaded, TrainOptions(run_id='r', dev_unsigned=True), Settings(), Progress())\n"
         "_, parsed = read_verified(made.artifact, development_keys(), Settings())\n"
         "head = parsed.header\n"
         "digest = hashlib.sha256(parsed.payload).hexdigest()\n"
@@ -171,7 +191,7 @@ def test_an_unexpected_error_is_internal(
 def test_missing_keys_are_noticed_before_data_is_read(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     """Exit 8, and no fetching."""
     options = TrainOptions(run_id="r1")
-    assert train(make_recipe(), options, Settings(), NullProgress()).exit_code == 8
+    assert train(make_recipe(), options, Settings(), Progress()).exit_code == 8
     assert "fetching_data" not in [record["event"] for record in log]
 
 
@@ -274,6 +294,24 @@ def test_features_are_searched_encoded_and_measured(make_recipe: Make, items_csv
     rehearse(model)
 
 
+def test_the_words_of_texts_are_counted_in_the_header_and_held_by_the_payload(
+    make_recipe: Make, items_csv: Path
+) -> None:
+    """The words themselves stay out of the header."""
+    columns = [{"name": "group", "kind": "text", "max_words": 2}]
+    features = {"item": {"source": {"type": "csv", "path": str(items_csv)}, "id_column": "item_id", "columns": columns}}
+    result = run(make_recipe(training=small_training(algorithms=["IALS"], n_trials=1), features=features))
+    assert result.artifact is not None
+    _, parsed = read_verified(result.artifact, development_keys(), Settings())
+    texts = [{"column": "group", "words": 2, "max_words": 2}]
+    assert parsed.header["features"]["item"] == {"dimension": 3, "columns": ["group"], "texts": texts}
+    model = codec.decode(parsed.payload)
+    model.check_features(parsed.header)
+    model.ready()
+    rehearse(model)
+    assert len(model.features.item.encoders[0].vocabulary.all()) == 2
+
+
 def item_features(table: Path) -> dict[str, Any]:
     columns = [{"name": "group", "kind": "categorical"}, {"name": "size", "kind": "numerical"}]
     return {"item": {"source": {"type": "csv", "path": str(table)}, "id_column": "item_id", "columns": columns}}
@@ -285,7 +323,7 @@ def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Pat
     target = tmp_path / "report.html"
     assert run(make_recipe(), report=target).exit_code == 0
     page = target.read_text(encoding="utf-8")
-    assert page.count("<svg") == 6
+    assert page.count("<svg") == 7
     assert "TopPopRecommender" in page
     assert "<script" not in page
     assert 'src="http' not in page

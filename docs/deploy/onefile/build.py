@@ -18,13 +18,25 @@ HERE = Path(__file__).parent
 VERSIONS_OF = ("svc-recommender", "irspack", "optuna", "scikit-learn", "numpy")
 BY_NAME = ("svc", "sqlalchemy.dialects", "optuna.storages", "fsspec.implementations", "s3fs", "gcsfs", "adlfs")
 WITH_DATA = ("svc", "irspack", "optuna")
+# The process that the workers of `svc serve --workers` are copied from is started as a module, like with an interpreter.
+ENTRY = """\
+import runpy, sys
+
+if sys.argv[1:3] == ["-P", "-m"]:
+    del sys.argv[1:3]
+    runpy.run_module(sys.argv.pop(1), run_name="__main__")
+else:
+    from svc.cli.main import main
+
+    main()
+"""
 LEFT_OUT = ("tkinter", "IPython", "pytest", "pip", "setuptools")
 
 
 def gather(work: Path) -> Path:
     """The folder that PyInstaller makes: the program `svc` and all that it needs."""
     entry = work / "entry.py"
-    entry.write_text("from svc.cli.main import main\n\nmain()\n")
+    entry.write_text(ENTRY)
     options = ["--noconfirm", "--onedir", "--name=svc", "--log-level=ERROR"]
     options += [f"--distpath={work / 'dist'}", f"--workpath={work / 'build'}", f"--specpath={work}"]
     options += [f"--copy-metadata={name}" for name in VERSIONS_OF]

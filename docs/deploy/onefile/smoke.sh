@@ -22,7 +22,7 @@ sed -i 's/n_trials: .*/n_trials: 4/' shop/recipes/*.yaml
 "$svc" inspect shop/artifacts/books.svc >/dev/null
 rm shop/recipes/books-cold-start.yaml
 
-"$svc" serve --recipes shop/recipes --port 0 2>serve.log &
+"$svc" serve --recipes shop/recipes --port 0 --workers 2 2>serve.log &
 server=$!
 for _ in $(seq 300); do
   port=$(sed -n 's/.*"port": \([0-9]*\).*"event": "serve_started".*/\1/p' serve.log)

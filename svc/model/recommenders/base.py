@@ -15,6 +15,8 @@ from svc.model.query import Query, Ranking
 from svc.model.topk import best
 
 Side = Literal["user", "item"]
+Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]
+"""Item columns, (h,), and what each of them counts, (h,); None: all count 1."""
 FEW_SHARE = 8
 """Up to one allowed item in this many, the allowed items are scored one by one; above, all are scored and the others
 left out.
@@ -105,8 +107,9 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
     return lambda place: np.vecdot(vectors, vectors[place]) * (scales * scales[place])
 
 
-def profile(query: Query, history: History) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
-    """The item columns of the query's profile, (h,), and what each counts, (h,); None: all count 1."""
+def profile(query: Query, history: History, recency: float | None = None) -> Profile:
+    """What the profile of the query holds. `recency` is that of one part of a blend, None the one of all histories."""
     if query.user < 0:
-        return query.seeds, query.seed_weights
-    return history.items(query.user), history.weighed(query.user)
+        own = query if recency is None else query.at_recency(recency)
+        return own.seeds, own.seed_weights
+    return history.items(query.user), history.weighed(query.user, recency)

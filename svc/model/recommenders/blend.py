@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.query import Query, Ranking
-from svc.model.recommenders.base import Side, best_items, excluded_columns, is_few, profile
+from svc.model.recommenders.base import Profile, Side, best_items, excluded_columns, is_few, profile
 from svc.model.recommenders.blend_scan import (
     NormedLayout,
     Plan,
@@ -48,12 +48,15 @@ class BlendScorer(Stored):
     The deviation is that of a user's scores over all items. Those of the training users are stored, `deviations`,
     (parts, n_users) float64, the factor part first, as in `weights`; for others they follow from the covariance of the
     item vectors, or from the sums of item weights. Users given by features are scored by the factor part alone: the
-    other parts know only items.
+    other parts know only items. `recencies`, in the order of `weights`, are there where the parts weigh histories
+    differently; else every part sees them as they are weighed for all.
     """
 
     kind: ClassVar[str] = "blend"
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = True
+
+    recencies: tuple[float, ...] = ()
 
     _covariance: Values
     _norms: Values
@@ -85,9 +88,13 @@ class BlendScorer(Stored):
 
     def measure(self, history: History) -> None:
         """Compute the deviations of the users of `history`. The scorer must be ready."""
+        from threadpoolctl import threadpool_limits
+
         self.deviations = np.empty((len(self.weights), len(history)))
-        for user in range(len(history)):
-            self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
+        # As in a server: a product of two vectors takes microseconds, and waiting for a second thread milliseconds.
+        with threadpool_limits(limits=1, user_api="blas"):
+            for user in range(len(history)):
+                self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
 
     @property
     def n_items(self) -> int:
@@ -128,7 +135,7 @@ class BlendScorer(Stored):
         are_many = len(queries) >= (MANY_FROM if self._rounded is None else 1)
         for place, query in enumerate(queries):
             if self.factors is not None and (query.user_features is not None or query.seed_features):
-                rankings[place] = self.factors.rank([query], history)[0]
+                rankings[place] = self.factors.rank([self._of_part(query, 0)], history)[0]
             elif self.factors is None or not are_many or _is_narrow(query):
                 rankings[place] = self._rank(query, history)
             else:
@@ -146,14 +153,15 @@ class BlendScorer(Stored):
         strongest reason may even raise a score.
         """
         if self.factors is not None and (query.user_features is not None or query.seed_features):
-            return self.factors.contributions(query, history, items)
+            return self.factors.contributions(self._of_part(query, 0), history, items)
         rows, _ = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
         deviations = self._deviations_of(query, history) if query.user < 0 else self.deviations[:, query.user].tolist()
         parts: list[FactorPart | SumPart] = [*(() if self.factors is None else (self.factors,)), *self.sums]
-        for part, weight, deviation in zip(parts, self.weights, deviations, strict=True):
+        for number, (part, weight, deviation) in enumerate(zip(parts, self.weights, deviations, strict=True)):
             if deviation > 0:
-                addends += part.contributions(query, history, items).of_columns * (weight / deviation)
+                own = part.contributions(self._of_part(query, number), history, items)
+                addends += own.of_columns * (weight / deviation)
         return Contributions(rows, addends)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
@@ -221,15 +229,27 @@ class BlendScorer(Stored):
 
     def _totals(self, query: Query, history: History) -> list[Values]:
         """The scores of all items, (n,), by each part of item weights; by position where there are factors."""
-        rows, values = profile(query, history)
         places = None if self.factors is None else self.factors.index.layout.positions
-        return [part.totals(rows, values, places) for part in self.sums]
+        profiles = self._profiles(query, history)
+        return [part.totals(*own, places) for part, own in zip(self.sums, profiles, strict=True)]
+
+    def _profiles(self, query: Query, history: History) -> list[Profile]:
+        """The profile of the query as each part of item weights sees it."""
+        if not self.recencies:
+            return [profile(query, history)] * len(self.sums)
+        return [profile(query, history, recency) for recency in self.recencies[-len(self.sums) :]]
+
+    def _of_part(self, query: Query, number: int) -> Query:
+        """The query with its seeds weighed for that part."""
+        return query.at_recency(self.recencies[number]) if self.recencies else query
 
     def _vector(self, query: Query) -> Values:
         assert self.factors is not None, "there are vectors only where there are factors"
         known = query.user >= 0
         vector: Values = (
-            self.factors.users[query.user].astype(np.float64) if known else self.factors.embed_cold([query])[0]
+            self.factors.users[query.user].astype(np.float64)
+            if known
+            else self.factors.embed_cold([self._of_part(query, 0)])[0]
         )
         return vector
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from svc.model.coldstart import LeastSquares
 from svc.model.explain import Contributions
+from svc.model.feature_values import Encoded
 from svc.model.history import History
 from svc.model.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns
@@ -45,14 +46,13 @@ class FactorScorer(Stored, ABC):
         return None
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        return self.search(queries, self.vectors(queries), history)
+
+    def vectors(self, queries: Sequence[Query]) -> Matrix:
+        """The vectors of the users of queries, (B, K)."""
         if len(queries) == 1:
             (query,) = queries
-            known_user = query.user >= 0
-            vector = self.users[query.user].astype(np.float64) if known_user else self.embed_cold(queries)[0]
-            wanted = Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
-            return [self.index.search_one(vector, wanted)]
-        if any(query.unordered for query in queries):  # each of them goes through all items by itself
-            return [self.rank([query], history)[0] for query in queries]
+            return self.users[[query.user]].astype(np.float64) if query.user >= 0 else self.embed_cold(queries)
         users = np.array([query.user for query in queries], dtype=np.intp)
         known = np.flatnonzero(users >= 0)
         vectors = np.empty((len(queries), self.users.shape[1]))
@@ -60,9 +60,19 @@ class FactorScorer(Stored, ABC):
         if len(known) < len(queries):
             others = np.flatnonzero(users < 0)
             vectors[others] = self.embed_cold([queries[row] for row in others.tolist()])
+        return vectors
+
+    def search(self, queries: Sequence[Query], vectors: Matrix, history: History) -> list[Ranking]:
+        """The rankings of queries whose users have these vectors, (B, K)."""
+        if len(queries) == 1 or any(query.unordered for query in queries):  # such ones go through all items
+            return [self._search_one(*pair, history) for pair in zip(queries, vectors, strict=True)]
         excluded = [excluded_columns(query, history) for query in queries]
         allowed = [query.allowed for query in queries]
         return self.index.search(vectors, [query.limit for query in queries], excluded, allowed)
+
+    def _search_one(self, query: Query, vector: NDArray[np.float64], history: History) -> Ranking:
+        wanted = Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
+        return self.index.search_one(vector, wanted)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
         """Cosines of the item vectors."""
@@ -111,13 +121,16 @@ class IALSScorer(FactorScorer):
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
         """Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5."""
-        described = np.array([encoded.dense() for encoded in query.seed_features]) if query.seed_features else None
+        return self.contributions_to(query, self.index.vectors(items))
+
+    def contributions_to(self, query: Query, vectors: Matrix) -> Contributions:
+        """As `contributions`, for items with these vectors, (m, K)."""
         known, unseen, features = self.least_squares.addends(
-            self.index.vectors(items),
+            vectors,
             self.index.vectors(query.seeds),
             query.seed_weights,
-            described,
-            query.user_features,
+            query.seed_features,
+            None if query.user_features is None else Encoded.of(query.user_features),
         )
         return Contributions(query.seeds, known, features, unseen)
 
@@ -140,8 +153,7 @@ class IALSScorer(FactorScorer):
         known = self.index.vectors(query.seeds)
         if not query.seed_features:
             return known
-        described = np.array([encoded.dense() for encoded in query.seed_features])
-        return np.concatenate([known, self.least_squares.items_from_features(described)])
+        return np.concatenate([known, self.least_squares.items_from_features(query.seed_features)])
 
 
 class ColdStartScorer(IALSScorer):

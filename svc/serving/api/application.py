@@ -14,7 +14,8 @@ from svc.errors import ApiError, NotFound
 from svc.serving.api.bodies import hints
 from svc.serving.api.observe.access_log import AccessLog
 from svc.serving.api.observe.tracing import Trace
-from svc.serving.api.pages.routes import BUDGET, FAILURE, MAY_ASK, build_routes
+from svc.serving.api.pages.popular import BUDGET, CHARGE
+from svc.serving.api.pages.routes import FAILURE, MAY_ASK, build_routes
 from svc.serving.api.probes import DOCUMENTS
 from svc.serving.api.request.failures import failure
 from svc.serving.api.request.request import Checks, Request, new_request_id
@@ -156,7 +157,7 @@ class Application:
         path = endpoint.path.replace(PARAMETER, route.name)
         more: dict[str, object] = {MAY_ASK: request.may_ask}
         if endpoint.asks_model:
-            more[BUDGET] = request.budget(self._state.admission)
+            more |= {BUDGET: request.budget(self._state.admission), CHARGE: request.charge}
         return await self._from_quart(request.method, path, target.query, more)
 
     async def _from_quart(self, method: str, path: str, query: bytes, more: Mapping[str, object]) -> Response:

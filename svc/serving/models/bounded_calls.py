@@ -41,9 +41,13 @@ class Calls:
         async with self._slots:
             self._outstanding.add(key)
             with trio.move_on_after(timeout_s):
-                return await trio.to_thread.run_sync(
-                    self._finish, key, call, limiter=self._threads, abandon_on_cancel=True
-                )
+                try:
+                    return await trio.to_thread.run_sync(
+                        self._finish, key, call, limiter=self._threads, abandon_on_cancel=True
+                    )
+                except Exception:
+                    self._outstanding.discard(key)  # a call whose thread cannot be started never ends by itself
+                    raise
         raise CallTimeout
 
     def _finish(self, key: Hashable, call: Callable[[], T]) -> T:

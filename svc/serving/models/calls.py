@@ -34,13 +34,13 @@ class Ticket:
         self._missing = len(queries)
         self._error: Exception | None = None
 
-    def give(self, place: int, outcome: Outcome) -> None:
+    def give(self, position: int, outcome: Outcome) -> None:
         """The outcome of one query. The first error is that of the caller."""
         if isinstance(outcome, Exception):
             self._error = self._error or outcome
             self.done.set()
             return
-        self._rankings[place] = outcome
+        self._rankings[position] = outcome
         self._missing -= 1
         if not self._missing:
             self.done.set()
@@ -57,11 +57,9 @@ class Ticket:
 
 
 class ScoringLoop:
-    """Scores call after call of one queue: `take` gives the questions of the next call, none where nothing waits."""
+    """Scores call after call of one queue."""
 
-    def __init__(self, take: Callable[[], list[Asked]], score: Callable[[list[Asked]], Awaitable[None]]) -> None:
-        self._take = take
-        self._score = score
+    def __init__(self) -> None:
         self._wake = trio.Event()
         self.closing = False
 
@@ -74,12 +72,16 @@ class ScoringLoop:
         self.closing = True
         self._wake.set()
 
-    async def run(self) -> None:
-        """Score until closed. Cancellation waits for a call that has started."""
+    async def run(self, take: Callable[[], list[Asked]], score: Callable[[list[Asked]], Awaitable[None]]) -> None:
+        """Score until closed. Cancellation waits for a call that has started.
+
+        `take` gives the questions of the next call, none where nothing waits. Neither is kept: a queue that referred to
+        itself would hold its model after a swap, until the garbage collector looks, and for ever once it was frozen.
+        """
         while True:
-            asked = self._take()
+            asked = take()
             if asked:
-                await self._score(asked)
+                await score(asked)
             elif self.closing:
                 return
             else:
@@ -88,41 +90,41 @@ class ScoringLoop:
 
 
 class Asked(NamedTuple):
-    """One query of a caller, by its place among the caller's queries."""
+    """One query of a caller, by its position among the caller's queries."""
 
     ticket: Ticket
-    place: int
+    position: int
 
     @property
     def query(self) -> Query:
-        return self.ticket.queries[self.place]
+        return self.ticket.queries[self.position]
 
 
 class Share:
     """The queries of one caller that wait in one queue. `each_s` is what one of them costs on average."""
 
-    __slots__ = ("_places", "_taken", "each_s", "ticket")
+    __slots__ = ("_positions", "_taken", "each_s", "ticket")
 
-    def __init__(self, ticket: Ticket, places: Sequence[int], each_s: float = 0.0) -> None:
+    def __init__(self, ticket: Ticket, positions: Sequence[int], each_s: float = 0.0) -> None:
         self.ticket = ticket
         self.each_s = each_s
-        self._places = places
+        self._positions = positions
         self._taken = 0
 
     @property
     def waiting(self) -> int:
         """How many of them have not been taken for scoring."""
-        return len(self._places) - self._taken
+        return len(self._positions) - self._taken
 
     @property
     def next(self) -> Query:
-        return self.ticket.queries[self._places[self._taken]]
+        return self.ticket.queries[self._positions[self._taken]]
 
     def take(self, most: int) -> list[Asked]:
         """The next ones, at most `most`."""
-        places = self._places[self._taken : self._taken + most]
-        self._taken += len(places)
-        return [Asked(self.ticket, place) for place in places]
+        positions = self._positions[self._taken : self._taken + most]
+        self._taken += len(positions)
+        return [Asked(self.ticket, position) for position in positions]
 
 
 async def score(
@@ -130,39 +132,41 @@ async def score(
 ) -> list[Outcome]:
     """Score in a thread, each kind of question by itself so that its cost is learned. The thread is never abandoned.
 
-    Cancellation fails the callers.
+    Cancellation fails the callers; a thread that cannot be started is the outcome of all of them.
     """
-    groups = by_kind([one.query for one in asked])
+    groups = by_kind([query_asked.query for query_asked in asked])
     usual_s = sum(_usual_s(costs, group) for group in groups)
     try:
         scored = await threads.run(
             rank_groups, model, [group.queries for group in groups], usual_s=usual_s, abandon_on_cancel=False, dear=dear
         )
     except trio.Cancelled:
-        fail([one.ticket for one in asked])
+        fail([query_asked.ticket for query_asked in asked])
         raise
+    except Exception as error:
+        return [error] * len(asked)
     outcomes: list[Outcome] = [RuntimeError("not scored")] * len(asked)
-    for group, (found, seconds) in zip(groups, scored, strict=True):
-        costs.learn(group.kind, len(found), seconds)
-        for place, outcome in zip(group.places, found, strict=True):
-            outcomes[place] = outcome
+    for group, (rankings, seconds) in zip(groups, scored, strict=True):
+        costs.learn(group.kind, len(rankings), seconds)
+        for position, outcome in zip(group.positions, rankings, strict=True):
+            outcomes[position] = outcome
     return outcomes
 
 
 class Group(NamedTuple):
-    """Queries of one kind, and their places in the call."""
+    """Queries of one kind, and their positions in the call."""
 
     kind: Kind
-    places: list[int]
+    positions: list[int]
     queries: list[Query]
 
 
 def by_kind(queries: Sequence[Query]) -> list[Group]:
     groups: dict[Kind, Group] = {}
-    for place, query in enumerate(queries):
+    for position, query in enumerate(queries):
         kind = kind_of(query)
         group = groups.setdefault(kind, Group(kind, [], []))
-        group.places.append(place)
+        group.positions.append(position)
         group.queries.append(query)
     return list(groups.values())
 
@@ -178,8 +182,8 @@ def rank_groups(model: Ranker, groups: Sequence[Sequence[Query]]) -> list[tuple[
 
 
 def give_all(asked: Sequence[Asked], outcomes: Sequence[Outcome]) -> None:
-    for one, outcome in zip(asked, outcomes, strict=True):
-        one.ticket.give(one.place, outcome)
+    for query_asked, outcome in zip(asked, outcomes, strict=True):
+        query_asked.ticket.give(query_asked.position, outcome)
 
 
 def checked(rankings: list[Ranking], count: int) -> list[Ranking]:

@@ -37,6 +37,7 @@ class Kind(NamedTuple):
     is_explained: bool = False
     is_popular: bool = False
     is_cold: bool = False
+    has_new: bool = False
 
     @property
     def guess(self) -> float:
@@ -49,6 +50,8 @@ class Kind(NamedTuple):
             weight += 5 * items * items / 1e5
         if self.is_explained:
             weight += items / 16
+        if self.has_new:  # a second ranking, by the part that learned from features
+            weight += 1
         return weight
 
 
@@ -67,6 +70,7 @@ def kind_of(query: Query) -> Kind:
         is_explained=bool(query.explain),
         is_popular=query.popular,
         is_cold=query.user < 0 and not profile,
+        has_new=query.new is not None,
     )
     if rules is None:
         return kind

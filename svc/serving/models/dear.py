@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import trio
 
@@ -14,16 +15,16 @@ from svc.serving.pace import Pace
 
 CALL_S = 0.05
 """Processor seconds of one call, unless a single question takes longer: other callers' questions wait for it."""
+Score = Callable[[list[Asked]], Awaitable[list[Outcome]]]
 
 
 class DearQueue:
     """Callers take turns, one question each, so that a batch never keeps out another caller's single question."""
 
-    def __init__(self, score: Callable[[list[Asked]], Awaitable[list[Outcome]]], costs: Costs) -> None:
-        self._score = score
+    def __init__(self, costs: Costs) -> None:
         self._costs = costs
         self._shares: deque[Share] = deque()
-        self._loop = ScoringLoop(self._take, self._score_timed)
+        self._loop = ScoringLoop()
         self._pace = Pace()
         self._running_s, self._began_at = 0.0, 0.0
 
@@ -54,10 +55,10 @@ class DearQueue:
         """Let `run()` return once the queue is empty."""
         self._loop.close()
 
-    async def run(self) -> None:
+    async def run(self, score: Score) -> None:
         """Score until closed. Cancellation waits for a call that has started."""
         try:
-            await self._loop.run()
+            await self._loop.run(self._take, partial(self._score_timed, score))
         finally:
             fail([share.ticket for share in self._shares])
             self._shares.clear()
@@ -83,12 +84,12 @@ class DearQueue:
                 break
         return taken
 
-    async def _score_timed(self, asked: list[Asked]) -> None:
+    async def _score_timed(self, score: Score, asked: list[Asked]) -> None:
         """Score one call, and learn how much longer calls take than their processor time."""
-        self._running_s = sum(self._costs.seconds(one.query) for one in asked)
+        self._running_s = sum(self._costs.seconds(query_asked.query) for query_asked in asked)
         self._began_at = trio.current_time()
         try:
-            outcomes = await self._score(asked)
+            outcomes = await score(asked)
         finally:
             expected_s, self._running_s = self._running_s, 0.0
         self._pace.learn(trio.current_time() - self._began_at, expected_s)

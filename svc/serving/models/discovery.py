@@ -66,9 +66,9 @@ class RecipeFolder:
         """Parse every new or changed recipe file; results by file name, sorted. Raises OSError if the listing fails."""
         home = self._folder.resolve(strict=True)
         files = sorted(path for path in self._folder.iterdir() if path.name.endswith(self._endings))
-        seen = {_text(path.name): found for path in files if (found := self._look(path, home)) is not None}
+        seen = {_text(path.name): scanned for path in files if (scanned := self._look(path, home)) is not None}
         self._seen = seen
-        return {name: found.outcome for name, found in seen.items()}
+        return {name: scanned.outcome for name, scanned in seen.items()}
 
     def _look(self, path: Path, home: Path) -> _Seen | None:
         name = _text(path.name)
@@ -135,7 +135,7 @@ def _fingerprint(target: Path, size: int, mtime_ns: int) -> str:
 
 
 def declare(
-    found: Mapping[str, LoadedRecipe | Refused], before: Mapping[str, Declared]
+    outcomes: Mapping[str, LoadedRecipe | Refused], before: Mapping[str, Declared]
 ) -> tuple[dict[str, Declared], dict[str, Refused]]:
     """Assign recipe files to recipe names; also return the files that are not served.
 
@@ -145,7 +145,7 @@ def declare(
     last = {declared.file: declared for declared in before.values()}
     declared: dict[str, Declared] = {}
     refused: dict[str, Refused] = {}
-    for file, outcome in sorted(found.items()):
+    for file, outcome in sorted(outcomes.items()):
         if isinstance(outcome, Refused) and file not in last:
             refused[file] = outcome
             continue

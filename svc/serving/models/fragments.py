@@ -12,6 +12,7 @@ from mmap import mmap
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from svc.errors import ApiError
@@ -39,9 +40,13 @@ class MetadataRows(Protocol):
 class ItemFragments:
     """The encoded pieces of all items of one model. Reading is thread-safe."""
 
-    def __init__(self, blob: bytes | mmap, offsets: memoryview) -> None:
+    def __init__(self, blob: bytes | mmap, offsets: memoryview, others: ItemFragments | None = None) -> None:
         self._blob = blob
         self._offsets = offsets
+        self._others = others
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (bytes(self._blob), np.asarray(self._offsets), self._others)
 
     @property
     def memory(self) -> tuple[bytes | mmap, memoryview]:
@@ -54,9 +59,9 @@ class ItemFragments:
         blob = io.BytesIO()  # its value is taken without another copy
         offsets = np.zeros(_PIECES * len(item_ids) + 1, dtype=np.int64)
         end = 0
-        for place, piece in enumerate(_pieces(item_ids, metadata), start=1):
+        for number, piece in enumerate(_pieces(item_ids, metadata), start=1):
             end += blob.write(piece)
-            offsets[place] = end
+            offsets[number] = end
         narrow = end <= np.iinfo(np.uint32).max
         return cls(blob.getvalue(), (offsets.astype(np.uint32) if narrow else offsets).data)
 
@@ -66,6 +71,10 @@ class ItemFragments:
     @property
     def nbytes(self) -> int:
         return len(self._blob) + self._offsets.nbytes
+
+    def followed_by(self, others: ItemFragments) -> ItemFragments:
+        """These, and behind them the pieces of new items, which stand in rankings only with a reason."""
+        return ItemFragments(self._blob, self._offsets, others)
 
     def described(self, column: int) -> bytes:
         """The JSON object of one item: its id and its metadata, without a score."""
@@ -78,8 +87,8 @@ class ItemFragments:
 
     def block_end(self, start: int, size: int) -> int:
         """The column at which about `size` bytes of text from the column `start` on end; at least one further."""
-        place = bisect_right(self._offsets, self._offsets[_PIECES * start] + size, lo=_PIECES * start)
-        return max((place - 1) // _PIECES, start + 1)
+        piece = bisect_right(self._offsets, self._offsets[_PIECES * start] + size, lo=_PIECES * start)
+        return max((piece - 1) // _PIECES, start + 1)
 
     def items(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
         """The JSON array of a ranking."""
@@ -92,28 +101,28 @@ class ItemFragments:
         blob, offsets = self._blob, self._offsets
         parts = [b"["]
         for column, score in zip(columns, scores, strict=True):
-            place = _PIECES * column
-            middle = offsets[place + 1]
-            parts.append(blob[offsets[place] : middle])
+            first = _PIECES * column
+            middle = offsets[first + 1]
+            parts.append(blob[offsets[first] : middle])
             parts.append(score)
-            parts.append(blob[middle : offsets[place + 2]] if with_metadata else b"}")
+            parts.append(blob[middle : offsets[first + 2]] if with_metadata else b"}")
         parts[1] = parts[1][1:]
         parts.append(b"]")
         return b"".join(parts)
 
     def _noted(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
         """As `items`, for rankings with reasons or explanations, or of popular items, which have no scores."""
-        found = []
-        for place, (column, score) in enumerate(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)):
+        encoded = []
+        for position, (column, score) in enumerate(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)):
             head, end = self._around(column, with_metadata=with_metadata)
             shown = b"" if ranking.popular else _SCORE + to_json(score)
             if ranking.because:
-                shown += self._because(ranking.because[place], with_metadata=with_metadata)
-            reasons = ranking.reasons[place] if ranking.reasons else ()
+                shown += self._because(ranking.because[position], with_metadata=with_metadata)
+            reasons = ranking.reasons[position] if ranking.reasons else ()
             if ranking.popular or reasons:
                 shown += b',"reason":' + to_json([*(("popular",) if ranking.popular else ()), *reasons])
-            found.append(head + shown + end)
-        return b"[" + b",".join(found) + b"]"
+            encoded.append(head + shown + end)
+        return b"[" + b",".join(encoded) + b"]"
 
     def _because(self, because: Because, *, with_metadata: bool) -> bytes:
         shown = []
@@ -129,8 +138,14 @@ class ItemFragments:
 
     def _around(self, column: int, *, with_metadata: bool) -> tuple[bytes, bytes]:
         """The JSON before and after the numbers of an item: the opened object with the id, and the metadata."""
+        if self._others is not None and column >= len(self):
+            return self._others._around(column - len(self), with_metadata=with_metadata)
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
         return self._blob[first + 1 : middle - len(_SCORE)], self._blob[middle:last] if with_metadata else b"}"
+
+
+def _unpickled(blob: bytes, offsets: NDArray[Any], others: ItemFragments | None) -> ItemFragments:
+    return ItemFragments(blob, offsets.data, others)
 
 
 def _pieces(item_ids: IdTable, metadata: MetadataRows | None) -> Iterator[bytes]:
@@ -166,9 +181,9 @@ class AnswerHeader(NamedTuple):
             self.model_version.encode(),
         )
 
-    def before(self, found: bytes) -> bytes:
-        """The body of the answer that consists of these fields and what `encode_found` gave."""
-        return b"%b%b}" % (self.encoded(), found)
+    def before(self, fields: bytes) -> bytes:
+        """The body of the answer that consists of these fields and what `encode_fields` gave."""
+        return b"%b%b}" % (self.encoded(), fields)
 
 
 def encode_answer(
@@ -180,7 +195,7 @@ def encode_answer(
     with_metadata: bool = True,
 ) -> bytes:
     """The body of one answer: header fields, items, and the facts about them."""
-    return header.before(encode_found(ranking, fragments, about, with_metadata=with_metadata))
+    return header.before(encode_fields(ranking, fragments, about, with_metadata=with_metadata))
 
 
 def encode_batch(
@@ -197,12 +212,12 @@ def encode_batch(
             elements.append(to_json(_failed(index, result)))
         else:
             ranking, about = result
-            items = encode_found(ranking, fragments, about, with_metadata=with_metadata)
+            items = encode_fields(ranking, fragments, about, with_metadata=with_metadata)
             elements.append(b'{"index":%d,"status":"ok",%b}' % (index, items))
     return b"".join((header.encoded(), b'"results":[', b",".join(elements), b"]}"))
 
 
-def encode_found(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool = True) -> bytes:
+def encode_fields(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool = True) -> bytes:
     """The items of one answer and the facts about them, as fields of an object."""
     items = b'"items":' + fragments.items(ranking, with_metadata=with_metadata)
     for name, fact in facts_beside(ranking, about).items():

@@ -16,6 +16,8 @@ from pydantic_core import to_json
 from svc.errors import UnknownUser
 from svc.model.features import Column, SideEncoder, TokenColumn
 from svc.model.model import Model
+from svc.model.text_column import TextColumn
+from svc.model.vector_column import VectorColumn
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import be_nice
@@ -92,7 +94,7 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
     if row < 0:
         raise UnknownUser(UnknownUser.without_features)
     columns = model.history.items(row)
-    is_ordered = model.history.recency > 0
+    is_ordered = model.history.is_ordered
     shown = columns[-limit:] if is_ordered else columns[:limit]
     return {
         "user_id": model.user_ids.at(row),
@@ -125,6 +127,10 @@ def _column(column: Column, *, open_values: bool) -> dict[str, Any]:
     if isinstance(column, TokenColumn):
         shown = min(len(column.tokens), MAX_VALUES) if open_values else 0
         return {**named, "n_values": len(column.tokens), "values": [column.tokens.at(row) for row in range(shown)]}
+    if isinstance(column, TextColumn):
+        return {**named, "n_words": column.width}
+    if isinstance(column, VectorColumn):
+        return {**named, "dimensions": column.dimensions, "delimiter": column.delimiter}
     if not open_values:
         return named
     return {**named, "low": column.low, "high": column.high, "mean": column.mean}

@@ -62,8 +62,8 @@ class Lane:
         self._costs = Costs()
         self._singles: deque[Share] = deque()
         self._bulk: deque[Share] = deque()
-        self._dear = DearQueue(self._score_dear, self._costs)
-        self._loop = ScoringLoop(self._take, self._score_timed)
+        self._dear = DearQueue(self._costs)
+        self._loop = ScoringLoop()
         self._busy = False
         self._taken, self._taken_at = 0, 0.0
         self._pace = Pace()
@@ -139,8 +139,8 @@ class Lane:
         task_status.started()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._dear.run)
-                await self._loop.run()
+                nursery.start_soon(self._dear.run, self._score_dear)
+                await self._loop.run(self._take, self._score_timed)
         finally:
             self._loop.close()
             fail([share.ticket for share in (*self._singles, *self._bulk)])
@@ -149,14 +149,14 @@ class Lane:
 
     def _shares(self, ticket: Ticket) -> tuple[Share | None, Share | None]:
         """The light and the dear queries of a caller."""
-        places: tuple[list[int], list[int]] = ([], [])
+        positions: tuple[list[int], list[int]] = ([], [])
         seconds = 0.0
-        for place, query in enumerate(ticket.queries):
+        for position, query in enumerate(ticket.queries):
             is_dear = self._costs.is_dear(query)
-            places[is_dear].append(place)
+            positions[is_dear].append(position)
             seconds += self._costs.seconds(query) if is_dear else 0.0
-        light = Share(ticket, places[False]) if places[False] else None
-        dear = Share(ticket, places[True], seconds / len(places[True])) if places[True] else None
+        light = Share(ticket, positions[False]) if positions[False] else None
+        dear = Share(ticket, positions[True], seconds / len(positions[True])) if positions[True] else None
         return light, dear
 
     def _enqueue(self, light: Share | None, dear: Share | None) -> None:
@@ -219,8 +219,8 @@ class Lane:
             self._pace.learn(trio.current_time() - self._taken_at, len(asked))
 
     async def _score(self, asked: list[Asked]) -> None:
-        queries = [one.query for one in asked]
-        if all(len(one.ticket.queries) == 1 for one in asked) and self._are_cheap(queries):
+        queries = [query_asked.query for query_asked in asked]
+        if all(len(query_asked.ticket.queries) == 1 for query_asked in asked) and self._are_cheap(queries):
             outcomes = self._score_here(queries)
         else:
             self._busy = True
@@ -239,10 +239,10 @@ class Lane:
     async def _give_out(self, asked: list[Asked], outcomes: list[Outcome]) -> None:
         """Wake a few callers in each turn of the event loop."""
         woken = 0
-        for one, outcome in zip(asked, outcomes, strict=True):
-            was_done = one.ticket.done.is_set()
-            one.ticket.give(one.place, outcome)
-            woken += not was_done and one.ticket.done.is_set()
+        for query_asked, outcome in zip(asked, outcomes, strict=True):
+            was_done = query_asked.ticket.done.is_set()
+            query_asked.ticket.give(query_asked.position, outcome)
+            woken += not was_done and query_asked.ticket.done.is_set()
             others_wait = self._singles or self._bulk
             if woken >= (ANSWERED_WHILE_OTHERS_WAIT if others_wait else ANSWERED_A_TURN):
                 woken = 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,15 +14,12 @@ from svc.errors import DataSourceError, MetadataError
 from svc.model.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ids import IdTable
 from svc.recipe.load import LoadedRecipe
+from svc.serving.models.item_tables import ItemTable, read_item_table
 from svc.settings import Settings
 from svc.sources.bounds import TableBounds
 
 if TYPE_CHECKING:
-    import pandas
-    import pyarrow as pa
-
     from svc.recipe.side_tables import ItemMetadata
-    from svc.sources.base import DataSource
 
 ROWS_AT_ONCE = 8192
 """Rows that are converted to Python values at a time."""
@@ -38,19 +33,6 @@ class MetadataTable:
     rows: Sequence[tuple[Any, ...] | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """A table that was read. Row i is of the item `texts[codes[i]]`; code −1 is a missing id.
-
-    `take` gives the values of a column at some rows as plain Python values.
-    """
-
-    names: Sequence[str]
-    codes: NDArray[np.int32]
-    texts: list[str]
-    take: Callable[[str, NDArray[np.int64]], list[Any]]
-
-
 class ItemTables(NamedTuple):
     """The result of reading a recipe's metadata table; None for a part that the recipe does not declare."""
 
@@ -59,9 +41,10 @@ class ItemTables(NamedTuple):
 
 
 def load_metadata(
-    recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str]
+    recipe: LoadedRecipe, settings: Settings, item_ids: IdTable, variables: Mapping[str, str], *, n_rows: int = 0
 ) -> ItemTables:
-    """The declared fields of every item, and the fields that filters read.
+    """The declared fields of every item, and the fields that filters read, out of a table of about `n_rows` or of
+    as many rows as there are items.
 
     Fields that `SVC_METADATA_FIELD_DENY` names are not answered, and no request may filter on them. Fields stay in
     the recipe's order. Of several rows for one item the last one counts. Raises `MetadataError` when the table cannot
@@ -75,7 +58,7 @@ def load_metadata(
     fields = tuple(dict.fromkeys((*answered, *declared.filter_kinds)))
     if not fields:
         return ItemTables(None, None)
-    bounds = TableBounds.for_serving(len(item_ids), 1 + len(fields))
+    bounds = TableBounds.for_serving(max(len(item_ids), n_rows), 1 + len(fields))
     found = _fetch(declared, fields, bounds, recipe=recipe, settings=settings, variables=variables)
     missing = [name for name in fields if name not in found.names]
     if missing:
@@ -86,7 +69,7 @@ def load_metadata(
     return ItemTables(metadata, _filter_fields(declared, found, item_ids, settings.metadata_field_deny))
 
 
-def _filter_fields(declared: ItemMetadata, found: _Found, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:
+def _filter_fields(declared: ItemMetadata, found: ItemTable, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:
     n_items = len(item_ids)
     fields: dict[str, Field] = {}
     for field in declared.filter_fields:
@@ -107,74 +90,30 @@ def _fetch(
     recipe: LoadedRecipe,
     settings: Settings,
     variables: Mapping[str, str],
-) -> _Found:
+) -> ItemTable:
     """The table, with at least the id column. Sources are imported here: they bring pyarrow along, some pandas."""
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps what it had
-    from svc.sources.base import SourceContext, build_source
+    from svc.sources.base import SourceContext
 
     lenient = declared.on_field_missing == "null"
-    context = SourceContext(
-        base_dir=recipe.base_dir,
-        settings=settings,
-        columns=None if lenient else (declared.id_column, *fields),
-        text_columns=frozenset({declared.id_column}),
-        purpose="metadata",
-        variables=variables,
-        progress=None,
-        bounds=bounds,
+    columns = None if lenient else (declared.id_column, *fields)
+    context = SourceContext.for_served_table(
+        recipe.base_dir, settings, variables, declared.id_column, columns, bounds=bounds
     )
     needed = (declared.id_column,) if lenient else (declared.id_column, *fields)
     try:
-        return _read(build_source(declared.source, context), needed, declared.id_column, bounds)
+        return read_item_table(declared.source, context, needed, _lacking)
     except DataSourceError as error:
         raise MetadataError(f"item metadata: {error.message}") from error
 
 
-def _read(source: DataSource, needed: Sequence[str], id_column: str, bounds: TableBounds) -> _Found:
-    """Through Arrow where the source can: importing pandas takes as much memory as a small server."""
-    fetch_arrow: Callable[[], pa.Table] | None = getattr(source, "fetch_arrow", None)
-    if fetch_arrow is not None:
-        table = fetch_arrow()
-        _require(needed, table.column_names)
-        return _of_arrow(table, id_column)
-    frame = source.fetch()
-    bounds.check(len(frame), int(frame.memory_usage().sum()), "the table")  # of a plug-in that does not know them
-    _require(needed, list(frame.columns))
-    return _of_frame(frame, id_column)
-
-
-def _require(needed: Sequence[str], there: Sequence[str]) -> None:
-    lacking = [name for name in needed if name not in there]
-    if lacking:
-        raise MetadataError(f"item metadata lacks the column {lacking[0]!r}; it has {', '.join(map(str, there))}")
-
-
-def _of_arrow(table: pa.Table, id_column: str) -> _Found:
-    from svc.sources import arrow
-
-    ids = table.column(id_column).combine_chunks()
-
-    def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
-        return [_plain(value) for value in table.column(name).take(arrow.integers(rows)).to_pylist()]
-
-    return _Found(table.column_names, arrow.codes(ids.indices), ids.dictionary.to_pylist(), take)
-
-
-def _of_frame(frame: pandas.DataFrame, id_column: str) -> _Found:
-    def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
-        values = frame[name].iloc[rows]
-        missing = values.isna().to_list()
-        return [None if gone else _plain(value) for gone, value in zip(missing, values.to_list(), strict=True)]
-
-    ids = frame[id_column].cat
-    codes = ids.codes.to_numpy().astype(np.int32)
-    return _Found(list(frame.columns), codes, [str(text) for text in ids.categories], take)
+def _lacking(text: str) -> MetadataError:
+    return MetadataError(f"item metadata {text}")
 
 
 class _Rows(Sequence[tuple[Any, ...] | None]):
     """The rows of the model's items, in their order, some of them at a time; rows of other items are left out."""
 
-    def __init__(self, found: _Found, fields: Sequence[str], item_ids: IdTable) -> None:
+    def __init__(self, found: ItemTable, fields: Sequence[str], item_ids: IdTable) -> None:
         self._found = found
         self._fields = fields
         self._places = np.full(len(item_ids), -1, dtype=np.int64)
@@ -198,10 +137,3 @@ class _Rows(Sequence[tuple[Any, ...] | None]):
         names, nothing = self._found.names, [None] * len(rows)
         columns = [self._found.take(name, rows) if name in names else nothing for name in self._fields]
         return zip(*columns, strict=True)
-
-
-def _plain(value: Any) -> Any:
-    """The value in a form that JSON has: numbers that are not finite become None, times become text."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value.isoformat() if hasattr(value, "isoformat") else value

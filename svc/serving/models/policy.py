@@ -49,7 +49,7 @@ class Policy:
         return bool(self.boosts or self.pins)
 
     @property
-    def arranges(self) -> bool:
+    def has_rules(self) -> bool:
         """Whether the ranking of a request that says nothing may come in another order than that of its scores."""
         return bool(self.diversity or self.limits or self.boosts or self.pins)
 
@@ -65,11 +65,13 @@ class Policy:
             diversity=serving.diversity,
             limits=tuple((limit.field, limit.max) for limit in serving.limits),
             boosts=tuple(
-                TimedBoost(parse_filter(one.filter, kinds), one.factor, _time(one.from_, -1), _time(one.until, 1))
-                for one in serving.boosts
+                TimedBoost(
+                    parse_filter(boost.filter, kinds), boost.factor, _time(boost.from_, -1), _time(boost.until, 1)
+                )
+                for boost in serving.boosts
             ),
             pins=tuple(
-                TimedPin(one.item_id, one.position, _time(one.from_, -1), _time(one.until, 1)) for one in serving.pins
+                TimedPin(pin.item_id, pin.position, _time(pin.from_, -1), _time(pin.until, 1)) for pin in serving.pins
             ),
         )
 
@@ -79,7 +81,7 @@ DEFAULT_POLICY = Policy()
 
 def active(entries: Iterable[Timed], now: float) -> list[Timed]:
     """Those that hold at the Unix time `now`."""
-    return [one for one in entries if one.since <= now < one.until]
+    return [entry for entry in entries if entry.since <= now < entry.until]
 
 
 def _time(moment: datetime | None, sign: int) -> float:

@@ -17,19 +17,31 @@ import trio
 from svc import events, logs
 from svc.errors import RecipeNotFound
 from svc.model.item_sets import ItemSet, joined
-from svc.serving.models.availability import Available
+from svc.serving.models.lists.availability import Available
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
     from svc.model.filter_fields import FilterFields
     from svc.model.model import Model
+    from svc.model.new_items import NewItems
     from svc.recipe.serving_schema import Availability
-    from svc.serving.models.availability import ItemList
+    from svc.recipe.serving_schema import NewItems as DeclaredNewItems
     from svc.serving.models.fragments import ItemFragments
     from svc.serving.models.lanes import Lane
+    from svc.serving.models.lists.availability import ItemList
+    from svc.serving.models.lists.new_items import NewItemList, PlacedItems
 
 SHOWN_ERROR_CHARACTERS = 200
 _numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ListsInForce:
+    """The lists of a recipe beside one model. `filters` are the model's filter fields, with those of the new items."""
+
+    available: Available | None = None
+    new: PlacedItems | None = None
+    filters: FilterFields | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -37,7 +49,9 @@ class Served:
     """A published model with everything that an answer needs. A request keeps the one that it began with.
 
     `model_version` is `sha256:<hex of the artifact file>`; `loaded_at` is Unix time in seconds. `number` is another one
-    whenever anything here changes, so what depends on all of it can be kept by its number.
+    whenever anything here changes, so what depends on all of it can be kept by its number. `fragments` and `filters`
+    are those of the model's items and behind them of the new ones; `alone` is the same without new items, where there
+    are any.
     """
 
     name: str
@@ -52,6 +66,8 @@ class Served:
     policy: Policy = DEFAULT_POLICY
     available: Available | None = None
     always: ItemSet | None = None
+    new: PlacedItems | None = None
+    alone: Served | None = None
     number: int = field(init=False, default_factory=_numbers.__next__)
 
     def require_fresh(self) -> None:
@@ -68,6 +84,27 @@ class Served:
     def filter_kinds(self) -> Mapping[str, str]:
         """Kind of each field that requests may filter on."""
         return {} if self.filters is None else self.filters.kinds
+
+    @property
+    def new_items(self) -> NewItems | None:
+        """The new items that may be recommended; None: there are none."""
+        return None if self.new is None or not len(self.new.items) else self.new.items
+
+    @property
+    def own_filters(self) -> FilterFields | None:
+        """The filter fields of the model's items alone."""
+        return (self.alone or self).filters
+
+    def with_lists(self, lists: ListsInForce) -> Served:
+        """The same model beside these lists."""
+        alone = self.alone or self
+        if lists.new is None:
+            return replace(alone, available=lists.available).under(self.policy)
+        fragments = alone.fragments.followed_by(lists.new.fragments)
+        beside = replace(
+            alone, available=lists.available, new=lists.new, fragments=fragments, filters=lists.filters, alone=alone
+        )
+        return beside.under(self.policy)
 
     def under(self, policy: Policy) -> Served:
         """The same model under another policy of its recipe."""
@@ -106,6 +143,18 @@ class Entry:
     policy: Policy = DEFAULT_POLICY
     availability: Availability | None = None
     listed: ItemList | None = None
+    new_items: DeclaredNewItems | None = None
+    new_listed: NewItemList | None = None
+
+    @property
+    def has_lists(self) -> bool:
+        return self.availability is not None or self.new_items is not None
+
+    def same_lists(self, other: Entry) -> bool:
+        """Whether both declare the same lists with the same contents."""
+        mine = (self.availability, self.listed, self.new_items, self.new_listed)
+        theirs = (other.availability, other.listed, other.new_items, other.new_listed)
+        return all(mine_of is theirs_of for mine_of, theirs_of in zip(mine, theirs, strict=True))
 
     @property
     def error(self) -> str | None:
@@ -196,6 +245,8 @@ class Registry:
             if entry.availability is not None:
                 recipes[name]["availability"], refuses = _availability(entry.availability, entry.listed)
                 degraded = degraded or refuses
+            if entry.new_items is not None:
+                recipes[name]["new_items"] = _new_items(entry)
         for file, error in now.skipped.items():
             if not may_ask(_stem(file)):
                 continue
@@ -226,6 +277,13 @@ def _availability(declared: Availability, listed: ItemList | None) -> tuple[dict
     age_s, stale = available.age_s(now), available.is_stale(now)
     shown = {"mode": declared.mode, "age_seconds": None if age_s is None else round(age_s, 1), "stale": stale}
     return shown, stale and declared.mode == "allow"
+
+
+def _new_items(entry: Entry) -> dict[str, Any]:
+    """The state of a list of new items; how many of its items the model does not know is null without a model."""
+    listed, served = entry.new_listed, entry.served
+    age_s = None if listed is None else round(listed.age_s(trio.current_time()), 1)
+    return {"age_seconds": age_s, "n_new": None if served is None or served.new is None else len(served.new.items)}
 
 
 def _status(degraded: bool) -> str:

@@ -64,12 +64,14 @@ class ScoringThreads(trio.abc.Instrument):
         dear: bool = False,
     ) -> T:
         """`function(*arguments)` in a thread of low priority, once one is free; with `dear` in the one for that."""
-        place = _Place(self._dear_limiter if dear else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s)
+        limiter = _WatchedLimiter(
+            self._dear_limiter if dear else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
+        )
         return await trio.to_thread.run_sync(
             _nicely,
             function,
             arguments,
-            limiter=place,  # type: ignore[arg-type]  # whatever has its two methods
+            limiter=limiter,  # type: ignore[arg-type]  # whatever has its two methods
             abandon_on_cancel=abandon_on_cancel,
         )
 
@@ -79,7 +81,7 @@ class ScoringThreads(trio.abc.Instrument):
             time.sleep(REST_S)
 
 
-class _Place:
+class _WatchedLimiter:
     """The limiter that trio acquires before it starts a thread, and releases when the thread ends, abandoned or not."""
 
     def __init__(self, limiter: trio.CapacityLimiter, late_at: dict[object, float], patience_s: float) -> None:

@@ -2,37 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING
-
-import trio
+from typing import TYPE_CHECKING, Any
 
 from svc import events, logs, metrics
 from svc.artifact.replay.freshness import expires_at
-from svc.errors import ArtifactError, PayloadTooLarge
+from svc.errors import ArtifactError, PayloadTooLarge, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
-from svc.model.ids import IdTable
-from svc.serving.models.availability import Available, ItemList, line_up
 from svc.serving.models.discovery import Declared, Refused, stem_of
 from svc.serving.models.lanes import Lane
+from svc.serving.models.lists.publishing import Beside, ListPublisher, Settled
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.policy import Policy
-from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, Registry, Served
+from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, ListsInForce, Registry, Served
 
 if TYPE_CHECKING:
     from svc.model.model import Model
-    from svc.recipe.serving_schema import Availability
 
-NO_IDS = IdTable.from_ids([])
 StartLane = Callable[[Loaded], Awaitable[Lane]]
-Settled = Callable[[], Awaitable[None]]
 
 _INITIAL_EVENTS = {
     "read": events.INITIAL_ARTIFACT_READ_FAILED,
@@ -61,10 +52,7 @@ class Publisher:
         self._start_lane = start_lane
         self._metrics = counters
         self._told_expired: dict[str, str] = {}
-        self._lining_up: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
-        """One lock per recipe, so that a model and a list that arrive at the same time are combined one after the
-        other.
-        """
+        self.lists = ListPublisher(registry, counters, settled)
 
     def declare(self, declared: Declared) -> None:
         """Register a recipe, without a model yet."""
@@ -90,15 +78,15 @@ class Publisher:
     def remove(self, name: str) -> None:
         entry = self._entry(name)
         self._registry.remove(name)
-        self._lining_up.pop(name, None)
+        self.lists.forget(name)
         if entry.served:
             entry.served.lane.close()
         logs.emit(events.RECIPE_REMOVED, name=name, file=entry.file)
         for gauge in (
             metrics.MODEL_LOADED,
             metrics.MODEL_TRAINED_AT,
+            metrics.MODEL_SEARCHED_AT,
             metrics.RECIPE_PARSE_FAILED,
-            metrics.AVAILABILITY_AGE,
         ):
             self._metrics.forget(gauge, recipe=name)
         self._measure()
@@ -129,17 +117,19 @@ class Publisher:
     async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
         """Start a lane for the model and publish both. The previous lane finishes what is waiting in it."""
         lane = await self._start_lane(loaded)
-        async with self._lining_up[name]:
-            available = await self._lined_up(name, loaded.model)
+        async with self.lists.lock(name):
+            try:
+                lists = await self.lists.lined_up(name, Beside(loaded.model, loaded.filters))
+            except BaseException:
+                lane.close()  # it would hold the memory of a model that nobody asks
+                raise
             entry = self._registry.get(name)
             if entry is None:  # its file was removed while the lane started
                 lane.close()
                 return
-            await self._put_model(entry, loaded, lane, available, initial=initial)
+            await self._put_model(entry, loaded, lane, lists, initial=initial)
 
-    async def _put_model(
-        self, entry: Entry, loaded: Loaded, lane: Lane, available: Available | None, *, initial: bool
-    ) -> None:
+    async def _put_model(self, entry: Entry, loaded: Loaded, lane: Lane, lists: ListsInForce, *, initial: bool) -> None:
         name = entry.name
         version = f"sha256:{loaded.sha256}"
         served = Served(
@@ -152,8 +142,8 @@ class Publisher:
             lane,
             loaded_at=time.time(),
             filters=loaded.filters,
-            available=available,
-        ).under(entry.policy)
+            policy=entry.policy,
+        ).with_lists(lists)
         self._registry.put(replace(entry, served=served, faults=Faults(recipe=entry.faults.recipe)))
         if entry.served:
             entry.served.lane.close()
@@ -173,6 +163,7 @@ class Publisher:
         if not initial:
             self._metrics.of(metrics.SWAPS, result="ok").inc()
         self._metrics.of(metrics.MODEL_TRAINED_AT, recipe=name).set(_timestamp(loaded.header.get("trained_at")))
+        self._metrics.of(metrics.MODEL_SEARCHED_AT, recipe=name).set(_timestamp(_searched_at(loaded.header)))
         self._measure()
 
     def warn_of_expired(self, now: datetime) -> None:
@@ -200,7 +191,8 @@ class Publisher:
 
     def load_broke(self, name: str, error: Exception, *, initial: bool) -> None:
         """Loading failed with an error that is not one of svc's own."""
-        text = logs.redact_text(f"{type(error).__name__}: {error}")
+        limit = exhaustion(error)
+        text = logs.redact_text(f"{type(error).__name__}: {error}" if limit is None else limit.message)
         logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=text)
         self._load_failed(name, text, "unexpected", initial=initial)
 
@@ -224,67 +216,6 @@ class Publisher:
             self._fault(entry, stat=None)
             if entry.served:
                 _log_cleared(name, "marker_restored", entry.faults.stat)
-
-    # Lists of available items
-
-    def list_declared(self, name: str, declared: Availability | None) -> None:
-        """The recipe now declares a list, which has not been read yet, or no longer declares one."""
-        entry = self._registry.get(name)
-        if entry is None:
-            return
-        available = None if declared is None else line_up(declared, None, NO_IDS)
-        served = entry.served and replace(entry.served, available=available)
-        self._registry.put(replace(entry, availability=declared, listed=None, served=served))
-        if declared is None:
-            self._metrics.forget(metrics.AVAILABILITY_AGE, recipe=name)
-
-    async def list_read(self, name: str, listed: ItemList) -> None:
-        """Swap the list, for the current model and for later ones."""
-        async with self._lining_up[name]:
-            entry = self._registry.get(name)
-            if entry is None or entry.availability is None:
-                return
-            before, served = entry.listed, entry.served
-            if before is not None and before.ids == listed.ids:
-                if served is not None and served.available is not None:
-                    served = replace(served, available=replace(served.available, listed=listed))
-                self._registry.put(replace(entry, listed=listed, served=served))
-                self.list_age(name)
-                return
-            self._registry.put(replace(entry, listed=listed))
-            available = None if served is None else await self._lined_up(name, served.model)
-            now = self._registry.get(name)
-            if served is not None and now is not None and now.served is not None:
-                self._registry.put(replace(now, served=replace(now.served, available=available)))
-        if self._settled is not None:
-            await self._settled()
-        self.list_age(name)
-        n_items = available and available.items and available.items.count
-        mode, n_ids = entry.availability.mode, len(listed.ids)
-        logs.emit(events.AVAILABILITY_LOADED, name=name, mode=mode, n_ids=n_ids, n_items=n_items)
-
-    def list_age(self, name: str) -> tuple[float | None, bool]:
-        """Seconds since the recipe's list was read (None: never), and whether it is too old. Updates the metric too."""
-        entry = self._registry.get(name)
-        if entry is None or entry.availability is None:
-            return None, False
-        available = Available(entry.availability, None, entry.listed)
-        now = trio.current_time()
-        age_s = available.age_s(now)
-        self._metrics.of(metrics.AVAILABILITY_AGE, recipe=name).set(math.inf if age_s is None else age_s)
-        return age_s, available.is_stale(now)
-
-    async def _lined_up(self, name: str, model: Model) -> Available | None:
-        """The recipe's list for `model`, computed again if another list is declared meanwhile."""
-        while True:
-            entry = self._registry.get(name)
-            if entry is None or entry.availability is None:
-                return None
-            work = partial(line_up, entry.availability, entry.listed, model.item_ids)
-            available = await trio.to_thread.run_sync(work)
-            now = self._registry.get(name)
-            if now is None or (now.listed is entry.listed and now.availability is entry.availability):
-                return available
 
     def report_stubs(self) -> None:
         """Log each recipe that has no model at the end of start-up."""
@@ -330,6 +261,13 @@ def _log_cleared(name: str, reason: str, previous: str) -> None:
         reason=reason,
         previous_error=previous[:SHOWN_ERROR_CHARACTERS],
     )
+
+
+def _searched_at(header: Mapping[str, Any]) -> object:
+    """When the parameters were searched, which a refit takes from another version; ISO 8601."""
+    tuning = header.get("tuning")
+    reused = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
+    return reused.get("searched_at") if isinstance(reused, Mapping) else header.get("trained_at")
 
 
 def _timestamp(trained_at: object) -> float:

@@ -25,5 +25,5 @@ def read_versions(recipe: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     versioning = recipe.recipe.output.versioning
     if versioning != "append_sha":
         return {"versioning": versioning, "versions": []}
-    found = Versions(recipe.output_uri, keys, settings, recipe=recipe.recipe.name).history(by_log_alone=True)
-    return {"versioning": versioning, "versions": [version.as_fields() for version in found[:MOST]]}
+    history = Versions(recipe.output_uri, keys, settings, recipe=recipe.recipe.name).history(by_log_alone=True)
+    return {"versioning": versioning, "versions": [version.as_fields() for version in history[:MOST]]}

@@ -29,9 +29,9 @@ from svc.errors import (
 from svc.metrics import Metrics
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Rehearsal
-from svc.serving.models.availability_watch import AvailabilityWatch
 from svc.serving.models.bounded_calls import Calls, CallTimeout
 from svc.serving.models.discovery import Declared, RecipeFolder, declare
+from svc.serving.models.lists.watch import ListWatch
 from svc.serving.models.loader import UNKNOWN_KID, Loaded, Loader, LoadFailed
 from svc.serving.models.transitions import Publisher
 from svc.settings import Settings
@@ -82,7 +82,7 @@ class Watcher:
     publisher: Publisher
     settings: Settings
     metrics: Metrics
-    lists: AvailabilityWatch
+    lists: ListWatch
     _watched: dict[str, Watched] = field(default_factory=dict)
     _ticks: int = 0
     _scans: Calls = field(default_factory=lambda: Calls(1))
@@ -171,7 +171,7 @@ class Watcher:
         timeout_s = self.settings.load_timeout_s if initial else self.stat_timeout_s
         try:
             found = await self._scans.run(self.folder, self.folder.scan, timeout_s)
-        except (OSError, CallTimeout) as error:
+        except (OSError, CallTimeout, RuntimeError) as error:  # a RuntimeError: the system gives no more threads
             text = f"no answer within {timeout_s:g} s" if isinstance(error, CallTimeout) else str(error)
             logs.emit(events.RECIPES_DIR_SCAN_FAILED, error=text)
             self.metrics.of(metrics.SCAN_FAILURES).inc()

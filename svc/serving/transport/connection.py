@@ -13,9 +13,8 @@ from svc.serving.transport.http1 import CONTINUE, RequestReader, encode_head
 from svc.serving.transport.http2 import Http2Connection
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
-from svc.serving.transport.shared import Shared
+from svc.serving.transport.shared import READ_BYTES, Shared, next_bytes
 
-READ_BYTES = 1 << 16
 LINGER_S = 2.0
 """For a client that still sends when it is refused: closing at once would reset the connection and lose the answer."""
 
@@ -36,7 +35,8 @@ class Connection:
         try:
             self.client = str(self._socket.getpeername()[0])
             while await self._serve_next():
-                pass
+                if self._is_passed_on():
+                    return
             if self._is_http2():
                 await Http2Connection(self._socket, self.client, self._shared).run(self._reader.take_all())
         except ApiError as error:
@@ -52,10 +52,15 @@ class Connection:
             self._socket.close()
 
     async def _serve_next(self) -> bool:
-        """Answer the next request; True when another may follow. While a connection waits, it holds nothing of the last
-        one."""
+        """Answer the next request; True when another may follow. A connection that waits keeps nothing of its last
+        request."""
         head = await self._next_head()
         return head is not None and await self._answer(head)
+
+    def _is_passed_on(self) -> bool:
+        """True when another process serves this connection from now on, and reads what the client has not sent yet."""
+        pass_on = self._shared.pass_on
+        return pass_on is not None and not self._reader.waiting and pass_on(self._socket)
 
     async def _next_head(self) -> Head | None:
         """The head of the next request; None at the end, or when it did not come in time. Raises an ApiError."""
@@ -67,8 +72,7 @@ class Connection:
                     return self._last_head()
                 if self._rank is Rank.GOING_ON and not self._reader.waiting:
                     self._rank = Rank.KNOWN  # everything that it sent has been answered
-                await trio.lowlevel.wait_readable(self._socket)
-                data = self._socket.recv(READ_BYTES)
+                data = await next_bytes(self._socket)
                 self.arrived_s = trio.current_time()
                 self._reader.feed(data)
                 if not data or self._is_http2():
@@ -94,7 +98,7 @@ class Connection:
         return self._reader.head()
 
     def _last_head(self) -> Head | None:
-        """The server ends: what has come already is still answered."""
+        """The next head while the server stops: a request that has already arrived is still answered."""
         with suppress(BlockingIOError):
             while (head := self._reader.head()) is None and (data := self._socket.recv(READ_BYTES)):
                 self._reader.feed(data)
@@ -115,22 +119,20 @@ class Connection:
         return not closing
 
     async def _skip_body(self) -> bool:
-        """Throw away what has come of a body that nobody wanted; True when that was all of it, and well formed."""
+        """Discard what has arrived of a body that no handler read; True when that was all of it, and well formed."""
         with suppress(ApiError):
             while not self._reader.body_ended and self._reader.part():
                 await self.pace(Rank.GOING_ON)
         return self._reader.body_ended
 
     async def receive(self) -> bytes:
-        """The next bytes, none at the end. Whoever is cancelled here has lost nothing."""
-        try:
+        """The next bytes, empty at the end of the connection. A call that is cancelled loses no bytes."""
+        with suppress(BlockingIOError):
             return self._socket.recv(READ_BYTES)
-        except BlockingIOError:
-            await trio.lowlevel.wait_readable(self._socket)
-            return self._socket.recv(READ_BYTES)
+        return await next_bytes(self._socket)
 
     async def pace(self, rank: Rank) -> None:
-        """Wait until bytes of a body that have come may be taken."""
+        """Wait for this connection's turn to take the bytes of a body that have arrived."""
         await self._shared.turns.enter(rank)
 
     async def send_continue(self) -> None:
@@ -141,7 +143,8 @@ class Connection:
         await self._send_all([head] if without_body or not response.body else [head, response.body])
 
     async def _send_all(self, parts: list[bytes]) -> None:
-        """Send, in one piece if the kernel takes it. Raises BrokenResourceError of a client that does not read."""
+        """Send all bytes, in one call if the kernel takes them. Raises BrokenResourceError when the client does not
+        read."""
         try:
             sent = self._socket.sendmsg(parts)
         except BlockingIOError:
@@ -161,13 +164,11 @@ class Connection:
         raise trio.BrokenResourceError("the client does not take its answer")
 
     async def _linger(self) -> None:
-        """Take what still comes for a moment, and throw it away."""
+        """Read and discard for a moment what the client still sends."""
         with suppress(OSError), trio.move_on_after(LINGER_S):
             self._socket.shutdown(socket.SHUT_WR)
-            while True:
-                await trio.lowlevel.wait_readable(self._socket)
-                if not self._socket.recv(READ_BYTES):
-                    return
+            while await next_bytes(self._socket):
+                pass
 
 
 class Exchange:
@@ -196,12 +197,15 @@ class Exchange:
                 await self._connection.send_continue()
             await self._read()
             await self._connection.pace(self._rank)
-            self._rank = Rank.GOING_ON  # a body that comes in one go waits behind nobody, one that drips behind all
+            self._rank = (
+                Rank.GOING_ON
+            )  # a body that arrives at once goes before all others, one that drips in goes after them
         self._rank = Rank.GOING_ON
         return part
 
     async def until_gone(self) -> None:
-        """Return when the client has left. Reads at most a little ahead: whoever sends more is not seen leaving."""
+        """Return when the client has disconnected. It reads ahead within a bound: a client that sends more stays
+        unnoticed."""
         with suppress(ClientGone):
             while self._reader.waiting < READ_BYTES:
                 await self._read()

@@ -24,7 +24,7 @@ from svc.serving.transport.messages import Head, Response
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 MAX_LINE_BYTES = 4096
-"""Of a chunk's size with its extensions, and of a trailer."""
+"""The longest line with the size and extensions of a chunk, and the longest trailer."""
 WHOLE_BYTES = 64 * 1024
 """The longest body that is given with its head."""
 CHUNKS_AT_ONCE = 32
@@ -104,7 +104,8 @@ class RequestReader:
         return self._data.startswith(beginnings, self._at)
 
     def method_and_target(self) -> tuple[bytes, bytes]:
-        """Of the next request, before it is parsed; both empty when its first line is none, or very long."""
+        """Method and target of the next request before it is parsed; both empty for a first line that is invalid or
+        very long."""
         line = self._data[self._at : self._at + MAX_LINE_BYTES].partition(b"\r\n")[0]
         parts = line.split(b" ")
         return (parts[0], parts[1]) if len(parts) == 3 else (b"", b"")
@@ -136,8 +137,11 @@ class RequestReader:
         return self._unless_broken(self._whole_body)
 
     def _unless_broken(self, read: Callable[[], T]) -> T:
-        """What `read` gives. Once it has raised, nothing more may be taken for a message or for the end of one, even
-        when whoever asked has turned the error into an answer."""
+        """The result of `read`.
+
+        Once `read` has raised, nothing more may be taken for a message or for the end of one, even when the caller has
+        turned the error into an answer.
+        """
         if self._broken:
             raise MalformedRequest("what came before on this connection is not valid")
         try:
@@ -179,7 +183,7 @@ class RequestReader:
         return self._take(self._length)
 
     def _refuse_early(self) -> None:
-        """A head that is not whole yet and can never be one. Raises an ApiError."""
+        """Raise an ApiError for an incomplete head that can never become valid."""
         if self._data and not _token.match(self._data, self._at):
             raise MalformedRequest("the request does not begin with a method")
         if _bare_newline.search(self._data, self._at + self._searched):
@@ -233,17 +237,17 @@ class RequestReader:
 
 
 def is_method(method: bytes) -> bool:
-    """Whether it is a token. Which methods there are is the application's to say."""
+    """True for a token. The application decides which methods exist."""
     return _token.fullmatch(method) is not None
 
 
 def is_target(target: bytes) -> bool:
-    """Whether it has only letters that a target may have."""
+    """True if every character is allowed in the target of a request."""
     return _target.fullmatch(target) is not None
 
 
 class _Collected:
-    """What httptools calls while it parses a head."""
+    """Collects what httptools reports while it parses a head."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -304,7 +308,7 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
     codings = named.get(b"transfer-encoding")
     if codings:
         if b"content-length" in named:
-            # A proxy in front may have believed the other one, and see other requests in what follows.
+            # A proxy in front may have used the other one, and see different requests in the bytes that follow.
             raise AmbiguousLength
         if len(codings) > 1 or codings[0].lower() != b"chunked":
             raise MalformedRequest("the only Transfer-Encoding that this server knows is chunked")

@@ -34,16 +34,16 @@ from svc.serving.transport.http2_exchange import Exchange, head_of
 from svc.serving.transport.http2_frames import ControlFrames, Frame, FrameReader, FrameTooLong
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
-from svc.serving.transport.shared import Shared
+from svc.serving.transport.shared import Shared, next_bytes
 
-READ_BYTES = 1 << 16
 FRAMES_A_TURN = 4
 """A frame with a head is as dear as so many others."""
 FRAMES_OF_AN_ANSWER, BYTES_OF_A_FRAME = 8, 512
 """Control frames that an answer earns its client, and bytes for each further one: clients open windows as they read."""
 CONCURRENT_REQUESTS = 100
 MAX_FIELDS_BYTES = 1 << 14
-"""Of a head, with 32 for each field: a frame may repeat one compressed field thousands of times (RFC 9113, 10.5.1)."""
+"""The largest head, with 32 bytes added for each field: a frame may repeat one compressed field thousands of times (RFC
+9113, 10.5.1)."""
 _ENDINGS = (OSError, trio.BrokenResourceError, trio.ClosedResourceError)
 
 
@@ -114,11 +114,7 @@ class Http2Connection:
             del data  # an idle connection keeps nothing of what it has sent
             while await self._take_frames():
                 pass
-            data = await self._receive()
-
-    async def _receive(self) -> bytes:
-        await trio.lowlevel.wait_readable(self._socket)
-        return self._socket.recv(READ_BYTES)
+            data = await next_bytes(self._socket)
 
     async def _take_frames(self) -> bool:
         """Interpret a few frames when their turn has come; True when there may be more."""
@@ -205,7 +201,7 @@ class Http2Connection:
                 self._rest()
 
     async def _finish(self, stream_id: int, exchange: Exchange) -> None:
-        """Let the client send as much on other streams as it has sent on this one without anybody taking it."""
+        """Return the flow-control credit of body bytes that no handler read, so that the client may send as much."""
         if self._is_over:
             return
         self._rank = Rank.KNOWN

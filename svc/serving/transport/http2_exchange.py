@@ -46,18 +46,18 @@ class Exchange:
         return dict(self.head.headers).get(b"x-request-timeout-ms")
 
     def feed(self, part: bytes, size: int) -> None:
-        """A part of the body, for which the client counts `size` bytes, with padding."""
+        """Append a part of the body. `size` is what flow control counts for it, with padding."""
         self._parts.append(part)
         self.waiting += size
         self._changed.set()
 
     def end(self) -> None:
-        """All of the body has come."""
+        """Record the end of the body."""
         self.ended = True
         self._changed.set()
 
     def leave(self) -> None:
-        """The client has left, or has cancelled this request."""
+        """Record that the client has disconnected, or has cancelled this request."""
         self._left.set()
         self._changed.set()
 
@@ -81,7 +81,7 @@ class Exchange:
 
 
 def head_of(fields: Headers) -> Head:
-    """The head that these fields are, which h2 has found well formed. Raises an ApiError.
+    """Build a head from fields that h2 has validated. Raises an ApiError.
 
     The authority counts as the Host header (RFC 9113, 8.3.1), and CONNECT has it as its target, as in HTTP/1.1.
     """

@@ -8,7 +8,7 @@ from typing import NamedTuple
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADER_BYTES = 9
 MAX_FRAME_BYTES = 1 << 14
-"""Of a payload. A client may send longer ones only to servers that announce it."""
+"""The longest payload. A client may send longer ones only to a server that announces a larger limit."""
 END_STREAM = 0x1
 CONTROL_FRAMES_PER_S, CONTROL_FRAMES_AT_ONCE = 100, 300
 """A client sends some when it connects, one for each request that it cancels, and a ping now and then."""
@@ -88,5 +88,5 @@ class ControlFrames:
         return self._left >= 0
 
     def earn(self, count: float) -> None:
-        """Let the client send so many more, now or later."""
+        """Allow the client so many more control frames, now or later."""
         self._left += count

@@ -33,23 +33,37 @@ class Listener(Protocol):
 
 
 async def serve(
-    application: Application, listener: Listener, limits: Limits, *, until: Callable[[], Awaitable[None]]
+    application: Application,
+    listener: Listener,
+    limits: Limits,
+    *,
+    until: Callable[[], Awaitable[None]],
+    pass_on: Callable[[socket.socket], bool] | None = None,
 ) -> None:
     """Accept from `listener`, which is listening, until `until()` returns; then close it.
 
     What has come by then is answered. Idle connections end at once, busy ones with their answer or after `drain_s`.
+    `pass_on` may give a connection to another process whenever it has been answered.
     """
-    shared = Shared(application, limits, TurnScheduler())
+    shared = Shared(application, limits, TurnScheduler(), pass_on)
     listener.setblocking(False)
     async with trio.open_nursery() as process:
         process.start_soon(shared.turns.run)
         process.start_soon(shared.watch)
         async with trio.open_nursery() as connections:
-            acceptor = Acceptor(listener, shared, connections)
+
+            def take(connected: socket.socket) -> None:
+                connected.setblocking(False)
+                connections.start_soon(Connection(connected, shared).run)
+
+            def most() -> int:
+                return ACCEPTED_IN_A_CROWD if shared.turns.crowded else ACCEPTED_A_TURN
+
+            acceptor = Acceptor(listener, take, most)
             try:
                 with listener:
                     await run_until(until, acceptor.run)
-                    acceptor.accept(BACKLOG)  # closing the listener would reset whom the kernel has connected already
+                    acceptor.accept_backlog()
                 shared.ending = True
                 await _end_idle(shared)
             finally:
@@ -66,20 +80,33 @@ async def _end_idle(shared: Shared) -> None:
 
 
 class Acceptor:
-    """Accepts a few connections in each turn of the event loop, so that opening thousands keeps nobody waiting."""
+    """Accepts a few connections in each turn of the event loop, so that opening thousands keeps nobody waiting.
 
-    def __init__(self, listener: Listener, shared: Shared, connections: trio.Nursery) -> None:
+    `take` gets each of them; `most` says how many a turn may bring. Where `ready` is given, those who come wait in the
+    kernel's queue until it returns.
+    """
+
+    def __init__(
+        self,
+        listener: Listener,
+        take: Callable[[socket.socket], None],
+        most: Callable[[], int],
+        ready: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._listener = listener
-        self._shared = shared
-        self._connections = connections
+        self._take = take
+        self._most = most
+        self._ready = ready
 
     async def run(self) -> None:
         """Accept until cancelled. That the machine can have no more connections is logged once, and waited out."""
         failing = False
         while True:
+            if self._ready is not None:
+                await self._ready()
             await trio.lowlevel.wait_readable(self._listener)
             try:
-                self.accept(ACCEPTED_IN_A_CROWD if self._shared.turns.crowded else ACCEPTED_A_TURN)
+                self._accept(self._most())
                 failing = False
             except OSError as error:
                 if not failing:
@@ -87,7 +114,14 @@ class Acceptor:
                 failing = True
                 await trio.sleep(PAUSE_S)
 
-    def accept(self, most: int) -> None:
+    def accept_backlog(self) -> None:
+        """Accept those who wait: closing the listener would reset whom the kernel has connected already."""
+        try:
+            self._accept(BACKLOG)
+        except OSError as error:  # whom the machine has no room for is reset; the others get their answers
+            logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
+
+    def _accept(self, most: int) -> None:
         """Accept those who wait, at most so many. Raises OSError when the machine can have no more connections."""
         for _ in range(most):
             try:
@@ -96,5 +130,4 @@ class Acceptor:
                 return
             except ConnectionError:  # it has left already
                 continue
-            connected.setblocking(False)
-            self._connections.start_soon(Connection(connected, self._shared).run)
+            self._take(connected)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -12,6 +14,7 @@ from svc.serving.transport.http1 import Heads
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import TurnScheduler
 
+READ_BYTES = 1 << 16
 PRECISION_S = 0.1
 """An idle connection may live this much longer."""
 
@@ -36,6 +39,8 @@ class Shared:
     application: Application
     limits: Limits
     turns: TurnScheduler
+    pass_on: Callable[[socket.socket], bool] | None = None
+    """Called with a connection that has been answered; True when another process serves it from now on."""
     ending: bool = False
     heads: Heads = field(default_factory=Heads)
     idle: dict[socket.socket, float] = field(default_factory=dict)
@@ -57,3 +62,11 @@ class Shared:
     def _waiting_since(self, time_s: float) -> list[socket.socket]:
         """Those who have waited since then, or for longer."""
         return [connected for connected, _ in takewhile(lambda entry: entry[1] <= time_s, self.idle.items())]
+
+
+async def next_bytes(connected: socket.socket) -> bytes:
+    """What comes next, nothing at the end. The kernel may announce bytes and then have none: it is asked again."""
+    while True:
+        await trio.lowlevel.wait_readable(connected)
+        with suppress(BlockingIOError):
+            return connected.recv(READ_BYTES)

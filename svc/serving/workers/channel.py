@@ -103,15 +103,38 @@ def hand(end: socket.socket, connected: socket.socket) -> None:
     socket.send_fds(end, [b"c"], [connected.fileno()])
 
 
+class Receipt(NamedTuple):
+    """What a worker says of a connection: that it has taken one, or that it gives this one back."""
+
+    given_back: socket.socket | None
+
+
+def receipt(end: socket.socket) -> Receipt | None:
+    """The next one; None when the worker is gone. Raises BlockingIOError while there is none, ValueError for another
+    message."""
+    data, descriptors, _, _ = socket.recv_fds(end, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    if (data, descriptors) == (b"", []):
+        return None
+    if (data, descriptors) == (b"t", []):
+        return Receipt(None)
+    with suppress(OSError, IndexError):
+        if data == b"b":
+            return Receipt(socket.socket(fileno=descriptors[0]))
+    for descriptor in descriptors:
+        os.close(descriptor)
+    raise ValueError("the message is of no kind that a worker sends")
+
+
 class HandedConnections:
     """The connections that a worker is given, in the form of a listening socket.
 
-    `closed` is called whenever one of them closes.
+    `closed` is called whenever one of them closes. `surplus` says how many of them the parent wants back.
     """
 
     def __init__(self, end: socket.socket, closed: Any) -> None:
         self._end = end
         self._closed = closed
+        self.surplus = 0
 
     def __enter__(self) -> HandedConnections:
         return self
@@ -132,6 +155,17 @@ class HandedConnections:
             os._exit(1)
         self._end.send(b"t")
         return _Handed(self._closed, descriptors[0]), None
+
+    def give_back(self, connected: socket.socket) -> bool:
+        """Give one back, if the parent wants some, and return True. The caller then closes its own end."""
+        if not self.surplus:
+            return False
+        try:
+            socket.send_fds(self._end, [b"b"], [connected.fileno()])
+        except OSError:
+            return False
+        self.surplus -= 1
+        return True
 
 
 class _Handed(socket.socket):

@@ -21,17 +21,15 @@ import trio
 from svc import events, logs
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
-from svc.serving.transport.listener import BACKLOG
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
 from svc.serving.workers.handover import Package, Shared
 from svc.serving.workers.memory import SealedMemory, SharedPage
-from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, mirrored
+from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, orders_of
 from svc.serving.workers.rates import CELLS, CELLS_BYTES
-from svc.serving.workers.spread import BEAT_S, Pauses, Pulse, in_order
-from svc.serving.workers.template import Template, adopt_orphans, environment
+from svc.serving.workers.spread import BEAT_S, Pauses, Pulse, in_order, surpluses
+from svc.serving.workers.template import KeptTemplate, adopt_orphans, environment
 
-ACCEPTED_A_TURN = 16
 ASKED_AT_ONCE = 8
 """Questions of one worker that are answered at the same time; further ones wait."""
 PAUSE_S = 0.1
@@ -56,7 +54,10 @@ class Worker:
     ready_at: float = 0.0
     pulse: Pulse = field(default_factory=Pulse)
     n_given: int = 0
+    n_given_back: int = 0
     last_given: int = 0
+    surplus: int = 0
+    """Connections that it was asked to give back, and has not given back yet."""
     untaken: deque[socket.socket] = field(default_factory=deque)
     """Connections that it was given and has not taken yet: they go to another worker if it ends before."""
     pending: set[int] = field(default_factory=set)
@@ -70,6 +71,13 @@ class Worker:
     @property
     def is_doubtful(self) -> bool:
         return self.pulse.is_doubtful
+
+    def count_given_back(self) -> None:
+        """Count a connection that it gives back. Raises ValueError when it has given back more than it was given."""
+        self.n_given_back += 1
+        self.surplus -= 1
+        if self.n_given_back > self.n_given:
+            raise ValueError("the worker gives back what it was not given")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -89,7 +97,7 @@ class Fleet:
         self.registry = MirroringRegistry(self.tell)
         self.answer: Answer | None = None
         cores = len(os.sched_getaffinity(0))
-        self._environ = environment(variables, max(1, (cores - 1) // size))
+        self._template = KeptTemplate(environment(variables, max(1, (cores - 1) // size)))
         self._cells = SharedPage.of(CELLS_BYTES)
         self._cell_numbers: dict[str, tuple[int, int]] = {}
         self._workers: set[Worker] = set()
@@ -103,8 +111,6 @@ class Fleet:
         self.is_ending = False
         self.ended = trio.Event()
         self._past: Counts = {}
-        self._template: Template | None = None
-        self._copying = trio.Lock()
 
     # Orders
 
@@ -158,14 +164,16 @@ class Fleet:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start the workers, and start them again whenever one ends."""
         adopt_orphans()
-        self._template = Template(self._environ)
         try:
-            task_status.started()
-            async with trio.open_nursery() as places:
-                for number in range(self.size):
-                    places.start_soon(self._keep, number)
+            async with trio.open_nursery() as whole:
+                whole.start_soon(self._watch)
+                await whole.start(self._template.run)
+                task_status.started()
+                async with trio.open_nursery() as places:
+                    for number in range(self.size):
+                        places.start_soon(self._keep, number)
+                whole.cancel_scope.cancel()
         finally:
-            self._end_template()
             self.ended.set()
 
     async def _keep(self, number: int) -> None:
@@ -184,7 +192,7 @@ class Fleet:
             await trio.sleep(pause_s)
 
     async def _started(self) -> Worker:
-        """A new worker that has been told everything. A template that has ended is started again before."""
+        """A new worker that has been told everything."""
         while True:
             control, theirs = channel.pair()
             connections, taken = channel.pair()
@@ -192,13 +200,12 @@ class Fleet:
             with theirs, taken:
                 try:
                     descriptors = [theirs.fileno(), taken.fileno(), page.descriptor, self._cells.descriptor]
-                    pid = await self._copied(descriptors)
+                    pid = await self._template.copy(descriptors)
                     handle = os.pidfd_open(pid)
                     break
-                except OSError as error:
+                except OSError:  # the template has ended: the next one gets other ends
                     control.close()
                     connections.close()
-                    logs.emit(events.WORKER_TEMPLATE_RESTARTED, error=f"{type(error).__name__}: {error}")
                     await trio.sleep(PAUSE_S)
         orders, told = trio.open_memory_channel[Order](float("inf"))
         worker = Worker(pid, handle, control, connections, WorkerPage(page), orders, told)
@@ -206,25 +213,14 @@ class Fleet:
         self._workers.add(worker)
         return worker
 
-    async def _copied(self, descriptors: list[int]) -> int:
-        async with self._copying:
-            if self._template is None or self._template.has_ended:
-                self._end_template()
-                self._template = Template(self._environ)
-            return await self._template.copy(descriptors)
-
-    def _end_template(self) -> None:
-        if self._template is not None:
-            self._template.end()
-            self._template = None
-
     def _tell_everything(self, worker: Worker) -> None:
         for kind, arguments in self._kept.items():
             self._order(worker, kind, *arguments)
         for number in self._packages:
             self._give_model(worker, number)
         for entry in self.registry.entries():
-            self._order(worker, "entry", mirrored(entry))
+            for order in orders_of(entry):
+                self._order(worker, *order)
         self._order(worker, "skip", dict(self.registry.skipped_files()))
         self._order(worker, "begin")
 
@@ -239,13 +235,13 @@ class Fleet:
             tasks.start_soon(self._send, worker)
             tasks.start_soon(self._hear, worker)
             tasks.start_soon(self._take_receipts, worker)
-            tasks.start_soon(self._look_for_life, worker)
             await trio.lowlevel.wait_readable(worker.handle)
             tasks.cancel_scope.cancel()
         self._workers.discard(worker)
         code = _exit_code(worker.pid)
         self._past = counters.added([self._past, worker.page.counts()])
-        self._collect_receipts(worker)
+        with suppress(ValueError):
+            self._collect_receipts(worker)
         for end in (worker.control, worker.connections):
             trio.lowlevel.notify_closing(end)
             end.close()
@@ -293,12 +289,24 @@ class Fleet:
         finally:
             asked.release_on_behalf_of(fields["number"])
 
-    async def _look_for_life(self, worker: Worker) -> None:
+    async def _watch(self) -> None:
+        """Look at all workers at regular intervals: who is silent, and who has more connections than others."""
         while True:
             await trio.sleep(BEAT_S)
-            worker.pulse.look(worker.page.beats)
-            if worker.pulse.is_silent:
-                worker.kill()
+            for worker in self._workers:
+                worker.pulse.look(worker.page.beats)
+                if worker.pulse.is_silent:
+                    worker.kill()
+            if not self.is_ending:
+                self._even_out()
+
+    def _even_out(self) -> None:
+        """Ask the fullest workers for the connections that others shall have."""
+        able = [worker for worker in self._workers if worker.is_ready and not worker.is_doubtful]
+        for worker, count in surpluses(able).items():
+            if worker.surplus != count:
+                worker.surplus = count
+                self._order(worker, "surplus", count)
 
     def _say_state(self) -> None:
         ready = sum(worker.is_ready for worker in self._workers)
@@ -324,34 +332,15 @@ class Fleet:
 
     # Connections
 
-    async def accept(self, listener: socket.socket) -> None:
-        """Accept and hand out until cancelled. While nobody could take a connection, it waits in the kernel's queue."""
-        failing = False
-        while True:
-            while not self.registry.workers.ready:
-                await self._changed.wait()
-            await trio.lowlevel.wait_readable(listener)
-            try:
-                self.accept_some(listener, ACCEPTED_A_TURN)
-                failing = False
-            except OSError as error:
-                if not failing:
-                    logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
-                failing = True
-                await trio.sleep(PAUSE_S)
-            await trio.lowlevel.checkpoint()
+    async def can_take(self) -> None:
+        """Return when a worker answers: until then connections wait in the kernel's queue."""
+        while not self.registry.workers.ready:
+            await self._changed.wait()
 
-    def accept_some(self, listener: socket.socket, most: int = BACKLOG) -> None:
-        """Hand out those who wait, at most so many. Raises OSError when there can be no more open files."""
-        for _ in range(most):
-            try:
-                connected, _ = listener.accept()
-            except BlockingIOError:
-                return
-            except ConnectionError:  # it has left already
-                continue
-            self._waiting.append(connected)
-            self._hand_waiting()
+    def take(self, connected: socket.socket) -> None:
+        """Hand out a connection, or keep it until a worker has room for it."""
+        self._waiting.append(connected)
+        self._hand_waiting()
 
     def _hand_waiting(self) -> None:
         while self._waiting and self._handed(self._waiting[0]):
@@ -371,15 +360,22 @@ class Fleet:
         """Let go of connections that the worker has taken: until then its close would not reach the client."""
         while True:
             await trio.lowlevel.wait_readable(worker.connections)
-            if not self._collect_receipts(worker):
+            try:
+                if not self._collect_receipts(worker):
+                    return
+            except ValueError:
+                worker.kill()
                 return
             self._hand_waiting()
 
     def _collect_receipts(self, worker: Worker) -> bool:
-        """False at the end."""
+        """False at the end. Raises ValueError when the worker gives back more than it was given."""
         with suppress(BlockingIOError, ConnectionError):
-            while worker.connections.recv(1):
-                if worker.untaken:
+            while (receipt := channel.receipt(worker.connections)) is not None:
+                if receipt.given_back is not None:
+                    self._waiting.append(receipt.given_back)
+                    worker.count_given_back()
+                elif worker.untaken:
                     worker.untaken.popleft().close()
             return False
         return True

@@ -9,7 +9,8 @@ import fcntl
 import mmap
 import os
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Self
 
 from svc.errors import ConfigError
@@ -34,6 +35,16 @@ def _seals(names: Iterable[str]) -> int:
     return seals
 
 
+@contextmanager
+def _closed_on_error(descriptor: int) -> Iterator[None]:
+    """An open memory file holds its memory: one that nobody maps would keep that of a whole model."""
+    try:
+        yield
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
 class SealedMemory(mmap.mmap):
     """A read-only mapping of a sealed memory file. The file lasts as long as a process holds it or maps it."""
 
@@ -41,11 +52,14 @@ class SealedMemory(mmap.mmap):
 
     @classmethod
     def adopted(cls, descriptor: int) -> Self:
-        """The file that another process gave, with its descriptor. Raises OSError when it is not sealed."""
-        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _seals(SEALED) != _seals(SEALED):
-            os.close(descriptor)
-            raise OSError("a memory file is not sealed")
-        mapped = cls(descriptor, os.fstat(descriptor).st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+        """The file that another process gave, with its descriptor, which is closed on an error.
+
+        Raises OSError when it is not sealed or cannot be mapped.
+        """
+        with _closed_on_error(descriptor):
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _seals(SEALED) != _seals(SEALED):
+                raise OSError("a memory file is not sealed")
+            mapped = cls(descriptor, os.fstat(descriptor).st_size, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
         mapped.descriptor = descriptor
         weakref.finalize(mapped, os.close, descriptor)
         return mapped
@@ -54,13 +68,10 @@ class SealedMemory(mmap.mmap):
     def of(cls, parts: Iterable[bytes | memoryview]) -> Self:
         """A new file that holds these parts, one behind the other, or one zero byte where they are empty."""
         descriptor = os.memfd_create("svc-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
+        with _closed_on_error(descriptor):
             size = sum(_append(descriptor, part) for part in parts)
             os.ftruncate(descriptor, max(size, 1))
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(SEALED))
-        except BaseException:
-            os.close(descriptor)
-            raise
         return cls.adopted(descriptor)
 
     @classmethod
@@ -96,14 +107,16 @@ class SharedPage(mmap.mmap):
     def of(cls, size: int) -> Self:
         """New memory of zeros. Pages cost memory only once they are written to."""
         descriptor = os.memfd_create("svc-counts", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(descriptor, size)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(_FIXED_SIZE))
+        with _closed_on_error(descriptor):
+            os.ftruncate(descriptor, size)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals(_FIXED_SIZE))
         return cls.adopted(descriptor)
 
     @classmethod
     def adopted(cls, descriptor: int) -> Self:
         """The memory that another process made; it owns `descriptor` from now on."""
-        mapped = cls(descriptor, os.fstat(descriptor).st_size)
+        with _closed_on_error(descriptor):
+            mapped = cls(descriptor, os.fstat(descriptor).st_size)
         mapped.descriptor = descriptor
         weakref.finalize(mapped, os.close, descriptor)
         return mapped

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import trio
 
-from svc.serving.models.availability import Available, ItemList
 from svc.serving.models.lanes import Lane
+from svc.serving.models.lists.availability import Available, ItemList
 from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.threads import ScoringThreads
 
@@ -31,25 +33,15 @@ class WorkersState:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ToldList:
-    """A list of available items for a worker, which needs no ids. Times are those of the machine's clock."""
-
-    available: Available
-
-    def shifted(self, shift_s: float) -> Available:
-        """The list with its time on the clock of the worker's event loop."""
-        listed = self.available.listed
-        return replace(self.available, listed=listed and replace(listed, read_at=listed.read_at + shift_s))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class ServedState:
     """What a worker has to know of a published model beside its package, which has the same `number`."""
 
     number: int
     model_version: str
     loaded_at: float
-    available: ToldList | None
+    available: Available | None
+    new_items: int | None
+    """The number of the new items beside the model, of which the worker has been told before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,17 +65,27 @@ class RemoteLane(Lane):
         self._drop(self.number)
 
 
-class MirroringRegistry(Registry):
-    """Tells workers each change. `workers` is what the health documents say of them."""
+class FleetRegistry(Registry):
+    """A registry whose health document says also how many workers there are."""
+
+    workers = WorkersState(1, 0, 0)
+
+    def health(self) -> tuple[dict[str, Any], int]:
+        document, status = super().health()
+        return {**document, "workers": self.workers.document()}, status
+
+
+class MirroringRegistry(FleetRegistry):
+    """The registry of the parent: it tells workers each change."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__()
         self._tell = tell
-        self.workers = WorkersState(1, 0, 0)
 
     def put(self, entry: Entry) -> None:
         super().put(entry)
-        self._tell("entry", mirrored(entry))
+        for order in orders_of(entry):
+            self._tell(*order)
 
     def remove(self, name: str) -> None:
         super().remove(name)
@@ -94,23 +96,31 @@ class MirroringRegistry(Registry):
             self._tell("skip", dict(errors))
         super().skip(errors)
 
-    def health(self) -> tuple[dict[str, object], int]:
-        document, status = super().health()
-        return {**document, "workers": self.workers.document()}, status
+
+def on_clock(listed: ItemList | None, shift_s: float) -> ItemList | None:
+    """A list with its time on another clock, and without its ids, which no worker needs."""
+    return None if listed is None else ItemList((), listed.read_at + shift_s)
+
+
+def orders_of(entry: Entry) -> Iterator[tuple[Any, ...]]:
+    """What a worker is told of an entry, in order."""
+    told = mirrored(entry)
+    new = None if entry.served is None else entry.served.new
+    if told.served is not None and new is not None:
+        yield "new_items", told.served.number, new.number, pickle.dumps(new, protocol=5)
+    yield "entry", told
 
 
 def mirrored(entry: Entry) -> MirroredEntry:
     """An entry as workers are told it: without models and ids of lists, with times that all processes share."""
     shift_s = time.perf_counter() - trio.current_time()
-
-    def told(listed: ItemList | None) -> ItemList | None:
-        return None if listed is None else ItemList((), listed.read_at + shift_s)
-
     served = None
     if entry.served is not None:
-        lane = entry.served.lane
+        lane, available = entry.served.lane, entry.served.available
         assert isinstance(lane, RemoteLane), "the fleet made it"
-        available = entry.served.available
-        shown = None if available is None else ToldList(replace(available, listed=told(available.listed)))
-        served = ServedState(lane.number, entry.served.model_version, entry.served.loaded_at, shown)
-    return MirroredEntry(replace(entry, served=None, listed=told(entry.listed)), served)
+        shown = available and replace(available, listed=on_clock(available.listed, shift_s))
+        new = None if entry.served.new is None else entry.served.new.number
+        served = ServedState(lane.number, entry.served.model_version, entry.served.loaded_at, shown, new)
+    new_listed = entry.new_listed and entry.new_listed.emptied(shift_s)
+    shown_entry = replace(entry, served=None, listed=on_clock(entry.listed, shift_s), new_listed=new_listed)
+    return MirroredEntry(shown_entry, served)

@@ -38,6 +38,20 @@ def in_order(workers: Iterable[Worker]) -> list[Worker]:
     return sorted(workers, key=lambda worker: (worker.is_doubtful, worker.n_open, worker.last_given))
 
 
+def surpluses(workers: Iterable[Worker]) -> dict[Worker, int]:
+    """How many of its connections each worker gives to others: none while no worker has two more than another.
+
+    Connections leave when they want to, and some are handed out before the parent knows who has left.
+    """
+    fullest_first = in_order(workers)[::-1]
+    counts = [worker.n_open for worker in fullest_first]
+    if not counts or max(counts) - min(counts) < 2:
+        return dict.fromkeys(fullest_first, 0)
+    each, one_more = divmod(sum(counts), len(counts))
+    allowed = [each + 1] * one_more + [each] * (len(counts) - one_more)
+    return {worker: max(worker.n_open - most, 0) for worker, most in zip(fullest_first, allowed, strict=True)}
+
+
 @dataclass(slots=True)
 class Pauses:
     """How long the place of a worker stays empty after a death: not at all, unless it dies at once each time."""

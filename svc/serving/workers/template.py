@@ -20,7 +20,8 @@ from functools import partial
 
 import trio
 
-from svc import settings
+from svc import events, logs, settings
+from svc.serving.workers.spread import Pauses
 from svc.serving.workers.worker import Ends, live
 
 PID = struct.Struct("=i")
@@ -66,9 +67,14 @@ class Template:
                 command, env=dict(environ), pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
             )
 
-    @property
-    def has_ended(self) -> bool:
-        return self._process.poll() is not None
+    async def ended(self) -> int:
+        """Return the exit code when the template has ended."""
+        handle = os.pidfd_open(self._process.pid)
+        try:
+            await trio.lowlevel.wait_readable(handle)
+        finally:
+            os.close(handle)
+        return self._process.wait()
 
     async def copy(self, descriptors: list[int]) -> int:
         """The process id of a new worker, which gets these descriptors. Raises OSError when the template has ended."""
@@ -90,6 +96,37 @@ class Template:
         self._end.close()
         self._process.kill()
         self._process.wait()
+
+
+class KeptTemplate:
+    """A template that is started again as soon as it ends: the next worker to be replaced shall not wait for it."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._now: Template
+        self._copying = trio.Lock()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep a template until cancelled. One that ends at once each time is tried with growing pauses."""
+        pauses = Pauses()
+        self._now = Template(self._environ)
+        task_status.started()
+        while True:
+            began = trio.current_time()
+            try:
+                code = await self._now.ended()
+                async with self._copying:  # until whoever waits for a copy has seen the end too
+                    pause_s = pauses.after(trio.current_time() - began)
+            finally:
+                self._now.end()
+            logs.emit(events.WORKER_TEMPLATE_RESTARTED, error=f"it ended with exit code {code}")
+            await trio.sleep(pause_s)
+            self._now = Template(self._environ)
+
+    async def copy(self, descriptors: list[int]) -> int:
+        """The process id of a new worker, which gets these descriptors. Raises OSError when the template has ended."""
+        async with self._copying:
+            return await self._now.copy(descriptors)
 
 
 def end_with(parent: int) -> None:

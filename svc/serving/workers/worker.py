@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import pickle
 import socket
 import time
 import weakref
@@ -21,6 +22,7 @@ import trio
 from svc import logs
 from svc.errors import ArtifactReadError
 from svc.metrics import Metrics
+from svc.model.filter_fields import FilterFields
 from svc.serving import process
 from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
 from svc.serving.api.access.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
@@ -28,20 +30,20 @@ from svc.serving.api.access.refusal_throttle import RefusalThrottle
 from svc.serving.api.application import Application
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.lanes import Lane
+from svc.serving.models.lists.new_items import PlacedItems, joined_filters
 from svc.serving.models.loader import Loaded
-from svc.serving.models.registry import Entry, Registry, Served
+from svc.serving.models.registry import Entry, ListsInForce, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport import server
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
 from svc.serving.workers.handover import Package
 from svc.serving.workers.memory import SealedMemory, SharedPage
-from svc.serving.workers.mirror import MirroredEntry, WorkersState
+from svc.serving.workers.mirror import FleetRegistry, MirroredEntry, WorkersState, on_clock
 from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
 from svc.serving.workers.spread import BEAT_S
 from svc.settings import Settings
 
-LAST_SPANS_S = 2.0
 LONGEST_FAREWELL_S = 10.0
 """For the requests that began with an earlier model, before the parent is told that it is gone anyway."""
 
@@ -64,16 +66,6 @@ class Ends:
             SharedPage.adopted(page),
             SharedPage.adopted(cells),
         )
-
-
-class ToldRegistry(Registry):
-    """The registry of a worker: its health document says also how many workers there are."""
-
-    workers = WorkersState(1, 1, 0)
-
-    def health(self) -> tuple[dict[str, Any], int]:
-        document, status = super().health()
-        return {**document, "workers": self.workers.document()}, status
 
 
 def live(ends: Ends) -> None:
@@ -101,15 +93,21 @@ class Opened:
             self.gone.set()
 
 
+def _opened(pickled: bytes, filters: FilterFields | None) -> ListsInForce:
+    """New items that the parent has placed, beside the filter fields of the model."""
+    new: PlacedItems = pickle.loads(pickled)
+    return ListsInForce(None, new, joined_filters(filters, new))
+
+
 class Worker:
     """Does what the parent tells."""
 
     def __init__(self, ends: Ends, settings: Settings) -> None:
         self._control = ends.control
-        self._connections = ends.connections
         self._page = WorkerPage(ends.page)
+        self._given = channel.HandedConnections(ends.connections, self._page.note_closed)
         self._cells = ends.cells
-        self._registry = ToldRegistry()
+        self._registry = FleetRegistry()
         metrics = Metrics.disabled()
         if settings.metrics_enabled:
             metrics = Metrics(counters.families(self._page), partial(self._asked, "metrics", ""))
@@ -125,6 +123,7 @@ class Worker:
         )
         self._threads = ScoringThreads.of(settings)
         self._models: dict[int, Opened] = {}
+        self._new: dict[int, ListsInForce] = {}
         self._answers: dict[int, tuple[trio.Event, list[Any]]] = {}
         self._numbers = itertools.count(1)
         self._end = trio.Event()
@@ -135,6 +134,7 @@ class Worker:
             "keys": auth.replace,
             "policies": self._use_policies,
             "workers": self._count_workers,
+            "surplus": self._give_back,
             "begin": self._begin,
             "drain": self._drain,
             "end": self._end.set,
@@ -150,13 +150,13 @@ class Worker:
             async with trio.open_nursery() as lanes:
                 lanes.start_soon(self._obey, lanes)
                 await self._may_answer.wait()
-                given = channel.HandedConnections(self._connections, self._page.note_closed)
-                limits = process.limits(self._state.settings)
-                await server.serve(Application(self._state), given, limits, until=self._end.wait)
+                limits, given = process.limits(self._state.settings), self._given
+                await server.serve(
+                    Application(self._state), given, limits, until=self._end.wait, pass_on=given.give_back
+                )
                 lanes.cancel_scope.cancel()
             if self._state.spans is not None:
-                with trio.move_on_after(LAST_SPANS_S):
-                    await trio.to_thread.run_sync(self._state.spans.close, abandon_on_cancel=True)
+                await process.close_spans(self._state.spans)
             whole.cancel_scope.cancel()
 
     async def _beat(self) -> None:
@@ -183,6 +183,8 @@ class Worker:
             gone: Callable[[], Awaitable[None]] | None = None
             if kind == "model":
                 await self._open(lanes, files, *arguments)
+            elif kind == "new_items":
+                await self._place(*arguments)
             elif kind == "drop":
                 gone = self._drop(*arguments)
             else:
@@ -200,6 +202,11 @@ class Worker:
 
     def _drain(self) -> None:
         self._state.draining = True
+        self._give_back(0)
+
+    def _give_back(self, count: int) -> None:
+        """Let the parent have so many connections, but none any more once the server ends."""
+        self._given.surplus = 0 if self._state.draining else count
 
     def _count_workers(self, workers: WorkersState) -> None:
         self._registry.workers = workers
@@ -208,8 +215,6 @@ class Worker:
         with trio.move_on_after(LONGEST_FAREWELL_S):
             await gone()
         channel.tell(self._control, "done", seq=seq)
-        await trio.sleep(BEAT_S)
-        gc.collect()  # the lane of the model refers to itself, and holds memory that all workers share
 
     async def _open(
         self, lanes: trio.Nursery, files: tuple[SealedMemory, ...], number: int, pickled: bytes, extents: Any
@@ -219,6 +224,16 @@ class Worker:
         lane = Lane(loaded.model, self._threads)
         await lanes.start(lane.run)
         self._models[number] = Opened(loaded, lane)
+
+    async def _place(self, model_number: int, number: int, pickled: bytes) -> None:
+        """Keep new items for the entry that is told next, and those that are in force."""
+        served = [entry.served for entry in self._registry.entries() if entry.served is not None]
+        in_force = {model.new.number for model in served if model.new is not None}
+        self._new = {kept: lists for kept, lists in self._new.items() if kept in in_force}
+        if number not in self._new:
+            self._new[number] = await trio.to_thread.run_sync(
+                _opened, pickled, self._models[model_number].loaded.filters
+            )
 
     def _drop(self, number: int) -> Callable[[], Awaitable[None]]:
         """Forget a model. What is returned waits until the last request that began with it has its answer."""
@@ -237,8 +252,8 @@ class Worker:
         opened = self._models[about.number]
         loaded, lane = opened.loaded, opened.lane
         shift_s = trio.current_time() - time.perf_counter()
-        available = None if about.available is None else about.available.shifted(shift_s)
-        listed = entry.listed and replace(entry.listed, read_at=entry.listed.read_at + shift_s)
+        available = about.available and replace(about.available, listed=on_clock(about.available.listed, shift_s))
+        listed = on_clock(entry.listed, shift_s)
         served = Served(
             entry.name,
             loaded.model,
@@ -249,12 +264,15 @@ class Worker:
             lane,
             loaded_at=about.loaded_at,
             filters=loaded.filters,
-            available=available,
-        ).under(entry.policy)
+            policy=entry.policy,
+        )
+        lists = ListsInForce() if about.new_items is None else self._new[about.new_items]
+        served = served.with_lists(replace(lists, available=available))
         opened.n_served += 1
         later = trio.lowlevel.current_trio_token().run_sync_soon  # the last to hold it may be a thread
         weakref.finalize(served, later, opened.note_end, 1)
-        self._registry.put(replace(entry, served=served, listed=listed))
+        new_listed = entry.new_listed and entry.new_listed.emptied(shift_s)
+        self._registry.put(replace(entry, served=served, listed=listed, new_listed=new_listed))
 
     def _use_policies(self, policies: Any, cells: dict[str, tuple[int, int]]) -> None:
         if self._state.policies is None:

@@ -1,4 +1,6 @@
-"""irspack's IALSRecommender, whose users can be regularized towards a learned mean; irspack regularizes towards zero.
+"""irspack's IALSRecommender, whose users can be regularized towards a learned mean, and which takes more features.
+
+irspack regularizes users towards zero, and solves for the weights of features densely; see wide_features.py.
 
 With zero as the prior, a user with little history scores all items near 0, in an almost arbitrary order. With a common
 vector as the prior, learned as the weight of a feature that all users share, such a user gets the popular items.
@@ -11,6 +13,8 @@ from typing import Any
 import numpy as np
 from irspack.recommenders import IALSRecommender
 from scipy import sparse
+
+from svc.training.algorithms.wide_features import WideFeatureTrainer, is_wide
 
 _MEAN_RIDGE = 1.0  # negligible beside the sum over all users; it only keeps the system for the mean solvable
 _INIT_STD = 1.0  # with irspack's 0.1 the mean takes dozens of epochs to reach its final size
@@ -36,6 +40,13 @@ class MeanPriorIALSRecommender(IALSRecommender, register_class=False):
             user_features, lambda_user_feature = _constant(matrix.shape[0]), _MEAN_RIDGE
             parameters.setdefault("init_std", _INIT_STD)
         super().__init__(matrix, user_features=user_features, lambda_user_feature=lambda_user_feature, **parameters)
+
+    def _create_trainer(self) -> Any:
+        trainer = super()._create_trainer()
+        if not is_wide(self.user_features) and not is_wide(self.item_features):
+            return trainer
+        matrix = self._scale_X(self.X_train_all, self.confidence_scaling, self.epsilon)
+        return WideFeatureTrainer(trainer, self, matrix)
 
     def compute_user_embedding(self, X: Any, user_features: Any = None) -> Any:  # noqa: N803 - irspack's name
         if self.has_mean and user_features is None:

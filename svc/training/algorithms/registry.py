@@ -48,6 +48,14 @@ class Space(Mapping[str, BaseDistribution]):
     def __len__(self) -> int:
         return len(self.distributions)
 
+    @property
+    def is_one_number(self) -> bool:
+        """Whether the only parameter is a number of a range, which a search along a line is soon through with."""
+        ranges = [
+            values for values in self.values() if not (isinstance(values, CategoricalDistribution) or values.single())
+        ]
+        return len(self) == len(ranges) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class Epochs:
@@ -62,7 +70,8 @@ class Epochs:
 class Algorithm:
     """`seed` and `threads` name the constructor's arguments.
 
-    `guesses` are the parameters of the first trials; a function gets the number of items. `ranges` take the place of
+    `guesses` are the parameters of the first trials, and `guesses_in_order` of the next ones where the order of
+    histories plays a part; a function gets the number of items. `ranges` take the place of
     irspack's for single parameters, and add parameters that irspack does not tune. `grows` are sizes whose upper end
     is reached step by step. `variant`, "module:class", is trained instead of irspack's class. `needs_dense_items`
     says that training holds dense matrices of all items by all items, `takes_times` that it learns from the time of
@@ -71,6 +80,7 @@ class Algorithm:
 
     name: str
     guesses: tuple[Mapping[str, Any], ...] = ()
+    guesses_in_order: tuple[Mapping[str, Any], ...] = ()
     ranges: Mapping[str, BaseDistribution] = field(default_factory=dict)
     grows: tuple[str, ...] = ()
     epochs: Epochs | None = None
@@ -118,6 +128,10 @@ _TABLE = (
                 "reg": _by_catalogue(0.003, 0.012),
                 "mean_prior": _by_catalogue(large=False, other=True),
             },
+        ),
+        # Sessions are short and say little by themselves, so they bear even less of both.
+        guesses_in_order=(
+            {"n_components": 128, "alpha0": lambda n_items: _of_items(n_items) / 9, "reg": 0.003, "mean_prior": True},
         ),
         ranges={
             "n_components": IntDistribution(4, 1024, log=True),
@@ -246,10 +260,12 @@ def search_space(
     n_items: int,
     feature_sides: tuple[str, ...] = (),
     wanted: Mapping[str, Sequence[Any]] | None = None,
+    in_order: bool = False,
 ) -> Space:
     """What to tune, within what data of this size allows; empty for nothing to tune.
 
-    `wanted` are bounds, or choices, of single parameters that the recipe gives instead.
+    `wanted` are bounds, or choices, of single parameters that the recipe gives instead. `in_order` says that the order
+    of histories plays a part.
     """
     algorithm, wanted = ALGORITHMS[name], wanted or {}
     space = {entry.name: _distribution(entry) for entry in algorithm.irspack_class.default_tune_range}
@@ -267,13 +283,16 @@ def search_space(
         space["n_components"] = _capped(space["n_components"], min(n_users, n_items) - 1)
     if "top_k" in space:
         space["top_k"] = _capped(space["top_k"], n_items)
-    return Space(space, _guesses(algorithm, space, n_items), frozenset(algorithm.grows) - wanted.keys())
+    guesses = algorithm.guesses + (algorithm.guesses_in_order if in_order else ())
+    return Space(space, _guesses(guesses, space, n_items), frozenset(algorithm.grows) - wanted.keys())
 
 
-def _guesses(algorithm: Algorithm, space: Mapping[str, BaseDistribution], n_items: int) -> tuple[Params, ...]:
+def _guesses(
+    wanted: tuple[Mapping[str, Any], ...], space: Mapping[str, BaseDistribution], n_items: int
+) -> tuple[Params, ...]:
     """The guesses of the table, clamped to the search space, which is narrower for small data."""
     guesses = []
-    for guess in algorithm.guesses or ({},):
+    for guess in wanted or ({},):
         values = {key: value(n_items) if callable(value) else value for key, value in guess.items()}
         guesses.append({key: nearest(values.get(key), distribution) for key, distribution in space.items()})
     return tuple(guesses)

@@ -31,8 +31,8 @@ def with_self_weight(space: Space, bounds: Sequence[Any] | None) -> Space:
     if bounds is not None:
         distribution = FloatDistribution(float(bounds[0]), float(bounds[1]))
     guesses = tuple(
-        {**guess, SELF_WEIGHT: nearest(_GUESSES[place % len(_GUESSES)], distribution)}
-        for place, guess in enumerate(space.guesses or ({},))
+        {**guess, SELF_WEIGHT: nearest(_GUESSES[number % len(_GUESSES)], distribution)}
+        for number, guess in enumerate(space.guesses or ({},))
     )
     return Space({**space, SELF_WEIGHT: distribution}, guesses, space.grows)
 

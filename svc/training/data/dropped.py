@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 Places = NDArray[np.int64] | None
-"""(n,) the place in the source of each row; None where they are the rows of the source."""
+"""(n,) the position of each row in the source; None where the rows are those of the source."""
 MANY = 0.05
 """Share of unusable rows from which a training warns. Duplicates are usable: repeated choices are no mistake."""
 
@@ -21,12 +21,12 @@ _SHOWN_CHARACTERS = 40
 def blank_ids(columns: dict[str, NDArray[np.bool_]], places: Places = None) -> str:
     """The message for blank ids; `columns` has a mask of the blank rows for each id column."""
     counts = {name: int(np.count_nonzero(blank)) for name, blank in columns.items()}
-    told = [
+    descriptions = [
         f"{name!r} is blank in {n} rows (first: data row {_data_row(_first(columns[name]), places)})"
         for name, n in counts.items()
         if n
     ]
-    return "the id column " + ", the id column ".join(told)
+    return "the id column " + ", the id column ".join(descriptions)
 
 
 def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None, places: Places = None) -> str:
@@ -50,14 +50,14 @@ def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, places
 
 def odd_years(column: pd.Series, unit: str | None) -> str | None:
     """A warning if the first time would be plausible only in another unit; else None."""
-    known = column.dropna()
-    if unit is None or known.empty or _number(known.iloc[0]) is None:
+    times = column.dropna()
+    if unit is None or times.empty or _number(times.iloc[0]) is None:
         return None
-    value = float(known.iloc[0])
+    value = float(times.iloc[0])
     if _is_plausible(value, unit):
         return None
     hint = _unit_hint(value)
-    return f"{known.iloc[0]} is far from today when it counts {unit}{hint}" if hint else None
+    return f"{times.iloc[0]} is far from today when it counts {unit}{hint}" if hint else None
 
 
 def _unit_hint(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Which feature values ids have in common: tokens as they are, numbers by bins of about equal size."""
+"""Which feature values ids have in common: tokens and words as they are, numbers by bins of about equal size."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from svc.training.data.features import FittedSide
 N_BINS = 10
 
 
-def shared_values(fitted: FittedSide, known: NDArray[np.int64]) -> sparse.csr_matrix:
-    """(ids, values) float64, 1 where an id has a value: a token, or a bin of a number.
+def shared_values(fitted: FittedSide, trained: NDArray[np.int64]) -> sparse.csr_matrix:
+    """(ids, values) float64, 1 where an id has a value: a token, a word, or a bin of a number.
 
-    Bins are tenths of the ids `known` by rank; equal numbers share the bin of their mean rank. A missing number stands
-    for the mean, as it does for the model. The constant place is no value.
+    Bins are tenths of the `trained` ids by rank; equal numbers share the bin of their mean rank. A missing number
+    stands for the mean, as it does for the model. The constant place is no value.
     """
     blocks, start = [], 0
     for column in fitted.encoder.encoders:
         block = fitted.matrix[:, start : start + column.width]
         start += column.width
-        if not column.width:
+        if not column.width or column.kind == "vector":  # no two ids have the same vector
             continue
-        blocks.append(_bins(block, known) if column.kind == "numerical" else block != 0)
+        blocks.append(_bins(block, trained) if column.kind == "numerical" else block != 0)
     if not blocks:
         return sparse.csr_matrix((fitted.matrix.shape[0], 0))
     return sparse.hstack(blocks, format="csr", dtype=np.float64)
 
 
-def _bins(column: sparse.csr_matrix, known: NDArray[np.int64]) -> sparse.csr_matrix:
+def _bins(column: sparse.csr_matrix, trained: NDArray[np.int64]) -> sparse.csr_matrix:
     values = column.toarray().ravel()
-    ordered = np.sort(values[known])
+    ordered = np.sort(values[trained])
     # Ranks, not quantiles as edges of bins: a number that most ids have would share its bin with all above it.
     twice_rank = np.searchsorted(ordered, values, side="left") + np.searchsorted(ordered, values, side="right")
     places = np.minimum(twice_rank * N_BINS // (2 * len(ordered)), N_BINS - 1)

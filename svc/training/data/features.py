@@ -15,12 +15,22 @@ from svc import events, logs
 from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableError
 from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
+from svc.model.text_column import TextColumn
 from svc.settings import Settings
+from svc.training.data.text_features import UnusableRow, fit_text, fit_vectors
 from svc.training.data.vocabulary import count_tokens
 
 SideName = Literal["user", "item"]
 _PRUNING_WARNING = 0.2
 _SAMPLE = 5
+_NARROWED_BY = {
+    "categorical": "raise min_frequency",
+    "multi_label": "raise min_frequency",
+    "text": "lower max_words",
+    "vector": "lower dimensions",
+    "numerical": "leave out some",
+}
+"""What makes a column of each kind narrower."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,9 +43,13 @@ class FittedSide:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Table:
-    """`frame` without blank ids and repeated ones; `row_of` is (ids,), the row of each training id or −1."""
+    """`frame` without blank ids and repeated ones; `row_of` is (ids,), the row of each training id or −1.
+
+    `numbers` are those of its rows in the whole table, from 1.
+    """
 
     frame: pd.DataFrame
+    numbers: NDArray[np.int64]
     row_of: NDArray[np.int64]
 
 
@@ -43,13 +57,17 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
     """Fit on the whole table, encode `ids`. `side` is the recipe's block (id_column, columns).
 
     Of several rows of one id the first counts. Ids without a row have only the constant. Raises FeatureAxisError
-    where no id is shared, FeatureTableError where every column encodes to nothing, FeatureDimensionExceeded.
+    where no id is shared, FeatureTableError for a text or vector that cannot be read and where every column encodes to
+    nothing, FeatureDimensionExceeded.
     """
     table = _table(frame, side.id_column, name, ids)
     columns: list[Column] = []
     blocks: list[sparse.csr_matrix] = []
     for declared in side.columns:
-        column, rows = _fit_column(table.frame[declared.name], declared, settings.max_feature_dim)
+        try:
+            column, rows = _fit_column(table.frame[declared.name], declared, settings.max_feature_dim)
+        except UnusableRow as error:
+            raise refused_row(name, int(table.numbers[error.row]), error.message) from None
         if not column.width:
             logs.emit(events.FEATURE_EMPTY_VOCABULARY_COLUMN, column=declared.name, side=name)
         columns.append(column)
@@ -58,6 +76,11 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
     _check_width(encoder, name, settings)
     constant = sparse.csr_matrix(np.ones((len(ids), 1), dtype=np.float32))
     return FittedSide(encoder, sparse.hstack([*blocks, constant], format="csr", dtype=np.float32))
+
+
+def refused_row(name: SideName, number: int, message: str) -> FeatureTableError:
+    """The error of a row, counted from 1, that holds what no encoder accepts."""
+    return FeatureTableError(f"features.{name}: row {number} of the table: {message}")
 
 
 def _check_width(encoder: SideEncoder, name: SideName, settings: Settings) -> None:
@@ -70,8 +93,8 @@ def _check_width(encoder: SideEncoder, name: SideName, settings: Settings) -> No
         widest = max(encoder.encoders, key=lambda column: column.width)
         raise FeatureDimensionExceeded(
             f"features.{name}: the encoded dimension {encoder.dim} is above SVC_MAX_FEATURE_DIM "
-            f"({settings.max_feature_dim}); raise min_frequency of the widest column, {widest.name!r} "
-            f"({widest.width} values), or SVC_MAX_FEATURE_DIM"
+            f"({settings.max_feature_dim}); {_NARROWED_BY[widest.kind]} of the widest column, {widest.name!r} "
+            f"({widest.width} {'words' if widest.kind == 'text' else 'values'}), or raise SVC_MAX_FEATURE_DIM"
         )
 
 
@@ -92,7 +115,7 @@ def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[st
     logs.emit(events.FEATURE_AXIS_COVERAGE, side=name, matched=matched, total=len(ids))
     if not matched:
         raise FeatureAxisError(_no_overlap(name, id_column, ids, [names[code] for code in codes[first][:_SAMPLE]]))
-    return _Table(frame[first].reset_index(drop=True), row_of)
+    return _Table(frame[first].reset_index(drop=True), np.flatnonzero(first) + 1, row_of)
 
 
 def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], found: Sequence[str]) -> str:
@@ -107,6 +130,12 @@ def _fit_column(values: pd.Series, declared: Any, limit: int) -> tuple[Column, s
     """The encoder of a column and the encoded table, (rows, width)."""
     if declared.kind == "numerical":
         return _fit_numbers(values, declared.name)
+    if declared.kind == "vector":
+        return fit_vectors(values, declared)
+    if declared.kind == "text":
+        text, rows, distinct = fit_text(values, declared)
+        _warn_of_pruning(text, distinct, declared.min_items, rows, len(values))
+        return text, rows
     texts = values.astype("category")
     column = TokenColumn(declared.name, declared.kind, IdTable.from_ids([]), declared.delimiter)
     categories = list(texts.cat.categories)
@@ -148,7 +177,7 @@ def _take(rows: sparse.csr_matrix, places: NDArray[Any]) -> sparse.csr_matrix:
 
 
 def _warn_of_pruning(
-    column: TokenColumn, distinct: int, min_frequency: int, rows: sparse.csr_matrix, n_rows: int
+    column: TokenColumn | TextColumn, distinct: int, min_frequency: int, rows: sparse.csr_matrix, n_rows: int
 ) -> None:
     without = int(np.count_nonzero(np.diff(rows.indptr) == 0))
     if column.width < distinct and n_rows and without >= _PRUNING_WARNING * n_rows:

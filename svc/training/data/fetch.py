@@ -10,6 +10,7 @@ from typing import Any
 from svc import events, logs
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.names import MAX_ID_CHARACTERS, is_float_text
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.row_filter import TEXT, parse_row_filter
 from svc.recipe.schema import Recipe
@@ -21,8 +22,7 @@ from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
 from svc.training.data.unused_rating import unused_rating
 from svc.training.data.user_sample import UserSample, draw_users
-from svc.training.data.where import kept_rows
-from svc.training.progress import Progress
+from svc.training.data.where import fetch_kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +60,11 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     rating = unused_rating(loaded, context)
     if rating is not None:
         logs.emit(events.RECIPE_WARNING, code="rating_unused", field="source", message=rating)
-    frame = source.fetch()
+    rows = fetch_kept(source, recipe.cleansing.where)
     started_ns = time.time_ns()  # not before: a source that is being written to has rows of the minutes of its reading
-    n_fetched = len(frame)
+    n_fetched = len(rows.frame) + (rows.n_dropped or 0)
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
     progress.phase("cleansing")
-    rows = kept_rows(frame, recipe.cleansing.where)
-    del frame
     found = cleaning.from_rows(
         rows,
         recipe.schema_,
@@ -74,6 +72,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         with_times=uses_time(recipe),
         started_ns=started_ns,
         repeats=recipe.training.repeats,
+        popular=recipe.popular,
     )
     if uses_time(recipe) and recipe.schema_.time_column is not None:
         doubt = odd_years(rows.frame[recipe.schema_.time_column], recipe.schema_.time_unit)
@@ -123,7 +122,7 @@ def _warn_of_ids(found: Interactions) -> None:
 
 def uses_time(recipe: Recipe) -> bool:
     """Whether a training reads the times of interactions."""
-    wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times
+    wanted = recipe.training.split.scheme != "random" or recipe.trains_on_times or recipe.popular is not None
     return wanted and recipe.schema_.time_column is not None
 
 
@@ -159,9 +158,9 @@ def interaction_context(
 
 
 def feature_context(loaded: LoadedRecipe, side: Any, settings: Settings, variables: Mapping[str, str]) -> SourceContext:
-    """The context of a feature source; all columns but the numerical ones are read as text."""
+    """The context of a feature source; all columns but those of numbers and vectors are read as text."""
     names = tuple(column.name for column in side.columns)
-    text = {side.id_column, *(column.name for column in side.columns if column.kind != "numerical")}
+    text = {side.id_column, *(column.name for column in side.columns if column.kind not in ("numerical", "vector"))}
     return SourceContext(
         base_dir=loaded.base_dir,
         settings=settings,

@@ -13,6 +13,7 @@ from scipy import sparse
 
 from svc.errors import MinDataViolation, TimeUnitRequired
 from svc.training.data import dropped as why
+from svc.training.data.popularity import AgeRule, recent_choices
 from svc.training.data.stable_sort import stable_order
 from svc.training.data.times import BAD_TIME, NO_START, from_reference, reference_time, to_nanoseconds
 from svc.training.data.weights import Event, RowWeights, Weights, in_single_precision, of_events, of_numbers
@@ -77,6 +78,7 @@ class Interactions:
     the start of the training, None where there are none. `dropped_by_where` counts the rows that cleansing.where
     dropped, as does `dropped["where"]` where there are any; it is None where the recipe has no such filter. `put_off`
     is how several rows of one user and item become one where that waits until the rows have been split, else "none".
+    `popularity` is (i,) how much each item was chosen lately; None where all choices count alike.
     """
 
     users: Codes
@@ -92,6 +94,7 @@ class Interactions:
     future: FutureRows | None = None
     dropped_by_where: int | None = None
     put_off: Dedup = "none"
+    popularity: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -196,11 +199,12 @@ def from_rows(
     with_times: bool,
     started_ns: int = NO_START,
     repeats: bool = False,
+    popular: AgeRule | None = None,
 ) -> Interactions:
     """Clean `rows`; their id columns are categorical text. Thresholds are not checked here.
 
     `started_ns` is the start of the training, in nanoseconds since 1970. With `repeats`, duplicates stay until the rows
-    have been split. Raises MinDataViolation when nothing at all
+    have been split. `popular` needs times. Raises MinDataViolation when nothing at all
     is left, TimeUnitRequired for numeric times without a unit, and WeightOutOfRange.
     """
     frame, places = rows.frame, rows.places
@@ -231,6 +235,10 @@ def from_rows(
     future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns))
     times = None if times is None else times[keep]
     weights = None if rated is None else rated.values[keep]
+    recent = None
+    if popular is not None:  # here, as dedup may keep the first row of a pair
+        assert times is not None, "times are read where popularity depends on them"
+        recent = recent_choices(users, items, times, len(item_names), popular, started_ns=started_ns)
     if cleansing.dedup != "none" and not repeats:
         kept, weights = _distinct_pairs((users, items), times, weights, cleansing.dedup, len(item_names))
         dropped["duplicates"] = len(users) - len(kept)
@@ -254,7 +262,15 @@ def from_rows(
         future,
         rows.n_dropped,
         cleansing.dedup if repeats else "none",
+        None if recent is None else _of_present(recent, column_of, len(item_ids)),
     )
+
+
+def _of_present(values: NDArray[np.float64], column_of: Codes, n_items: int) -> NDArray[np.float64]:
+    """(n_items,) the `values` of codes by the number that each code has, where it has one."""
+    by_number = np.empty(n_items)
+    by_number[column_of[column_of >= 0]] = values[column_of >= 0]
+    return by_number
 
 
 def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: list[str]) -> str:
@@ -279,8 +295,8 @@ def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) ->
 
 def _of_known(users: Codes, items: Codes) -> tuple[Codes, Codes] | None:
     """The pairs of which both are known; None where there are none."""
-    known = (users >= 0) & (items >= 0)
-    return (users[known], items[known]) if known.any() else None
+    both_known = (users >= 0) & (items >= 0)
+    return (users[both_known], items[both_known]) if both_known.any() else None
 
 
 def check_thresholds(interactions: Interactions, cleansing: _Cleansing) -> None:
@@ -317,12 +333,12 @@ def _what_to_do(interactions: Interactions) -> str:
         f"{count} dropped {'by cleansing.where' if reason == 'where' else f'as {reason}'}"
         for reason, count in interactions.dropped.items()
     ]
-    told = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
-    told += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
+    cause = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
+    cause += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
     if interactions.n_unusable > len(interactions):
-        return f"{told}Mend these rows, or the columns and the unit that the recipe names."
+        return f"{cause}Mend these rows, or the columns and the unit that the recipe names."
     return (
-        f"{told}Provide more data, or lower cleansing.min_rows, min_users or min_items "
+        f"{cause}Provide more data, or lower cleansing.min_rows, min_users or min_items "
         "(a model needs at least one user and two items)."
     )
 

@@ -73,18 +73,21 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pairs:
-    """Distinct (user, item) pairs, or rows, (m,) each, sorted by user; `place` is the row of the source that counts."""
+    """Distinct (user, item) pairs, or rows, (m,) each, sorted by user.
+
+    `source_rows` has the row of the interactions that each stands for.
+    """
 
     users: NDArray[np.int32]
     items: NDArray[np.int32]
     counts: NDArray[np.float32]
     times: NDArray[np.int64] | None
-    place: NDArray[np.int64]
+    source_rows: NDArray[np.int64]
 
     def where(self, chosen: NDArray[np.bool_]) -> _Pairs:
         """Those at which `chosen`, (m,), is true."""
         times = None if self.times is None else self.times[chosen]
-        return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.place[chosen])
+        return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.source_rows[chosen])
 
 
 def split(interactions: Interactions, plan: SplitPlan) -> Split:
@@ -117,13 +120,13 @@ def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
         items=interactions.items[order],
         counts=np.ones(len(order), dtype=np.float32) if weights is None else weights[order],
         times=None if times is None else times[order],
-        place=order,
+        source_rows=order,
     )
 
 
 def _collapsed(interactions: Interactions, rows: _Pairs) -> _Pairs:
     """The distinct pairs of some rows, as the recipe joins duplicates; each has its latest time."""
-    part = interactions.of_rows(np.sort(rows.place))
+    part = interactions.of_rows(np.sort(rows.source_rows))
     return replace(_distinct(part.collapsed()), times=_distinct(part).times)
 
 
@@ -154,9 +157,9 @@ def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
 
 
 def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
-    place = np.empty(len(order), dtype=np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    return place
+    positions = np.empty(len(order), dtype=np.int32)
+    positions[order] = np.arange(len(order), dtype=np.int32)
+    return positions
 
 
 def _set_aside(result: Split, plan: SplitPlan) -> Split:
@@ -213,19 +216,21 @@ def _distinct(interactions: Interactions) -> _Pairs:
         with np.errstate(over="ignore"):  # the next line finds it
             counts = np.add.reduceat(interactions.weights[order], np.concatenate([[0], ends[:-1] + 1]))
         in_single_precision(counts, lambda _: "what the weights of one user and item add up to")
-    place = order[ends]
+    rows = order[ends]
     return _Pairs(
-        users=interactions.users[place],
-        items=interactions.items[place],
+        users=interactions.users[rows],
+        items=interactions.items[rows],
         counts=counts,
-        times=None if times is None else times[place],
-        place=place,
+        times=None if times is None else times[rows],
+        source_rows=rows,
     )
 
 
 def _by_pair(interactions: Interactions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A key of each row's user and item, (n,), and the rows sorted by it; those of one pair by time, where there is
-    one, and place."""
+    """A key of each row's user and item, (n,), and the rows sorted by it.
+
+    Rows of one pair are sorted by time, if there is one, and then by position.
+    """
     keys, times = _keys(interactions.users, interactions.items, interactions), interactions.times
     return keys, stable_order([keys] if times is None else [keys, times])
 
@@ -246,7 +251,7 @@ def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tupl
     if plan.scheme == "time_global":
         return _after_cutoff(pairs, chosen, plan.heldout_ratio)
     if plan.scheme == "leave_one_out":
-        keys = [pairs.place] if pairs.times is None else [pairs.times, pairs.place]
+        keys = [pairs.source_rows] if pairs.times is None else [pairs.times, pairs.source_rows]
         order = stable_order([pairs.users, *keys])
         held = np.zeros(len(pairs.users), dtype=bool)
         held[order] = _latest_of_two(pairs.users, len(chosen))
@@ -256,7 +261,7 @@ def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tupl
         order = stable_order([pairs.users, within])
     else:
         assert pairs.times is not None, "time schemes come with times"
-        order = stable_order([pairs.users, pairs.times, pairs.place])
+        order = stable_order([pairs.users, pairs.times, pairs.source_rows])
     held = np.zeros(len(pairs.users), dtype=bool)
     held[order] = _last_of_each(pairs.users, len(chosen), plan.heldout_ratio)
     held &= chosen[pairs.users]

@@ -21,8 +21,8 @@ def stable_order(keys: Sequence[NDArray[np.integer]]) -> NDArray[np.int64]:
     """
     order: NDArray[np.int64] | None = None
     for key in reversed(keys):
-        found = _order_by(key if order is None else key[order])
-        order = found if order is None else order[found]
+        permutation = _order_by(key if order is None else key[order])
+        order = permutation if order is None else order[permutation]
     assert order is not None, "there is at least one key"
     return order
 

@@ -112,7 +112,7 @@ def _is_date(column: pd.Series) -> bool:
 
 
 def _with_missing(dates: pd.Series) -> NDArray[np.int64]:
-    known = dates.notna().to_numpy()
+    has_date = dates.notna().to_numpy()
     values = np.full(len(dates), BAD_TIME)
-    values[known] = dates[known].dt.as_unit("ns").astype("int64").to_numpy()
+    values[has_date] = dates[has_date].dt.as_unit("ns").astype("int64").to_numpy()
     return values

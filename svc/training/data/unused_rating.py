@@ -29,10 +29,12 @@ def unused_rating(loaded: LoadedRecipe, context: SourceContext) -> str | None:
     memory: another request to a store or another query would cost more than the hint is worth. None where there is no
     such column.
     """
-    options = BUILT_IN_OPTIONS.get(loaded.recipe.source.type)
-    if options is not None and not (issubclass(options, Located) and _is_local(loaded)):
-        return None
-    source = build_source(loaded.recipe.source, replace(context, columns=None, progress=None))
+    spec = loaded.recipe.source
+    if spec.type in BUILT_IN_OPTIONS:
+        options = BUILT_IN_OPTIONS[spec.type].model_validate(spec.options)
+        if not isinstance(options, Located) or options.location.is_remote:
+            return None
+    source = build_source(spec, replace(context, columns=None, progress=None))
     sample = getattr(source, "sample", None)
     if sample is None:
         return None
@@ -42,11 +44,6 @@ def unused_rating(loaded: LoadedRecipe, context: SourceContext) -> str | None:
         used = {*(context.columns or ()), schema.time_column}
         return None if frame is None else _described(frame, used)
     return None
-
-
-def _is_local(loaded: LoadedRecipe) -> bool:
-    options = BUILT_IN_OPTIONS[loaded.recipe.source.type].model_validate(loaded.recipe.source.options)
-    return isinstance(options, Located) and not options.location.is_remote
 
 
 def _described(frame: pandas.DataFrame, used: set[str | None]) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,7 @@ from svc.errors import FeatureDimensionExceeded
 
 _BUCKETS = 1 << 21
 
-Tokenize = Callable[[object], list[str]]
+Tokenize = Callable[[object], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +30,24 @@ def count_tokens(
 ) -> Vocabulary:
     """Tokens that occur in at least `min_frequency` rows. `weights[j]` is the number of rows that hold `values[j]`.
 
+    Raises FeatureDimensionExceeded as soon as more than `limit` tokens are known to qualify.
+    """
+    counts, distinct = frequent_tokens(values, weights, tokenize, min_frequency=min_frequency, limit=limit)
+    return Vocabulary(sorted(counts), distinct)
+
+
+def frequent_tokens(
+    values: Sequence[object],
+    weights: NDArray[np.int64],
+    tokenize: Tokenize,
+    *,
+    min_frequency: int,
+    limit: float = math.inf,
+) -> tuple[dict[str, int], int]:
+    """As `count_tokens`, the number of rows of each token that is frequent enough, and of distinct tokens seen.
+
     Two passes: the first adds counts in a fixed number of buckets, which is never less than a token's own count;
-    the second counts exactly, but only tokens whose bucket reaches `min_frequency`. Raises
-    FeatureDimensionExceeded as soon as more than `limit` tokens are known to qualify.
+    the second counts exactly, but only tokens whose bucket reaches `min_frequency`.
     """
     buckets = np.zeros(_BUCKETS, dtype=np.int64)
     for value, weight in zip(values, weights.tolist(), strict=True):
@@ -51,8 +67,8 @@ def count_tokens(
                 f"more than {limit} distinct values occur at least {min_frequency} times: raise min_frequency, "
                 "or SVC_MAX_FEATURE_DIM"
             )
-    tokens = sorted(token for token, count in counts.items() if count >= min_frequency)
-    return Vocabulary(tokens, max(int(np.count_nonzero(buckets)), len(counts)))
+    distinct = max(int(np.count_nonzero(buckets)), len(counts))
+    return {token: count for token, count in counts.items() if count >= min_frequency}, distinct
 
 
 def _bucket(token: str) -> int:

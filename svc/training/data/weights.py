@@ -42,15 +42,15 @@ def in_single_precision(values: NDArray[np.floating], name: Callable[[int], str]
     Raises WeightOutOfRange for the first that becomes infinite or 0.
     """
     with np.errstate(over="ignore", under="ignore"):
-        found = values.astype(np.float32, copy=False)
-    usable = np.isfinite(found) & (found > 0)
+        rounded = values.astype(np.float32, copy=False)
+    usable = np.isfinite(rounded) & (rounded > 0)
     if not usable.all():
-        place = int(np.argmin(usable))
+        first_unusable = int(np.argmin(usable))
         raise WeightOutOfRange(
-            f"{name(place)} is {values[place]:g}, and a model holds weights from 1e-45 to 3.4e+38: "
+            f"{name(first_unusable)} is {values[first_unusable]:g}, and a model holds weights from 1e-45 to 3.4e+38: "
             "rescale schema.weight_column, or cleansing.event_weights"
         )
-    return found
+    return rounded
 
 
 def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
@@ -58,7 +58,9 @@ def of_events(column: pd.Series, weights: Mapping[str, Event]) -> RowWeights:
     events = column.astype("category").array
     names = [str(name).strip() for name in events.categories]
     worth = [weights.get(name) for name in names]
-    values = np.asarray([np.nan if one is None or one == "exclude" else float(one) for one in worth] + [np.nan])
-    hides = np.asarray([one == "exclude" for one in worth] + [False])
+    values = np.asarray(
+        [np.nan if weight is None or weight == "exclude" else float(weight) for weight in worth] + [np.nan]
+    )
+    hides = np.asarray([weight == "exclude" for weight in worth] + [False])
     codes = np.asarray(events.codes)  # −1, the last place, for a missing event
     return RowWeights(values[codes], hides[codes], "unlisted_events")

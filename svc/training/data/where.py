@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from svc.errors import DataSourceError, RowFilterMismatch
 from svc.recipe.filter_tree import Filter
 from svc.recipe.row_filter import NUMBER, parse_row_filter
+from svc.sources.base import DataSource
 from svc.sources.csv_types import WORDS_FOR_NOTHING
+from svc.sources.prefilter.weakened import Prefiltered
 
 Flags = NDArray[np.bool_]
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
@@ -44,6 +46,19 @@ class KeptRows:
     frame: pd.DataFrame
     places: NDArray[np.int64] | None = None
     n_dropped: int | None = None
+
+
+def fetch_kept(source: DataSource, where: Mapping[str, Any] | None) -> KeptRows:
+    """The rows of `source` that satisfy `where`; the source may leave others out by itself, as far as that is exact."""
+    fetch_where = getattr(source, "fetch_where", None)
+    fetched: Prefiltered | None = None
+    if where is not None and fetch_where is not None:
+        fetched = fetch_where(parse_row_filter(where))
+    if fetched is None:
+        return kept_rows(source.fetch(), where)
+    rows = kept_rows(fetched.frame, where)
+    places = rows.places if fetched.places is None or rows.places is None else fetched.places[rows.places]
+    return KeptRows(rows.frame, places, fetched.n_rows - len(rows.frame))
 
 
 def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None) -> KeptRows:

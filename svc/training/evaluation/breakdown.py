@@ -41,9 +41,12 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Known:
-    """What training knew: `history` is (judged users,) lengths of their histories, `popularity` (items,) users of
-    each item, `n_users` all users."""
+class TrainingCounts:
+    """What the model was trained on.
+
+    `history` has the lengths of the judged users' histories, (judged users,); `popularity` the users of each item,
+    (items,); `n_users` counts all users.
+    """
 
     history: NDArray[np.int64]
     popularity: NDArray[np.int64]
@@ -53,7 +56,7 @@ class Known:
 def breakdown(
     rankings: Sequence[Sequence[int]],
     truth: sparse.csr_matrix,
-    known: Known,
+    training: TrainingCounts,
     *,
     metrics: Sequence[str] = PER_USER,
     seed: int = 0,
@@ -66,14 +69,14 @@ def breakdown(
     """
     measure = _Breakdown(rankings, metrics, seed, confidence)
     scores = measure.means(truth, "all", "all")
-    for name, rows in zip(ACTIVITY, _activity_parts(known.history), strict=True):
+    for name, rows in zip(ACTIVITY, _activity_parts(training.history), strict=True):
         scores += measure.means(truth, "activity", name, rows)
-    parts = _popularity_parts(known.popularity)
+    parts = _popularity_parts(training.popularity)
     for number, name in enumerate(POPULARITY):
         inside = np.zeros(truth.shape[1], dtype=bool)
         inside[: len(parts)] = parts == number
         scores += measure.means(_only(truth, inside), "popularity", name)
-    return [*scores, *_diversity(rankings, known, seed, confidence)]
+    return [*scores, *_diversity(rankings, training, seed, confidence)]
 
 
 class _Breakdown:
@@ -92,12 +95,12 @@ class _Breakdown:
         rows = choosing if rows is None else np.intersect1d(rows, choosing)
         if not len(rows):
             return []
-        found = user_scores([self._rankings[row] for row in rows.tolist()], truth[rows])
-        values = np.column_stack([found[metric] for metric in self._metrics])
+        scores = user_scores([self._rankings[row] for row in rows.tolist()], truth[rows])
+        values = np.column_stack([scores[metric] for metric in self._metrics])
         ends = _intervals(values, self._seed, self._confidence)
         return [
-            Score(metric, float(values[:, place].mean()), low, high, len(rows), group, part)
-            for place, (metric, (low, high)) in enumerate(zip(self._metrics, ends, strict=True))
+            Score(metric, float(values[:, column].mean()), low, high, len(rows), group, part)
+            for column, (metric, (low, high)) in enumerate(zip(self._metrics, ends, strict=True))
         ]
 
 
@@ -138,15 +141,17 @@ def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_mat
     return kept
 
 
-def _diversity(rankings: Sequence[Sequence[int]], known: Known, seed: int, confidence: float) -> list[Score]:
+def _diversity(
+    rankings: Sequence[Sequence[int]], training: TrainingCounts, seed: int, confidence: float
+) -> list[Score]:
     """Coverage: the share of items that anybody is shown. Novelty: how unpopular the recommended items are.
 
     Novelty is the mean of −log2 of the share of users who have the item, over each user's ranking: 1 for an item that
     half of them have, 10 for one in a thousand.
     """
     shown = np.unique(np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64))
-    coverage = Score(COVERAGE, len(shown) / max(len(known.popularity), 1), None, None, len(rankings))
-    surprise = -np.log2(np.maximum(known.popularity, 1) / max(known.n_users, 1))
+    coverage = Score(COVERAGE, len(shown) / max(len(training.popularity), 1), None, None, len(rankings))
+    surprise = -np.log2(np.maximum(training.popularity, 1) / max(training.n_users, 1))
     each = np.array([surprise[list(ranking)].mean() for ranking in rankings if len(ranking)])
     if not len(each):
         return [coverage]

@@ -75,13 +75,13 @@ class Evaluator:
         return self.of(sampled)
 
     def of(self, heldout: sparse.csr_matrix) -> Evaluator:
-        """The same judgement by other held-out items, with the rows and columns of these."""
+        """An evaluator of the same users by other held-out items, with the rows and columns of these."""
         other = copy.copy(self)
         other.heldout = self._counted(heldout)
         return other
 
     def _counted(self, heldout: sparse.csr_matrix) -> sparse.csr_matrix:
-        """`heldout` with the values by which its items count."""
+        """`heldout` with the value by which each item counts."""
         if self.weighted or (heldout.data == 1).all():
             return heldout
         counted = heldout.copy()
@@ -127,11 +127,11 @@ class Evaluator:
         indptr, indices = self.heldout.indptr, self.heldout.indices
         truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in self.evaluated_users]
         n_items = self.heldout.shape[1]
-        found = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
-        found["catalog_coverage"] = found["appeared_item"] / n_items
+        metrics = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
+        metrics["catalog_coverage"] = metrics["appeared_item"] / n_items
         scores = user_scores(rankings, self.heldout[self.evaluated_users])
-        found.update({name: values.mean() for name, values in scores.items() if len(values)})
-        return {name: round(float(found[name]), _SCORE_DIGITS) for name in METRICS}
+        metrics.update({name: values.mean() for name, values in scores.items() if len(values)})
+        return {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
 
     def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:
         """The best items of each evaluated user, best first; fewer than the cutoff where fewer are unseen."""
@@ -201,15 +201,15 @@ def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> l
     head = scores[:, : depth * groups].reshape(b, depth, groups)
     tail = np.pad(scores[:, depth * groups :], ((0, 0), (0, (depth + 1) * groups - n)), constant_values=-np.inf)
     maxima = np.maximum(np.maximum.reduce(head, axis=1), tail)
-    place = max(groups - k, 0)
-    bound = np.partition(maxima, place, axis=1)[:, place]
+    kth_largest = max(groups - k, 0)
+    bound = np.partition(maxima, kth_largest, axis=1)[:, kth_largest]
     wide = np.isneginf(bound) | (np.count_nonzero(maxima >= bound[:, np.newaxis], axis=1) > 2 * k)
     floor = np.where(wide, np.nextafter(bound, np.inf, dtype=bound.dtype), bound)
     rows, group = np.nonzero(maxima >= floor[:, np.newaxis])
     values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
     at, layer = np.nonzero(values >= floor[rows, np.newaxis])
     rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
-    order = np.lexsort((ties.ranks(users[rows], columns), -values, rows))
+    order = _best_first(values, rows, columns, ties, users)
     ends = np.searchsorted(rows[order], np.arange(b + 1)).tolist()
     ranked = columns[order].tolist()
     best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
@@ -218,6 +218,23 @@ def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> l
         for row, columns in zip(short, _first_equal(scores, bound, short, k, ties, users), strict=True):
             best[row] += columns[: k - len(best[row])]
     return best
+
+
+def _best_first(
+    values: Scores, rows: NDArray[np.int64], columns: NDArray[np.int64], ties: TieOrder, users: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The order of entries by row, then by falling value; equal values as the user of the row breaks ties.
+
+    Most values have no equal, so places in the users' orders, which cost most, are computed for the others alone.
+    """
+    order = np.lexsort((-values, rows))
+    is_equal = (rows[order[1:]] == rows[order[:-1]]) & (values[order[1:]] == values[order[:-1]])
+    if not is_equal.any():
+        return order
+    among = order[np.append(is_equal, False) | np.append(False, is_equal)]
+    places = np.zeros(len(order), dtype=np.int64)
+    places[among] = ties.ranks(users[rows[among]], columns[among])
+    return np.lexsort((places, -values, rows))
 
 
 def _first_equal(  # noqa: PLR0917 - all of them are about the same rows
@@ -230,9 +247,9 @@ def _first_equal(  # noqa: PLR0917 - all of them are about the same rows
     """
     n = scores.shape[1]
     visited = ties.first(users[rows], max(64, 2 * k))
-    found = scores[rows[:, np.newaxis], np.minimum(visited, n - 1)] == bound[rows, np.newaxis]
-    found &= visited < n
-    for row, order, equal in zip(rows, visited, found, strict=True):
+    at_bound = scores[rows[:, np.newaxis], np.minimum(visited, n - 1)] == bound[rows, np.newaxis]
+    at_bound &= visited < n
+    for row, order, equal in zip(rows, visited, at_bound, strict=True):
         columns = order[equal]
         if len(columns) < k:
             tied = np.flatnonzero(scores[row] == bound[row])

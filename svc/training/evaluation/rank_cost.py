@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from statistics import median
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 from threadpoolctl import threadpool_limits
 
+from svc.model.history import History
 from svc.model.model import Model
 from svc.model.query import Query
+from svc.model.recommenders.base import Scorer
 
 N_USERS, LIMIT = 32, 10
 _DIGITS = 4
@@ -20,14 +26,35 @@ def rank_ms(model: Model) -> float:
     The users are evenly spread over the rows of `model`, which is ready. Being processor time, the figure hardly
     depends on what else the machine does. Requests that are answered together take less time each.
     """
-    rows = range(0, model.n_users, max(1, model.n_users // N_USERS))[:N_USERS]
-    queries = [model.known_user(row, limit=LIMIT) for row in rows]
+    queries = [model.known_user(int(row), limit=LIMIT) for row in _spread(model.n_users)]
+    return _median_ms(lambda query: model.rank([query]), queries)
+
+
+def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
+    """The same of a `scorer` that was trained on `matrix`, (users, items), before it is part of a model."""
+    rows = _spread(matrix.shape[0])
+    lengths = np.zeros(matrix.shape[0], dtype=np.int64)
+    lengths[rows] = np.diff(matrix.indptr)[rows]
+    chosen = matrix[rows]
+    values = chosen.data.astype(np.float32) if scorer.reads_values else None
+    history = History(np.concatenate([[0], np.cumsum(lengths)]), chosen.indices.astype(np.int32), values)
+    scorer.ready()
+    queries = [Query(limit=LIMIT, user=int(row)) for row in rows]
+    return _median_ms(lambda query: scorer.rank([query], history), queries)
+
+
+def _spread(n_users: int) -> NDArray[np.intp]:
+    """At most N_USERS rows, evenly spread."""
+    return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
+
+
+def _median_ms(rank: Callable[[Query], object], queries: Sequence[Query]) -> float:
     with threadpool_limits(limits=1, user_api="blas"):  # as a server sets it
-        model.rank(queries[:1])  # the first call also fills caches
-        return round(1e3 * median(_seconds(model, query) for query in queries), _DIGITS)
+        rank(queries[0])  # the first call also fills caches
+        return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
 
 
-def _seconds(model: Model, query: Query) -> float:
+def _seconds(rank: Callable[[Query], object], query: Query) -> float:
     began = time.thread_time()
-    model.rank([query])
+    rank(query)
     return time.thread_time() - began

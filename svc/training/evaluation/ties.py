@@ -30,16 +30,16 @@ class TieOrder:
         self._rounds = [_Round(rng, n_users, self.prime) for _ in range(2)]
 
     def ranks(self, users: Indices, items: Indices) -> Indices:
-        """(n,) the place of each item in the order of the user beside it."""
-        for one in reversed(self._rounds):
-            items = one.backward(users, items)
+        """(n,) the position of each item in the order of the user beside it."""
+        for permutation in reversed(self._rounds):
+            items = permutation.backward(users, items)
         return items
 
     def first(self, users: Indices, count: int) -> Indices:
         """(users, min(count, prime)) the first items of each user's order; some may be `n_items` or above."""
         items = np.arange(min(count, self.prime))[np.newaxis]
-        for one in self._rounds:
-            items = one.forward(users[:, np.newaxis], items)
+        for permutation in self._rounds:
+            items = permutation.forward(users[:, np.newaxis], items)
         return items
 
 

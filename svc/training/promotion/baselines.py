@@ -41,7 +41,7 @@ class Rival:
 
 
 def heldout(task: Task) -> Evaluator:
-    """The users who judge: those whom no trial has seen where the split sets some aside, else the validation users."""
+    """The evaluator by test users, whom no trial has seen, if the split sets some aside; else by validation users."""
     full = task.objective.evaluators.full
     return full if task.split.test is None else full.of(task.split.test)
 
@@ -79,12 +79,12 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> Rival | N
         return None
     trained = task.data.trained
     mapping = IndexMapping.of(model, task.split, trained.user_ids, trained.item_ids)
-    known = mapping.history(model)
+    histories = mapping.history(model)
     evaluator = heldout(task)
     truth, seen = evaluator.heldout, task.objective.seen
     if not task.objective.repeats:
-        truth = truth - truth.multiply(known[evaluator.offset :])
-        seen = (seen + known).tocsr()
+        truth = truth - truth.multiply(histories[evaluator.offset :])
+        seen = (seen + histories).tocsr()
     is_known = (mapping.rows[evaluator.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
     truth.eliminate_zeros()

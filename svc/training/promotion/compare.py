@@ -88,22 +88,22 @@ def decide(
             "the winner cannot be compared: training it a second time failed, because the system for its feature "
             "weights is singular. Raise min_frequency of the feature columns, so that rare values are left out."
         )
-    found: list[Comparison] = []
+    comparisons: list[Comparison] = []
     guardrails: dict[str, dict[str, Any]] = {}
     live = live_model(task, keys, settings) if INCUMBENT in rules.against else None
     if live is not None:
         incumbent, rival = live
-        found.append(compare(task, candidate, rival, rules.confidence))
-        guardrails = guarded(task, incumbent, found[0], rules) | cost(candidate, incumbent, rules, settings)
+        comparisons.append(compare(task, candidate, rival, rules.confidence))
+        guardrails = guarded(task, incumbent, comparisons[0], rules) | cost(candidate, incumbent, rules, settings)
     if BASELINE in rules.against:
-        found.append(compare(task, candidate, baseline(task), rules.confidence))
+        comparisons.append(compare(task, candidate, baseline(task), rules.confidence))
     decision = {
-        "decision": "promoted" if _is_allowed(found, guardrails, rules) else "refused",
+        "decision": "promoted" if _is_allowed(comparisons, guardrails, rules) else "refused",
         "mode": rules.mode,
         "metric": task.objective.metric,
         "min_relative_change": rules.min_relative_change,
         "confidence": rules.confidence,
-        "against": [comparison.as_fields() for comparison in found],
+        "against": [comparison.as_fields() for comparison in comparisons],
         "guardrails": guardrails,
     }
     shown = ("decision", "mode", "metric", "against", "guardrails")
@@ -137,21 +137,21 @@ def guarded(task: Task, incumbent: Incumbent, against: Comparison, rules: Promot
     now = counts(task.data.interactions)
     figures: dict[str, tuple[float, Any]] = {"catalog_coverage": against.coverage}
     figures |= {name: (now[name], incumbent.data_stats.get(name)) for name in ("n_users", "n_items")}
-    found = {}
+    guardrails = {}
     for name in GUARDED:
         guardrail = getattr(rules.guardrails, name)
         candidate, other = figures[name]
         if guardrail is None or not isinstance(other, int | float):
             continue
         change = (candidate - other) / max(other, _TINY)
-        found[name] = {
+        guardrails[name] = {
             "candidate": _rounded(candidate),
             "other": _rounded(other),
             "change": _rounded(change),
             "min_relative_change": guardrail.min_relative_change,
             "passed": change >= guardrail.min_relative_change,
         }
-    return found
+    return guardrails
 
 
 def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings: Settings) -> dict[str, dict[str, Any]]:
@@ -173,8 +173,8 @@ def cost(candidate: Candidate, incumbent: Incumbent, rules: Promotion, settings:
     return {"rank_ms": {**figures, "max_relative_change": bound, "passed": change <= bound}}
 
 
-def _is_allowed(found: list[Comparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion) -> bool:
-    proven = all(comparison.interval[0] >= rules.min_relative_change for comparison in found)
+def _is_allowed(comparisons: list[Comparison], guardrails: Mapping[str, Mapping[str, Any]], rules: Promotion) -> bool:
+    proven = all(comparison.interval[0] >= rules.min_relative_change for comparison in comparisons)
     return proven and all(guardrail["passed"] for guardrail in guardrails.values())
 
 

@@ -64,8 +64,8 @@ def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) 
 
 def counts(interactions: Interactions) -> dict[str, int]:
     """The counts of the cleansed data that `data_stats` has too."""
-    found = (len(interactions), len(interactions.user_ids), len(interactions.item_ids))
-    return dict(zip(COUNTS, found, strict=True))
+    values = (len(interactions), len(interactions.user_ids), len(interactions.item_ids))
+    return dict(zip(COUNTS, values, strict=True))
 
 
 def check_data_change(before: Mapping[str, Any], interactions: Interactions, bounds: MaxChange) -> None:

@@ -31,9 +31,9 @@ class IndexMapping:
     columns: NDArray[np.int64]
 
     @classmethod
-    def of(cls, model: Model, found: Split, user_ids: Sequence[str], item_ids: Sequence[str]) -> IndexMapping:
-        rows = model.user_ids.indices([user_ids[row] for row in found.order.tolist()])
-        columns = model.item_ids.indices([item_ids[column] for column in found.item_order.tolist()])
+    def of(cls, model: Model, split: Split, user_ids: Sequence[str], item_ids: Sequence[str]) -> IndexMapping:
+        rows = model.user_ids.indices([user_ids[row] for row in split.order.tolist()])
+        columns = model.item_ids.indices([item_ids[column] for column in split.item_order.tolist()])
         return cls(rows.astype(np.int64), columns.astype(np.int64))
 
     def history(self, model: Model) -> sparse.csr_matrix:
@@ -49,10 +49,10 @@ class IndexMapping:
 
 
 def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    found = np.full(size, -1, dtype=np.int64)
-    known = mapping >= 0
-    found[mapping[known]] = np.flatnonzero(known)
-    return found
+    inverse = np.full(size, -1, dtype=np.int64)
+    mapped = mapping >= 0
+    inverse[mapping[mapped]] = np.flatnonzero(mapped)
+    return inverse
 
 
 class LiveScores:
@@ -72,22 +72,22 @@ class LiveScores:
 
     def __call__(self, rows: Rows) -> Scores:
         scores = np.full((len(rows), len(self._mapping.columns)), -np.inf)
-        known = np.flatnonzero(self._mapping.rows[rows] >= 0)
-        parts = [known[start : start + _AT_ONCE] for start in range(0, len(known), _AT_ONCE)]
+        in_model = np.flatnonzero(self._mapping.rows[rows] >= 0)
+        parts = [in_model[start : start + _AT_ONCE] for start in range(0, len(in_model), _AT_ONCE)]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for part, rankings in zip(parts, pool.map(self._rank, [rows[part] for part in parts]), strict=True):
-                for place, ranking in zip(part.tolist(), rankings, strict=True):
-                    scores[place, self._column_of[ranking.items]] = ranking.scores
+                for position, ranking in zip(part.tolist(), rankings, strict=True):
+                    scores[position, self._column_of[ranking.items]] = ranking.scores
         return scores
 
     def _rank(self, rows: Rows) -> list[Ranking]:
         queries = [self._query(row, 2 * self._cutoff) for row in rows.tolist()]
         rankings = self._model.rank(queries)
-        for place, (query, ranking) in enumerate(zip(queries, rankings, strict=True)):
+        for position, (query, ranking) in enumerate(zip(queries, rankings, strict=True)):
             more = len(ranking.items) == query.limit
             if more and ranking.scores[self._cutoff - 1] == ranking.scores[-1]:
                 everything = query._replace(limit=self._model.n_items)
-                rankings[place] = self._model.rank([everything])[0]
+                rankings[position] = self._model.rank([everything])[0]
         return rankings
 
     def _query(self, row: int, limit: int) -> Query:

@@ -49,7 +49,14 @@ def trial_of(header: Mapping[str, Any]) -> TrialRecord:
             return replace(_record(name, params), recency=recency)
         parts = [part for part in header["parts"] if "weight" in part]
         params["weights"] = {part["class"]: part["weight"] for part in parts}
-        trials = tuple(_record(part["class"], dict(part["params"])) for part in parts)
+        is_by_part = any("recency" in part for part in parts)
+        trials = tuple(
+            replace(
+                _record(part["class"], dict(part["params"])),
+                recency=float(part.get("recency", 0.0)) if is_by_part else recency,
+            )
+            for part in parts
+        )
     except (KeyError, TypeError, ValueError):
         raise Unfit("its header does not tell its class and parameters") from None
     return replace(_record(name, params), parts=trials, recency=recency)
@@ -59,7 +66,8 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
     """The trial of the part that answers for features beside the winner; None where there is no such part."""
     for part in header.get("parts") or ():
         if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
-            return replace(_record(FEATURE_AWARE, dict(part["params"])), score=part.get("score"))
+            recency = float(part.get("recency", 0.0))
+            return replace(_record(FEATURE_AWARE, dict(part["params"])), score=part.get("score"), recency=recency)
     return None
 
 
@@ -88,8 +96,8 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
     if missing and ALGORITHMS[name].takes_features:
         raise Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
     n_users, n_items = task.objective.train.shape
-    known = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
-    strange = sorted(set(trial.params) - set(known) - {HALF_LIFE, SELF_WEIGHT})
+    parameters = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
+    strange = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT})
     if strange:
         raise Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
     if ALGORITHMS[name].takes_times and task.objective.times is None:

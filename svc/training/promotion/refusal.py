@@ -52,17 +52,21 @@ def tell_precision(recipe: Recipe, decision: Mapping[str, Any], rules: Promotion
     The interval is that of the comparison with the live model. A first run has none: there the winner's lead over the
     next algorithm of the search stands for it. `choice` is the one by the users who judge, where it is known.
     """
-    found = _precision(recipe, decision, rules, choice)
-    if found is None or not 0 < found.reach < 1:  # the same model, or scores of almost 0: no measure for others
+    precision = _precision(recipe, decision, rules, choice)
+    if precision is None or not 0 < precision.reach < 1:  # the same model, or scores of almost 0: no measure for others
         return
-    told = (
-        f"the interval against {found.compared_with} reaches {found.reach:.1%} below the change, over "
-        f"{found.n_users} judged users: a model that is equal to the live one"
+    sentence = (
+        f"the interval against {precision.compared_with} reaches {precision.reach:.1%} below the change, over "
+        f"{precision.n_users} judged users: a model that is equal to the live one"
     )
-    if rules.min_relative_change <= -found.reach:
-        logs.emit(events.PROMOTION_PRECISION, recipe=recipe.name, n_users=found.n_users, message=f"{told} may go live")
+    if rules.min_relative_change <= -precision.reach:
+        logs.emit(
+            events.PROMOTION_PRECISION, recipe=recipe.name, n_users=precision.n_users, message=f"{sentence} may go live"
+        )
         return
-    message = f"{told} is refused; write {math.floor(-found.reach * 1000) / 1000:g} or less, or hold out more users"
+    message = (
+        f"{sentence} is refused; write {math.floor(-precision.reach * 1000) / 1000:g} or less, or hold out more users"
+    )
     logs.emit(events.RECIPE_WARNING, code="promotion_bound", field="promotion.min_relative_change", message=message)
 
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 FEW_USERS = 200
 """With fewer users than this an interval is too short: few users hardly ever hold those whose scores are rare."""
 
 
-def headline(header: Mapping[str, Any], metric: str) -> str:
-    """The winner's score, as HTML: that of users by whom nothing was chosen, where there are such."""
+class Headline(NamedTuple):
+    """The winner's score, and sentences about how certain it is."""
+
+    score: float
+    lines: Sequence[str]
+
+
+def headline(header: Mapping[str, Any]) -> Headline:
+    """The score on users by whom nothing was chosen, where there are such; else the best score of the search."""
     evaluation, test = header["evaluation"], header["evaluation"].get("test")
     score, lines = header["best_score"], []
     if test is not None:
@@ -23,8 +29,7 @@ def headline(header: Mapping[str, Any], metric: str) -> str:
         lines.append(f"{evaluation['confidence']:.0%} interval {span(evaluation['interval'])}{_chosen(evaluation)}")
     if "n_scored_users" in evaluation:
         lines.append(f"{evaluation['n_scored_users']:,} of {evaluation['n_users']:,} users were scored")
-    large = f'<p class="score">{score:.4f} <small>{html.escape(metric)}</small></p>'
-    return large + "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    return Headline(score, lines)
 
 
 def _chosen(evaluation: Mapping[str, Any]) -> str:
@@ -38,44 +43,64 @@ def _chosen(evaluation: Mapping[str, Any]) -> str:
     )
 
 
-def lead_told(header: Mapping[str, Any], metric: str) -> str:
-    """The winner's lead over the next algorithm in a sentence, as HTML; "" where there is no other."""
+def lead_sentences(header: Mapping[str, Any], metric: str) -> list[str]:
+    """The winner's lead over the next algorithm; empty where there is no other."""
     lead = header["evaluation"].get("lead")
     if lead is None:
-        return ""
-    told = "more than chance" if lead["more_than_chance"] else "no more than chance: both are equally good here"
+        return []
+    verdict = "more than chance" if lead["more_than_chance"] else "no more than chance: both are equally good here"
     users = {"test": " on the test users", "validation": ", corrected for the choice of both"}.get(
         lead.get("users"), ""
     )
     ahead = f"Ahead of {lead['over']} by {lead['change']:.4f} {metric}"
     if lead["change"] < 0.0:
         ahead = f"Behind {lead['over']} by {-lead['change']:.4f} {metric}"
-    return f"<p>{html.escape(ahead)} (interval {span(lead['interval'])}){html.escape(users)}: {told}.</p>"
+    return [f"{ahead} (interval {span(lead['interval'])}){users}: {verdict}."]
 
 
-def popularity_told(header: Mapping[str, Any]) -> str:
-    """How popular the held-out items are beside those that trained, as HTML; "" for headers that do not say it."""
+def popularity_sentences(header: Mapping[str, Any]) -> list[str]:
+    """How popular the held-out items are beside those of training; empty for headers that do not say it."""
     means = header["evaluation"].get("mean_popularity")
     if means is None:
-        return ""
-    return (
-        f"<p>What is held out has items of {means['held_out']:,.1f} training users in the mean, what trained"
-        f" {means['trained']:,.1f}. Data of another time may differ more: see split.scheme.</p>"
-    )
+        return []
+    return [
+        f"What is held out has items of {means['held_out']:,.1f} training users in the mean, what trained"
+        f" {means['trained']:,.1f}. Data of another time may differ more: see split.scheme."
+    ]
+
+
+def warnings(header: Mapping[str, Any]) -> list[str]:
+    """What a reader should know before trusting the model or its scores."""
+    texts, stats = [], header["data_stats"]
+    if header["best_class"] == "TopPopRecommender":
+        texts.append(
+            "Popularity alone won: nobody gets personal recommendations. Look for more data or a longer search."
+        )
+    if stats["n_heldout_interactions"] < 1000:
+        texts.append(f"Only {stats['n_heldout_interactions']} interactions were held out: scores are uncertain.")
+    if header["tuning"]["failed"]:
+        texts.append(f"{header['tuning']['failed']} trials failed; the log says why.")
+    texts += doubts(header)
+    unasked = stats["drop_count"] - stats.get("dropped_by_where", 0)  # the recipe asks for what its filter drops
+    if unasked > 0.2 * max(stats["n_rows"] + unasked, 1):
+        texts.append(f"Cleansing dropped {unasked:,} rows.")
+    if stats.get("future_times"):
+        texts.append(f"{stats['future_times']:,} rows have a time that is later than the start of the training.")
+    return texts
 
 
 def doubts(header: Mapping[str, Any]) -> list[str]:
     """Warnings about scores that say less than they seem to."""
-    evaluation, warnings = header["evaluation"], []
+    evaluation, texts = header["evaluation"], []
     lead, test = evaluation.get("lead"), evaluation.get("test", {})
     if lead is not None and not lead["more_than_chance"]:
-        warnings.append(f"The winner's lead over {lead['over']} may be chance.")
+        texts.append(f"The winner's lead over {lead['over']} may be chance.")
     n_users = test.get("n_scored_users", evaluation.get("n_scored_users", FEW_USERS))
     if n_users < FEW_USERS:
-        warnings.append(f"Only {n_users} users were scored: with fewer than {FEW_USERS} the intervals are too narrow.")
-    return warnings
+        texts.append(f"Only {n_users} users were scored: with fewer than {FEW_USERS} the intervals are too narrow.")
+    return texts
 
 
 def span(interval: Sequence[float]) -> str:
-    """The two ends."""
-    return f"{interval[0]:.4f} to {interval[1]:.4f}"
+    """Both ends of an interval; "" for an empty sequence, which stands for an interval that was not measured."""
+    return f"{interval[0]:.4f} to {interval[1]:.4f}" if interval else ""

@@ -6,29 +6,51 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from markupsafe import Markup
 
-def order_told(header: Mapping[str, Any]) -> str:
-    """What the model makes of the order of histories, and why, as HTML."""
-    return f"<p>{_said(header)} {_why(header)}</p>"
+
+def order_sentences(header: Mapping[str, Any]) -> Markup:
+    """What the model makes of the order of histories, and why; fields of the recipe are marked as code."""
+    return Markup("{} {}").format(_effect(header), _reason(header))
 
 
 def recency_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """Recency, score and interval of each value that was tried of the winner; the one taken is marked."""
-    taken = header.get("recency", 0.0)
+    """Recency, score and interval of each value that was tried of the winner; the one taken is marked.
+
+    Those of a blend are tried for all of its parts, so one row more has the values that its parts differ by.
+    """
+    taken, parts = header.get("recency", 0.0), _by_part(header)
     for row in tried(header):
         low, high = row["interval"]
-        mark = " (taken)" if row["recency"] == taken else ""
+        mark = " (taken)" if row["recency"] == taken and not parts else ""
         yield f"{row['recency']:g}{mark}", f"{row['score']:.4f}", f"{low:.4f} to {high:.4f}"
+    if parts:
+        own = header["evaluation"]["recency"]["by_part"]
+        low, high = own["interval"]
+        yield "of each part (taken)", f"{own['score']:.4f}", f"{low:.4f} to {high:.4f}"
 
 
 def tried(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
     """The values that were tried of the winner, with their scores; empty where none were."""
-    found: Sequence[Mapping[str, Any]] = header["evaluation"].get("recency", {}).get("values", ())
-    return found
+    scores: Sequence[Mapping[str, Any]] = header["evaluation"].get("recency", {}).get("values", ())
+    return scores
 
 
-def _said(header: Mapping[str, Any]) -> str:
-    recency = header.get("recency")
+def _by_part(header: Mapping[str, Any]) -> dict[str, float]:
+    """The recency of each part of a blend whose parts differ; empty for any other model."""
+    parts = [part for part in header.get("parts", ()) if "weight" in part]
+    is_by_part = any("recency" in part for part in parts)
+    return {str(part["class"]): float(part.get("recency", 0.0)) for part in parts if is_by_part}
+
+
+def _effect(header: Mapping[str, Any]) -> str:
+    recency, parts = header.get("recency"), _by_part(header)
+    if parts:
+        own = ", ".join(f"{name} {value:g}" for name, value in parts.items())
+        return (
+            "The items of a history count less the earlier they came, by a recency of its own for each part of the"
+            f" blend: {own}."
+        )
     if not recency:
         return "Each item of a history counts as much as any other."
     return (
@@ -37,7 +59,7 @@ def _said(header: Mapping[str, Any]) -> str:
     )
 
 
-def _why(header: Mapping[str, Any]) -> str:
+def _reason(header: Mapping[str, Any]) -> str:
     if tried(header):
         users = f"{header['evaluation']['recency']['n_users']:,}"
         return (
@@ -46,11 +68,11 @@ def _why(header: Mapping[str, Any]) -> str:
     training, schema = header["recipe"].get("training", {}), header["recipe"].get("schema", {})
     wanted = training.get("recency", "search")
     if wanted != "search":
-        return f"The recipe says so: <code>training.recency: {wanted}</code>."
+        return Markup("The recipe says so: <code>training.recency: {}</code>.").format(wanted)
     if "time_column" not in schema:
-        return "Order could not be judged: the recipe names no <code>schema.time_column</code>."
+        return Markup("Order could not be judged: the recipe names no <code>schema.time_column</code>.")
     if training.get("split", {}).get("scheme", "random") == "random":
-        return (
+        return Markup(
             "Order could not be judged: <code>split.scheme: random</code> holds out items from anywhere in a history. "
             "With a scheme by time, such as <code>leave_one_out</code>, recency is searched."
         )

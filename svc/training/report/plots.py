@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from svc.training.search.trials import TrialRecord
@@ -37,7 +38,7 @@ def _plain(axes: Any) -> Any:
     return axes
 
 
-def _svg(figure: Any, label: str) -> str:
+def _svg(figure: Any, label: str) -> Markup:
     """The figure as one <svg> that scales with its column and says what it shows."""
     import matplotlib as mpl
 
@@ -50,21 +51,21 @@ def _svg(figure: Any, label: str) -> str:
     before, _, described = text.partition("<metadata>")
     tag, _, rest = (before + described.partition("</metadata>")[2]).partition(">")
     tag = _SIZES.sub("", tag).replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
-    return f"{tag}>{rest}"
+    return Markup(f"{tag}>{rest}")  # matplotlib has escaped its texts
 
 
-def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
+def search_plot(trials: Sequence[TrialRecord], metric: str) -> Markup:
     """The score of each trial by its number, with one colour per algorithm and a line for the best score so far."""
     figure, axes = _figure(3.0)
     complete = [trial for trial in trials if trial.score is not None]
     names = list(dict.fromkeys(trial.algorithm for trial in complete))
-    for place, name in enumerate(names):
+    for number, name in enumerate(names):
         own = [trial for trial in complete if trial.algorithm == name]
         axes.scatter(
             [trial.number + 1 for trial in own],
             [trial.score for trial in own],
             s=30,
-            color=_COLOURS[place % len(_COLOURS)],
+            color=_COLOURS[number % len(_COLOURS)],
             label=name.removesuffix("Recommender"),
         )
     best = np.maximum.accumulate([trial.score or 0.0 for trial in complete])
@@ -77,9 +78,31 @@ def search_plot(trials: Sequence[TrialRecord], metric: str) -> str:
     return _svg(figure, "Score of each trial")
 
 
+def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]]) -> Markup:
+    """The score of each trial against the milliseconds of a single ranking by its model, on a logarithmic axis.
+
+    The best trial of each algorithm has its interval.
+    """
+    figure, axes = _figure(3.0)
+    for index, name in enumerate(dict.fromkeys(trial.algorithm for trial in trials)):
+        own = [trial for trial in trials if trial.algorithm == name]
+        colour = _COLOURS[index % len(_COLOURS)]
+        milliseconds = [trial.rank_ms for trial in own]
+        label = name.removesuffix("Recommender")
+        axes.scatter(milliseconds, [trial.score for trial in own], s=30, color=colour, label=label)
+        if name in intervals:
+            best = max(own, key=lambda trial: trial.score or 0.0)
+            axes.plot([best.rank_ms] * 2, intervals[name], color=colour, linewidth=1.2, marker="_", markersize=7)
+    axes.set_xscale("log")
+    axes.set_xlabel("milliseconds of a single ranking", color=_INK)
+    axes.set_ylabel(metric, color=_INK)
+    axes.legend(fontsize=9, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    return _svg(figure, "Score of each trial against what a ranking costs")
+
+
 def algorithms_plot(
     best: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]] | None = None
-) -> str:
+) -> Markup:
     """Best score of each algorithm with its interval, side by side; TopPop, the baseline, as a dashed line too."""
     figure, axes = _figure(0.9 + 0.42 * len(best))
     ordered = list(reversed(best))
@@ -88,14 +111,14 @@ def algorithms_plot(
     colours = ["#9aa5b1" if name == "TopPop" else _COLOURS[0] for name in names]
     axes.barh(names, scores, color=colours, height=0.6)
     ends = list(scores)
-    for place, (trial, score) in enumerate(zip(ordered, scores, strict=True)):
+    for height, (trial, score) in enumerate(zip(ordered, scores, strict=True)):
         span = (intervals or {}).get(trial.algorithm)
         if span is not None:
-            axes.plot(span, [place, place], color=_INK, linewidth=1.2, marker="|", markersize=7)
-            ends[place] = max(score, span[1])
+            axes.plot(span, [height, height], color=_INK, linewidth=1.2, marker="|", markersize=7)
+            ends[height] = max(score, span[1])
         axes.annotate(
             f"{score:.4f}",
-            (ends[place], place),
+            (ends[height], height),
             (6, 0),
             textcoords="offset points",
             va="center",
@@ -111,18 +134,18 @@ def algorithms_plot(
     return _svg(figure, "Best score of each algorithm")
 
 
-def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str) -> str:
+def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str) -> Markup:
     """The relative change from each opponent with its interval; a line at zero, a dashed one at the required bound."""
     figure, axes = _figure(1.0 + 0.42 * len(against))
     shown = list(reversed(against))
-    for place, one in enumerate(shown):
-        low, high = np.clip(one["interval"], -1.0, _MOST_CHANGE)
-        colour = _COLOURS[2] if one["interval"][0] >= bound else _COLOURS[5]
-        axes.plot([low, high], [place, place], color=colour, linewidth=2.2, marker="|", markersize=10)
-        axes.plot([np.clip(one["change"], -1.0, _MOST_CHANGE)], [place], color=colour, marker="o", markersize=6)
+    for height, comparison in enumerate(shown):
+        low, high = np.clip(comparison["interval"], -1.0, _MOST_CHANGE)
+        colour = _COLOURS[2] if comparison["interval"][0] >= bound else _COLOURS[5]
+        axes.plot([low, high], [height, height], color=colour, linewidth=2.2, marker="|", markersize=10)
+        axes.plot([np.clip(comparison["change"], -1.0, _MOST_CHANGE)], [height], color=colour, marker="o", markersize=6)
     axes.axvline(0.0, color=_INK, linewidth=1)
     axes.axvline(bound, color="#9aa5b1", linestyle="--", linewidth=1)
-    axes.set_yticks(range(len(shown)), [str(one["name"]) for one in shown])
+    axes.set_yticks(range(len(shown)), [str(comparison["name"]) for comparison in shown])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0%")
     axes.set_xlabel(f"relative change of {metric}", color=_INK)
@@ -130,17 +153,17 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
     return _svg(figure, "Relative change from each opponent, with its interval")
 
 
-def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
+def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Markup]:
     """Accuracy with its interval against two measures of variety, one plot each, whose points are labelled with their
     `diversity`."""
     drawn = []
     sides = (("distance", "mean distance of two items of a list"), ("coverage", "share of all items shown to somebody"))
-    for place, (name, label) in enumerate(sides):
+    for number, (name, label) in enumerate(sides):
         figure, axes = _figure(3.0)
         shown = [row for row in values if row[name] is not None]
         across, up = [row[name] for row in shown], [row["ndcg"] for row in shown]
         reach = np.abs(np.array([row["interval"] for row in shown]).reshape(-1, 2).T - up)
-        axes.errorbar(across, up, reach, color=_COLOURS[place], ecolor="#9aa5b1", marker="o", markersize=5, capsize=3)
+        axes.errorbar(across, up, reach, color=_COLOURS[number], ecolor="#9aa5b1", marker="o", markersize=5, capsize=3)
         for row in shown:
             axes.annotate(
                 f"{row['diversity']:g}", (row[name], row["ndcg"]), (6, 6), textcoords="offset points", fontsize=9
@@ -148,10 +171,10 @@ def diversity_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
         axes.set_xlabel(label, color=_INK)
         axes.set_ylabel(metric, color=_INK)
         drawn.append(_svg(figure, f"Accuracy and {label} for each value of diversity"))
-    return f'<div class="plots">{"".join(drawn)}</div>'
+    return drawn
 
 
-def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
+def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> Markup:
     """The score at each recency as a curve, with its interval."""
     figure, axes = _figure(2.6)
     across, up = [row["recency"] for row in values], [row["score"] for row in values]
@@ -162,7 +185,7 @@ def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> str:
     return _svg(figure, "Score at each recency, with its interval")
 
 
-def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> str:
+def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> Markup:
     """Interactions of items and of users, sorted by descending count, on logarithmic axes."""
     figure, axes = _figure(2.6)
     for counts, name, colour in ((item_counts, "items", _COLOURS[0]), (user_counts, "users", _COLOURS[1])):

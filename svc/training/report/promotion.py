@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,49 +12,48 @@ _SCORED = {
 _OPPONENTS = {"incumbent": "the live model", "TopPop": "popularity"}
 
 
-def decision_told(header: Mapping[str, Any]) -> str:
-    """The decision in a sentence and the rule behind it, as HTML; "" for a recipe without `promotion`."""
-    found = header.get("promotion")
-    if not found:
-        return ""
-    promoted = found["decision"] == "promoted"
+def decision_sentences(header: Mapping[str, Any]) -> list[str]:
+    """The decision, then the rule behind it; empty for a recipe without `promotion`."""
+    promotion = header.get("promotion")
+    if not promotion:
+        return []
+    promoted = promotion["decision"] == "promoted"
     verdict = "may go live" if promoted else "is refused"
-    if found["mode"] == "report" and not promoted:
+    if promotion["mode"] == "report" and not promoted:
         verdict += "; the recipe only reports, so this does not keep it from going live"
-    bound, share = f"{found['min_relative_change']:+.1%}", f"{found['confidence']:.0%}"
+    bound, share = f"{promotion['min_relative_change']:+.1%}", f"{promotion['confidence']:.0%}"
     lines = [
         f"The new model {verdict}.",
-        f"Relative change of {found['metric']}, measured on the same held-out users; the lower end of each {share}"
+        f"Relative change of {promotion['metric']}, measured on the same held-out users; the lower end of each {share}"
         f" interval must reach {bound}.",
     ]
-    if not found["against"]:
+    if not promotion["against"]:
         lines.append("There was nothing to compare with.")
-    style = "" if promoted else ' class="warn"'
-    return "".join(f"<p{style if place == 0 else ''}>{html.escape(line)}</p>" for place, line in enumerate(lines))
+    return lines
 
 
 def comparison_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
     """One row per comparison: the opponent, both scores, change, interval, users, how the opponent was scored."""
-    for one in header["promotion"]["against"]:
+    for comparison in header["promotion"]["against"]:
         yield (
-            _OPPONENTS.get(one["name"], one["name"]),
-            one["candidate"],
-            one["other"],
-            percent(one["change"]),
-            f"{percent(one['interval'][0])} to {percent(one['interval'][1])}",
-            one["n_users"],
-            _SCORED.get(one["scored"], one["scored"]),
+            _OPPONENTS.get(comparison["name"], comparison["name"]),
+            comparison["candidate"],
+            comparison["other"],
+            percent(comparison["change"]),
+            f"{percent(comparison['interval'][0])} to {percent(comparison['interval'][1])}",
+            comparison["n_users"],
+            _SCORED.get(comparison["scored"], comparison["scored"]),
         )
 
 
 def guardrail_rows(header: Mapping[str, Any]) -> Iterable[Sequence[object]]:
     """One row per guardrail: both values, change, the largest one that is allowed, and whether it passes."""
-    for name, one in header["promotion"]["guardrails"].items():
-        passed = "passes" if one["passed"] else "refuses the model"
-        is_cost = "max_relative_change" in one
-        bound = one["max_relative_change"] if is_cost else one["min_relative_change"]
+    for name, guardrail in header["promotion"]["guardrails"].items():
+        passed = "passes" if guardrail["passed"] else "refuses the model"
+        is_cost = "max_relative_change" in guardrail
+        bound = guardrail["max_relative_change"] if is_cost else guardrail["min_relative_change"]
         allowed = f"{'at most' if is_cost else 'at least'} {percent(bound)}"
-        yield name, one["candidate"], one["other"], percent(one["change"]), allowed, passed
+        yield name, guardrail["candidate"], guardrail["other"], percent(guardrail["change"]), allowed, passed
 
 
 def percent(change: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +11,8 @@ _WEAK = 0.5
 
 
 def verdict(header: Mapping[str, Any], metric: str) -> str:
-    """The outcome in at most two sentences, as HTML."""
-    sentences = [sentence for sentence in (_beside_popularity(header, metric), _weakness(header)) if sentence]
-    return f'<p class="verdict">{html.escape(" ".join(sentences))}</p>'
+    """The outcome in at most two sentences."""
+    return " ".join(filter(None, (_beside_popularity(header, metric), _weakness(header))))
 
 
 def sample_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
@@ -31,12 +29,12 @@ def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:
     if not popularity:
         return f"The best model scores {score:.3f} {metric}; without TopPop among the algorithms nothing is beside it."
     change = score / popularity - 1
-    told = f"{abs(change):.1%} {'better' if change > 0 else 'worse'} than popularity"
+    sentence = f"{abs(change):.1%} {'better' if change > 0 else 'worse'} than popularity"
     span = header["evaluation"].get("interval")
     if span:
         low, high = (end / popularity - 1 for end in span)
-        told += f" ({low:.1%} to {high:.1%}, by the interval of its score)"
-    return f"{told}: {score:.3f} against {popularity:.3f} {metric}."
+        sentence += f" ({low:.1%} to {high:.1%}, by the interval of its score)"
+    return f"{sentence}: {score:.3f} against {popularity:.3f} {metric}."
 
 
 def _weakness(header: Mapping[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,31 +32,23 @@ def plain_name(metric: str) -> str:
     return _PLAIN_NAMES.get(metric, metric)
 
 
-def metrics_explained(header: Mapping[str, Any]) -> str:
-    """A definition for each metric of the evaluation that has one; the search's own comes first."""
-    searched, cutoff = str(header["metric"]), header["cutoff"]
+def definitions(header: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(name, definition) of each metric of the evaluation that has one; the search's own comes first."""
+    searched = str(header["metric"])
     names = [searched, *(name for name in _METRICS if name in header["evaluation"] and name != searched)]
-    known = [(name, _METRICS[name]) for name in names if name in _METRICS]
-    rows = "".join(
-        f"<dt>{html.escape(plain_name(name))}</dt><dd>{html.escape(meaning)}</dd>" for name, meaning in known
-    )
-    return (
-        f"<p>For each user some items were held out; a model that did not see them recommends {cutoff} items, and the"
-        f" two are compared. The search optimized {html.escape(searched)} alone. Higher is better, except for"
-        f" {plain_name('gini_index')}.</p><dl>{rows}</dl>"
-    )
+    return [(plain_name(name), _METRICS[name]) for name in names if name in _METRICS]
 
 
-def features_used(header: Mapping[str, Any]) -> str:
-    """Whether answers depend on the features that the recipe declares; "" where it declares none."""
+def feature_sentences(header: Mapping[str, Any]) -> list[str]:
+    """Whether answers depend on the features that the recipe declares; empty where it declares none."""
     features = header.get("features")
     if not features:
-        return ""
+        return []
     sides = [side for side in ("user", "item") if side in features]
     columns = "; ".join(f"{side}: {', '.join(features[side]['columns'])}" for side in sides)
-    told = (
+    use = (
         "The model answers for users and items that training never saw from these features."
         if features.get("active")
         else "The model does not use these features: for users and items that training never saw it has no answer."
     )
-    return f"<p>{html.escape(told)}</p><p>{html.escape(columns)}</p>"
+    return [use, columns]

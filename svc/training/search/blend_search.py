@@ -2,8 +2,11 @@
 
 The parts are the best trials of two or three algorithms, at most one of them a factor model. Each is trained once more
 on what the search trained on; then weights cost an evaluation each, on a sample of the validation users. The score of
-the blend, like that of any trial, comes from all of them. Where recency is searched, a blend has one for all of its
-parts: weights are compared at that of the best part, and again at the one that suits the blend better.
+the blend, like that of any trial, comes from all of them.
+
+Where recency is searched, three blends are compared: without order, with one recency for all parts, and with that of
+each part's own trial, each with the weights that suit it. Of those that chance cannot tell apart, the one with the
+least order is taken.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from svc.errors import FeatureRidgeFailed
 from svc.recipe.algorithms import BLEND, BLENDED
 from svc.training.algorithms.registry import Params
 from svc.training.data.decay import HALF_LIFE
-from svc.training.evaluation.evaluator import Evaluator, Rows, Scorer, Scores, scorer_of
-from svc.training.search.blended import FACTORS, BlendedRecommender, standardized
-from svc.training.search.fit import Fitted, fit_recency
+from svc.training.evaluation.evaluator import Evaluation, Evaluator, Rows, Scorer, Scores, scorer_of
+from svc.training.evaluation.rank_cost import rank_ms_of
+from svc.training.search.blended import FACTORS, BlendedRecommender, standardized, weighted
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
-from svc.training.search.recency import Weighing, choose
+from svc.training.search.recency import Weighing, choose, is_gain
+from svc.training.search.served import to_scorer
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
 MOST_PARTS = 3
@@ -40,6 +44,8 @@ _COARSE = 2
 
 Weights = tuple[int, ...]
 """Weights in tenths; they add up to 10."""
+Recencies = tuple[float, ...]
+"""One for each part."""
 
 
 def add_blend(task: Task, result: SearchResult) -> SearchResult:
@@ -59,27 +65,42 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
     parts = _Parts(task, chosen, trained)
-    weights = parts.weights_at(parts.first)
-    if parts.values:
-        found = parts.recency(weights)
-        weights = weights if found == parts.first else parts.weights_at(found)
     number = 1 + max(trial.number for trial in result.trials)
-    record, fitted = parts.evaluated(weights, number, shared)
-    record = replace(record, seconds=round(time.monotonic() - began, 3))
-    logs.emit(events.BLEND_SEARCHED, weights=record.params["weights"], score=record.score, seconds=record.seconds)
-    by_user = result.by_user if fitted.by_user is None else {**result.by_user, number: fitted.by_user}
+    record, evaluation = parts.best(number, shared)
+    rank_ms = rank_ms_of(to_scorer(parts.model_of(record), BLEND), train)
+    record = replace(record, seconds=round(time.monotonic() - began, 3), rank_ms=rank_ms)
+    logs.emit(
+        events.BLEND_SEARCHED,
+        weights=record.params["weights"],
+        score=record.score,
+        seconds=record.seconds,
+        rank_ms=rank_ms,
+    )
+    most_ms = task.loaded.recipe.training.max_rank_ms
+    if most_ms is not None and rank_ms > most_ms:
+        return _skipped(result, f"a ranking by it takes {rank_ms:g} ms, more than training.max_rank_ms")
+    by_user = {**result.by_user, number: evaluation.by_user(objective.metric)}
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
     if task.split.test is not None:  # then the runner-up is trained first, and two models at once may not fit
         return result
     return replace(result, trained=parts.model_of(result.best))
 
 
-class _Parts:
-    """The parts of a blend: `trained` are the models of `trials`, each of another algorithm.
+class _Tried(NamedTuple):
+    """A blend with these `recencies` and `weights` of all parts, judged on all validation users."""
 
-    `values` are the recencies that a blend may have, the same for all of its parts, and `first` is the one of its best
-    part.
-    """
+    recencies: Recencies
+    weights: Weights
+    evaluation: Evaluation
+
+    @property
+    def order(self) -> float:
+        """How much order plays a part: the mean recency of the parts by their weights, in tenths."""
+        return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=True))
+
+
+class _Parts:
+    """The parts of a blend: `trained` are the models of `trials`, each of another algorithm."""
 
     def __init__(self, task: Task, trials: Sequence[TrialRecord], trained: Sequence[Any]) -> None:
         self._task = task
@@ -88,36 +109,21 @@ class _Parts:
         self._trained = trained
         self._sample = self._objective.evaluators.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
         order = self._objective.order
-        self.values = () if order is None else order.values(BLEND)
-        self.first = min(self.values, key=lambda value: abs(value - trials[0].recency), default=0.0)
+        self._values = () if order is None else order.values(BLEND)
         self._histories = [
             self._objective.scores_of_histories(part, trial.params)
             for part, trial in zip(trained, trials, strict=True)
-            if self.values
+            if self._values
         ]
+        self._weights_at: dict[Recencies, Weights] = {}
 
-    def weights_at(self, recency: float) -> Weights:
-        """The best weights of all parts."""
-        return _Search(self._sample, self._scorers(recency), self._task).best()
-
-    def recency(self, weights: Weights) -> float:
-        """The best recency of the blend with these weights."""
-        objective = self._objective
-        weighing = self._weighing(self._blend(weights, self._record(weights, 0, {})), weights)
-        return choose(weighing, objective.evaluators.brief, objective.metric, objective.seen, lambda: None).recency
-
-    def evaluated(self, weights: Weights, number: int, shared: Params) -> tuple[TrialRecord, Fitted]:
-        """The trial of the blend with these weights and the parameters `shared` by its parts, judged on all users."""
-        objective, record = self._objective, self._record(weights, number, shared)
-        blend = self._blend(weights, record)
-        if self.values:
-            weighing = self._weighing(blend, weights)
-            fitted = fit_recency(weighing, objective.evaluators, objective.seen, lambda: None, lambda _: None)
-        else:
-            evaluation = objective.evaluators.full.evaluate(blend.get_score, objective.seen)
-            fitted = Fitted(evaluation.metrics, None, evaluation.by_user(objective.metric))
-        score = fitted.metrics[objective.metric]
-        return replace(record, score=score, metrics=fitted.metrics, recency=fitted.recency), fitted
+    def best(self, number: int, shared: Params) -> tuple[TrialRecord, Evaluation]:
+        """The trial of the best blend, with the parameters `shared` by its parts, judged on all users."""
+        tried = sorted(map(self._tried, self._candidates()), key=lambda blend: blend.order)
+        metric = self._objective.metric
+        best = max(tried, key=lambda blend: blend.evaluation.metrics[metric])
+        chosen = next(blend for blend in tried if blend is best or not self._is_better(best, blend))
+        return self._record(chosen, number, shared), chosen.evaluation
 
     def model_of(self, trial: TrialRecord) -> Any:
         """The model of a blend of these parts, or of one of them; None for any other trial."""
@@ -126,25 +132,81 @@ class _Parts:
             return BlendedRecommender([by_number[part.number] for part in trial.parts], trial)
         return by_number.get(trial.number)
 
-    def _record(self, weights: Weights, number: int, shared: Params) -> TrialRecord:
-        kept = tuple(self._trials[place] for place in _kept(weights))
-        found = {self._trials[place].algorithm: weights[place] / _STEPS for place in _kept(weights)}
-        return TrialRecord(number, BLEND, {"weights": found, **shared}, "complete", None, {}, None, 0.0, kept)
+    def _candidates(self) -> list[Recencies]:
+        """What the parts may have: the lowest, one for all, or each the one that suits it by itself."""
+        if len(self._values) < 2:
+            return [self._alike(*(self._values or (0.0,)))]
+        lowest, highest = self._values[0], self._values[-1]
+        own = tuple(min(max(trial.recency, lowest), highest) for trial in self._trials)
+        return list(dict.fromkeys([self._alike(lowest), self._alike(self._shared(own)), own]))
 
-    def _blend(self, weights: Weights, record: TrialRecord) -> BlendedRecommender:
-        return BlendedRecommender([self._trained[place] for place in _kept(weights)], record)
+    def _alike(self, recency: float) -> Recencies:
+        return (recency,) * len(self._trials)
 
-    def _weighing(self, blend: BlendedRecommender, weights: Weights) -> Weighing:
-        def at(recency: float) -> Scorer:
-            return blend.by([self._histories[place].at(recency) for place in _kept(weights)])
+    def _shared(self, own: Recencies) -> float:
+        """The best recency for all parts, with the weights that suit the `own` ones."""
+        weights, objective = self._weights(own), self._objective
+        weighing = Weighing(
+            self._values,
+            lambda recency: self._scorer(self._alike(recency), weights, exact=True),
+            self._scorer(self._alike(0.0), weights),
+            not self._learns_users(weights),
+        )
+        return choose(weighing, objective.evaluators.brief, objective.metric, objective.seen, lambda: None).recency
 
-        is_same_at_0 = not any(self._histories[place].learns_users for place in _kept(weights))
-        return Weighing(self.values, at, blend.get_score, is_same_at_0)
+    def _weights(self, recencies: Recencies) -> Weights:
+        """The best weights of all parts at these recencies."""
+        if recencies not in self._weights_at:
+            self._weights_at[recencies] = _Search(self._sample, self._scorers(recencies), self._task).best()
+        return self._weights_at[recencies]
 
-    def _scorers(self, recency: float) -> list[Scorer]:
-        if not recency:
+    def _tried(self, recencies: Recencies) -> _Tried:
+        weights, objective = self._weights(recencies), self._objective
+        scorer = self._scorer(recencies, weights)
+        return _Tried(recencies, weights, objective.evaluators.full.evaluate(scorer, objective.seen))
+
+    def _is_better(self, first: _Tried, second: _Tried) -> bool:
+        """Whether `first` scores higher by more than chance, and by more than solving for users again gains."""
+        objective = self._objective
+        metric = objective.metric
+        rivals = [second.evaluation.by_user(metric)]
+        if not any(second.recencies) and self._learns_users(second.weights):
+            exact = self._scorer(second.recencies, second.weights, exact=True)
+            rivals.append(objective.evaluators.full.scores_of_users(exact, objective.seen, metric))
+        return all(is_gain(first.evaluation.by_user(metric), rival) for rival in rivals)
+
+    def _learns_users(self, weights: Weights) -> bool:
+        return any(self._histories[place].learns_users for place in _kept(weights))
+
+    def _scorer(self, recencies: Recencies, weights: Weights, *, exact: bool = False) -> Scorer:
+        """Of the blend of the parts that count, with users solved for `exact`ly even where order plays no part."""
+        scorers, kept = self._scorers(recencies, exact=exact), _kept(weights)
+        shares = [weights[place] / _STEPS for place in kept]
+        return lambda rows: weighted(standardized([scorers[place] for place in kept], rows), shares)
+
+    def _scorers(self, recencies: Recencies, *, exact: bool = False) -> list[Scorer]:
+        """Of all parts. Training's own vectors of the users are kept where order plays no part at all."""
+        if not (any(recencies) or exact):
             return [scorer_of(part) for part in self._trained]
-        return [part.at(recency) for part in self._histories]
+        return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)]
+
+    def _record(self, tried: _Tried, number: int, shared: Params) -> TrialRecord:
+        kept = _kept(tried.weights)
+        parts = tuple(replace(self._trials[place], recency=tried.recencies[place]) for place in kept)
+        weights = {self._trials[place].algorithm: tried.weights[place] / _STEPS for place in kept}
+        metrics = tried.evaluation.metrics
+        return TrialRecord(
+            number,
+            BLEND,
+            {"weights": weights, **shared},
+            "complete",
+            metrics[self._objective.metric],
+            metrics,
+            None,
+            0.0,
+            parts,
+            max(part.recency for part in parts),
+        )
 
 
 def _kept(weights: Weights) -> list[int]:

@@ -36,19 +36,19 @@ class BlendedRecommender:
         return self.by(self._scorers)(rows)
 
     def by(self, scorers: Sequence[Scorer]) -> Scorer:
-        """The scorer of the blend whose parts score so."""
+        """The scorer of a blend whose parts score by these `scorers`."""
         return lambda rows: weighted(standardized(scorers, rows), self.weights)
 
 
 def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
     """Each part's float32 scores of these users, divided by their deviation over all items; 0 where that is 0."""
-    found = []
+    standardized_scores = []
     for scorer in scorers:
         scores = np.asarray(scorer(rows), dtype=np.float32)
         deviations = scores.std(axis=1, dtype=np.float64)[:, np.newaxis]
         scale = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
-        found.append(scores * scale.astype(np.float32))
-    return found
+        standardized_scores.append(scores * scale.astype(np.float32))
+    return standardized_scores
 
 
 def weighted(parts: Sequence[Scores], weights: Sequence[float]) -> Scores:

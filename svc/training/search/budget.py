@@ -8,7 +8,7 @@ same moment need no further coordination; the one that came too late gives its t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from optuna.trial import FrozenTrial, TrialState
@@ -27,6 +27,8 @@ _CLEARLY = 0.85
 """An algorithm is clearly behind when its best score is below this fraction of the overall best, after this many
 complete trials or a third of its share, whichever is more.
 """
+MOST_OF_ONE_NUMBER = 5
+"""As many trainings find the best value of a single number (see line_search.py); more are better spent on others."""
 _CLOSE = 0.95
 _A_GAIN = 1.01
 """Below this fraction of the overall best, an algorithm is behind when it has stalled, too: as many trials in a row as
@@ -57,13 +59,15 @@ class TrialPlan:
         Algorithms take turns: first one trial each, then as many as they have parameters, of which a trial changes one.
         """
         turns = [
-            (place / self._n_tuned(name), name, place) for name, share in self.shares.items() for place in range(share)
+            (number / self._n_tuned(name), name, number)
+            for name, share in self.shares.items()
+            for number in range(share)
         ]
         turns.sort(key=lambda turn: turn[0])
         if number >= len(turns):
             return None
-        _, name, place = turns[number]
-        return name, place
+        _, name, trial_of_algorithm = turns[number]
+        return name, trial_of_algorithm
 
     def _n_tuned(self, name: str) -> int:
         return max(1, self.n_parameters.get(name, 1))
@@ -128,12 +132,14 @@ def plan_trials(
     own: Mapping[str, int],
     n_parameters: Mapping[str, int],
     needed: Iterable[str] = (),
+    one_number: Container[str] = (),
 ) -> TrialPlan:
     """Divide `n_trials` evenly among `algorithms`.
 
     `own` gives single algorithms their number, 0 dropping them; the others divide what is left. Those of no parameters
-    to tune have one training each, and what they leave goes to the others. A remainder goes to the first. Where there
-    are more algorithms than trials, the last ones get none.
+    to tune have one training each, and those in `one_number`, which have a single number to tune, at most
+    MOST_OF_ONE_NUMBER where others can use the rest. A remainder goes to the first. Where there are more algorithms
+    than trials, the last ones get none.
     """
     fixed = {name for name in algorithms if n_parameters.get(name) == 0}
     shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
@@ -143,8 +149,13 @@ def plan_trials(
     shares.update(dict.fromkeys(once, 1))
     left -= len(once)
     tuned = [name for name in rest if name not in fixed]
-    for place, name in enumerate(tuned):
-        shares[name] = left // len(tuned) + (place < left % len(tuned))
+    soon_found = [name for name in tuned if name in one_number]
+    if len(soon_found) < len(tuned) and left // len(tuned) > MOST_OF_ONE_NUMBER:
+        shares.update(dict.fromkeys(soon_found, MOST_OF_ONE_NUMBER))
+        left -= MOST_OF_ONE_NUMBER * len(soon_found)
+        tuned = [name for name in tuned if name not in one_number]
+    for index, name in enumerate(tuned):
+        shares[name] = left // len(tuned) + (index < left % len(tuned))
     kept = {name: shares[name] for name in algorithms if shares.get(name, 0) > 0}
     return TrialPlan(kept, n_parameters, frozenset(own), frozenset(needed))
 

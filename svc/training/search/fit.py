@@ -16,7 +16,7 @@ from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluation, Evaluator, Scorer, scorer_of
-from svc.training.search.recency import SAMPLE_USERS, Weighing, choose, is_gain
+from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, Weighing, choose, is_gain
 from svc.training.search.screening import SCREENING_STEP
 
 QUICK_USERS = 2_000
@@ -36,6 +36,11 @@ class Evaluators:
     brief: Evaluator
     metric: str
 
+    @property
+    def screened(self) -> NDArray[np.intp]:
+        """The places of the users of `quick` among those of `full`."""
+        return np.searchsorted(self.full.evaluated_users, self.quick.evaluated_users)
+
     @classmethod
     def of(cls, evaluator: Evaluator, metric: str, seed: int) -> Evaluators:
         quick, brief = evaluator.sample(QUICK_USERS, seed), evaluator.sample(SAMPLE_USERS, seed)
@@ -46,13 +51,15 @@ class Evaluators:
 class Fitted:
     """`metrics` of the best state, and `epochs` that led there (None for training without epochs).
 
-    `by_user` are the (users,) scores of each judged user whose mean is the trial's score, at this `recency`.
+    `by_user` are the (users,) scores of each judged user whose mean is the trial's score, at this `recency`. `rank_ms`
+    are the milliseconds of a single ranking.
     """
 
     metrics: dict[str, float]
     epochs: int | None
     by_user: NDArray[np.float64] | None = None
     recency: float = 0.0
+    rank_ms: float | None = None
 
 
 class Stop(Exception):
@@ -110,7 +117,8 @@ def fit_recency(
 ) -> Fitted:
     """Evaluate a trained model at the recency that suits it; `look` gets its score on the sample.
 
-    The best value on the sample is taken if it is better than the lowest one on all users, by more than chance.
+    The best value on the sample is taken if it is better than the lowest one on all users, by more than chance. Where
+    the users of the screening leave no doubt of that, the lowest one is not evaluated on all.
     """
     chosen = choose(weighing, evaluators.brief, evaluators.metric, seen, check)
     if evaluators.full is not evaluators.quick:
@@ -124,10 +132,14 @@ def fit_recency(
     if chosen.recency == lowest:
         found = evaluate(weighing.scorer(lowest))
         return Fitted(found.metrics, None, found.by_user(metric), lowest)
-    found, rivals = (
-        evaluate(weighing.at(chosen.recency)),
-        [evaluate(scorer) for scorer in weighing.rivals()],
-    )
+    found = evaluate(weighing.at(chosen.recency))
+    if evaluators.full is not evaluators.quick:
+        check()
+        screened = found.by_user(metric)[evaluators.screened]
+        others = [evaluators.quick.scores_of_users(scorer, seen, metric) for scorer in weighing.rivals()]
+        if all(is_gain(screened, other, BEYOND_DOUBT) for other in others):
+            return Fitted(found.metrics, None, found.by_user(metric), chosen.recency)
+    rivals = [evaluate(scorer) for scorer in weighing.rivals()]
     if all(is_gain(found.by_user(metric), rival.by_user(metric)) for rival in rivals):
         return Fitted(found.metrics, None, found.by_user(metric), chosen.recency)
     return Fitted(rivals[0].metrics, None, rivals[0].by_user(metric), lowest)

@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.training.search.recency import is_gain
+
 MOST_BYTES = 512 << 20
 """Above this the trials with the lowest scores are left out: it is them that chance would not have chosen."""
+_DEVIATIONS = 1.96
+"""Standard errors of a difference between two trials that is more than chance (two-sided, 95%)."""
 
 
 @dataclass(slots=True)
@@ -34,6 +38,15 @@ class KeptScores:
                 return
             n_bytes -= self.by_user.pop(worst).nbytes
             del self._known[worst]
+
+    def is_better(self, first: int, second: int) -> bool:
+        """Whether trial `first` is better than `second` for the same users by more than chance.
+
+        True where the scores of one of them are not kept: what it scored in the mean has to do then.
+        """
+        if first not in self.by_user or second not in self.by_user:
+            return True
+        return is_gain(self.by_user[first], self.by_user[second], deviations=_DEVIATIONS)
 
     def _others(self) -> set[int]:
         """The trials that are not the best of their algorithm; of equal ones the first is."""

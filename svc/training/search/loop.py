@@ -21,7 +21,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from svc import events, logs
-from svc.training.progress import Progress
+from svc.progress import Progress
 from svc.training.search import budget, screening, trials
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.process_identity import own_identity
@@ -39,10 +39,14 @@ _AHEAD = 3
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds for all trials of this process, and for each; `at_once` trials of an algorithm that needs much memory."""
+    """Seconds for all trials of this process, and for each; `at_once` trials of an algorithm that needs much memory.
+
+    A trial whose model needs more than `max_rank_ms` for a single ranking cannot win.
+    """
 
     timeout_s: float | None = None
     per_trial_timeout_s: float | None = None
+    max_rank_ms: float | None = None
     at_once: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -86,12 +90,12 @@ class Search:
     metric: str
     limits: Limits
     progress: Progress
+    scores: KeptScores = field(default_factory=KeptScores)
     talk: TrialLogging = TrialLogging()
     _identity: str = field(default_factory=own_identity)
     _asked: dict[int, _Attempt] = field(default_factory=dict)
     _ended: queue.SimpleQueue[tuple[int, TrialOutcome]] = field(default_factory=queue.SimpleQueue)
     _n_orphaned: int = 0
-    _scores: KeptScores = field(default_factory=KeptScores)
 
     def run(self) -> SearchResult:
         """Work until the study's budget is used or the time is over, and return what the study then holds.
@@ -119,7 +123,7 @@ class Search:
             time.monotonic() - started,
             self._n_orphaned,
             self.workers.count,
-            self._scores.by_user,
+            self.scores.by_user,
         )
 
     @property
@@ -274,14 +278,19 @@ class Search:
             return
         for name, value in trials.attributes(outcome.fitted, outcome.seconds).items():
             attempt.trial.set_user_attr(name, value)
+        rank_ms, limit = outcome.fitted.rank_ms, self.limits.max_rank_ms
+        if rank_ms is not None and limit is not None and rank_ms > limit:
+            attempt.trial.set_user_attr(trials.TOO_SLOW, True)
+            self._tell(attempt, TrialState.PRUNED)
+            return
         if outcome.fitted.by_user is not None:
-            self._scores.keep(attempt.task.number, attempt.task.algorithm, score, outcome.fitted.by_user)
+            self.scores.keep(attempt.task.number, attempt.task.algorithm, score, outcome.fitted.by_user)
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _reuse(self, attempt: _Attempt) -> None:
         """Take the result of the trial that tried the same."""
         original = next(trial for trial in self._trials() if trial.number == attempt.source)
-        for name in (trials.METRICS, trials.EPOCHS, trials.RECENCY, budget.SPENT):
+        for name in (trials.METRICS, trials.EPOCHS, trials.RECENCY, trials.RANK_MS, trials.TOO_SLOW, budget.SPENT):
             if name in original.user_attrs:
                 attempt.trial.set_user_attr(name, original.user_attrs[name])
         attempt.trial.set_user_attr(trials.REUSED, original.number)
@@ -331,11 +340,14 @@ class Search:
 
     def _tell(self, attempt: _Attempt, state: TrialState, score: float | None = None) -> None:
         self.study.tell(attempt.trial, score, state=state, skip_if_finished=True)
-        found = SearchResult(trials.records(self._trials()), 0.0, 0)
-        best = found.best if found.completed else None
+        result = SearchResult(trials.records(self._trials()), 0.0, 0)
+        best = result.best if result.completed else None
         best_score = best.score if best else None
-        self.progress.trial(len(found.trials), self.plan.total, best_score, best.algorithm if best else None)
+        n_done, total = len(result.trials), self.plan.total
+        note = f"{n_done}/{total} trials" + (f", best {best.score:.4f} ({best.algorithm})" if best else "")
+        self.progress.advance(n_done, total, note)
         if self.talk.trials:
+            (record,) = (record for record in result.trials if record.number == attempt.task.number)
             logs.emit(
                 events.TRIAL_DONE,
                 number=attempt.task.number,
@@ -344,6 +356,8 @@ class Search:
                 score=score,
                 best_score=best_score,
                 seconds=round(attempt.outcome.seconds, 3) if attempt.outcome else 0.0,
+                **({} if record.rank_ms is None else {"rank_ms": record.rank_ms}),
+                **({"too_slow": True} if record.too_slow else {}),
             )
 
 

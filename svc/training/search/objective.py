@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,13 @@ from svc.training.algorithms.self_weight import set_self_weights
 from svc.training.data.decay import HALF_LIFE, decayed
 from svc.training.data.features import SideName
 from svc.training.evaluation.evaluator import Scorer, scorer_of
+from svc.training.evaluation.rank_cost import rank_ms_of
 from svc.training.evaluation.recency import HistoryScores
 from svc.training.search.blended import BlendedRecommender
 from svc.training.search.fit import Evaluators, Fitted, fit, refit
 from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
+from svc.training.search.served import to_scorer
 from svc.training.search.trial_task import TrialPruned
 from svc.training.search.trials import TrialRecord
 
@@ -119,7 +121,12 @@ class TrialObjective:
         if not trial.parts:
             return self.scores_of_histories(trained, trial.params).at(trial.recency)
         blend: BlendedRecommender = trained
-        return blend.by([self.scores_of_histories(part, trial.params).at(trial.recency) for part in blend.trained])
+        return blend.by(
+            [
+                self.scores_of_histories(part, trial.params).at(own.recency)
+                for part, own in zip(blend.trained, trial.parts, strict=True)
+            ]
+        )
 
     def exact_scorer(self, trained: Any, trial: TrialRecord) -> Scorer | None:
         """The scorer of the model of `trial` with users who are solved exactly where training solved approximately.
@@ -158,8 +165,9 @@ class TrialObjective:
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:
         try:
-            recommender = self.builder.build(algorithm, self.decayed(params), params, self.features, self.times)
-            return fit(
+            train = self.decayed(params)
+            recommender = self.builder.build(algorithm, train, params, self.features, self.times)
+            fitted = fit(
                 recommender,
                 ALGORITHMS[algorithm].epochs,
                 self.evaluators,
@@ -169,6 +177,7 @@ class TrialObjective:
                 weighing=self._weighing(algorithm, recommender, params),
                 finish=lambda trained: set_self_weights(trained, params),
             )
+            return replace(fitted, rank_ms=rank_ms_of(to_scorer(recommender, algorithm), train))
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error
 
@@ -206,9 +215,14 @@ def failures(name: str) -> tuple[type[Exception], ...]:
     return found
 
 
+def solves_for_all_items(name: str) -> bool:
+    """Whether training an algorithm inverts a dense matrix of all items."""
+    return ALGORITHMS[name].needs_dense_items
+
+
 def how_many_fit(name: str, n_items: int) -> int | None:
     """How many trainings of an algorithm with dense item matrices fit into the memory that is free now; None: any."""
-    if not ALGORITHMS[name].needs_dense_items:
+    if not solves_for_all_items(name):
         return None
     available = _available_bytes()
     return None if available == float("inf") else int(available // (n_items**2 * 4 * _DENSE_COPIES))

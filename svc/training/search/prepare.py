@@ -13,6 +13,7 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.errors import CutoffTooLarge, TrainingError, ZeroScore
+from svc.progress import Progress
 from svc.recipe.algorithms import BLEND, ITEM_WEIGHTS, RECENCY, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Training
@@ -25,10 +26,10 @@ from svc.training.data.fetch import TrainingData
 from svc.training.data.recency import positions_of
 from svc.training.data.split import Split, SplitPlan, shuffle_items, smallest_working_ratio, split
 from svc.training.evaluation.evaluator import Evaluator
-from svc.training.progress import Progress
 from svc.training.search.blended import FACTORS
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.fit import Evaluators
+from svc.training.search.kept_scores import KeptScores
 from svc.training.search.loop import Limits, Search, TrialLogging
 from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
 from svc.training.search.parallel import Parallelism
@@ -80,11 +81,11 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
         )
     logs.emit(events.SPLITTING_DATA)
     plan = split_plan(loaded)
-    found = split(data.trained, plan)
-    logs.emit(events.SPLIT_DONE, val_offset=found.val_offset, n_heldout_interactions=found.n_heldout)
-    if not found.n_heldout:
+    parts = split(data.trained, plan)
+    logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
+    if not parts.n_heldout:
         raise ZeroScore(f"no interaction is held out, so every score would be 0. {_remedy(loaded, data)}")
-    return shuffle_items(found, plan.seed)
+    return shuffle_items(parts, plan.seed)
 
 
 def split_plan(loaded: LoadedRecipe) -> SplitPlan:
@@ -122,7 +123,7 @@ def _remedy(loaded: LoadedRecipe, data: TrainingData) -> str:
     return f"{raise_ratio}, use deeper histories, raise split.test_user_ratio, or lower training.cutoff."
 
 
-def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: Settings) -> Task:
+def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: Settings) -> Task:
     training = loaded.recipe.training
     plan = _plan(loaded, data)
     parallelism = Parallelism.choose(
@@ -133,41 +134,41 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, found: Split, settings: 
         return Builder(training.seed, Threads.choose(settings.training_threads, available=threads))
 
     evaluator = Evaluator(
-        found.heldout,
-        offset=found.val_offset,
+        parts.heldout,
+        offset=parts.val_offset,
         cutoff=training.cutoff,
         seed=training.split.seed,
         weighted=training.weighted_metric,
     )
     features = {side: fitted.matrix for side, fitted in data.sides.items()}
     if "user" in features:
-        features["user"] = features["user"][found.order]
+        features["user"] = features["user"][parts.order]
     if "item" in features:
-        features["item"] = features["item"][found.item_order]
+        features["item"] = features["item"][parts.item_order]
     evaluators = Evaluators.of(evaluator, training.metric, training.split.seed)
     objective = TrialObjective(
         builder(parallelism.threads),
-        found.train,
+        parts.train,
         evaluators,
         features,
-        times=found.times,
-        hidden=found.hidden,
-        order=_order(loaded, found),
+        times=parts.times,
+        hidden=parts.hidden,
+        order=_order(loaded, parts),
         repeats=training.repeats,
     )
-    return Task(loaded, data, found, plan, builder(joblib.cpu_count()), objective, parallelism)
+    return Task(loaded, data, parts, plan, builder(joblib.cpu_count()), objective, parallelism)
 
 
-def _order(loaded: LoadedRecipe, found: Split) -> Order | None:
-    """What the search makes of the order of histories; None: nothing."""
+def _order(loaded: LoadedRecipe, parts: Split) -> Order | None:
+    """How the search treats the order of histories; None: it ignores the order."""
     wanted = loaded.recipe.recency
     if wanted == 0.0:
         return None
-    assert found.times is not None, "the split keeps times wherever recency plays a part"
+    assert parts.times is not None, "the split keeps times wherever recency plays a part"
     spaces = loaded.recipe.training.search_space or {}
     bounds = {name: space[RECENCY] for name, space in spaces.items() if RECENCY in space}
     return Order(
-        positions_of(found.times),
+        positions_of(parts.times),
         None if wanted == "search" else wanted,
         {name: (float(low), float(high)) for name, (low, high) in bounds.items()},
     )
@@ -197,7 +198,10 @@ def _plan(loaded: LoadedRecipe, data: TrainingData) -> TrialPlan:
     own |= training.per_algorithm_trials or {}
     # A blend reserves a place for a factor model, which takes its time to come near a model that knows of order.
     needed = FACTORS if BLEND in training.algorithms and loaded.recipe.recency else ()
-    plan = plan_trials(names, training.n_trials, own=own, n_parameters=n_parameters, needed=needed)
+    one_number = {name for name, space in spaces.items() if space.is_one_number}
+    plan = plan_trials(
+        names, training.n_trials, own=own, n_parameters=n_parameters, needed=needed, one_number=one_number
+    )
     for name in names:
         if name not in plan.shares and (training.per_algorithm_trials or {}).get(name) != 0:
             logs.emit(
@@ -216,6 +220,7 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
         n_items=len(interactions.item_ids),
         feature_sides=tuple(data.sides),
         wanted=(training.search_space or {}).get(name),
+        in_order=bool(loaded.recipe.recency),
     )
     if training.repeats and name in ITEM_WEIGHTS:
         space = with_self_weight(space, (training.search_space or {}).get(name, {}).get(SELF_WEIGHT))
@@ -223,7 +228,7 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
 
 
 def _most_seconds(training: Training) -> float | None:
-    """What one trial may take, where the recipe limits time."""
+    """The longest time of one trial, where the recipe limits time."""
     limits = [training.per_trial_timeout_seconds, training.timeout_seconds and training.timeout_seconds / 4]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -237,7 +242,10 @@ def open_search(
     optuna.logging.enable_propagation()
     training = task.loaded.recipe.training
     spaces = {name: _space(name, task.loaded, task.data) for name in task.plan.shares}
-    sampler = AlgorithmSampler(task.plan, spaces, training.seed, most_seconds=_most_seconds(training))
+    scores = KeptScores()
+    sampler = AlgorithmSampler(
+        task.plan, spaces, training.seed, most_seconds=_most_seconds(training), is_better=scores.is_better
+    )
     storage = open_storage(location)
     study = optuna.create_study(
         study_name=f"svc_{task.loaded.recipe.name}_{run_id}",
@@ -254,6 +262,7 @@ def open_search(
     limits = Limits(
         training.timeout_seconds,
         training.per_trial_timeout_seconds,
+        training.max_rank_ms,
         at_once={name: max(1, count) for name, count in fitting.items() if count is not None},
     )
     return Search(
@@ -265,6 +274,7 @@ def open_search(
         metric=training.metric,
         limits=limits,
         progress=progress,
+        scores=scores,
         talk=TrialLogging(trials=not quiet, parameters=verbose),
     )
 

@@ -21,13 +21,15 @@ from svc.training.evaluation.evaluator import Evaluator, Scorer
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """What is tried of one model."""
-SAMPLE_USERS = 800
+SAMPLE_USERS = 400
 """The values are compared on at most so many validation users, which is where most of the time goes; whether the best
 is taken is decided on all of them."""
 _CERTAIN = 2.77
 """Standard errors of a gain that is more than chance: the two-sided 95% of nine comparisons (Bonferroni)."""
 _PROMISING = 1.0
 """Standard errors of a gain on the sample from which all users are asked."""
+BEYOND_DOUBT = 4.0
+"""Standard errors of a gain on the users of the screening that all users need not confirm."""
 
 UserScores = NDArray[np.float64]
 

@@ -19,7 +19,7 @@ def run_in_thread(work: Callable[[], Any]) -> Any:
             ended.put((None, error))
 
     threading.Thread(target=run, name="training", daemon=True).start()
-    found, error = ended.get()
+    result, error = ended.get()
     if error is not None:
         raise error
-    return found
+    return result

@@ -7,6 +7,7 @@ comes from a small study in memory that holds just those, with a generator seede
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.algorithms.registry import GROWS_FROM, Params, Space, nearest
-from svc.training.search.budget import ALGORITHM, TrialPlan
+from svc.training.search.budget import ALGORITHM, MOST_OF_ONE_NUMBER, TrialPlan
+from svc.training.search.line_search import next_position
 
 _ATTEMPTS = 16
 _EVERY = 3
@@ -42,16 +44,24 @@ def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
 class AlgorithmSampler(BaseSampler):
     """Suggests for the algorithm that `plan` gives to the trial, within `spaces[algorithm]`.
 
-    `most_seconds` is what a trial may take: sizes do not grow beyond what is likely to end in time.
+    `most_seconds` is what a trial may take: sizes do not grow beyond what is likely to end in time. `is_better` tells
+    of two trials, by number, whether the first is better than the second by more than chance.
     """
 
     def __init__(
-        self, plan: TrialPlan, spaces: Mapping[str, Space], seed: int, *, most_seconds: float | None = None
+        self,
+        plan: TrialPlan,
+        spaces: Mapping[str, Space],
+        seed: int,
+        *,
+        most_seconds: float | None = None,
+        is_better: Callable[[int, int], bool] = operator.ne,
     ) -> None:
         self._plan = plan
         self._spaces = spaces
         self._seed = seed
         self._most_seconds = most_seconds
+        self._is_better = is_better
         self._slots: dict[int, tuple[str, int]] = {}
 
     def slot(self, study: Study, number: int) -> tuple[str, int]:
@@ -75,7 +85,7 @@ class AlgorithmSampler(BaseSampler):
             return planned
         used = {other: self._plan.n_taken(others, other) for other, space in self._spaces.items() if space}
         receivers = [
-            other for other in used if other not in eliminated and used[other] < _n_combinations(self._spaces[other])
+            other for other in used if other not in eliminated and used[other] < _most_trials(self._spaces[other])
         ]
         if not receivers:
             return planned
@@ -105,6 +115,8 @@ class AlgorithmSampler(BaseSampler):
             if other.number != trial.number and other.user_attrs.get(ALGORITHM) == algorithm
         ]
         space, share = self._grown(algorithm, known), self._plan.shares[algorithm]
+        if self._spaces[algorithm].is_one_number:
+            return self._step(known, space, trial.number)
         if (place - len(guesses)) % _EVERY == _EVERY - 1:
             return self._suggest(known, space, trial.number, share)
         return self._vary(known, space, trial.number, share)
@@ -119,7 +131,11 @@ class AlgorithmSampler(BaseSampler):
         raise ValueError(f"{param_name} is not a parameter of trial {trial.number}")
 
     def _grown(self, algorithm: str, known: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
-        """The current search space: a size that grows ends at twice that of the best trial so far."""
+        """The current search space: a size that grows ends at twice that of the best trial so far.
+
+        Of trials that are no worse than the best by more than chance, the smallest counts instead: a size that gains
+        nothing costs time in the search and in each answer.
+        """
         space = self.space(algorithm)
         complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
         for parameter in self._spaces[algorithm].grows if complete else ():
@@ -127,8 +143,10 @@ class AlgorithmSampler(BaseSampler):
             whole = space[name]
             assert isinstance(whole, IntDistribution), "only sizes grow"
             best = max(complete, key=lambda trial: trial.value or 0.0)
+            equals = [trial for trial in complete if not self._is_better(best.number, trial.number)]
+            smallest = min([best, *equals], key=lambda trial: int(trial.params[name]))
             largest = max(int(trial.params[name]) for trial in known if name in trial.params)
-            reached = max(GROWS_FROM, largest, 2 * int(best.params[name]) if self._may_double(best) else 0)
+            reached = max(GROWS_FROM, largest, 2 * int(smallest.params[name]) if self._may_double(smallest) else 0)
             space[name] = IntDistribution(whole.low, max(whole.low, min(whole.high, reached)), log=whole.log)
         return space
 
@@ -150,6 +168,30 @@ class AlgorithmSampler(BaseSampler):
             known,
             lambda attempt: _near(best.params, known, space, np.random.default_rng([self._seed, number, attempt])),
         )
+
+    def _step(self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int) -> dict[str, Any]:
+        """The next value of an algorithm's only parameter, a number."""
+        ((name, distribution),) = space.items()
+        assert isinstance(distribution, IntDistribution | FloatDistribution), "only numbers are searched step by step"
+        low, high = _on_scale(distribution.low, distribution), _on_scale(distribution.high, distribution)
+        scores, running = {}, []
+        for trial in trials:
+            if name not in trial.params or trial.state is TrialState.FAIL:
+                continue
+            position = min(1.0, max(0.0, (_on_scale(trial.params[name], distribution) - low) / (high - low)))
+            if trial.state is TrialState.COMPLETE:
+                scores[position] = trial.value or 0.0
+            elif trial.state is TrialState.PRUNED:
+                scores[position] = -math.inf
+            else:
+                running.append(position)
+        upwards_first = bool(np.random.default_rng([self._seed, number]).integers(2))
+        if not scores:
+            return self._suggest(trials, space, number, 1)
+        position = next_position(scores, running, upwards_first=upwards_first)
+        step = {name: _from_scale(low + position * (high - low), distribution)}
+        # A few whole numbers are soon tried: then whatever is left of them.
+        return self._suggest(trials, space, number, 1) if step in [trial.params for trial in trials] else step
 
     def _suggest(
         self, known: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
@@ -200,20 +242,29 @@ def _moved(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng
         return distribution.choices[int(rng.integers(len(distribution.choices)))]
     assert isinstance(distribution, IntDistribution | FloatDistribution), "irspack tunes numbers and choices"
     low, high, at, *others = (
-        math.log(number) if distribution.log else number
-        for number in (distribution.low, distribution.high, value, *tried)
+        _on_scale(number, distribution) for number in (distribution.low, distribution.high, value, *tried)
     )
     least, most = (part * (high - low) for part in _STEPS)
     steps = [other - at for other in others if abs(other - at) <= most]
     lean = int(at <= low) - int(at >= high) or sum(step < 0 for step in steps) - sum(step > 0 for step in steps)
     side = np.sign(lean) or rng.choice((-1, 1))
-    moved = at + side * rng.uniform(least, most)
-    moved = math.exp(min(moved, high)) if distribution.log else moved
-    return nearest(round(moved) if isinstance(distribution, IntDistribution) else float(moved), distribution)
+    return _from_scale(at + side * rng.uniform(least, most), distribution)
 
 
-def _n_combinations(space: Space) -> float:
-    """How many different sets of parameters there are: a space that consists of choices only is soon exhausted."""
+def _on_scale(value: float, distribution: IntDistribution | FloatDistribution) -> float:
+    return math.log(value) if distribution.log else value
+
+
+def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) -> Any:
+    """The value in the range that lies there."""
+    value = math.exp(min(at, math.log(distribution.high))) if distribution.log else at
+    return nearest(round(value) if isinstance(distribution, IntDistribution) else float(value), distribution)
+
+
+def _most_trials(space: Space) -> float:
+    """How many trials make sense: one number is soon found, and a space that consists of choices only is exhausted."""
+    if space.is_one_number:
+        return MOST_OF_ONE_NUMBER
     if not all(isinstance(found, CategoricalDistribution) for found in space.values()):
         return math.inf
     return math.prod(len(found.choices) for found in space.values() if isinstance(found, CategoricalDistribution))

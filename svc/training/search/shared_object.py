@@ -18,7 +18,7 @@ _ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryLocation:
     """Where a shared object lies: a file of this process, its pickle, and (offset, bytes) of each of its arrays."""
 
     path: str
@@ -30,9 +30,9 @@ class Place:
 class SharedObject:
     """Keeps the memory of one shared object until `close`. Processes that have attached it keep it longer."""
 
-    def __init__(self, descriptor: int, place: Place) -> None:
+    def __init__(self, descriptor: int, location: MemoryLocation) -> None:
         self._descriptor = descriptor
-        self.place = place
+        self.location = location
 
     @classmethod
     def of(cls, value: Any) -> SharedObject:
@@ -50,14 +50,14 @@ class SharedObject:
                 at += -(-raw.nbytes // _ALIGNMENT) * _ALIGNMENT
         n_bytes = max(at, 1)
         os.truncate(descriptor, n_bytes)
-        return cls(descriptor, Place(f"/proc/{os.getpid()}/fd/{descriptor}", pickled, tuple(extents), n_bytes))
+        return cls(descriptor, MemoryLocation(f"/proc/{os.getpid()}/fd/{descriptor}", pickled, tuple(extents), n_bytes))
 
     def close(self) -> None:
         os.close(self._descriptor)
 
 
-def attach(place: Place) -> Any:
-    """The object at `place`, while the process that shares it lives. Changes to its arrays stay in this process."""
-    with Path(place.path).open("rb") as file:
-        view = memoryview(mmap.mmap(file.fileno(), place.n_bytes, access=mmap.ACCESS_COPY))
-    return pickle.loads(place.pickled, buffers=[view[at : at + n] for at, n in place.extents])
+def attach(location: MemoryLocation) -> Any:
+    """The object at `location`, while the process that shares it lives. Changes to its arrays stay in this process."""
+    with Path(location.path).open("rb") as file:
+        view = memoryview(mmap.mmap(file.fileno(), location.n_bytes, access=mmap.ACCESS_COPY))
+    return pickle.loads(location.pickled, buffers=[view[at : at + n] for at, n in location.extents])

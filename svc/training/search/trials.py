@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ METRICS = "svc:metrics"
 EPOCHS = "svc:train_epochs"
 RECENCY = "svc:recency"
 SECONDS = "svc:seconds"
+RANK_MS = "svc:rank_ms"
+TOO_SLOW = "svc:too_slow"
 REUSED = "svc:reused"
 """Attributes of a finished trial; REUSED is the number of the equal trial whose value it took."""
 
@@ -34,7 +36,11 @@ trained."""
 class TrialRecord:
     """One finished trial. `score` and `metrics` are there if it is complete, `epochs` if it trained in epochs.
 
-    `parts` are the trials that a blend is made of, in the order of its weights. `recency` is what the validation chose.
+    `rank_ms` are the milliseconds of a single ranking by its model, where that was measured; a trial is `too_slow`, and
+    not complete, where they are more than the recipe allows.
+
+    `parts` are the trials that a blend is made of, in the order of its weights. `recency` is what the validation chose;
+    of a blend it is the highest of its parts, each of which has the one that it has in the blend.
     """
 
     number: int
@@ -47,6 +53,8 @@ class TrialRecord:
     seconds: float
     parts: tuple[TrialRecord, ...] = ()
     recency: float = 0.0
+    rank_ms: float | None = None
+    too_slow: bool = False
 
     @property
     def final_params(self) -> Params:
@@ -56,6 +64,15 @@ class TrialRecord:
     @property
     def is_complete(self) -> bool:
         return self.state == "complete"
+
+    @property
+    def recency_by_part(self) -> bool:
+        """Whether the parts of a blend weigh histories differently."""
+        return len({part.recency for part in self.parts}) > 1
+
+    def at_recency(self, recency: float) -> TrialRecord:
+        """The same model with one recency, for all of its parts."""
+        return replace(self, recency=recency, parts=tuple(replace(part, recency=recency) for part in self.parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +115,20 @@ class SearchResult:
         return sum(1 for trial in self.trials if trial.state == state)
 
     @property
+    def n_too_slow(self) -> int:
+        return sum(trial.too_slow for trial in self.trials)
+
+    @property
     def best(self) -> TrialRecord:
         """The highest score; of equal ones the first. There must be a complete trial."""
         return next(iter(by_score(self.completed)))
 
     @property
     def best_per_algorithm(self) -> dict[str, TrialRecord]:
-        found: dict[str, TrialRecord] = {}
+        best: dict[str, TrialRecord] = {}
         for trial in by_score(self.completed):
-            found.setdefault(trial.algorithm, trial)
-        return found
+            best.setdefault(trial.algorithm, trial)
+        return best
 
 
 def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
@@ -116,8 +137,10 @@ def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
 
 def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
     """What to store with a complete trial."""
-    found: dict[str, object] = {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
-    return {**found, RECENCY: fitted.recency} if fitted.recency else found
+    stored: dict[str, object] = {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
+    if fitted.rank_ms is not None:
+        stored[RANK_MS] = fitted.rank_ms
+    return {**stored, RECENCY: fitted.recency} if fitted.recency else stored
 
 
 def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
@@ -161,4 +184,6 @@ def _record(trial: FrozenTrial) -> TrialRecord:
         epochs=attrs.get(EPOCHS),
         seconds=float(attrs.get(SECONDS) or 0.0),
         recency=float(attrs.get(RECENCY) or 0.0),
+        rank_ms=attrs.get(RANK_MS),
+        too_slow=bool(attrs.get(TOO_SLOW)),
     )

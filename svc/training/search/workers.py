@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from svc import events, logs
 from svc.model.threads import VARIABLES
 from svc.training.search.fit import Stop
-from svc.training.search.shared_object import Place, SharedObject, attach
+from svc.training.search.shared_object import MemoryLocation, SharedObject, attach
 from svc.training.search.trial_task import Objective, TrialOutcome, TrialTask, run_trial
 
 Ended = Callable[[TrialOutcome], None]
@@ -136,14 +136,14 @@ class ProcessWorkers:
         self._busy: set[int] = set()
 
     def submit(self, task: TrialTask, ended: Ended) -> int:
-        place = next(place for place in range(self.count) if place not in self._busy)
+        number = next(number for number in range(self.count) if number not in self._busy)
         shared = self._begin()
         with _signals_blocked():
-            worker = self._worker(place, shared)
+            worker = self._worker(number, shared)
             future = worker.pool.submit(_work, task)
-        self._busy.add(place)
+        self._busy.add(number)
         future.add_done_callback(lambda done: ended(self._outcome(worker, done)))
-        return place
+        return number
 
     def ready_at(self, worker: int) -> float | None:
         return self._workers[worker].ready_at
@@ -174,19 +174,19 @@ class ProcessWorkers:
             warnings.filterwarnings("ignore", message="Failed to kill subprocesses")
         return self._shared
 
-    def _worker(self, place: int, shared: SharedObject) -> _Worker:
+    def _worker(self, number: int, shared: SharedObject) -> _Worker:
         from joblib.externals.loky import ProcessPoolExecutor
 
-        if place not in self._workers:
+        if number not in self._workers:
             pool = ProcessPoolExecutor(
                 max_workers=1,
                 initializer=_prepare,
-                initargs=(shared.place, os.getpid()),
+                initargs=(shared.location, os.getpid()),
                 env={name: os.environ.get(name, str(self._blas_threads)) for name in VARIABLES},
             )
-            self._workers[place] = _Worker(pool)
-            pool.submit(_warm_up).add_done_callback(self._workers[place].started)
-        return self._workers[place]
+            self._workers[number] = _Worker(pool)
+            pool.submit(_warm_up).add_done_callback(self._workers[number].started)
+        return self._workers[number]
 
     def _outcome(self, worker: _Worker, done: Future[_Answer]) -> TrialOutcome:
         """Called in a thread of the worker's pool."""
@@ -238,7 +238,7 @@ _own_objective: list[Objective] = []
 """In a worker: the one objective that it trains by."""
 
 
-def _prepare(place: Place, parent: int) -> None:
+def _prepare(location: MemoryLocation, parent: int) -> None:
     """Runs once in each worker."""
     from joblib.externals.loky import process_executor
 
@@ -246,7 +246,7 @@ def _prepare(place: Place, parent: int) -> None:
     # with a warning, and by a process that nobody here knows or could end.
     process_executor._USE_PSUTIL = False
     _die_with(parent)
-    _own_objective.append(attach(place))
+    _own_objective.append(attach(location))
 
 
 def _die_with(parent: int) -> None:
@@ -267,4 +267,4 @@ def _work(task: TrialTask) -> _Answer:
     """Runs in a worker: the outcome of `task`, and (category, message) of each warning on the way."""
     with warnings.catch_warnings(record=True) as caught:
         outcome = run_trial(_own_objective[0], task, lambda: None)
-    return outcome, [(one.category.__name__, str(one.message)) for one in caught]
+    return outcome, [(warning.category.__name__, str(warning.message)) for warning in caught]

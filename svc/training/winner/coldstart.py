@@ -53,15 +53,15 @@ def evaluate_cold_start(task: Task, trial: TrialRecord, result: SearchResult) ->
     the same training measures the same sides on a busy machine.
     """
     matrix = task.matrix(trial.params)
-    found: dict[str, Any] = {}
+    sides: dict[str, Any] = {}
     for count, side in enumerate(task.features, start=1):
         work = count * N_DRAWS * training_work(trial, matrix)
         if work > max(MOST_SHARE_OF_SEARCH * search_work(result, matrix), ALWAYS_ALLOWED_WORK):
-            found[side] = {"skipped": "ten trainings would take more than half of the work of the search"}
+            sides[side] = {"skipped": "ten trainings would take more than half of the work of the search"}
             continue
-        found[side] = _evaluate_side(side, task, trial, matrix)
-        _emit(side, task, found[side])
-    return found
+        sides[side] = _evaluate_side(side, task, trial, matrix)
+        _emit(side, task, sides[side])
+    return sides
 
 
 def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
@@ -72,19 +72,19 @@ def training_work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
 
 
 def search_work(result: SearchResult, matrix: sparse.csr_matrix) -> float:
-    """The same of all complete trainings of iALS in the search: those of other algorithms are not counted."""
+    """The multiplications of all complete iALS trainings of the search; other algorithms are not counted."""
     return sum(training_work(trial, matrix) for trial in result.completed if trial.algorithm == FEATURE_AWARE)
 
 
-def _emit(side: str, task: Task, found: Mapping[str, Any]) -> None:
-    if "model" in found:
+def _emit(side: str, task: Task, measured: Mapping[str, Any]) -> None:
+    if "model" in measured:
         metric = task.objective.metric
         logs.emit(
             events.COLD_START_EVALUATED,
             side=side,
             metric=metric,
-            score=found["model"][metric],
-            popularity_score=found["popularity"][metric],
+            score=measured["model"][metric],
+            popularity_score=measured["popularity"][metric],
         )
 
 
@@ -96,13 +96,13 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
     chosen, chosen_by = task.loaded.recipe.training, task.matrix({})  # a choice counts whole, however old it is
     measured: list[Measured] = []
     n_held = n_interactions = cutoff = 0
-    for place, held in enumerate(_draws(matrix.shape[axis], chosen.split.seed, axis)):
+    for draw_number, held in enumerate(draws(matrix.shape[axis], chosen.split.seed, axis)):
         truth = (chosen_by[held] if side == "user" else chosen_by[:, held]).tocsr()
         if not truth.nnz:
             continue
         cutoff = min(chosen.cutoff, truth.shape[1])
         evaluator = Evaluator(
-            truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + place, weighted=chosen.weighted_metric
+            truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + draw_number, weighted=chosen.weighted_metric
         )
         try:
             measured.append(_measure(side, task, winner, matrix, held=held, evaluator=evaluator))
@@ -133,19 +133,21 @@ def _measure(
     """METRICS of model, popularity and random for one draw of held-out ids."""
     keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
     train = (matrix[keep] if side == "user" else matrix[:, keep]).tocsr()
-    features = {name: found[keep] if name == side else found for name, found in task.features.items()}
+    features = {
+        name: matrix_of_side[keep] if name == side else matrix_of_side for name, matrix_of_side in task.features.items()
+    }
     trained = refit_winner(task.builder, winner, train, features)
     truth = evaluator.heldout
     unseen = sparse.csr_matrix(truth.shape, dtype=np.float32)
     scorers = {
         "model": _scorer(side, trained, task.features[side][held]),
-        "popularity": _constant(_popularity(side, train, task.data.sides[side], keep, held)),
+        "popularity": _constant(popularity_of_unseen(side, train, task.data.sides[side], keep, held)),
         "random": _constant(np.zeros(truth.shape[1])),  # ties are broken at random, for each user anew
     }
     return {name: evaluator.metrics(scorer, unseen) for name, scorer in scorers.items()}
 
 
-def _draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
+def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
     """Disjoint sets of ids, sorted: ten tenths of all, or fewer sets where there are fewer ids."""
     order = np.random.default_rng([seed, 5, axis]).permutation(n)[: N_DRAWS * MOST_IDS]
     for held in np.array_split(order, min(N_DRAWS, max(n - 1, 1))):
@@ -159,10 +161,10 @@ def _means(draws: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _intervals(measured: Sequence[Measured], metric: str) -> dict[str, list[float]]:
     scores = {name: np.asarray([draw[name][metric] for draw in measured]) for name in measured[0]}
     scores["lead_over_popularity"] = scores["model"] - scores["popularity"]
-    return {name: _student(values) for name, values in scores.items() if len(values) > 1}
+    return {name: mean_interval(values) for name, values in scores.items() if len(values) > 1}
 
 
-def _student(values: NDArray[np.float64]) -> list[float]:
+def mean_interval(values: NDArray[np.float64]) -> list[float]:
     """The interval of the mean of few independent `values`."""
     n = len(values)
     reach = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * float(values.std(ddof=1)) / n**0.5
@@ -201,7 +203,7 @@ def place(trained: Any, side: SideName, features: sparse.csr_matrix) -> NDArray[
     return placed
 
 
-def _popularity(
+def popularity_of_unseen(
     side: SideName,
     train: sparse.csr_matrix,
     fitted: FittedSide,
@@ -216,7 +218,9 @@ def _popularity(
         return counts
     on = shared_values(fitted, keep)
     n_sharing = np.asarray(on[keep].sum(axis=0)).ravel()
-    known = on[:, n_sharing > 0]
-    of_value = (known[keep].T @ counts) / n_sharing[n_sharing > 0]
-    n_values = np.asarray(known[held].sum(axis=1)).ravel()
-    return np.asarray(np.where(n_values > 0, (known[held] @ of_value) / np.maximum(n_values, 1.0), counts.mean()))
+    chosen_values = on[:, n_sharing > 0]
+    of_value = (chosen_values[keep].T @ counts) / n_sharing[n_sharing > 0]
+    n_values = np.asarray(chosen_values[held].sum(axis=1)).ravel()
+    return np.asarray(
+        np.where(n_values > 0, (chosen_values[held] @ of_value) / np.maximum(n_values, 1.0), counts.mean())
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.breakdown import Known, as_rows, breakdown, mean_popularity
+from svc.training.evaluation.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import Evaluation, Scorer
 from svc.training.evaluation.intervals import PER_USER, Change, interval, intervals, lead, paired_change
@@ -53,6 +53,11 @@ class Confidence:
     trained: Any = None
     choice: Choice | None = None
 
+    @property
+    def serves_exact_users(self) -> bool:
+        """Whether known users are served by exact solves of their histories; see exact_users.py."""
+        return bool(self.evaluation.get("exact_users", {}).get("served", False))
+
 
 def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     """Measure it, and log the winner's interval and lead."""
@@ -75,7 +80,8 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     if scorer is not None:
         evaluation |= _winner_again(task, scorer)
         evaluation |= _winner_on_test(task, scorer, others)
-        evaluation |= _by_recency(task, winner, trained)
+        if result.reused is None:  # a refit has not searched it, and eleven more evaluations take as long as a training
+            evaluation |= _by_recency(task, winner, trained)
         exact = measure_exact_users(task, winner, trained)
         evaluation |= {} if exact is None else exact.described()
     if task.split.test is None and choice is not None:
@@ -141,10 +147,10 @@ def _lead(result: SearchResult, choice: Choice, seed: int) -> dict[str, Any]:
     names = list(result.best_per_algorithm)
     if len(names) < 2 or names[1] not in choice.algorithms or choice.algorithms[choice.runner_up] != names[1]:
         return {}
-    return {"lead": _told(names[1], lead(choice, seed=seed), "validation")}
+    return {"lead": _change_fields(names[1], lead(choice, seed=seed), "validation")}
 
 
-def _told(over: str, change: Change, users: str) -> dict[str, Any]:
+def _change_fields(over: str, change: Change, users: str) -> dict[str, Any]:
     return {
         "over": over,
         "change": round(change.value, _DIGITS),
@@ -186,7 +192,7 @@ def _winner_on_test(task: Task, scorer: Scorer, others: tuple[str, Scores] | Non
     }
     if others is not None:
         name, runner_up = others
-        measured["lead"] = _told(name, paired_change(scores, runner_up, seed=seed), "test")
+        measured["lead"] = _change_fields(name, paired_change(scores, runner_up, seed=seed), "test")
     return measured
 
 
@@ -194,42 +200,49 @@ def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
     """The winner, trained once more on what the search trained on: at CUTOFFS, and broken down."""
     seen, full = task.objective.seen, task.objective.evaluators.full
     cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     if cutoffs:
-        found["cutoffs"] = {str(cutoff): at for cutoff, at in full.at_cutoffs(cutoffs, scorer, seen).items()}
+        measured["cutoffs"] = {str(cutoff): at for cutoff, at in full.at_cutoffs(cutoffs, scorer, seen).items()}
     trained_on, held_out = task.split.train.indices, full.heldout.indices
     users_of = np.bincount(trained_on, minlength=seen.shape[1])
-    found["mean_popularity"] = {
+    measured["mean_popularity"] = {
         "held_out": _shortened(mean_popularity(held_out, users_of)),
         "trained": _shortened(mean_popularity(trained_on, users_of)),
     }
-    found["breakdown"] = _breakdown(task, full.evaluate(scorer, seen))
-    return found
+    measured["breakdown"] = _breakdown(task, full.evaluate(scorer, seen))
+    return measured
 
 
 def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]:
-    """The winner's score at each recency that was tried, on the sample of users on which it was chosen."""
+    """The winner's score at each recency that was tried, on the sample of users on which it was chosen.
+
+    Of a blend whose parts differ, at each recency for all of its parts, and at those that they have.
+    """
     objective, order = task.objective, task.objective.order
     values = () if order is None else order.values(winner.algorithm)
     if len(values) < 2:
         return {}
     sample = objective.evaluators.quick
-    scorers = [objective.scorer(trained, replace(winner, recency=value)) for value in values]
-    scores = np.stack([sample.scores_of_users(one, objective.seen, objective.metric) for one in scorers], axis=1)
+    tried = [winner.at_recency(value) for value in values] + [winner] * winner.recency_by_part
+    scorers = [objective.scorer(trained, trial) for trial in tried]
+    scores = np.stack([sample.scores_of_users(scorer, objective.seen, objective.metric) for scorer in scorers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [
         {"recency": value, "score": round(float(mean), _DIGITS), "interval": _rounded(span)}
-        for value, mean, span in zip(values, scores.mean(axis=0), spans, strict=True)
+        for value, mean, span in zip([trial.recency for trial in tried], scores.mean(axis=0), spans, strict=True)
     ]
-    return {"recency": {"n_users": len(scores), "values": rows}}
+    by_recency = {"n_users": len(scores), "values": rows[: len(values)]}
+    if winner.recency_by_part:
+        by_recency["by_part"] = {name: rows[-1][name] for name in ("score", "interval")}
+    return {"recency": by_recency}
 
 
 def _breakdown(task: Task, evaluation: Evaluation) -> list[Mapping[str, Any]]:
     """The winner's figures by activity of the validation users and popularity of the items, as rows."""
     train, full = task.split.train, task.objective.evaluators.full
     lengths = np.diff(train.indptr)[full.offset + full.evaluated_users]
-    known = Known(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])
-    scores = breakdown(evaluation.rankings, evaluation.truth, known, seed=task.loaded.recipe.training.split.seed)
+    training = TrainingCounts(lengths, np.bincount(train.indices, minlength=train.shape[1]), train.shape[0])
+    scores = breakdown(evaluation.rankings, evaluation.truth, training, seed=task.loaded.recipe.training.split.seed)
     return [{name: _shortened(value) for name, value in row.items()} for row in as_rows(scores)]
 
 

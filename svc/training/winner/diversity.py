@@ -46,7 +46,7 @@ class _Lists:
     def add(self, items: Items, chosen: Sequence[int], to_pool: Similar) -> None:
         self.rankings.append(items[list(chosen)].tolist())
         if len(chosen) > 1:
-            similar = np.array([to_pool(place)[list(chosen)] for place in chosen])
+            similar = np.array([to_pool(position)[list(chosen)] for position in chosen])
             pairs = len(chosen) * (len(chosen) - 1)
             self.distances.append(1.0 - float(similar.sum() - np.trace(similar)) / pairs)
 
@@ -58,32 +58,32 @@ def measure_diversity(winner: Winner, evaluator: Evaluator, seen: sparse.csr_mat
     the pairs of a list; and `coverage`, the share of all items that stand in somebody's list.
     """
     sample = evaluator.sample(MOST_USERS, seed)
-    found = {value: _Lists() for value in VALUES}
+    lists_by_value = {value: _Lists() for value in VALUES}
     for items, scores in sample.pools(winner.scorer, seen, Rules(diversity=1.0).pool(sample.cutoff)):
-        _arrange_all(items, scores, winner.served.similar, sample.cutoff, found)
+        _rerank_all(items, scores, winner.served.similar, sample.cutoff, lists_by_value)
     truth = sample.heldout[sample.evaluated_users]
-    rows = [_row(value, lists, truth, seed) for value, lists in found.items()]
+    rows = [_row(value, lists, truth, seed) for value, lists in lists_by_value.items()]
     return {"n_users": len(sample.evaluated_users), "values": rows}
 
 
-def _arrange_all(
+def _rerank_all(
     items: Items,
     scores: NDArray[np.float64],
     similar: Callable[[Items], Similar],
     cutoff: int,
-    found: dict[float, _Lists],
+    lists_by_value: dict[float, _Lists],
 ) -> None:
     """One user's candidates under each value; similarities that several of them need are computed once."""
-    fresh, known = similar(items), dict[int, NDArray[np.float64]]()
+    fresh, similarities = similar(items), dict[int, NDArray[np.float64]]()
 
-    def to_pool(place: int) -> NDArray[np.float64]:
-        if place not in known:
-            known[place] = fresh(place)
-        return known[place]
+    def to_pool(position: int) -> NDArray[np.float64]:
+        if position not in similarities:
+            similarities[position] = fresh(position)
+        return similarities[position]
 
-    place_of = {column: place for place, column in enumerate(items.tolist())}
-    candidates = Candidates(items, scores, True, lambda: (items, scores))
-    for value, lists in found.items():
+    place_of = {column: position for position, column in enumerate(items.tolist())}
+    candidates = Candidates(items, scores, True, lambda: candidates)
+    for value, lists in lists_by_value.items():
         shown = rerank(candidates, Rules(diversity=value), cutoff, lambda _: to_pool, _NO_PINS)
         lists.add(items, [place_of[column] for column in shown.items.tolist()], to_pool)
 

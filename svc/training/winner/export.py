@@ -1,33 +1,19 @@
-"""From a trained irspack recommender to the model that is served.
-
-Recommenders are read by their attributes, so irspack itself is not imported. What is taken is listed with each family;
-everything else in them (training matrices, gradients, transposed copies, thread counts) is dropped.
-"""
+"""From the scorer of the winner to the model that is served, with its ids, histories and features."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.errors import TrainingError
 from svc.model.features import FeatureState
-from svc.model.history import History, Offsets
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.blend import BlendScorer
-from svc.model.recommenders.dense_weights import DenseWeightsScorer
-from svc.model.recommenders.factor_index import FactorIndex
-from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
-from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.popularity import PopularityScorer, by_count
-from svc.recipe.algorithms import BLEND, TRANSITIONS
-from svc.training.data.recency import in_order
-from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
-from svc.training.search.blended import BlendedRecommender
+from svc.model.recommenders.popularity import by_count
+from svc.training.search.served import to_history, to_scorer
 
 
 def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
@@ -37,26 +23,6 @@ def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
     chosen item comes first without a second key in any scan. Models of earlier versions hold theirs in training order.
     """
     return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
-
-
-def reordered(X: Any, columns: Columns) -> Any:  # noqa: N803
-    """The training matrix with its items in the order of `columns`."""
-    matrix = X.tocsr()[:, columns]
-    matrix.sort_indices()
-    return matrix
-
-
-def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
-    """What is served of a trained `recommender`, its items in the order of `columns`.
-
-    Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
-    trained but cannot place anyone.
-    """
-    try:
-        make = _SCORERS[class_name]
-    except KeyError:
-        raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
-    return make(recommender, columns)
 
 
 def export(
@@ -81,11 +47,13 @@ def assemble(
     X: Any,  # noqa: N803
     features: FeatureState | None,
     cold: Scorer | None = None,
+    cold_recency: float = 0.0,
     hidden: Any = None,
     keep_values: bool = False,
     positions: Any = None,
-    recency: float = 0.0,
+    recency: float | None = 0.0,
     repeats: bool = False,
+    popularity: NDArray[np.float64] | None = None,
 ) -> Model:
     """The model of a `scorer`, ready to answer and to be encoded.
 
@@ -93,7 +61,9 @@ def assemble(
     values are kept also for scorers that do not read them, for requests that add to a history. `hidden`, of the same
     shape, has what users are never shown. `cold` answers for features and seeds instead of `scorer`. `features` are
     kept only where one of them can use them. With a `recency` above 0 histories keep their order, which `positions` of
-    the entries of `X` tell. With `repeats` users are recommended what they have too, unless they ask otherwise.
+    the entries of `X` tell; None: each part of `scorer` has its own, and `cold` has `cold_recency`. With `repeats`
+    users are recommended what they have too, unless they ask otherwise.
+    `popularity` is how much each item was chosen lately, (n_items,), where that is not the number of its users.
     """
     asked = cold or scorer
     placed = asked.feature_dim("user") or asked.feature_dim("item")
@@ -104,97 +74,10 @@ def assemble(
         scorer=scorer,
         features=features if placed else None,
         cold=cold,
+        cold_recency=cold_recency,
         hidden=None if hidden is None else to_history(hidden, with_values=False),
         repeats=repeats,
+        popularity=popularity,
     )
     model.ready()
     return model
-
-
-def to_history(X: Any, *, with_values: bool, positions: Any = None, recency: float = 0.0) -> History:  # noqa: N803
-    """The rows of `X`, oldest first where there is a `recency`; `positions` then has the entries of `X`."""
-    matrix = X.tocsr(copy=True)
-    matrix.sum_duplicates()
-    if not recency:
-        matrix.eliminate_zeros()
-        return _history(matrix, matrix.data.astype(np.float32), with_values=with_values)
-    order, ties = in_order(positions)
-    matrix.indices, values = matrix.indices[order], matrix.data[order].astype(np.float32)
-    found = _history(matrix, values, with_values=with_values)
-    return History(found.offsets, found.columns, found.weights, recency=recency, ties=ties if ties.any() else None)
-
-
-def _history(matrix: Any, values: NDArray[np.float32], *, with_values: bool) -> History:
-    kept = values if with_values and (values != 1).any() else None
-    return History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), kept)
-
-
-def _offsets(indptr: Any) -> Offsets:
-    """Row starts of a compressed matrix, in four bytes each where these suffice."""
-    return indptr.astype(np.int32) if indptr[-1] <= np.iinfo(np.int32).max else indptr.astype(np.int64)  # type: ignore[no-any-return]
-
-
-def _bprfm(recommender: Any, columns: Columns) -> Scorer:
-    """Embeddings, and item biases as one more component. User biases do not change an order; gradients are dropped."""
-    machine = recommender.fm
-    items = np.column_stack([machine.item_embeddings, machine.item_biases])
-    return BPRScorer(
-        finite_float32(machine.user_embeddings, "user vectors"),
-        FactorIndex.build(finite_float32(items, "item vectors")[columns]),
-    )
-
-
-def _neighbours(recommender: Any, columns: Columns) -> Scorer:
-    weights = recommender.W.tocsr()[columns]
-    places = np.empty(weights.shape[1], dtype=weights.indices.dtype)
-    places[columns] = np.arange(len(places))
-    weights.indices = places[weights.indices]
-    weights.has_sorted_indices = False
-    weights.sort_indices()
-    return NeighbourScorer(
-        _offsets(weights.indptr), weights.indices.astype(np.int32), finite_float32(weights.data, "item weights")
-    )
-
-
-def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
-    trained = recommender.W
-    weights = np.empty(trained.shape, dtype=np.float32)
-    with np.errstate(over="ignore"):
-        for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):
-            row[:] = trained[source][columns]  # row by row: the weights may take most of the memory
-    return DenseWeightsScorer(checked_finite(weights, "item weights"))
-
-
-def _popularity(recommender: Any, columns: Columns) -> Scorer:
-    return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel()[columns])
-
-
-def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
-    """The scorers of the parts, the one of factors first, and their weights in that order."""
-    parts = [
-        (to_scorer(trained, trial.algorithm, columns), weight)
-        for trained, trial, weight in zip(recommender.trained, recommender.trials, recommender.weights, strict=True)
-    ]
-    factors = [(part, weight) for part, weight in parts if isinstance(part, IALSScorer | SVDScorer)]
-    sums = [(part, weight) for part, weight in parts if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
-    return BlendScorer.of(
-        factors[0][0] if factors else None,
-        [part for part, _ in sums],
-        [weight for _, weight in factors + sums],
-        to_history(reordered(recommender.matrix, columns), with_values=True),
-    )
-
-
-_SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
-    "IALSRecommender": ials_scorer,
-    "CosineKNNRecommender": _neighbours,
-    "RP3betaRecommender": _neighbours,
-    "DenseSLIMRecommender": _dense_slim,
-    "TruncatedSVDRecommender": svd_scorer,
-    "BPRFMRecommender": _bprfm,
-    "TopPopRecommender": _popularity,
-    "SLIMRecommender": _neighbours,
-    "EDLAERecommender": _neighbours,
-    TRANSITIONS: _neighbours,
-    BLEND: _blend,
-}

@@ -32,7 +32,7 @@ class Inputs:
         self._base_dir = base_dir
         self._found: dict[str, str] = {}
 
-    def hear(self, where: str, sha256: str) -> None:
+    def record(self, where: str, sha256: str) -> None:
         path = Path(where)
         inside = path.is_absolute() and path.is_relative_to(self._base_dir)
         self._found[str(path.relative_to(self._base_dir)) if inside else where] = sha256
@@ -86,5 +86,5 @@ def _left_by_moves(loaded: LoadedRecipe, settings: Settings, keys: SigningKeys, 
     except SvcError:
         return []
     lines = freshness.about(freshness.verified_lines(log, keys), recipe=loaded.recipe.name, kid=kid)
-    found = [line.get("from_serial") for line in lines if line.get("kid") == kid]
-    return [serial for serial in found if type(serial) is int and 0 <= serial <= freshness.MAX_SERIAL]
+    serials = [line.get("from_serial") for line in lines if line.get("kid") == kid]
+    return [serial for serial in serials if type(serial) is int and 0 <= serial <= freshness.MAX_SERIAL]

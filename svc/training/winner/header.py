@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 import svc
-from svc.model.features import FEATURE_VERSION
+from svc.model.features import FEATURE_VERSION, SideEncoder
+from svc.model.text_column import TextColumn
 from svc.recipe.load import LoadedRecipe
 from svc.training.data.fetch import TrainingData
 from svc.training.evaluation.intervals import PER_USER
@@ -42,6 +43,7 @@ class Facts:
     confidence: Confidence
     diversity: Mapping[str, Any] | None
     cold_start: Mapping[str, Any]
+    new_items: Mapping[str, Any] | None
     features_active: bool
     parts: Sequence[Mapping[str, Any]]
     rank_ms: float
@@ -50,7 +52,7 @@ class Facts:
 def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
     """All fields, as plain JSON values."""
     training, best = loaded.recipe.training, facts.result.best
-    found = {
+    fields = {
         "kid": facts.kid,
         "fingerprint": facts.fingerprint,
         "format_version": 1,
@@ -76,19 +78,22 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
             **facts.confidence.evaluation,
             **({} if facts.diversity is None else {"diversity": dict(facts.diversity)}),
             **({"cold_start": dict(facts.cold_start)} if facts.cold_start else {}),
+            **({} if facts.new_items is None else {"new_items": dict(facts.new_items)}),
         },
         "data_stats": data_stats(facts),
         "rank_ms": facts.rank_ms,
     }
     if best.recency:
-        found["recency"] = best.recency
+        fields["recency"] = best.recency
     if training.repeats:
-        found["repeats"] = True
+        fields["repeats"] = True
+    if loaded.recipe.popular is not None:
+        fields["popular"] = loaded.recipe.popular.model_dump(exclude_none=True)
     if facts.parts:
-        found["parts"] = [dict(part) for part in facts.parts]
+        fields["parts"] = [dict(part) for part in facts.parts]
     if loaded.recipe.features is not None:
-        found["features"] = _features(facts)
-    return found
+        fields["features"] = _features(facts)
+    return fields
 
 
 def _recipe(unexpanded: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,6 +127,7 @@ def _tuning(facts: Facts) -> dict[str, Any]:
         "completed": result.count("complete"),
         "pruned": result.count("pruned"),
         "failed": result.count("failed"),
+        **({"too_slow": result.n_too_slow} if result.n_too_slow else {}),
         "seconds": round(result.seconds, 3),
         "best_per_algorithm": {
             name: {
@@ -129,6 +135,7 @@ def _tuning(facts: Facts) -> dict[str, Any]:
                 "params": trial.params,
                 **({"recency": trial.recency} if trial.recency else {}),
                 "seconds": trial.seconds,
+                **({} if trial.rank_ms is None else {"rank_ms": trial.rank_ms}),
                 "metrics": {metric: trial.metrics[metric] for metric in PER_USER if metric in trial.metrics},
                 **({"interval": intervals[name]} if name in intervals else {}),
             }
@@ -141,7 +148,7 @@ def _tuning(facts: Facts) -> dict[str, Any]:
 
 
 def _course(result: SearchResult) -> dict[str, list[Any]]:
-    """The course of the search, for the report: algorithm and score of each complete trial, by number.
+    """The course of the search, for the report: algorithm, score and cost of each complete trial, by number.
 
     Of very many trials some, so that the header stays small; each algorithm's best is in `best_per_algorithm`.
     """
@@ -153,6 +160,7 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
         "numbers": [trial.number for trial in kept],
         "of": [names.index(trial.algorithm) for trial in kept],
         "scores": [round(trial.score or 0.0, 6) for trial in kept],
+        "rank_ms": [trial.rank_ms for trial in kept],
     }
 
 
@@ -163,7 +171,18 @@ def _features(facts: Facts) -> dict[str, Any]:
         "version": FEATURE_VERSION,
         "active": facts.features_active,
         **{
-            side: {"dimension": fitted.encoder.dim, "columns": list(fitted.encoder.columns)}
+            side: {
+                "dimension": fitted.encoder.dim,
+                "columns": list(fitted.encoder.columns),
+                **_texts(fitted.encoder),
+            }
             for side, fitted in sides.items()
         },
     }
+
+
+def _texts(encoder: SideEncoder) -> dict[str, Any]:
+    """How many words the payload holds of each text column, and how many it might; nothing without such columns."""
+    texts = [column for column in encoder.encoders if isinstance(column, TextColumn)]
+    described = [{"column": text.name, "words": text.width, "max_words": text.max_words} for text in texts]
+    return {"texts": described} if described else {}

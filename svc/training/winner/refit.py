@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from svc import events, logs
@@ -20,8 +22,9 @@ from svc.training.data.user_sample import place_everybody
 from svc.training.search.blended import FACTORS
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
+from svc.training.search.served import reordered, to_history, to_scorer
 from svc.training.search.trials import FEATURES_AND_SEEDS, SearchResult, TrialRecord
-from svc.training.winner.export import assemble, most_chosen_first, reordered, to_history, to_scorer
+from svc.training.winner.export import assemble, most_chosen_first
 
 EVERYTHING = "everything"
 KNOWN_USERS = "known users"
@@ -59,10 +62,11 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
     scorer = to_scorer(recommender, best.algorithm, columns)
     del recommender
     if sampled or positions is not None or exact_users:
-        _place_users(task, best, scorer, matrix, positions, exact_users=exact_users)
+        as_trained = None if task.data.sample is None or exact_users or positions is not None else task.data.sample.rows
+        place_users(best, scorer, matrix, positions, features=task.features.get("user"), as_trained=as_trained)
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     aware = _feature_aware(task, result)
-    cold, parts = None, []
+    cold, cold_recency, parts = None, 0.0, []
     if best.parts:
         parts = blend_parts(best, scorer)
     if aware is not None and aware is not best and aware not in best.parts:
@@ -71,7 +75,9 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
         parts = parts or [part(best, scorer, EVERYTHING)]
-        parts = [{**one, "answers": KNOWN_USERS} for one in parts] + [part(aware, cold, FEATURES_AND_SEEDS)]
+        cold_recency = aware.recency if best.recency_by_part else 0.0
+        parts = [{**one, "answers": KNOWN_USERS} for one in parts]
+        parts += [part(aware, cold, FEATURES_AND_SEEDS) | _told(cold_recency)]
         logs.emit(
             events.COLD_START_PART_TRAINED, recommender=aware.algorithm, score=aware.score, bytes=parts[-1]["bytes"]
         )
@@ -83,37 +89,58 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
         X=matrix,
         features=None if aware is None else task.data.feature_state,
         cold=cold,
+        cold_recency=cold_recency,
         hidden=None if hidden is None else reordered(hidden, columns),
         keep_values=interactions.has_weights or HALF_LIFE in best.params,
         positions=positions,
-        recency=best.recency,
+        recency=recency_of_histories(best),
         repeats=task.loaded.recipe.training.repeats,
+        popularity=None if interactions.popularity is None else interactions.popularity[columns],
     )
     return FinalModel(matrix, model, parts, aware)
 
 
-def _place_users(
-    task: Task,
+def place_users(
     trial: TrialRecord,
     scorer: Scorer,
     matrix: sparse.csr_matrix,
     positions: sparse.csr_matrix | None,
     *,
-    exact_users: bool,
+    features: sparse.csr_matrix | None,
+    as_trained: NDArray[np.int64] | None = None,
 ) -> None:
-    """Solve for the users of `matrix` whom training found no vectors for; for all users where their histories are
-    weighed, or with `exact_users`.
+    """Solve for all users of `matrix`, whose histories are weighed where there are `positions`.
+
+    Users in the rows `as_trained` keep the vectors that training found. `features` are those of the users, (users, F).
     """
-    histories, kept = matrix, np.empty(0, dtype=np.int64)
-    if positions is not None:
-        histories = weighed(matrix, positions, trial.recency)
-    elif task.data.sample is not None and not exact_users:
-        kept = task.data.sample.rows
-    place_everybody(
-        scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, kept, task.features.get("user")
-    )
+    histories = matrix if positions is None else weighed(matrix, positions, _recency_of_factors(trial))
+    kept = np.empty(0, dtype=np.int64) if as_trained is None else as_trained
+    place_everybody(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, kept, features)
     if isinstance(scorer, BlendScorer):
-        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=trial.recency))
+        if trial.recency_by_part:
+            scorer.recencies = tuple(own.recency for own in factors_first(trial.parts))
+        recency = recency_of_histories(trial)
+        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency))
+
+
+def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The parts of a blend in the order of its scorer."""
+    return sorted(parts, key=lambda trial: trial.algorithm not in FACTORS)
+
+
+def _recency_of_factors(trial: TrialRecord) -> float:
+    """By which the histories of the users are weighed whose vectors are stored."""
+    return factors_first(trial.parts or (trial,))[0].recency
+
+
+def recency_of_histories(trial: TrialRecord) -> float | None:
+    """That of all histories; None: each part has its own."""
+    return None if trial.recency_by_part else trial.recency
+
+
+def _told(recency: float) -> dict[str, float]:
+    """What the header says of the recency of a part that has one of its own."""
+    return {"recency": recency} if recency else {}
 
 
 def part(trial: TrialRecord, scorer: Scorer, answers: str) -> dict[str, Any]:
@@ -139,7 +166,8 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
     for trial in blend.parts:
         own = scorer.factors if trial.algorithm in FACTORS else next(sums)
         assert own is not None, "the scorer has every part"
-        found.append({**part(trial, own, EVERYTHING), "weight": weights[trial.algorithm]})
+        told = part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]}
+        found.append(told | _told(trial.recency if blend.recency_by_part else 0.0))
     return found
 
 

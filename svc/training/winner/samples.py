@@ -37,16 +37,16 @@ def sample_recommendations(
         (user, model.history.items(user)[:N_ITEMS].tolist(), ranking.items.tolist())
         for user, ranking in zip(users, rankings, strict=True)
     ]
-    ids = {column: model.item_ids.at(column) for _, chosen, found in rows for column in (*chosen, *found)}
+    ids = {column: model.item_ids.at(column) for _, chosen, recommended in rows for column in (*chosen, *recommended)}
     titles = _titles(loaded, set(ids.values()), settings, variables)
     names = {column: titles.get(item_id, item_id) for column, item_id in ids.items()}
     return [
         {
             "user": model.user_ids.at(user),
             "chosen": [names[column] for column in chosen],
-            "recommended": [names[column] for column in found],
+            "recommended": [names[column] for column in recommended],
         }
-        for user, chosen, found in rows
+        for user, chosen, recommended in rows
     ]
 
 
@@ -56,15 +56,8 @@ def _titles(loaded: LoadedRecipe, ids: set[str], settings: Settings, variables: 
     fields = [] if declared is None else [name for name in declared.fields if name not in settings.metadata_field_deny]
     if declared is None or not fields:
         return {}
-    context = SourceContext(
-        base_dir=loaded.base_dir,
-        settings=settings,
-        columns=(declared.id_column, fields[0]),
-        text_columns=frozenset({declared.id_column}),
-        purpose="metadata",
-        variables=variables,
-        progress=None,
-    )
+    columns = (declared.id_column, fields[0])
+    context = SourceContext.for_served_table(loaded.base_dir, settings, variables, declared.id_column, columns)
     try:
         frame = build_source(declared.source, context).fetch()
     except DataSourceError:  # a report is no reason for a training to fail

@@ -60,3 +60,18 @@ async def test_no_more_calls_than_places_run_at_once() -> None:
         for key in range(40):
             nursery.start_soon(calls.run, key, count, 5)
     assert 1 <= most <= 16
+
+
+async def test_a_call_whose_thread_cannot_be_started_is_not_outstanding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would never end, and so its key would never be asked again."""
+    calls = Calls(1)
+
+    async def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trio.to_thread, "run_sync", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await calls.run("a", lambda: 7, 5)
+    assert not calls.outstanding("a")
+    assert await calls.run("a", lambda: 7, 5) == 7

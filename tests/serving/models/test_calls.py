@@ -56,9 +56,9 @@ async def test_the_first_error_is_that_of_the_caller() -> None:
 
 
 def test_kinds_are_scored_apart() -> None:
-    """Each group holds the places of its queries in the call."""
+    """Each group holds the positions of its queries in the call."""
     groups = by_kind([ask(1), ask(2, 500), ask(3), ask(4, 400)])
-    assert [group.places for group in groups] == [[0, 2], [1, 3]]
+    assert [group.positions for group in groups] == [[0, 2], [1, 3]]
     assert groups[0].kind is PLAIN
 
 

@@ -125,7 +125,7 @@ async def test_a_call_takes_as_many_as_its_time_allows_and_callers_take_turns(mo
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(lane.rank, [boosted(100)])
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(lane._dear.run)
+        nursery.start_soon(lane._dear.run, lane._score_dear)
         lane.close()
         await trio.testing.wait_all_tasks_blocked()
     assert model.calls[0] == [0, 100, 1, 2]
@@ -187,7 +187,7 @@ async def test_a_cancelled_queue_fails_those_who_wait(monkeypatch: pytest.Monkey
         await trio.testing.wait_all_tasks_blocked()
         async with trio.open_nursery() as lanes:
             lanes.cancel_scope.cancel()
-            lanes.start_soon(lane._dear.run)
+            lanes.start_soon(lane._dear.run, lane._score_dear)
     assert refused
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
+import weakref
 from collections.abc import Sequence
 
 import numpy as np
@@ -305,3 +307,40 @@ async def test_a_cancelled_lane_turns_waiting_requests_away() -> None:
         lanes.cancel_scope.cancel()
         release.set()
     assert refused == [2]
+
+
+async def test_a_thread_that_cannot_be_started_fails_its_callers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lane goes on, and so does the server whose nursery it runs in."""
+    run_sync = trio.to_thread.run_sync
+    lane = Lane(Echo(), ScoringThreads(1))
+    several = [ask(1), ask(2)]
+
+    async def refused(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lane.run)
+        monkeypatch.setattr(trio.to_thread, "run_sync", refused)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await lane.rank(several)
+        monkeypatch.setattr(trio.to_thread, "run_sync", run_sync)
+        assert users(await lane.rank(several)) == [1, 2]
+        lane.close()
+
+
+async def test_a_closed_lane_lets_go_of_its_model_at_once() -> None:
+    """Without the garbage collector, which rarely looks at all objects, and never at those that were frozen."""
+    model = Echo()
+    lane = Lane(model, ScoringThreads(1))
+    gone = weakref.ref(model)
+    gc.disable()
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lane.run)
+            await lane.rank([ask(7)])
+            lane.close()
+            del lane, model
+            await trio.testing.wait_all_tasks_blocked()
+            assert gone() is None
+    finally:
+        gc.enable()

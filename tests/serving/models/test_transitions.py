@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -10,10 +10,12 @@ from svc import events, logs
 from svc.events import Event
 from svc.metrics import Metrics
 from svc.serving.models.discovery import Declared, Refused
+from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Registry
 from svc.serving.models.transitions import Publisher
-from tests.serving.watched import FakeRecipe
+from tests.serving.watched import FakeLane, FakeRecipe
 
+pytestmark = pytest.mark.anyio
 Said = list[tuple[Event, dict[str, Any]]]
 
 
@@ -74,6 +76,27 @@ def test_a_broken_file_keeps_its_recipe_until_it_is_mended(said: Said) -> None:
     publish.recipe_mended("books")
     cleared = [fields for event, fields in said if event is events.ARTIFACT_LOAD_ERROR_CLEARED]
     assert [(fields["reason"], fields["previous_error"]) for fields in cleared] == [("recipe_parsed", "line 3")]
+
+
+async def test_a_refit_has_the_age_of_its_search_among_the_metrics() -> None:
+    """A model that was searched is as old as its parameters. Both ages go with the recipe."""
+    counters = Metrics.create()
+
+    async def a_lane(loaded: Loaded) -> Any:
+        return FakeLane(loaded.model)
+
+    publish = Publisher(Registry(), a_lane, counters)
+    publish.declare(declared())
+    head: dict[str, Any] = {"trained_at": "1970-01-02T00:00:00+00:00", "tuning": {}}
+    reused = {"reused_from": {"sha8": "0" * 8, "searched_at": "1970-01-01T01:00:00+00:00"}}
+    for header, searched_at in ((head, 86_400.0), ({**head, "tuning": reused}, 3600.0)):
+        loaded = Loaded(cast(Any, None), cast(Any, None), header, "0" * 64, "k1", 0.0)
+        await publish.load_succeeded("books", loaded, initial=True)
+        text = counters.render().decode()
+        assert f'svc_model_searched_timestamp_seconds{{recipe="books"}} {searched_at}\n' in text
+        assert 'svc_model_trained_timestamp_seconds{recipe="books"} 86400.0\n' in text
+    publish.remove("books")
+    assert "_timestamp_seconds{" not in counters.render().decode()
 
 
 def test_a_removed_recipe_is_gone_from_the_registry() -> None:

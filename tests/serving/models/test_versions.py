@@ -62,7 +62,7 @@ def test_a_recipe_without_versions_has_none(tmp_path: Path) -> None:
     }
 
 
-def test_only_the_newest_are_told(tmp_path: Path) -> None:
+def test_lists_only_the_newest_versions(tmp_path: Path) -> None:
     """However many there are."""
     trained = [train(tmp_path, number) for number in range(MOST + 3)]
     found = read_versions(books(tmp_path), KEYS, Settings())["versions"]

@@ -141,7 +141,7 @@ async def test_a_body_is_asked_for_only_when_it_is_wanted() -> None:
     assert b"connection: close" in refusal
 
 
-async def test_a_body_that_nobody_wants_is_thrown_away() -> None:
+async def test_a_body_that_no_handler_reads_is_discarded() -> None:
     """One that has come lets the connection go on; one that still comes is taken for a moment, and the answer read."""
     async with listening(Echo()) as port, await opened(port) as stream:
         await stream.send_all(POST.replace(b"/body", b"/") + b"Content-Length: 5\r\n\r\nhello" + KEPT % b"next")
@@ -156,7 +156,7 @@ async def test_a_body_that_nobody_wants_is_thrown_away() -> None:
     assert b"connection: close" in answer
 
 
-async def test_nobody_is_waited_for_who_sends_for_ever() -> None:
+async def test_a_refused_client_that_sends_for_ever_is_disconnected() -> None:
     """After a refusal the connection ends even if the body never does."""
     async with listening(Echo()) as port, await opened(port) as stream:
         started = trio.current_time()
@@ -200,7 +200,7 @@ class Watching(Echo):
         return await super()._body(incoming)
 
 
-async def test_what_comes_while_the_client_is_watched_is_kept() -> None:
+async def test_bytes_that_arrive_while_the_client_is_watched_are_kept() -> None:
     """The rest of a body, and the next request, of a client that does not leave."""
     async with listening(Watching()) as port, await opened(port) as stream:
         await stream.send_all(POST + b"Content-Length: 5\r\n\r\nhe")

@@ -71,7 +71,7 @@ def test_nothing_is_taken_that_h11_refuses() -> None:
     assert both > MESSAGES / 5
 
 
-def test_it_does_not_matter_how_bytes_are_divided() -> None:
+def test_the_same_requests_are_read_however_bytes_are_divided() -> None:
     """Byte by byte, or in small parts, the same requests come out, or none."""
     pick = random.Random(12)
     for _ in range(MESSAGES // 10):
@@ -82,7 +82,7 @@ def test_it_does_not_matter_how_bytes_are_divided() -> None:
 
 
 @pytest.mark.parametrize("message", REFUSED.values(), ids=REFUSED.keys())
-def test_what_is_not_well_formed_is_refused_at_once(message: bytes) -> None:
+def test_malformed_messages_are_refused_at_once(message: bytes) -> None:
     """With 400, as soon as it shows, however it comes."""
     for step in (1, len(message)):
         reader = RequestReader()
@@ -139,7 +139,7 @@ def test_values_keep_the_blanks_behind_them() -> None:
         (b"1.0\r\nConnection: keep-alive\r\n", False),
     ],
 )
-def test_a_connection_goes_on_unless_somebody_says_otherwise(rest: bytes, alive: bool) -> None:
+def test_a_connection_stays_open_unless_either_side_asks_to_close_it(rest: bytes, alive: bool) -> None:
     """HTTP/1.0 needs no Host, and its connections end: `keep-alive` was never standardized there."""
     assert head(b"GET / HTTP/" + rest + b"\r\n").keeps_alive is alive
 
@@ -263,7 +263,7 @@ def test_heads_that_differ_in_their_key_share_all_but_the_key(name: bytes, place
         b"X-API-Key: a\r\nAuthorization: Bearer b\r\n",
     ],
 )
-def test_of_several_keys_none_is_apart(lines: bytes) -> None:
+def test_several_keys_stay_among_the_headers(lines: bytes) -> None:
     head = Heads().parse(b"GET / HTTP/1.1\r\nHost: a\r\n" + lines + b"\r\n")
     assert head.credential is None
     assert len(head.headers) == 3

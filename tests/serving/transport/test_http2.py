@@ -94,7 +94,7 @@ async def test_the_preface_may_come_in_pieces() -> None:
         assert (await client.answer())[1] == b"well"
 
 
-async def test_two_hosts_are_one_too_many() -> None:
+async def test_a_request_with_two_hosts_is_refused() -> None:
     """`:authority` and `host` that differ: a proxy in front may have believed the other one."""
     async with listening(Echo()) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         client = Client(stream)
@@ -104,7 +104,7 @@ async def test_two_hosts_are_one_too_many() -> None:
         assert b"well" not in await everything(stream)
 
 
-async def test_a_body_that_nobody_wants_need_not_be_sent() -> None:
+async def test_a_body_that_no_handler_reads_need_not_be_sent() -> None:
     """The answer comes before the body does, and the connection goes on with another request."""
     async with listening(Echo()) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         client = Client(stream)
@@ -120,7 +120,7 @@ async def test_a_body_that_nobody_wants_need_not_be_sent() -> None:
 
 
 @pytest.mark.parametrize("path", ["", "/large"], ids=["nothing", "without permission"])
-async def test_what_never_becomes_a_request_or_an_answer_is_closed(path: str) -> None:
+async def test_connections_without_a_request_or_an_open_window_are_closed(path: str) -> None:
     """A connection without a request is idle; one whose window stays shut has the client timeout."""
     async with listening(Echo(), idle_s=5, unread_s=5) as port:
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
@@ -134,7 +134,7 @@ async def test_what_never_becomes_a_request_or_an_answer_is_closed(path: str) ->
         assert (await exchange(port, REQUEST % b"")).endswith(b"well")
 
 
-async def test_an_answer_that_nobody_reads_ends_its_connection() -> None:
+async def test_a_client_that_never_reads_its_answer_is_disconnected() -> None:
     """The connection gives up on a send that takes too long."""
     async with listening(Echo(), unread_s=5) as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
         client = Client(stream, window=(1 << 31) - 1)

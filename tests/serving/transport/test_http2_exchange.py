@@ -48,7 +48,7 @@ def test_a_head_that_http1_would_refuse_is_refused(fields: list[tuple[bytes, byt
 
 
 @pytest.mark.anyio
-async def test_the_body_comes_in_parts_and_what_is_taken_is_told() -> None:
+async def test_the_body_comes_in_parts_and_taken_bytes_are_reported() -> None:
     """Padding counts for flow control although it is no part of the body."""
     taken: list[int] = []
     request = exchange(taken)

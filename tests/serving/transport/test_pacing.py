@@ -90,7 +90,7 @@ async def test_short_turns_let_more_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("many", "one"), list(permutations(Rank, 2)))
-async def test_one_of_another_rank_need_not_wait_for_many(many: Rank, one: Rank) -> None:
+async def test_a_single_connection_of_another_rank_does_not_wait_for_many(many: Rank, one: Rank) -> None:
     """Whether it goes before them or is only not kept out: the last to come is let in within the first two turns."""
     order = await entering(TurnScheduler(), [many] * MANY + [one])
     place = order.index(next(entry for entry in order if entry[1] is one))
@@ -127,7 +127,7 @@ async def test_whoever_is_cancelled_while_waiting_is_forgotten() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_is_only_refused_enters_beside_the_others() -> None:
+async def test_requests_that_are_refused_enter_beside_the_others() -> None:
     """Refusals go a few at once, and now and then: they neither wait for who is answered nor take their place."""
     ranks = [Rank.KNOWN] * MANY + [Rank.REFUSED] * MANY
     began = trio.current_time()
@@ -141,7 +141,7 @@ async def test_what_is_only_refused_enters_beside_the_others() -> None:
     assert [rank for _, rank in order].index(Rank.REFUSED) < MANY
 
 
-def test_a_turn_that_leaves_nobody_to_answer_says_nothing_of_the_pace() -> None:
+def test_turns_of_refusals_alone_do_not_change_the_pace() -> None:
     """Else a server that is busy refusing takes itself for slow, and refuses still more."""
     clock = trio.testing.MockClock()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 import trio
@@ -90,3 +91,44 @@ async def test_a_connection_that_was_handed_over_ends_when_the_worker_closes_it(
         with pytest.raises(BlockingIOError):
             given.accept()
         assert not os.get_inheritable(theirs.fileno())
+
+
+def test_a_worker_gives_back_as_many_connections_as_the_parent_wants() -> None:
+    """The connection stays open meanwhile, and counts as closed for the worker that had it."""
+    ours, theirs = channel.pair()
+    client, server = socket.socketpair()
+    closed: list[int] = []
+    with ours, theirs, client:
+        channel.hand(ours, server)
+        server.close()
+        given = channel.HandedConnections(theirs, lambda: closed.append(1))
+        connected, _ = given.accept()
+        assert channel.receipt(ours) == channel.Receipt(None)
+        assert not given.give_back(connected)
+        given.surplus = 1
+        assert given.give_back(connected)
+        assert not given.give_back(connected)
+        connected.close()
+        assert closed == [1]
+        receipt = channel.receipt(ours)
+        assert receipt is not None
+        assert receipt.given_back is not None
+        with receipt.given_back as back:
+            back.send(b"hello")
+            assert client.recv(5) == b"hello"
+        with pytest.raises(BlockingIOError):
+            channel.receipt(ours)
+        theirs.close()
+        assert channel.receipt(ours) is None
+
+
+@pytest.mark.parametrize(("data", "with_file"), [(b"x", False), (b"b", False), (b"t", True), (b"b", True)])
+def test_what_is_no_receipt_is_refused(data: bytes, with_file: bool, tmp_path: Path) -> None:
+    """A file is no connection; none stays open."""
+    ours, theirs = channel.pair()
+    with ours, theirs, (tmp_path / "file").open("w") as file:
+        socket.send_fds(theirs, [data], [file.fileno()] if with_file else [])
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        with pytest.raises(ValueError, match="no kind"):
+            channel.receipt(ours)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before

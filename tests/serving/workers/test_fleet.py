@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from svc.serving.transport.server import Acceptor
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
 from svc.serving.workers.fleet import Fleet, Order, Worker
@@ -128,6 +129,50 @@ async def test_connections_go_to_the_emptiest_and_survive_a_worker_that_has_not_
 
 
 @pytest.mark.anyio
+async def test_the_fullest_worker_gives_back_what_others_lack() -> None:
+    """As when all clients of one worker have left and none has come."""
+    fleet = Fleet(2, {})
+    pairs = [add_worker(fleet, pid) for pid in (1, 2)]
+    for worker, _ in pairs:
+        fleet.tell("keys", {})
+        carry_out(fleet, worker)
+    (full, taking), (empty, leaving) = pairs
+    kinds(full), kinds(empty)
+    for _ in range(4):
+        client, accepted = socket.socketpair()
+        ENDS.extend((client, accepted))
+        fleet.take(accepted)
+    for worker, end in ((full, taking), (empty, leaving)):
+        given = channel.HandedConnections(end, worker.page.note_closed)
+        worker_has = [given.accept()[0] for _ in range(2)]
+        fleet._collect_receipts(worker)
+        ENDS.extend(worker_has)
+        if worker is empty:
+            for connected in worker_has:
+                connected.close()
+    fleet._even_out()
+    fleet._even_out()
+    assert (full.surplus, kinds(full), kinds(empty)) == (1, ["surplus"], [])
+    socket.send_fds(taking, [b"b"], [client.fileno()])
+    full.page.note_closed()
+    fleet._collect_receipts(full)
+    fleet._hand_waiting()
+    assert (full.n_open, empty.n_open, full.surplus) == (1, 1, 0)
+    ENDS.extend(empty.untaken)
+
+
+@pytest.mark.anyio
+async def test_a_worker_that_gives_back_more_than_it_was_given_is_refused() -> None:
+    """The caller ends it."""
+    fleet = Fleet(1, {})
+    worker, theirs = add_worker(fleet, 1)
+    socket.send_fds(theirs, [b"b"], [theirs.fileno()])
+    with pytest.raises(ValueError, match="was not given"):
+        fleet._collect_receipts(worker)
+    ENDS.extend(fleet._waiting)
+
+
+@pytest.mark.anyio
 async def test_a_key_keeps_its_cells_when_policies_change() -> None:
     """What it has used of its rate stays used."""
     fleet = Fleet(1, {})
@@ -138,3 +183,22 @@ async def test_a_key_keeps_its_cells_when_policies_change() -> None:
     assert cells[0]["b"] == cells[1]["b"]
     used = [number for pair in (cells[0]["a"], cells[0]["b"], cells[1]["c"]) for number in pair]
     assert len(set(used)) == 6 and 0 not in used
+
+
+@pytest.mark.anyio
+async def test_until_a_worker_answers_connections_wait_in_the_queue_of_the_kernel() -> None:
+    """The parent accepts none that nobody could answer."""
+    fleet = Fleet(1, {})
+    worker, _ = add_worker(fleet, 1)
+    fleet.tell("begin")
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()):
+        listener.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Acceptor(listener, fleet.take, lambda: 16, fleet.can_take).run)
+            await trio.testing.wait_all_tasks_blocked()
+            assert worker.n_given == 0
+            carry_out(fleet, worker)
+            while not worker.n_given:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+    ENDS.extend(worker.untaken)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from svc.recipe.serving_schema import Availability
-from svc.serving.models.availability import ItemList
+from svc.serving.models.lists.availability import ItemList
 from svc.serving.models.registry import Entry
 from svc.serving.workers.mirror import MirroringRegistry, WorkersState, mirrored
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from svc.serving.workers.spread import DOUBTFUL_LOOKS, SILENT_LOOKS, Pauses, Pulse, in_order
+from svc.serving.workers.spread import DOUBTFUL_LOOKS, SILENT_LOOKS, Pauses, Pulse, in_order, surpluses
 
 
-@dataclass
+@dataclass(eq=False)
 class FakeWorker:
     n_open: int = 0
     last_given: int = 0
@@ -34,6 +34,30 @@ def test_the_busiest_has_at_most_one_more_than_the_emptiest_when_as_many_come_as
             rng.choice([worker for worker in workers if worker.n_open]).n_open -= 1
         give(workers, 8, turn)
         assert {worker.n_open for worker in workers} == {4}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_after_the_surplus_has_moved_none_has_two_more_than_another(seed: int) -> None:
+    """However uneven they were; no more connections move than have to."""
+    rng = random.Random(seed)
+    workers = [FakeWorker(n_open=rng.randrange(9), last_given=number) for number in range(rng.randint(1, 6))]
+    before = {worker: worker.n_open for worker in workers}
+    moving = surpluses(workers)
+    for worker, count in moving.items():
+        worker.n_open -= count
+    give(workers, sum(moving.values()), 100)
+    counts = [worker.n_open for worker in workers]
+    assert max(counts) - min(counts) <= 1
+    mean = sum(counts) / len(counts)
+    assert sum(moving.values()) <= sum(max(count - mean, 0) for count in before.values()) + 1
+    assert not any(surpluses(workers).values())
+
+
+def test_a_difference_of_one_moves_nobody() -> None:
+    """Else connections would be passed on for ever."""
+    workers = [FakeWorker(n_open=count) for count in (2, 3, 3)]
+    assert not any(surpluses(workers).values())
+    assert surpluses([]) == {}
 
 
 def test_few_connections_go_to_different_workers() -> None:

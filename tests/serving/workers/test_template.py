@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from svc.serving.workers.template import environment
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from svc.serving.workers import template
+from svc.serving.workers.template import KeptTemplate, environment
 from svc.settings import variables
 
 SECRETS = {
@@ -36,3 +43,69 @@ def test_workers_share_the_scoring_threads_of_the_machine() -> None:
     """Unless a number is given, which then holds for each."""
     assert environment({}, 2)["SVC_SCORING_THREADS"] == "2"
     assert environment({"SVC_SCORING_THREADS": "5"}, 2)["SVC_SCORING_THREADS"] == "5"
+
+
+class FakeTemplate:
+    """Ends when a test says so, or at once."""
+
+    started: list[FakeTemplate]
+    dies_at_once = False
+
+    def __init__(self, environ: object) -> None:
+        self.over = trio.Event()
+        self.was_cleared = False
+        FakeTemplate.started.append(self)
+
+    async def ended(self) -> int:
+        if not self.dies_at_once:
+            await self.over.wait()
+        return -9
+
+    async def copy(self, descriptors: list[int]) -> int:
+        if self.over.is_set():
+            raise ConnectionResetError
+        return len(FakeTemplate.started)
+
+    def end(self) -> None:
+        self.was_cleared = True
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    return ("trio", {"clock": trio.testing.MockClock(autojump_threshold=0)})
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeTemplate]:
+    monkeypatch.setattr(FakeTemplate, "started", [], raising=False)
+    monkeypatch.setattr(template, "Template", FakeTemplate)
+    return FakeTemplate.started
+
+
+@pytest.mark.anyio
+async def test_a_template_that_ends_is_started_again_before_somebody_needs_it(fakes: list[FakeTemplate]) -> None:
+    """Whoever asks in between hears that it has ended."""
+    kept = KeptTemplate({})
+    async with trio.open_nursery() as nursery:
+        await nursery.start(kept.run)
+        assert await kept.copy([]) == 1
+        await trio.sleep(60)
+        fakes[0].over.set()
+        with pytest.raises(OSError):  # whatever the system says
+            await kept.copy([])
+        await trio.testing.wait_all_tasks_blocked()
+        assert fakes[0].was_cleared
+        assert await kept.copy([]) == 2
+        nursery.cancel_scope.cancel()
+    assert all(fake.was_cleared for fake in fakes)
+
+
+@pytest.mark.anyio
+async def test_a_template_that_ends_at_once_is_tried_with_growing_pauses(
+    fakes: list[FakeTemplate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to half a minute."""
+    monkeypatch.setattr(FakeTemplate, "dies_at_once", True)
+    with trio.move_on_after(3600):
+        await KeptTemplate({}).run()
+    assert 100 < len(fakes) < 140

@@ -18,11 +18,11 @@ from svc.artifact.store import read_verified
 from svc.errors import RecipeError
 from svc.model import codec
 from svc.model.model import Model
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.algorithms import transitions
 from svc.training.algorithms.transitions import MAX_GAPS_NS, TransitionsRecommender
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 
 N_USERS, N_ITEMS = 30, 12
@@ -165,7 +165,7 @@ def write_chain(path: Path, *, shuffled: bool = False) -> Path:
 
 def trained(loaded: LoadedRecipe) -> tuple[dict[str, Any], Model]:
     """The header and the model of a training without keys."""
-    result = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), NullProgress())
+    result = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), Progress())
     assert result.artifact is not None
     parsed = read_verified(result.artifact, development_keys(), Settings())[1]
     model = codec.decode(parsed.payload)

@@ -12,11 +12,11 @@ from scipy import sparse
 
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
+from svc.progress import Progress
 from svc.recipe.schema import Cleansing
 from svc.settings import Settings
 from svc.training.data import decay, fetch
 from svc.training.data.interactions import from_frame
-from svc.training.progress import NullProgress
 from svc.training.search import prepare
 from svc.training.search.prepare import Task
 from tests.training.data.test_weights import DAY, SCHEMA, WEIGHTED, frame
@@ -94,7 +94,7 @@ def _task(make_recipe: Make, tmp_path: Path, scheme: str, stray: int, **training
     loaded = make_recipe(
         ratings=_table(tmp_path / "stray.csv", stray), schema=SCHEMA, training=_training(split=split, **training)
     )
-    found = fetch.load(loaded, Settings(), {}, NullProgress())
+    found = fetch.load(loaded, Settings(), {}, Progress())
     return prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
 
 

@@ -19,7 +19,7 @@ from svc.model.recommenders.factors import FactorScorer, SVDScorer
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.interactions import Interactions
 from svc.training.data.user_sample import draw_users, place_everybody
-from svc.training.winner.export import to_scorer
+from svc.training.search.served import to_scorer
 from tests.serving.artifacts import SIGNING_KEYS
 
 N_USERS, N_ITEMS = 300, 60

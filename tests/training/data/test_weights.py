@@ -14,6 +14,7 @@ from scipy import sparse
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.settings import Settings
@@ -21,7 +22,6 @@ from svc.training.data.interactions import Interactions, from_frame
 from svc.training.data.split import SplitPlan, split
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import user_scores
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 
 Make = Callable[..., LoadedRecipe]
@@ -174,7 +174,7 @@ def _table(path: Path, *, drift: bool) -> Path:
 
 
 def _run(loaded: LoadedRecipe) -> tuple[dict[str, Any], Any]:
-    result = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), NullProgress())
+    result = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), Progress())
     assert result.artifact is not None
     parsed = read_verified(result.artifact, development_keys(), Settings())[1]
     model = codec.decode(parsed.payload)

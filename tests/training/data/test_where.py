@@ -15,11 +15,11 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.errors import DataSourceError, RowFilterMismatch, SvcError
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data.fetch import load
 from svc.training.data.where import kept_rows
-from svc.training.progress import NullProgress
 from svc.training.validate import validate
 from tests.training.test_run import Make, last, run, small_training
 
@@ -132,7 +132,7 @@ def test_every_source_reads_what_the_filter_needs(
     """The same rows are left, and `data_cleansed` counts the others."""
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "dedup": "none"})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
-    found = load(recipe, Settings(), variables, NullProgress()).interactions
+    found = load(recipe, Settings(), variables, Progress()).interactions
     expected = ROWS[(ROWS["rating"] >= 4) & (ROWS["shop"] != "000")]
     assert [found.user_ids[code] for code in found.users] == expected["user_id"].tolist()
     assert [found.item_ids[code] for code in found.items] == expected["item_id"].tolist()
@@ -155,7 +155,7 @@ def test_a_column_that_the_table_lacks_ends_with_3(
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": {"stars": {"gte": 4}}})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
     with pytest.raises(SvcError, match="stars") as caught:
-        load(recipe, Settings(), variables, NullProgress())
+        load(recipe, Settings(), variables, Progress())
     assert caught.value.exit_code == 3
     failed = [check for check in validate(recipe, Settings(), variables) if not check.ok]
     assert [(check.name, check.exit_code) for check in failed] == [("source", 3)]
@@ -169,7 +169,7 @@ def test_dropped_rows_are_not_looked_at_and_others_keep_their_number(
     rows = ["x,i1,never,1", "a,i1,1600000000,5", "b,i2,1600000000,5", "a,i2,soon,5"]
     ratings.write_text("user_id,item_id,ts,rating\n" + "\n".join(rows) + "\n", encoding="utf-8")
     recipe = make_recipe(ratings=ratings, cleansing={"where": {"rating": {"gte": 4}}})
-    found = load(recipe, Settings(), {}, NullProgress()).interactions
+    found = load(recipe, Settings(), {}, Progress()).interactions
     assert found.dropped == {"where": 1, "bad_times": 1}
     assert found.user_ids == ["a", "b"]
     assert "data row 4" in found.reasons["bad_times"]

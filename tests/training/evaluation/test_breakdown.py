@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.evaluation.breakdown import Known, Score, breakdown
+from svc.training.evaluation.breakdown import Score, TrainingCounts, breakdown
 
 
 def figures(scores: list[Score]) -> dict[tuple[str, str], float]:
@@ -26,8 +26,8 @@ def test_each_part_is_the_mean_of_its_users_and_items() -> None:
         ]
     )
     rankings = [[0, 1], [0, 1], [1, 2], [0, 3], [2, 1], [0, 1]]
-    known = Known(np.array([9, 8, 5, 6, 1, 2]), np.array([6, 3, 3, 2, 2, 1]), 12)
-    found = figures(breakdown(rankings, truth, known, metrics=["recall", "hit"]))
+    counts = TrainingCounts(np.array([9, 8, 5, 6, 1, 2]), np.array([6, 3, 3, 2, 2, 1]), 12)
+    found = figures(breakdown(rankings, truth, counts, metrics=["recall", "hit"]))
     assert found["all", "recall"] == pytest.approx((1 + 0 + 0.5 + 0.5 + 1 + 0) / 6)
     assert found["few", "hit"] == 0.5
     assert found["some", "recall"] == 0.5
@@ -43,6 +43,6 @@ def test_each_part_is_the_mean_of_its_users_and_items() -> None:
 def test_parts_without_anybody_have_no_figures() -> None:
     """Two users cannot fill three parts, and nobody chose from the tail."""
     truth = sparse.csr_matrix([[1, 0, 0], [1, 0, 0]])
-    known = Known(np.array([1, 1]), np.array([2, 1, 1]), 2)
-    parts = {score.part for score in breakdown([[0], []], truth, known)}
+    counts = TrainingCounts(np.array([1, 1]), np.array([2, 1, 1]), 2)
+    parts = {score.part for score in breakdown([[0], []], truth, counts)}
     assert parts == {"all", "few", "some", "head"}

@@ -93,7 +93,7 @@ def test_a_clear_lead_is_found() -> None:
     assert choice.stretch(seed=1, confidence=0.95) == pytest.approx(1.0, abs=0.1)
 
 
-def test_the_gate_promotes_as_rarely_as_it_says() -> None:
+def test_a_model_below_the_bound_is_promoted_in_at_most_5_percent_of_trainings() -> None:
     """A model just below the bound is promoted in 2.5% of the trainings, not ten times as often."""
     promoted = forgetful = 0
     for seed, found in searches(alike=0.5):

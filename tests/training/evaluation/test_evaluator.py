@@ -134,7 +134,7 @@ def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
 
 
 @pytest.mark.parametrize("n_users", [1, 7, 1000])
-def test_nobody_is_scored_but_those_who_are_judged(n_users: int) -> None:
+def test_each_judged_user_is_scored_once_and_no_other(n_users: int) -> None:
     """Each of them once, wherever in the matrix they are: scoring is what an epoch's judgement costs."""
     evaluator = Evaluator(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
     scored: list[int] = []

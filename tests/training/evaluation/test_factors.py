@@ -25,7 +25,7 @@ def test_they_hold_the_trained_vectors() -> None:
         np.testing.assert_array_equal(scorer.index.vectors(np.arange(12, dtype=np.int32)), items)
 
 
-def test_what_is_not_finite_is_refused() -> None:
+def test_factors_that_are_not_finite_are_refused() -> None:
     """Values too large for float32 are none either."""
     with pytest.raises(TrainingError, match="the trained vectors are not finite"):
         finite_float32([1.0, 1e60], "vectors")

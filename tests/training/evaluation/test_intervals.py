@@ -67,7 +67,7 @@ def test_a_relative_change_divides_by_the_second_and_stays_finite(other: float) 
     assert change.value == pytest.approx(1.0) if other else change.value > 1e100
 
 
-def test_one_user_and_one_seed() -> None:
+def test_one_user_has_an_interval_of_no_width_and_a_seed_decides_the_draws() -> None:
     """A single user has an interval of no width; the same seed draws the same users."""
     assert interval(np.array([0.25]), seed=1) == (0.25, 0.25)
     scores = np.random.default_rng(1).random((90, 2))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from scipy import sparse as sps
 
+from svc.model.history import History
 from svc.model.query import Query, Ranking
+from svc.model.recommenders.popularity import PopularityScorer
 from svc.training.evaluation import rank_cost
 
 NOTHING = Ranking(np.zeros(0, dtype=np.int32), np.zeros(0))
@@ -42,3 +46,24 @@ def test_the_cost_is_the_median_over_users_from_all_of_the_model(monkeypatch: py
     assert len(others) == rank_cost.N_USERS
     assert others[-1] > 0.9 * model.n_users
     assert all(low < high for low, high in itertools.pairwise(others))
+
+
+def test_the_cost_of_a_scorer_is_that_of_its_model() -> None:
+    """It ranks the same users, with the same histories."""
+    matrix = sps.random(400, 50, density=0.2, random_state=1, format="csr")
+    asked: list[tuple[int, list[int], list[float]]] = []
+
+    class Recorder(PopularityScorer):
+        reads_values = True
+
+        def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+            (query,) = queries
+            values = history.values(query.user)
+            asked.append((query.user, history.items(query.user).tolist(), [] if values is None else values.tolist()))
+            return super().rank(queries, history)
+
+    assert rank_cost.rank_ms_of(Recorder(np.arange(50.0)), matrix) > 0.0
+    assert len(asked) == rank_cost.N_USERS + 1
+    for user, items, values in asked:
+        assert items == matrix[user].indices.tolist()
+        assert values == matrix[user].data.astype(np.float32).tolist()

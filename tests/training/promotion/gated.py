@@ -11,10 +11,10 @@ import numpy as np
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data import fetch
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, TrainResult, train
 from svc.training.search import prepare
 
@@ -29,7 +29,7 @@ def training(algorithm: str = "CosineKNN", **changes: Any) -> dict[str, Any]:
 
 
 def run(loaded: LoadedRecipe, **options: Any) -> TrainResult:
-    return train(loaded, TrainOptions(run_id="r1", dev_unsigned=True, **options), Settings(), NullProgress())
+    return train(loaded, TrainOptions(run_id="r1", dev_unsigned=True, **options), Settings(), Progress())
 
 
 def header(artifact: str | None) -> Mapping[str, Any]:
@@ -47,7 +47,7 @@ def said(log: list[dict[str, Any]], event: str) -> list[dict[str, Any]]:
 
 def task_of(loaded: LoadedRecipe) -> prepare.Task:
     """What the search of this recipe would work on."""
-    found = fetch.load(loaded, Settings(), {}, NullProgress())
+    found = fetch.load(loaded, Settings(), {}, Progress())
     return prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
 
 

@@ -230,7 +230,7 @@ def test_features_are_learned_again(make_recipe: Make, items_csv: Path, log: lis
         ({"best_class": "RP3betaRecommender", "best_params": {}, "recency": 0.7}, "no longer has training.recency"),
     ],
 )
-def test_what_cannot_be_trained_again_is_said_and_passed(
+def test_a_live_model_that_cannot_be_trained_again_is_logged_and_not_compared(
     told: dict[str, Any], reason: str, make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model of an older svc, or of another recipe: an event says why there is no comparison."""

@@ -66,7 +66,7 @@ def test_a_report_decides_and_moves_the_pointer(make_recipe: Make, log: list[dic
         assert header(loaded.output_uri)["promotion"]["decision"] == "refused"
 
 
-def test_switched_off_it_changes_nothing_but_the_log_of_versions(
+def test_promotion_off_changes_nothing_but_the_log_of_versions(
     make_recipe: Make, log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """The same header and payload as without the block, no decision, no `promoted`."""
@@ -118,7 +118,7 @@ def test_an_incumbent_that_cannot_be_verified_is_passed(make_recipe: Make, log: 
     assert decision["guardrails"] == {}
 
 
-def test_a_guardrail_refuses_what_the_metric_lets_pass(
+def test_a_guardrail_refuses_a_model_whose_metric_improves(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
 ) -> None:
     """Half of the users, scored as well as ever: refused, unless the guardrail is off or wide enough."""
@@ -156,7 +156,7 @@ def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pyt
     assert [version.rank_ms for version in history[:2]] == [6.0, 6.0]
 
 
-def test_a_decision_is_part_of_what_is_signed(make_recipe: Make, tmp_path: Path) -> None:
+def test_the_decision_is_in_the_signed_header(make_recipe: Make, tmp_path: Path) -> None:
     """It stands in the header as plain JSON."""
     result = run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training()))
     found = header(result.artifact)["promotion"]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from svc.errors import DataChangedTooMuch
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import MaxChange
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 from svc.training.promotion.incumbent import check_data_change
 from svc.training.run import TrainOptions, train
 
@@ -21,7 +21,7 @@ BOUNDS = {"max_change": {"n_rows": 0.5, "n_users": 0.5, "n_items": 0.5}}
 
 def run(loaded: LoadedRecipe, **options: Any) -> int:
     options.setdefault("dev_unsigned", True)
-    return train(loaded, TrainOptions(run_id="r1", **options), Settings(), NullProgress()).exit_code
+    return train(loaded, TrainOptions(run_id="r1", **options), Settings(), Progress()).exit_code
 
 
 class Table:
@@ -79,7 +79,7 @@ def test_a_training_on_part_of_the_rows_stops_before_the_search(
     assert run(half) == 0
 
 
-def test_an_incumbent_that_cannot_be_verified_stops_nobody(
+def test_a_live_model_that_cannot_be_verified_counts_as_none(
     make_recipe: Callable[..., LoadedRecipe], make_ratings: Callable[..., Path], log: list[dict]
 ) -> None:
     """Its key was dropped, or it is damaged: the run says so and goes on."""
@@ -102,7 +102,9 @@ def test_an_incumbent_that_the_store_keeps_to_itself_stops_the_run(
     assert "incumbent_not_comparable" not in {record["event"] for record in log}
 
 
-def test_a_pointer_to_nothing_stops_nobody(make_recipe: Callable[..., LoadedRecipe], log: list[dict]) -> None:
+def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(
+    make_recipe: Callable[..., LoadedRecipe], log: list[dict]
+) -> None:
     """Its target was deleted: there is no live model, and the next training mends that."""
     loaded = make_recipe(cleansing=BOUNDS, output={"path": "out/small.svc", "versioning": "append_sha"})
     assert run(loaded) == 0

@@ -55,7 +55,7 @@ def test_a_training_that_is_refused_ends_with_it(make_recipe: Make, log: list[di
         (-0.001, DECISION["against"][1:], "the interval against the next algorithm"),
     ],
 )
-def test_a_run_says_which_bound_it_can_hold(
+def test_a_run_logs_the_lowest_change_that_its_interval_can_hold(
     make_recipe: Make, log: list[dict[str, Any]], bound: float, against: list[Any], told: str
 ) -> None:
     """By the interval against the live model; a first run by the lead of its winner over the next algorithm."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svc.training.report.order import order_told, recency_rows
+from svc.training.report.order import order_sentences, recency_rows
 
 TIMED = {"schema": {"time_column": "ts"}}
 TRIED = {
@@ -33,6 +33,22 @@ def test_the_value_that_was_taken_is_marked() -> None:
     assert [row[0] for row in recency_rows(header(TIMED, TRIED))] == ["0 (taken)", "0.5"]
 
 
+def test_a_blend_whose_parts_differ_has_a_row_of_its_own() -> None:
+    """The others are of one recency for all parts."""
+    of_parts = {"n_users": 2000, **TRIED["recency"], "by_part": {"score": 0.3, "interval": [0.28, 0.32]}}
+    parts = [
+        {"class": "RP3betaRecommender", "weight": 0.4, "recency": 0.5},
+        {"class": "IALSRecommender", "weight": 0.6},
+        {"class": "IALSRecommender", "recency": 2.0},
+    ]
+    head = header(TIMED, {"recency": of_parts}, recency=0.5, parts=parts)
+    assert list(recency_rows(head))[1:] == [
+        ("0.5", "0.2000", "0.1800 to 0.2200"),
+        ("of each part (taken)", "0.3000", "0.2800 to 0.3200"),
+    ]
+    assert "each part of the blend: RP3betaRecommender 0.5, IALSRecommender 0. Judged on 2,000" in order_sentences(head)
+
+
 @pytest.mark.parametrize(
     ("head", "words"),
     [
@@ -44,6 +60,6 @@ def test_the_value_that_was_taken_is_marked() -> None:
         (header({**TIMED, "training": {"split": {"scheme": "time_user"}}}), "do not follow from a history alone"),
     ],
 )
-def test_it_says_why_order_plays_its_part_or_none(head: dict[str, Any], words: str) -> None:
+def test_the_reason_for_the_recency_is_one_sentence(head: dict[str, Any], words: str) -> None:
     """One sentence for each way that leads there."""
-    assert words in order_told(head)
+    assert words in order_sentences(head)

@@ -12,9 +12,9 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.cli import main
 from svc.model import codec
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 from svc.training.report.confidence import span
 from svc.training.report.page import Counts, render
 from svc.training.report.plots import changes_plot
@@ -35,7 +35,7 @@ def development(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def trained(loaded: LoadedRecipe, report: Path | None = None) -> str:
     options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
-    result = train(loaded, options, Settings(), NullProgress())
+    result = train(loaded, options, Settings(), Progress())
     assert result.artifact is not None
     return result.artifact
 
@@ -78,6 +78,7 @@ def test_the_page_says_how_sure_its_scores_are(make_recipe: Make, tmp_path: Path
         cells = f'<td class="" data-label="cutoff">{cutoff}</td><td class="n" data-label="ndcg">{at["ndcg"]:.4f}</td>'
         assert cells in page
     assert "earlier" not in page
+    assert "Score of each trial against what a ranking costs" in page
 
 
 def test_the_page_says_for_whom_and_with_which_items(make_recipe: Make, tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_the_page_says_for_whom_and_with_which_items(make_recipe: Make, tmp_path
     assert f"Coverage {rows['all', 'all', 'coverage']['value']:.4f}, novelty" in page
 
 
-def test_the_run_before_stands_beside_it(make_recipe: Make, tmp_path: Path) -> None:
+def test_an_earlier_run_is_compared_in_tables(make_recipe: Make, tmp_path: Path) -> None:
     """Found among the versions in the folder, or named; while training, what is about to be replaced."""
     before = trained(recipe(make_recipe))
     target, again, named = tmp_path / "page.html", tmp_path / "again.html", tmp_path / "named.html"
@@ -162,8 +163,23 @@ def test_headers_of_earlier_releases_still_make_a_page(make_recipe: Make) -> Non
     model = popularity_model()
     page = render(old, Counts.of(model.history, model.n_items), old)
     assert page.count("<svg") == 2
+    untimed = {key: values for key, values in head["tuning"]["trials"].items() if key != "rank_ms"}
+    course = {**old, "tuning": {**old["tuning"], "trials": untimed}}
+    assert "What a ranking costs" not in render(course, Counts.of(model.history, model.n_items))
     without_names = page.replace('<td class="">interval</td>', "").replace("<th>interval</th>", "")
     assert "interval" not in without_names.replace('data-label="interval"', "")
+
+
+def test_text_of_the_data_is_never_markup(make_recipe: Make) -> None:
+    """Ids, titles and parameters stand on the page as they are, whatever they contain."""
+    artifact = trained(recipe(make_recipe, n_trials=2))
+    head = read_verified(artifact, development_keys(), Settings())[1].header
+    text = "<script>alert(1)</script>"
+    sample = {"user": text, "chosen": [text], "recommended": [text]}
+    model = popularity_model()
+    page = render({**head, "samples": [sample], "best_params": {text: text}}, Counts.of(model.history, model.n_items))
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") == 5
 
 
 def test_an_artifact_that_was_not_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from svc.training.report.plots import algorithms_plot, search_plot, tail_plot
+from svc.training.report.plots import algorithms_plot, cost_plot, search_plot, tail_plot
 from svc.training.search.trials import TrialRecord
 
 pytest.importorskip("matplotlib")
@@ -26,6 +27,9 @@ def drawn() -> list[str]:
         search_plot(TRIALS, "ndcg"),
         algorithms_plot(TRIALS[1:], "ndcg", {"IALSRecommender": (0.25, 0.35)}),
         tail_plot(counts, counts),
+        cost_plot(
+            [replace(trial, rank_ms=0.1 + trial.number) for trial in TRIALS], "ndcg", {"IALSRecommender": (0.25, 0.35)}
+        ),
     ]
 
 

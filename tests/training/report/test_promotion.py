@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svc.training.report.promotion import comparison_rows, decision_told, guardrail_rows, percent
+from svc.training.report.promotion import comparison_rows, decision_sentences, guardrail_rows, percent
 
 COMPARISON = {
     "name": "incumbent", "candidate": 0.2, "other": 0.25, "change": -0.2, "interval": [-0.3, -0.1], "n_users": 900,
@@ -33,13 +33,13 @@ def header(**changes: Any) -> dict[str, Any]:
         ({"against": []}, "There was nothing to compare with."),
     ],
 )
-def test_the_decision_is_told_with_its_rule(changes: dict[str, Any], said: str) -> None:
+def test_the_decision_comes_with_its_rule(changes: dict[str, Any], said: str) -> None:
     """And nothing for a recipe that asks for none."""
-    assert said in decision_told(header(**changes))
-    assert decision_told({}) == ""
+    assert said in " ".join(decision_sentences(header(**changes)))
+    assert decision_sentences({}) == []
 
 
-def test_rows_say_against_whom_and_how_fairly() -> None:
+def test_rows_name_the_opponent_and_how_it_was_scored() -> None:
     """Changes in percent, with their intervals."""
     (row,) = comparison_rows(header())
     assert row[:6] == ("the live model", 0.2, 0.25, "-20.0%", "-30.0% to -10.0%", 900)

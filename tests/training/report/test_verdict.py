@@ -35,7 +35,7 @@ WEAK = " Weak in the long tail: 0.002 among the rarest items against 0.283 among
         ({"tuning": {"best_per_algorithm": {}}}, "without TopPop among the algorithms nothing is beside it."),
     ],
 )
-def test_the_outcome_is_said_first(changes: dict[str, Any], told: str) -> None:
+def test_the_verdict_compares_with_popularity_and_names_a_weak_tail(changes: dict[str, Any], told: str) -> None:
     """How much better than popularity, and where the model is weak; of older headers what they hold."""
     assert told in verdict({**HEADER, **changes}, "ndcg@20")
 

@@ -13,11 +13,12 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
-from svc.model.query import Encoded, Query
+from svc.model.feature_values import Encoded
+from svc.model.query import Query
 from svc.model.rehearsal import rehearse
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 from svc.training.search.blend_search import candidates, simplex
 from svc.training.search.trials import SearchResult, TrialRecord
@@ -64,7 +65,7 @@ def test_weights_add_up_and_let_two_parts_count() -> None:
 
 
 def trained(loaded: LoadedRecipe) -> tuple[Any, dict[str, Any]]:
-    found = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), NullProgress())
+    found = train(loaded, TrainOptions(run_id="r1", dev_unsigned=True), Settings(), Progress())
     assert found.artifact is not None
     _, parsed = read_verified(found.artifact, development_keys(), Settings())
     model = codec.decode(parsed.payload)
@@ -158,3 +159,14 @@ def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
 
 def blend_loses(trials: list[TrialRecord]) -> list[TrialRecord]:
     return sorted(trials, key=lambda trial: (bool(trial.parts), -(trial.score or 0.0), trial.number))
+
+
+def test_a_blend_whose_ranking_takes_too_long_is_left_out(
+    make_recipe: Make, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event says why, and the best of its parts wins."""
+    monkeypatch.setattr("svc.training.search.blend_search.rank_ms_of", lambda *_: 7.5)
+    _, head = trained(make_recipe(training={**TRAINING, "max_rank_ms": 7}))
+    assert head["best_class"] in ("IALSRecommender", "CosineKNNRecommender")
+    (skipped,) = (record for record in log if record["event"] == "algorithm_skipped")
+    assert skipped["reason"] == "a ranking by it takes 7.5 ms, more than training.max_rank_ms"

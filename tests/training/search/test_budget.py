@@ -26,6 +26,15 @@ def test_the_budget_is_divided_evenly_and_what_needs_no_tuning_costs_one() -> No
     assert plan.total == 12
 
 
+def test_a_single_number_has_five_trials_where_others_can_use_the_rest() -> None:
+    """An algorithm that is alone, or has a number of its own, keeps it."""
+    plan = plan_trials(["A", "Line", "B"], 30, own={}, n_parameters={}, one_number={"Line"})
+    assert plan.shares == {"A": 13, "Line": 5, "B": 12}
+    assert plan_trials(["A", "Line", "B"], 12, own={}, n_parameters={}, one_number={"Line"}).shares["Line"] == 4
+    assert plan_trials(["Line"], 30, own={}, n_parameters={}, one_number={"Line"}).shares == {"Line": 30}
+    assert plan_trials(["A", "Line"], 30, own={"Line": 9}, n_parameters={}, one_number={"Line"}).shares["Line"] == 9
+
+
 def test_own_numbers_come_first_and_zero_drops() -> None:
     """`per_algorithm_trials` is taken as it stands; the others share the rest."""
     assert plan_trials(["A", "B", "C"], 10, own={"A": 7, "C": 0}, n_parameters={}).shares == {"A": 7, "B": 3}

@@ -22,3 +22,16 @@ def test_the_best_of_each_algorithm_stays_whatever_it_takes() -> None:
     for number, algorithm in enumerate("aab"):
         kept.keep(number, algorithm, 0.5 + number, np.zeros(10))
     assert sorted(kept.by_user) == [1, 2]
+
+
+def test_a_gain_that_may_be_chance_is_none() -> None:
+    """Users are compared with themselves; a trial whose scores are not kept counts as worse."""
+    kept, rng = KeptScores(), np.random.default_rng(3)
+    base = rng.random(400)
+    kept.keep(0, "a", 0.5, base)
+    kept.keep(1, "a", 0.5, base + 0.01 + rng.normal(0.0, 0.02, 400))
+    kept.keep(2, "a", 0.5, base + 0.001 * (-1.0) ** np.arange(400))
+    assert kept.is_better(1, 0)
+    assert not kept.is_better(0, 1)
+    assert not kept.is_better(2, 0)
+    assert kept.is_better(1, 7)

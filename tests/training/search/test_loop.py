@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import optuna
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
+from svc.progress import Progress
 from svc.training.algorithms.registry import Space
-from svc.training.progress import NullProgress
 from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
 from svc.training.search.fit import Fitted
@@ -67,6 +68,14 @@ class Losing(Peak):
         return Fitted({"ndcg": 0.001}, None) if algorithm == SLIM else fitted
 
 
+class Slow(Peak):
+    """A model takes a tenth of a millisecond for each of its neighbours."""
+
+    def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
+        fitted = super().__call__(algorithm, params, check=check, report=report)
+        return replace(fitted, rank_ms=0.1 * params.get("top_k", 1))
+
+
 def make(
     plan: dict[str, int],
     objective: Any,
@@ -86,7 +95,7 @@ def make(
         direction="maximize",
         load_if_exists=True,
     )
-    return Search(study, storage, sampler, shares, ThreadWorkers(objective, workers), "ndcg", limits, NullProgress())
+    return Search(study, storage, sampler, shares, ThreadWorkers(objective, workers), "ndcg", limits, Progress())
 
 
 def test_the_budget_is_used_exactly_and_the_best_wins() -> None:
@@ -142,6 +151,19 @@ def test_hopeless_parameters_are_pruned() -> None:
     assert len(result.trials) == 8
 
 
+def test_a_trial_whose_ranking_takes_too_long_cannot_win(log: list[dict]) -> None:
+    """It counts as pruned and as too slow; the best of the others wins, though it scores less."""
+    result = make({KNN: 12}, Slow(), limits=Limits(max_rank_ms=1.5)).run()
+    assert result.n_too_slow > 0
+    assert all(trial.state == "pruned" for trial in result.trials if trial.too_slow)
+    assert {trial.too_slow for trial in result.trials if (trial.rank_ms or 0.0) > 1.5} == {True}
+    assert max(trial.rank_ms or 0.0 for trial in result.completed) <= 1.5
+    assert result.best.params["top_k"] <= 15
+    told = [record for record in log if record["event"] == "trial_done"]
+    assert [record["rank_ms"] for record in told] == [trial.rank_ms for trial in result.trials]
+    assert sum(record.get("too_slow", False) for record in told) == result.n_too_slow
+
+
 def test_a_trial_over_its_time_is_left_behind(log: list[dict]) -> None:
     """It counts as orphaned and as used, and its thread ends at the next epoch."""
     ended = threading.Event()
@@ -181,8 +203,8 @@ def test_several_trials_run_at_once() -> None:
 def test_an_interrupt_gives_running_trials_back(tmp_path: Path) -> None:
     """A resumed search finds the finished ones, and the lost one's place is free again."""
 
-    class Impatient(NullProgress):
-        def trial(self, done: int, total: int, best_score: float | None, algorithm: str | None) -> None:
+    class Impatient(Progress):
+        def advance(self, done: int, total: int, note: str = "", *, rows: int = 0) -> None:
             if done == 2:
                 raise KeyboardInterrupt
 

@@ -88,3 +88,20 @@ def test_all_users_decide_whether_it_is_taken(
     weighing = Weighing(tuple(found), lambda value: finding(found[value]), finding(as_trained), is_same_at_0=False)
     fitted = fit_recency(weighing, Evaluators.of(evaluation(), "hit", 1), EMPTY, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
+
+
+@pytest.mark.parametrize(("gain", "judged"), [(150, {N_USERS // 2}), (16, {N_USERS // 2, N_USERS})])
+def test_a_gain_beyond_doubt_on_the_users_of_the_screening_is_not_confirmed_on_all(gain: int, judged: set[int]) -> None:
+    """Where it is none, the lowest value is judged by all users; either way the best is, and is taken."""
+    full = evaluation()
+    evaluators = Evaluators(full, full.sample(N_USERS // 2, 1), full.sample(N_USERS // 2, 1), "hit")
+    n_rows: list[int] = []
+
+    def as_trained(rows: Rows) -> Scores:
+        n_rows.append(len(rows))
+        return finding(20)(rows)
+
+    weighing = Weighing((0.0, 0.5), lambda _: finding(20 + gain), as_trained, is_same_at_0=True)
+    fitted = fit_recency(weighing, evaluators, EMPTY, lambda: None, lambda _: None)
+    assert (fitted.recency, fitted.metrics["hit"]) == (0.5, (20 + gain) / N_USERS)
+    assert set(n_rows) == judged

@@ -17,8 +17,8 @@ from svc.recipe.algorithms import BLEND, BLENDED
 from svc.settings import Settings
 from svc.training.algorithms.registry import ALGORITHMS, search_space
 from svc.training.search.objective import Builder, Threads, refit_winner
+from svc.training.search.served import to_scorer
 from svc.training.search.trials import TrialRecord
-from svc.training.winner.export import to_scorer
 from tests.training.test_run import Make, run
 
 N_USERS, N_ITEMS = 600, 80

@@ -28,13 +28,13 @@ from pathlib import Path
 from svc import logs
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
+from svc.progress import Progress
 from svc.training.run import TrainOptions, train
 
 logs.configure(Settings(log_format="json"))
 loaded = load_recipe(Path(sys.argv[1]), {}, settings=Settings())
 options = TrainOptions(run_id=sys.argv[2], search_only=True)
-sys.exit(train(loaded, options, Settings(), NullProgress()).exit_code)
+sys.exit(train(loaded, options, Settings(), Progress()).exit_code)
 """
 N_TRIALS = 16
 KILLS = int(os.environ.get("SVC_TEST_KILLS", "3"))

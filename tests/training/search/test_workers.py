@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from svc.artifact import layout
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 from svc.training.search.trial_task import TrialOutcome, TrialTask
 from svc.training.search.workers import ProcessWorkers
@@ -135,7 +135,7 @@ def test_two_workers_give_the_same_model_bit_for_bit(make_recipe: Callable[..., 
     )
     payloads, headers = [], []
     for run in range(2):
-        result = train(loaded, TrainOptions(run_id=f"r{run}", dev_unsigned=True), Settings(), NullProgress())
+        result = train(loaded, TrainOptions(run_id=f"r{run}", dev_unsigned=True), Settings(), Progress())
         assert result.exit_code == 0
         assert result.artifact is not None
         artifact = memoryview(Path(result.artifact).read_bytes())

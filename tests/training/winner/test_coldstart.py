@@ -13,12 +13,12 @@ from scipy import sparse
 
 from svc.model.features import NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide
-from svc.training.progress import NullProgress
 from svc.training.search import prepare
 from svc.training.search.fit import refit
 from svc.training.search.prepare import Task
@@ -67,7 +67,7 @@ def _task(make_recipe: Make, tmp_path: Path, columns: dict[str, list[str]], kind
         features={"item": {"source": source, "id_column": "item_id", "columns": declared}},
         training={"algorithms": ["IALS"], "n_trials": 1, "cutoff": 5, "split": {"heldout_ratio": 0.2}},
     )
-    found = fetch.load(loaded, Settings(), {}, NullProgress())
+    found = fetch.load(loaded, Settings(), {}, Progress())
     return prepare.make_task(loaded, found, prepare.split_data(loaded, found), Settings())
 
 

@@ -21,10 +21,10 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
 from svc.model.rerank import Rules
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.evaluation.evaluator import Evaluator
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 from svc.training.winner import diversity
 from svc.training.winner.diversity import VALUES, Winner, measure_diversity
@@ -123,7 +123,7 @@ def test_trainings_with_a_report_measure_it(make_recipe: Make, tmp_path: Path, a
     def trained(report: Path | None, **training: Any) -> tuple[dict[str, Any], LoadedRecipe]:
         loaded = make_recipe(training={"algorithms": algorithms, "n_trials": 1, "cutoff": 5, **training})
         options = TrainOptions(run_id="r1", dev_unsigned=True, report=report)
-        artifact = train(loaded, options, Settings(), NullProgress()).artifact
+        artifact = train(loaded, options, Settings(), Progress()).artifact
         assert artifact is not None
         return dict(read_verified(artifact, development_keys(), Settings())[1].header["evaluation"]), loaded
 

@@ -13,9 +13,9 @@ from svc.artifact.store import read_verified
 from svc.model import codec
 from svc.model.model import Model
 from svc.model.query import Interaction
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 from svc.training.winner.exact_users import ExactUsers
 
@@ -26,9 +26,7 @@ def trained(make_recipe: Make, *algorithms: str, recency: object = "off") -> tup
     """The header and the model of a training without keys."""
     split = {"scheme": "time_user", "heldout_ratio": 0.3}
     training = {"algorithms": list(algorithms), "n_trials": 3, "cutoff": 5, "split": split, "recency": recency}
-    result = train(
-        make_recipe(training=training), TrainOptions(run_id="r1", dev_unsigned=True), Settings(), NullProgress()
-    )
+    result = train(make_recipe(training=training), TrainOptions(run_id="r1", dev_unsigned=True), Settings(), Progress())
     assert result.artifact is not None
     parsed = read_verified(result.artifact, development_keys(), Settings())[1]
     model = codec.decode(parsed.payload)

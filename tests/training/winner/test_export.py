@@ -17,11 +17,11 @@ from irspack.recommenders import (
     TopPopRecommender,
 )
 
-from svc.errors import TrainingError
 from svc.model import codec
+from svc.model.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.model.model import Model, payload_parts
-from svc.model.query import Encoded, Query, Ranking
+from svc.model.query import Query, Ranking
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import BLEND
 from svc.recipe.side_tables import FeatureSide
@@ -31,8 +31,9 @@ from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.features import fit_side
 from svc.training.search.blended import BlendedRecommender
+from svc.training.search.served import reordered, to_scorer
 from svc.training.search.trials import TrialRecord
-from svc.training.winner.export import assemble, export, most_chosen_first, reordered, to_scorer
+from svc.training.winner.export import assemble, export, most_chosen_first
 
 N_USERS, N_ITEMS = 90, 60
 
@@ -192,21 +193,6 @@ def test_stored_zeros_are_not_seen_items() -> None:
     assert column in ranking.items
 
 
-def test_an_unknown_class_is_refused() -> None:
-    """The error names what can be served."""
-    with pytest.raises(TrainingError, match="TopPopRecommender"):
-        exported("P3alphaRecommender", object(), interactions(counts=False))
-
-
-def test_factors_that_are_not_finite_are_refused() -> None:
-    """A search that ended in infinities gives no artifact."""
-    matrix = interactions(counts=False)
-    recommender = trained("TruncatedSVDRecommender", matrix)
-    recommender.z_[0, 0] = np.inf
-    with pytest.raises(TrainingError, match="user vectors"):
-        exported("TruncatedSVDRecommender", recommender, matrix)
-
-
 def test_parts_of_a_payload_are_what_serving_needs() -> None:
     """A factor model holds both matrices once, the order of the index, the history and the ids; nothing else."""
     matrix = interactions(counts=False)
@@ -242,8 +228,9 @@ def test_bpr_scores_by_product_and_bias_and_relates_by_cosine() -> None:
 
 def with_features(matrix: sps.csr_matrix) -> Model:
     """Feature-aware iALS with every kind of column."""
-    kinds = {"tag": "categorical", "tags": "multi_label", "year": "numerical"}
-    columns = [{"name": name, "kind": kind} for name, kind in kinds.items()]
+    kinds = {"tag": "categorical", "tags": "multi_label", "year": "numerical", "title": "text"}
+    columns: list[dict[str, Any]] = [{"name": name, "kind": kind} for name, kind in kinds.items()]
+    columns.append({"name": "point", "kind": "vector", "dimensions": 2})
     declared = FeatureSide.model_validate(
         {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "columns": columns}
     )
@@ -251,7 +238,9 @@ def with_features(matrix: sps.csr_matrix) -> Model:
     for prefix, count in (("u", N_USERS), ("i", N_ITEMS)):
         numbers = np.arange(count)
         texts = pd.Categorical([f"t{number % 3}" for number in numbers])
-        table = pd.DataFrame({"id": pd.Categorical(ids(prefix, count)), "tag": texts, "tags": texts, "year": numbers})
+        points = [[number % 5, 1.0] for number in numbers.tolist()]
+        own = {"tag": texts, "tags": texts, "year": numbers, "title": texts, "point": points}
+        table = pd.DataFrame({"id": pd.Categorical(ids(prefix, count)), **own})
         fitted.append(fit_side(table, declared, "user", ids(prefix, count), Settings()))
     features = {"user_features": fitted[0].matrix, "item_features": fitted[1].matrix}
     weights = {"alpha0": 0.1, "lambda_user_feature": 0.1, "lambda_item_feature": 0.1}

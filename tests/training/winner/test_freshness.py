@@ -16,9 +16,9 @@ from svc.artifact.keys import SigningKeys, parse_signing_keys
 from svc.artifact.replay import freshness
 from svc.artifact.store import open_store, read_verified
 from svc.errors import RecipeError
+from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.progress import NullProgress
 from svc.training.run import TrainOptions, train
 from svc.training.winner.freshness import MAX_INPUTS, Inputs, fresh_fields, is_asked, next_serial
 
@@ -111,7 +111,7 @@ def test_a_training_signs_serial_and_expiry(make_recipe: Make) -> None:
     loaded = make_recipe(training=QUICK, output={"path": "out/small.svc", "expires_after": "36h"})
     serials = []
     for _ in range(2):
-        result = train(loaded, TrainOptions(run_id="r1"), Settings(signing_keys=KEY), NullProgress())
+        result = train(loaded, TrainOptions(run_id="r1"), Settings(signing_keys=KEY), Progress())
         assert result.artifact is not None
         header = read_verified(result.artifact, KEYS, Settings())[1].header
         serials.append(header["serial"])
@@ -127,7 +127,7 @@ def test_a_training_signs_what_it_read(make_recipe: Make, items_csv: Path, tmp_p
     side = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id", "columns": [column]}
     loaded = make_recipe(training=QUICK | {"algorithms": ["IALS", "TopPop"], "n_trials": 2}, features={"item": side})
     settings = Settings(signing_keys=KEY, artifact_signature="ed25519")
-    result = train(loaded, TrainOptions(run_id="r1"), settings, NullProgress())
+    result = train(loaded, TrainOptions(run_id="r1"), settings, Progress())
     assert result.artifact is not None
     header = read_verified(result.artifact, KEYS, Settings())[1].header
     assert header["inputs"] == [
@@ -140,10 +140,10 @@ def test_many_files_are_one_digest_over_all_of_theirs(tmp_path: Path) -> None:
     """A header holds at most 64 KiB; the digest is that of what `sha256sum` prints."""
     inputs = Inputs(tmp_path)
     for number in range(MAX_INPUTS):
-        inputs.hear(str(tmp_path / f"{number}.csv"), f"{number:064x}")
+        inputs.record(str(tmp_path / f"{number}.csv"), f"{number:064x}")
     assert len(inputs.listed()) == MAX_INPUTS
     assert inputs.listed()[7] == {"name": "7.csv", "sha256": f"{7:064x}"}
-    inputs.hear("s3://bucket/more.csv", "f" * 64)
+    inputs.record("s3://bucket/more.csv", "f" * 64)
     lines = (
         "".join(f"{number:064x}  {number}.csv\n" for number in range(MAX_INPUTS))
         + f"{'f' * 64}  s3://bucket/more.csv\n"

@@ -12,7 +12,8 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
-from svc.model.query import Encoded, Query
+from svc.model.feature_values import Encoded
+from svc.model.query import Query
 from svc.model.rehearsal import rehearse
 from svc.settings import Settings
 from svc.training.run import TrainResult
@@ -39,6 +40,7 @@ def test_features_answer_cold_starts_whoever_wins(
     ]
     assert all(part["bytes"] > 0 for part in head["parts"])
     assert "cold_start" in head["evaluation"]
+    assert "new_items" not in head["evaluation"]
     assert next(record for record in log if record["event"] == "cold_start_part_trained")["score"] is not None
     model.check_features(head)
     rehearse(model)

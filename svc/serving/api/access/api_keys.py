@@ -38,11 +38,11 @@ def parse_api_keys(text: str) -> dict[str, bytes]:
     """
     keys: dict[str, bytes] = {}
     entries = [entry.strip() for entry in text.split(",") if entry.strip()]
-    for place, entry in enumerate(entries, start=1):
+    for number, entry in enumerate(entries, start=1):
         match = _ENTRY.fullmatch(entry)
         if match is None:
             raise ConfigError(
-                f"SVC_API_KEYS: entry {place} is not <kid>:sha256:<64 hex characters>; "
+                f"SVC_API_KEYS: entry {number} is not <kid>:sha256:<64 hex characters>; "
                 "make one with: svc keygen --type api --kid <kid>"
             )
         if match["kid"] in keys:

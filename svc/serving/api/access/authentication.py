@@ -103,11 +103,11 @@ class Authenticator:
 
     async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
         digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._limiter, abandon_on_cancel=True)
-        found = None
+        matching_kid = None
         for kid, entry in keys.items():  # all of them, so that the time taken does not reveal which one matched
             if hmac.compare_digest(digest, entry):
-                found = kid
-        return found
+                matching_kid = kid
+        return matching_kid
 
     def _fingerprint(self, value: bytes) -> bytes:
         return hashlib.blake2b(value, key=self._secret, digest_size=16).digest()

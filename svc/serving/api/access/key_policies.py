@@ -154,18 +154,18 @@ def _parse_one(kid: str, entry: Any, where: str) -> KeyPolicy:
     try:
         return KeyPolicy.of(PolicySpec.model_validate(entry))
     except ValidationError as error:
-        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {kid}: {_told(error)}") from None
+        raise ConfigError(f"SVC_API_KEY_POLICIES: {where}: {kid}: {_message_of(error)}") from None
 
 
-def _told(error: ValidationError) -> str:
+def _message_of(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
-    place = field_path(first["loc"])
+    field = field_path(first["loc"])
     if first["type"] == "extra_forbidden":
-        near = nearest(place, PolicySpec.model_fields)
+        near = nearest(field, PolicySpec.model_fields)
         meant = f"did you mean `{near}`? " if near else ""
-        return f"{place}: unknown key; {meant}allowed: {', '.join(PolicySpec.model_fields)}"
+        return f"{field}: unknown key; {meant}allowed: {', '.join(PolicySpec.model_fields)}"
     reason = str(first["ctx"]["error"]) if first["type"] == "value_error" else first["msg"]
-    return f"{place}: {shown(first['input'])}: {reason}" if place else reason
+    return f"{field}: {shown(first['input'])}: {reason}" if field else reason
 
 
 class Bucket:
@@ -218,9 +218,10 @@ class Permit:
             raise self._policies.counted(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
 
     def charge(self, count: int, least: int | None = None) -> None:
-        """Let this request count `count` in all. Raises RateLimited, and then it counts nothing.
+        """Charge the key `count` requests in total. Raises RateLimited, and then charges nothing.
 
-        With `least`, where some of `count` is only guessed: what is sure. A larger `count` than the burst is then cut.
+        `least` is the part of `count` that was measured; the rest is an estimate. A `count` beyond the burst is then
+        cut to the burst, so that an estimate alone never refuses a request for good.
         """
         if self._bucket is None:
             return

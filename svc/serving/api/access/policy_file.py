@@ -13,7 +13,7 @@ from svc.recipe.yaml_reader import MAX_BYTES
 from svc.serving.api.access.key_policies import KeyPolicies, KeyPolicy, parse_policies
 
 Marker = tuple[int, ...] | None
-Found = Mapping[str, KeyPolicy] | ConfigError
+PoliciesOrError = Mapping[str, KeyPolicy] | ConfigError
 
 
 class PolicyFile:
@@ -27,49 +27,59 @@ class PolicyFile:
         self._kids = kids
         self._interval_s = interval_s
         self._marker: Marker = None
+        self._error: str | None = None
 
     def read(self) -> None:
         """Read it at the start. Raises ConfigError."""
-        self._marker, found = self._look()
-        if isinstance(found, ConfigError):
-            raise found
-        self._use(found)
+        self._marker, policies = self._read()
+        if isinstance(policies, ConfigError):
+            raise policies
+        self._use(policies)
 
     async def run(self) -> None:
         """Check for changes every `interval_s`, until cancelled.
 
-        An unusable file changes nothing and is logged once for each change. A read that hangs is waited for.
+        An unusable file changes nothing and is logged once for each change. A read that hangs is waited for, one that
+        fails is repeated.
         """
         while True:
             await trio.sleep(self._interval_s)
-            changed = await trio.to_thread.run_sync(self._look_again, abandon_on_cancel=True)
-            if changed is None:
-                continue
-            self._marker, found = changed
-            if isinstance(found, ConfigError):
-                logs.emit(events.KEY_POLICIES_FAILED, error=found.message)
-            else:
-                self._use(found)
+            await self._check()
 
-    def _use(self, found: Mapping[str, KeyPolicy]) -> None:
-        self._policies.replace(found)
-        known = self._kids()
-        unknown = sorted(kid for kid in found if kid not in known)
-        logs.emit(events.KEY_POLICIES_LOADED, policies=len(found), unknown_kids=unknown)
+    async def _check(self) -> None:
+        try:
+            changed = await trio.to_thread.run_sync(self._read_if_changed, abandon_on_cancel=True)
+        except RuntimeError as error:  # the system gives no more threads
+            changed = None, ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error}")
+        if changed is None:
+            return
+        self._marker, policies = changed
+        if not isinstance(policies, ConfigError):
+            self._error = None
+            self._use(policies)
+        elif self._marker is not None or policies.message != self._error:
+            self._error = policies.message
+            logs.emit(events.KEY_POLICIES_FAILED, error=policies.message)
+
+    def _use(self, policies: Mapping[str, KeyPolicy]) -> None:
+        self._policies.replace(policies)
+        kids_of_keys = self._kids()
+        unknown = sorted(kid for kid in policies if kid not in kids_of_keys)
+        logs.emit(events.KEY_POLICIES_LOADED, policies=len(policies), unknown_kids=unknown)
         if unknown:
             logs.emit(events.KEY_POLICIES_WITHOUT_KEY, unknown_kids=unknown)
 
-    def _look_again(self) -> tuple[Marker, Found] | None:
-        return None if self._marker == self._mark() else self._look()
+    def _read_if_changed(self) -> tuple[Marker, PoliciesOrError] | None:
+        return None if self._marker == self._mark() else self._read()
 
-    def _look(self) -> tuple[Marker, Found]:
+    def _read(self) -> tuple[Marker, PoliciesOrError]:
         """The marker is taken first, so that a write in between is seen by the next look."""
         marker = self._mark()
         try:
             with self._path.open("rb") as file:
                 return marker, parse_policies(file.read(MAX_BYTES + 1), str(self._path))
-        except OSError as error:
-            return marker, ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}")
+        except OSError as error:  # it may be readable again without having changed
+            return None, ConfigError(f"SVC_API_KEY_POLICIES: {self._path} cannot be read: {error.strerror}")
         except ConfigError as error:
             return marker, error
 

@@ -1,4 +1,4 @@
-"""Slows a flood of refusals down, so that it costs the others little however many it sends."""
+"""Delays refusals beyond a rate, so that a client that floods the server costs the other clients little."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class RefusalThrottle:
         self._next_s = -math.inf
 
     def next_wait_s(self) -> float:
-        """Count one refusal; the seconds after which it is to be answered."""
+        """Count one refusal, and return the seconds after which it is to be answered."""
         now_s = trio.current_time()
         self._next_s = self.next_time(self._next_s, now_s)
         return max(self._next_s - now_s, 0.0)
 
     def next_time(self, last_s: float, now_s: float) -> float:
-        """When the refusal after the one of `last_s` is answered."""
+        """The time to answer the refusal that follows the one of `last_s`."""
         return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)

@@ -20,7 +20,7 @@ class Refusals:
         self._some = trio.Event()
 
     def note(self, error: ApiError) -> None:
-        """Count one; its `fields` may name a kid."""
+        """Count one refusal. The `fields` of the error may name a kid."""
         self._counts[error.code, error.fields.get("kid")] += 1
         self._some.set()
 

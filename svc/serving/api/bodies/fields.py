@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -15,18 +16,19 @@ from pydantic import (
     TypeAdapter,
     WithJsonSchema,
 )
-from pydantic_core import PydanticCustomError
+from pydantic_core import PydanticCustomError, from_json
 
 from svc.errors import ValidationFailed
 from svc.model.query import Interaction
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
+from svc.recipe.side_tables import MAX_DIMENSIONS
 
 MAX_LIMIT = 1000
 MAX_EXCLUDED = 1000
 MAX_SEEDS = 100
 MAX_BATCH = 256
-MAX_FOUND = 20
+MAX_MATCHES = 20
 MAX_FEATURES = 64
 MAX_FEATURE_ITEMS = 100
 MAX_TEXT_CHARACTERS = 8192
@@ -39,9 +41,17 @@ MAX_LIMITS = 4
 MAX_BOOSTS = 16
 MAX_PINS = 16
 LEAST_FACTOR, MOST_FACTOR = 0.1, 10.0
+Part = Literal["body", "query"]
+_SHOWN_CHARACTERS = 256
 
 _SCALAR = {"anyOf": [{"type": "string", "maxLength": MAX_TEXT_CHARACTERS}, {"type": ["number", "boolean", "null"]}]}
-_VALUE_SCHEMA = {"anyOf": [*_SCALAR["anyOf"], {"type": "array", "items": _SCALAR, "maxItems": MAX_LABELS}]}
+_VALUE_SCHEMA = {
+    "anyOf": [
+        *_SCALAR["anyOf"],
+        {"type": "array", "items": _SCALAR, "maxItems": MAX_LABELS},
+        {"type": "array", "items": {"type": "number"}, "maxItems": MAX_DIMENSIONS},
+    ]
+}
 _SHORT_TEXT = {"type": "string", "minLength": 1, "maxLength": MAX_ID_CHARACTERS}
 _FEATURES_SCHEMA = {
     "type": "object",
@@ -66,10 +76,20 @@ def _is_scalar(value: object) -> bool:
     return value is None or isinstance(value, bool | int)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and _is_scalar(value)
+
+
 def _feature_value(value: object) -> object:
     values = value if isinstance(value, list) else (value,)
     if len(values) <= MAX_LABELS and all(map(_is_scalar, values)):
         return value
+    if all(map(_is_number, values)):
+        if len(values) <= MAX_DIMENSIONS:
+            return value
+        raise PydanticCustomError(
+            "feature_value", "A vector should have at most {dimensions} numbers", {"dimensions": MAX_DIMENSIONS}
+        )
     raise PydanticCustomError(
         "feature_value",
         "Input should be a finite number, a boolean, null, a string of at most {text} characters,"
@@ -99,7 +119,7 @@ ItemFeatures = Annotated[
 
 
 def whole(value: object) -> object:
-    """JSON has one kind of number: 10.0 is the integer 10."""
+    """Convert 10.0 to the integer 10: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -139,13 +159,15 @@ Tree = Annotated[
 ]
 
 
-def invalid(place: Sequence[str | int], message: str, type: str) -> ValidationFailed:
-    where = ".".join(map(str, place))
-    return ValidationFailed(f"{where}: {message}", errors=[{"loc": ["body", *place], "msg": message, "type": type}])
+def invalid(path: Sequence[str | int], message: str, type: str, *, part: Part = "body") -> ValidationFailed:
+    """The error for the value at this path of the body or of the query string."""
+    where = ".".join(map(str, path))
+    text = f"{where}: {message}" if part == "body" else f"{part}: {where}: {message}"
+    return ValidationFailed(text, errors=[{"loc": [part, *path], "msg": message, "type": type}])
 
 
 def digits(value: object) -> object:
-    """A query string has only text: plain decimal digits are a number, everything else stays what it is."""
+    """Convert plain decimal digits to a number, as a query string holds only text; other values stay unchanged."""
     return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value) else value
 
 
@@ -174,9 +196,30 @@ class PinAsked(_Asked):
     position: Annotated[int, Field(ge=0, lt=MAX_LIMIT), BeforeValidator(whole)]
 
 
-def filter_at(tree: object, kinds: Mapping[str, str], *place: str | int) -> Filter:
-    """The canonical filter that stands at this place of the body. Raises ValidationFailed, naming what is wrong."""
+def filter_at(tree: object, kinds: Mapping[str, str], *path: str | int, part: Part = "body") -> Filter:
+    """The canonical filter that stands at this place. Raises ValidationFailed, naming what is wrong."""
     try:
         return parse_filter(tree, kinds)
     except FilterProblem as problem:
-        raise invalid([*place, *problem.place], problem.message, problem.type) from None
+        raise invalid([*path, *problem.place], problem.message, problem.type, part=part) from None
+
+
+def filter_in_query(value: object) -> object:
+    """The tree that a parameter of a query string holds as JSON; a tree stays what it is.
+
+    Raises PydanticCustomError for what is no JSON, and where an object names one key twice.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        tree = from_json(value, allow_inf_nan=False)
+        json.loads(value, object_pairs_hook=_with_distinct_keys, parse_int=len, parse_float=len)
+    except ValueError as error:
+        reason = {"reason": str(error)[:_SHOWN_CHARACTERS]}
+        raise PydanticCustomError("filter_json", "a filter in a query string is JSON: {reason}", reason) from None
+    return tree
+
+
+def _with_distinct_keys(pairs: list[tuple[str, object]]) -> None:
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("an object names one key twice")

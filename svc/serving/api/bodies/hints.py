@@ -14,7 +14,7 @@ _OTHER_NAMES = {
     **dict.fromkeys(("user", "userid", "visitor_id"), "user_id"),
     **dict.fromkeys(("item_id", "item_ids", "item", "items", "itemid"), "seed_items"),
 }
-"""What svc calls the fields that other products have."""
+"""svc's name for each field that other products call differently."""
 _OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related"}
 _BOOST = '{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
@@ -51,9 +51,9 @@ def whole_number(description: str | None) -> str:
     return f"Input should be a whole number without quotes, such as 3{purpose}"
 
 
-def wrong_type(place: tuple[int | str, ...], message: str) -> str:
+def wrong_type(path: tuple[int | str, ...], message: str) -> str:
     """The message for a value of a wrong type; of an id, that ids are strings."""
-    is_id = any(part in _IDS for part in place if isinstance(part, str))
+    is_id = any(part in _IDS for part in path if isinstance(part, str))
     return f'{message}; ids are strings: "17", not 17' if is_id else message
 
 

@@ -53,10 +53,10 @@ class Longest(NamedTuple):
     at_top: Mapping[str, int]
 
 
-def refused(message: str, kind: str, *place: str) -> ValidationFailed:
+def refused(message: str, kind: str, *path: str) -> ValidationFailed:
     """The error of a body that is refused as a whole."""
-    where = "".join(f"{part}: " for part in place)
-    errors = [{"loc": ["body", *place], "msg": message, "type": kind}]
+    where = "".join(f"{part}: " for part in path)
+    errors = [{"loc": ["body", *path], "msg": message, "type": kind}]
     return ValidationFailed(f"request body: {where}{message}", errors=errors)
 
 
@@ -86,7 +86,7 @@ class LargeBody:
 
     @property
     def hungry(self) -> bool:
-        """True when there is nothing to read before more has come."""
+        """True when nothing can be read before more bytes arrive."""
         return self.value is not None or (self._is_short() and len(self._came) < AHEAD_BYTES)
 
     def feed(self, part: bytes) -> None:
@@ -97,7 +97,7 @@ class LargeBody:
             self._came += piece
 
     def end(self) -> None:
-        """All has come."""
+        """Record that the whole body has arrived."""
         self._ended = True
         self._move_on()
 
@@ -148,12 +148,12 @@ class LargeBody:
             raise refused("Input should be an object", "model_type")
         if start != b"{":
             raise self._invalid()
-        found = yield from self._object(1)
+        body = yield from self._object(1)
         if self._must_pause():
             yield
         if self._next():
             raise self._invalid()
-        return found
+        return body
 
     def _next(self) -> bytes:
         """The next byte that is not blank, without consuming it."""
@@ -167,8 +167,8 @@ class LargeBody:
         start = self._next()
         if start not in (b"[", b"{"):
             return self._one_scalar()
-        if depth < MAX_DEPTH and (found := self._flat(start)) is not None:
-            return found
+        if depth < MAX_DEPTH and (value := self._flat(start)) is not None:
+            return value
         return (yield from (self._list(depth + 1) if start == b"[" else self._object(depth + 1)))
 
     def _flat(self, start: bytes) -> Any:
@@ -178,15 +178,15 @@ class LargeBody:
             return None
         piece = self._window[self._at : end]
         try:
-            found = from_json(piece, cache_strings=False)
+            value = from_json(piece, cache_strings=False)
         except ValueError:
             return None  # a bracket in a text is not the end
-        if start == b"{" and len(found) != piece.count(b":"):
+        if start == b"{" and len(value) != piece.count(b":"):
             return None
-        if len(found) > (self._longest.names if start == b"{" else self._longest.items):
+        if len(value) > (self._longest.names if start == b"{" else self._longest.items):
             return None
         self._at = end
-        return found
+        return value
 
     def _one_scalar(self) -> Any:
         match = _scalar.match(self._window, self._at, self._at + _SEARCHED_BYTES)
@@ -198,17 +198,17 @@ class LargeBody:
         return value
 
     def _list(self, depth: int) -> Steps[list[Any]]:
-        found: list[Any] = []
+        items: list[Any] = []
         if self._is_empty(b"]", depth):
-            return found
+            return items
         while True:
-            while self._scalars(found, depth):
+            while self._scalars(items, depth):
                 if self._must_pause():
                     yield
             value = yield from self._value(depth)
-            self._keep(found, [value], depth)
+            self._keep(items, [value], depth)
             if self._ends(b"]"):
-                return found
+                return items
 
     def _is_empty(self, bracket: bytes, depth: int) -> bool:
         """Consume the opening bracket, and the closing one if it follows. The deepest level must be empty."""
@@ -220,43 +220,43 @@ class LargeBody:
             raise self._invalid()
         return False
 
-    def _scalars(self, found: list[Any], depth: int) -> bool:
+    def _scalars(self, items: list[Any], depth: int) -> bool:
         """Parse in one call all following scalars that have a comma after them. False if there is none."""
         match = _scalars.match(self._window, self._at, self._at + PIECE_BYTES)
         if match is None:
             return False
-        self._keep(found, self._parsed(b"[%b]" % match[0][:-1]), depth)
+        self._keep(items, self._parsed(b"[%b]" % match[0][:-1]), depth)
         self._at = match.end()
         return True
 
-    def _keep(self, found: list[Any], values: list[Any], depth: int) -> None:
-        found += values if len(found) <= self._longest.items else [None] * len(values)
+    def _keep(self, items: list[Any], values: list[Any], depth: int) -> None:
+        items += values if len(items) <= self._longest.items else [None] * len(values)
         if depth == 2:
-            self._refuse_long_list(len(found))
+            self._refuse_long_list(len(items))
 
     def _refuse_long_list(self, length: int) -> None:
-        """A list at the top makes the whole body invalid."""
+        """Raise ValidationFailed for a top-level list that is too long: it makes the whole body invalid."""
         most = self._longest.at_top.get(self._top, self._longest.items)
         if length > most:
-            place = (self._top,) if self._top in self._longest.at_top else ()
-            raise refused(f"List should have at most {most} items", "too_long", *place)
+            path = (self._top,) if self._top in self._longest.at_top else ()
+            raise refused(f"List should have at most {most} items", "too_long", *path)
 
     def _object(self, depth: int) -> Steps[dict[str, Any]]:
         if self._is_empty(b"}", depth):
             return {}
-        found: dict[str, Any] = {}
+        members: dict[str, Any] = {}
         while True:
             if self._must_pause():
                 yield
             name, value, last = self._member() or (yield from self._long_member(depth))
-            if name in found:
+            if name in members:
                 raise refused("an object names one key twice", "duplicate_key")
-            if len(found) <= self._longest.names:
-                found[name] = value
+            if len(members) <= self._longest.names:
+                members[name] = value
             elif depth == 1:
                 raise refused("more keys than any valid request has", "too_long")
             if last:
-                return found
+                return members
 
     def _member(self) -> tuple[str, Any, bool] | None:
         """A name, its value, and whether it is the object's last; None when one call cannot read it."""
@@ -285,11 +285,11 @@ class LargeBody:
 
     def _ends(self, bracket: bytes) -> bool:
         """Consume the comma or the closing bracket that must come next; True for the bracket."""
-        found = self._next()
-        if found not in (b",", bracket):
+        byte = self._next()
+        if byte not in (b",", bracket):
             raise self._invalid()
         self._at += 1
-        return found == bracket
+        return byte == bracket
 
     def _parsed(self, piece: bytes) -> Any:
         try:

@@ -54,17 +54,17 @@ def failed(error: ValidationError, what: str, schema: type[BaseModel], where: st
     """The errors of `error` without any value of the request; names that the client chose are cut."""
     details = error.errors(include_url=False, include_context=False, include_input=False)[:MAX_ERRORS]
     errors = [
-        {"loc": [where, *map(_shown, item["loc"])], "msg": _told(item, schema), "type": item["type"]}
+        {"loc": [where, *map(_shown, item["loc"])], "msg": _message_of(item, schema), "type": item["type"]}
         for item in details
         if not _misspelt(item, details, schema)
     ]
     first = errors[0]
-    place = ".".join(str(part) for part in first["loc"][1:])
-    return ValidationFailed(f"{what}: {place + ': ' if place else ''}{first['msg']}", errors=errors)
+    path = ".".join(str(part) for part in first["loc"][1:])
+    return ValidationFailed(f"{what}: {path + ': ' if path else ''}{first['msg']}", errors=errors)
 
 
 def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[BaseModel]) -> bool:
-    """Whether a field is missing only because its name is misspelt, which is told at the name that was given."""
+    """True if a field is missing only because its name is misspelt: the error at the misspelt name says so already."""
     block = model_at(schema, item["loc"][:-1]) if item["type"] == "missing" else None
     if block is None:
         return False
@@ -76,7 +76,7 @@ def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[
     return any(hints.meant_field(name, block.model_fields) == item["loc"][-1] for name in unknown)
 
 
-def _told(item: ErrorDetails, schema: type[BaseModel]) -> str:
+def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:
     """What is wrong, and what was probably meant."""
     loc, message = item["loc"], item["msg"]
     block = model_at(schema, loc[:-1]) if loc else None
@@ -125,7 +125,7 @@ def _keys_within(value: object) -> int:
 
 
 def _refuse_repeated_keys(body: bytes) -> None:
-    """The exact check: colons also occur in strings."""
+    """Parse the body to find repeated keys exactly; a count of colons is no proof, as strings contain colons too."""
 
     def check(pairs: list[tuple[str, object]]) -> None:
         if len({key for key, _ in pairs}) < len(pairs):

@@ -81,7 +81,7 @@ class _Arriving:
         await self._read(part)
 
     async def whole(self) -> Body:
-        """All of it has come. Raises ValidationFailed."""
+        """The body, once all of it has arrived. Raises ValidationFailed."""
         if self.size <= SMALL_BYTES:
             return bytes(self._small)
         await self._read(None)

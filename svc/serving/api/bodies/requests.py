@@ -19,18 +19,19 @@ from svc.model.filter_fields import ClientTree
 from svc.model.query import Prepared, Restriction
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter
+from svc.recipe.side_tables import MAX_DIMENSIONS
 from svc.serving.api.bodies.fields import (
     MAX_BATCH,
     MAX_BOOSTS,
     MAX_EXCLUDED,
     MAX_FEATURE_ITEMS,
     MAX_FEATURES,
-    MAX_FOUND,
     MAX_HISTORY,
     MAX_INCLUDED,
     MAX_LABELS,
     MAX_LIMIT,
     MAX_LIMITS,
+    MAX_MATCHES,
     MAX_PINS,
     MAX_REASONS,
     MAX_SEEDS,
@@ -40,10 +41,12 @@ from svc.serving.api.bodies.fields import (
     Id,
     ItemFeatures,
     LimitAsked,
+    Part,
     PinAsked,
     Tree,
     digits,
     filter_at,
+    filter_in_query,
     invalid,
     whole,
 )
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = Longest(
-    items=max(MAX_EXCLUDED, MAX_INCLUDED, MAX_HISTORY, MAX_LABELS),
+    items=max(MAX_EXCLUDED, MAX_INCLUDED, MAX_HISTORY, MAX_LABELS, MAX_DIMENSIONS),
     names=max(MAX_FEATURES, MAX_FEATURE_ITEMS),
     at_top={
         "requests": MAX_BATCH,
@@ -70,6 +73,25 @@ LONGEST = Longest(
 
 _READ = ConfigDict(extra="forbid", strict=True, frozen=True, cache_strings="keys")
 """Values are ids, seldom the same twice: looking them up in pydantic's cache takes longer than making new strings."""
+
+
+def _is_new(tree: object, served: Answerable) -> bool:
+    """Whether the filter of a request has to be compiled."""
+    return tree is not None and served.filters is not None and served.filters.cached(ClientTree(tree)) is None
+
+
+def _items_of(tree: object, served: Answerable, part: Part = "body") -> ItemSet | None:
+    """The items that satisfy the filter of a request; None: all. Raises ValidationFailed."""
+    if tree is None:
+        return None
+
+    def canonical(tree: object) -> Filter:
+        return filter_at(tree, served.filter_kinds, "filter", part=part)
+
+    if served.filters is None:
+        canonical(tree)
+        return None
+    return served.filters.items_as_asked(ClientTree(tree), canonical)
 
 
 class Request(BaseModel):
@@ -119,31 +141,14 @@ class Request(BaseModel):
 
     def has_new_filter(self, served: Answerable) -> bool:
         """Whether the request has filters of its own to compile, which takes longer than all else in a query."""
-        if self.boosts:
-            return True
-        if self.filter is None or served.filters is None:
-            return False
-        return served.filters.cached(ClientTree(self.filter)) is None
-
-    def own_items(self, served: Answerable) -> ItemSet | None:
-        """The items that satisfy the request's own filter; None: all. Raises ValidationFailed."""
-        if self.filter is None:
-            return None
-
-        def canonical(tree: object) -> Filter:
-            return filter_at(tree, served.filter_kinds, "filter")
-
-        if served.filters is None:
-            canonical(self.filter)
-            return None
-        return served.filters.items_as_asked(ClientTree(self.filter), canonical)
+        return bool(self.boosts) or _is_new(self.filter, served)
 
     def restriction(self, served: Answerable) -> Restriction:
         """What the answer may hold. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
             raise invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far")
         rules, pins = rules_of(self, served)
-        allowed = served.allowed(self.own_items(served))
+        allowed = served.allowed(_items_of(self.filter, served))
         return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
 
 
@@ -209,7 +214,7 @@ class RecommendRequest(Request):
             limit=self.limit,
             exclude_items=self.exclude_items,
             include_seen=self.include_seen,
-            restriction=self.restriction(served),
+            restriction=self.restriction(served)._replace(new=served.new_items),
             history=self.history or (),
             replace=self.history_mode == "replace",
             fallback=wanted,
@@ -272,8 +277,8 @@ class ItemSearch(BaseModel):
         str,
         Field(max_length=MAX_ID_CHARACTERS, description="Words that an item's id or metadata must all contain."),
     ] = ""
-    limit: Annotated[int, Field(ge=1, le=MAX_FOUND, description="Most items to return."), BeforeValidator(digits)] = (
-        MAX_FOUND
+    limit: Annotated[int, Field(ge=1, le=MAX_MATCHES, description="Most items to return."), BeforeValidator(digits)] = (
+        MAX_MATCHES
     )
 
 
@@ -286,7 +291,7 @@ class SomebodyQuery(BaseModel):
 
 
 class PopularQuery(BaseModel):
-    """The most chosen items of the training data."""
+    """The most chosen items of the training data, all or those that satisfy a filter."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
@@ -296,14 +301,24 @@ class PopularQuery(BaseModel):
         Field(ge=0, lt=MAX_LIMIT, description="Items of the list before the first that is returned."),
         BeforeValidator(digits),
     ] = 0
+    filter: Annotated[
+        Tree,
+        Field(
+            description="Conditions on the recipe's filter fields, as JSON; only items that satisfy them are listed.",
+            json_schema_extra={"contentMediaType": "application/json"},
+        ),
+        BeforeValidator(filter_in_query),
+    ] = None
+
+    def has_new_filter(self, served: Answerable) -> bool:
+        """Whether there is a filter to compile, which takes longer than all else in the query."""
+        return _is_new(self.filter, served)
 
     def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
-            message = f"offset and limit add up to more than {MAX_LIMIT}"
-            errors = [{"loc": ["query", "offset"], "msg": message, "type": "too_far"}]
-            raise ValidationFailed(f"query: offset: {message}", errors=errors)
-        restriction = Restriction(self.offset, None, served.allowed())
+            raise invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far", part="query")
+        restriction = Restriction(self.offset, None, served.allowed(_items_of(self.filter, served, "query")))
         return served.model.prepare_popular(limit=self.limit, restriction=restriction)
 
 

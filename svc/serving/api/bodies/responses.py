@@ -55,7 +55,7 @@ class Item(BaseModel):
     ] = None
     rest: Annotated[float | None, Field(description="1 less the shares that are shown.")] = None
     reason: Annotated[
-        list[Literal["popular", "pinned", "boosted", "diversified"]] | None,
+        list[Literal["popular", "new", "pinned", "boosted", "diversified"]] | None,
         Field(description="Why the item is here, when it is not for its score."),
     ] = None
 
@@ -104,7 +104,7 @@ class Answered(_Page):
 
 
 class PopularItems(_FromModel):
-    """Items by the number of users who chose them, ties in training order."""
+    """The most chosen items first; with serving.popular in the recipe, those of late."""
 
     items: list[Item]
 
@@ -147,6 +147,13 @@ class ListHealth(_Answer):
     stale: bool
 
 
+class NewItemsHealth(_Answer):
+    """The state of a list of new items. `age_seconds` is null while it was never read."""
+
+    age_seconds: float | None
+    n_new: Annotated[int | None, Field(description="Items of the list that the model does not know.")]
+
+
 class RecipeHealth(_Answer):
     """The state of one recipe or of one recipe file that is skipped."""
 
@@ -156,6 +163,7 @@ class RecipeHealth(_Answer):
     last_load_error: str | None = None
     skipped: bool | None = None
     availability: ListHealth | None = None
+    new_items: NewItemsHealth | None = None
 
 
 class HealthDetails(_Answer):
@@ -294,6 +302,9 @@ class Recipe(BaseModel):
     ] = None
     fallback: Annotated[
         Literal["popular"] | None, Field(description="What the recipe does for users of whom nothing is known.")
+    ] = None
+    popular: Annotated[
+        dict[str, str] | None, Field(description="How choices counted by age in the training: half_life and window.")
     ] = None
 
 

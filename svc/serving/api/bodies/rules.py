@@ -15,6 +15,7 @@ from svc.serving.models.policy import active
 if TYPE_CHECKING:
     from svc.model.item_sets import ItemSet
     from svc.model.model import Model
+    from svc.model.new_items import NewItems
     from svc.serving.models.policy import Policy
 
 Pins = Sequence[tuple[str, int]]
@@ -32,6 +33,8 @@ class Answerable(Protocol):
     def filter_kinds(self) -> Mapping[str, str]: ...
     @property
     def policy(self) -> Policy: ...
+    @property
+    def new_items(self) -> NewItems | None: ...
     def allowed(self, own: ItemSet | None = None) -> ItemSet | None: ...
 
 
@@ -53,10 +56,10 @@ class Asked(Protocol):
 def rules_of(request: Asked, served: Answerable) -> tuple[Rules | None, Pins]:
     """The rules and pins of one request; what it does not say, its recipe may. Raises ValidationFailed."""
     policy = served.policy
-    if not policy.arranges and request.model_fields_set.isdisjoint(RULES):
+    if not policy.has_rules and request.model_fields_set.isdisjoint(RULES):
         return None, ()
     now = time.time() if policy.timed else 0.0
-    pins: Pins = [(one.item_id, one.position) for one in active(policy.pins, now)]
+    pins: Pins = [(pin.item_id, pin.position) for pin in active(policy.pins, now)]
     if request.pins is not None:
         pins = _distinct_pins(request)
     diversity = policy.diversity if request.diversity is None else request.diversity
@@ -64,7 +67,7 @@ def rules_of(request: Asked, served: Answerable) -> tuple[Rules | None, Pins]:
     if request.boosts is not None:
         boosts = _boosts(request, served)
     else:
-        boosts = _boosts_of([(one.tree, one.factor) for one in active(policy.boosts, now)], served.filters)
+        boosts = _boosts_of([(boost.tree, boost.factor) for boost in active(policy.boosts, now)], served.filters)
     if not (diversity or limits or boosts):
         return None, pins
     return Rules(diversity, limits, boosts), pins
@@ -75,16 +78,16 @@ def _distinct_pins(request: Asked) -> Pins:
     asked = request.pins or ()
     for name in ("item_id", "position"):
         values = [getattr(pin, name) for pin in asked]
-        for place, value in enumerate(values):
-            if value in values[:place]:
-                raise invalid(["pins", place, name], f"two pins have the same {name}", "repeated_pin")
+        for index, value in enumerate(values):
+            if value in values[:index]:
+                raise invalid(["pins", index, name], f"two pins have the same {name}", "repeated_pin")
     return [(pin.item_id, pin.position) for pin in asked]
 
 
 def _limits(request: Asked, served: Answerable) -> tuple[Limit, ...]:
     kinds, seen = served.filter_kinds, set[str]()
-    for place, limit in enumerate(request.limits or ()):
-        where: list[str | int] = ["limits", place, "field"]
+    for index, limit in enumerate(request.limits or ()):
+        where: list[str | int] = ["limits", index, "field"]
         if limit.field not in kinds:
             raise invalid(where, _undeclared(limit.field, kinds), "filter_field")
         if kinds[limit.field] == "numerical":
@@ -97,13 +100,13 @@ def _limits(request: Asked, served: Answerable) -> tuple[Limit, ...]:
 
 def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) -> tuple[Limit, ...]:
     fields = {} if filters is None else filters.fields
-    found = ((fields[name], most) for name, most in limits)
-    return tuple(Limit(field, most) for field, most in found if isinstance(field, LabelField))
+    limited_fields = ((fields[name], most) for name, most in limits)
+    return tuple(Limit(field, most) for field, most in limited_fields if isinstance(field, LabelField))
 
 
 def _boosts(request: Asked, served: Answerable) -> tuple[Boost, ...]:
     asked = enumerate(request.boosts or ())
-    trees = [(filter_at(one.filter, served.filter_kinds, "boosts", n, "filter"), one.factor) for n, one in asked]
+    trees = [(filter_at(boost.filter, served.filter_kinds, "boosts", n, "filter"), boost.factor) for n, boost in asked]
     return _boosts_of(trees, served.filters)
 
 

@@ -46,8 +46,8 @@ def create() -> Spans:
     resource = Resource.create(names).merge(OTELResourceDetector().detect())
     try:
         provider = TracerProvider(resource=resource, shutdown_on_exit=False)
-        words = LastWords()
-        exporter = cast("SpanExporter", ToldExporter(OTLPSpanExporter(), words))
+        words = LastMessages()
+        exporter = cast("SpanExporter", ReportingExporter(OTLPSpanExporter(), words))
         provider.add_span_processor(BatchSpanProcessor(exporter))
     except ValueError as error:
         raise ConfigError(f"SVC_OTEL_ENABLED=1: OpenTelemetry refuses one of its OTEL_ variables: {error}") from None
@@ -69,12 +69,14 @@ class Spans:
 
         It ends with the block.
         """
-        known = method if method in _METHODS else "_OTHER"  # as OpenTelemetry wants it: clients may invent methods
+        method_label = (
+            method if method in _METHODS else "_OTHER"
+        )  # as OpenTelemetry wants it: clients may invent methods
         span = self._tracer.start_span(
-            known, _context(trace), SpanKind.SERVER, attributes={"http.request.method": known}
+            method_label, _context(trace), SpanKind.SERVER, attributes={"http.request.method": method_label}
         )
         with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            yield RequestSpan(span, known)
+            yield RequestSpan(span, method_label)
 
     def step(self, name: str) -> AbstractContextManager[object]:
         """A child span of the request that this task answers."""
@@ -129,14 +131,14 @@ def _context(trace: Trace | None) -> Context:
     return set_span_in_context(NonRecordingSpan(caller), Context())
 
 
-class ToldExporter:
+class ReportingExporter:
     """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
 
     The SDK's own log lines, several for each failed batch, go to `words` only; the last two become the reason in the
     event.
     """
 
-    def __init__(self, exporter: Any, words: LastWords) -> None:
+    def __init__(self, exporter: Any, words: LastMessages) -> None:
         self._exporter = exporter
         self._words = words
         self._lost = 0
@@ -159,7 +161,7 @@ class ToldExporter:
         self._exporter.shutdown()
 
 
-class LastWords(logging.Handler):
+class LastMessages(logging.Handler):
     """Keeps the last two messages of the exporter: why it tried again, and why it gave up."""
 
     def __init__(self) -> None:

@@ -105,7 +105,7 @@ def _operation(row: Endpoint) -> Document:
 
 
 def _tag(row: Endpoint) -> str:
-    """Under which heading readers find it."""
+    """The heading under which the reference lists an endpoint."""
     if row.verb:
         return TAGS[0]
     return TAGS[1] if row.path.startswith("/v1/recipes") else TAGS[2]
@@ -119,16 +119,22 @@ def _body(model: type[BaseModel]) -> Document:
 
 
 def _called(example: Document) -> str:
-    """What an example is chosen by: the fields that say who or what is asked for."""
+    """The name of an example: the fields of the request that say who or what is asked for."""
     return f"by {', '.join(name for name in example if name not in ('limit', 'include_metadata'))}"
 
 
 def _query_parameters(model: type[BaseModel]) -> list[Document]:
     fields = model.model_json_schema()["properties"]
     return [
-        {"name": name, "in": "query", "required": False, "description": schema.pop("description"), "schema": schema}
+        {"name": name, "in": "query", "required": False, "description": schema.pop("description"), **_written(schema)}
         for name, schema in fields.items()
     ]
+
+
+def _written(schema: Document) -> Document:
+    """The format of a parameter's value: its text, or the media type that its schema names."""
+    media_type = schema.pop("contentMediaType", None)
+    return {"schema": schema} if media_type is None else {"content": {media_type: {"schema": schema}}}
 
 
 def _answered(schema: str, description: str) -> Document:
@@ -145,10 +151,10 @@ def _failed(failures: Errors) -> Document:
     for error in failures:
         by_status[error.http_status].append(error)
     responses: Document = {}
-    for status, found in sorted(by_status.items()):
-        response = _answered("Error", ", ".join(f"`{error.code}`" for error in found))
+    for status, errors_of_status in sorted(by_status.items()):
+        response = _answered("Error", ", ".join(f"`{error.code}`" for error in errors_of_status))
         response["content"]["application/json"]["examples"] = {
-            error.code: {"value": _example(error)} for error in found
+            error.code: {"value": _example(error)} for error in errors_of_status
         }
         responses[str(status)] = response
     return responses

@@ -11,17 +11,16 @@ from quart import Response, request
 from quart_trio import QuartTrio
 
 from svc import logs
-from svc.errors import NoCandidates, RecipeUnavailable, SvcError
-from svc.serving.admission import WaitBudget
-from svc.serving.api.bodies.fields import MAX_FOUND
+from svc.errors import RecipeUnavailable, SvcError
+from svc.serving.api.bodies.fields import MAX_MATCHES
 from svc.serving.api.bodies.parsing import parse_query
-from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, SomebodyQuery
+from svc.serving.api.bodies.requests import ItemSearch, SomebodyQuery
 from svc.serving.api.pages.console.pages import Handler, page_handlers
 from svc.serving.api.pages.openapi import document
+from svc.serving.api.pages.popular import BUDGET, CHARGE, popular_items
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import PARAMETER
 from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, VERBS
-from svc.serving.models.fragments import AnswerHeader, encode_answer
 from svc.serving.models.item_search import feature_columns, find_items, sample_user
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
@@ -30,8 +29,6 @@ T = TypeVar("T")
 FAILURE = "svc.failure"
 MAY_ASK = "svc.may_ask"
 """The key of the ASGI scope for the function that says whether the request may know of a recipe."""
-BUDGET = "svc.budget"
-"""The key of the ASGI scope for the `WaitBudget` of a request that asks a model."""
 MODEL_VERSION = "X-Svc-Model-Version"
 LONGEST_LISTING_S = 10.0
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -49,6 +46,7 @@ DESCRIBED = (
     "evaluation",
     "features",
     "parts",
+    "popular",
 )
 
 
@@ -71,7 +69,7 @@ def build_routes(state: ServerState) -> QuartTrio:
 
 
 def _handlers(state: ServerState) -> dict[str, Handler]:
-    """By path of the table."""
+    """The handler of each path, as the table of endpoints writes it."""
     described, searched, rendered, listed, compared = (trio.CapacityLimiter(1) for _ in range(5))
 
     async def details() -> Response:
@@ -96,28 +94,26 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     async def items(name: str) -> Response:
         _, served = _entry(state, name)
         asked = parse_query(ItemSearch, request.args.to_dict())
-        found, more = await _in_thread(find_items, served, asked.q, asked.limit, limiter=searched)
-        return _json({"recipe": name, "model_version": served.model_version, "items": found, "more": more})
+        matches, more = await _in_thread(find_items, served, asked.q, asked.limit, limiter=searched)
+        return _json({"recipe": name, "model_version": served.model_version, "items": matches, "more": more})
 
     async def popular(name: str) -> Response:
-        entry, served = _entry(state, name)
-        served.require_fresh()
-        budget: WaitBudget = request.scope[BUDGET]  # type: ignore[literal-required]
-        budget.require(served.lane)
-        prepared = parse_query(PopularQuery, request.args.to_dict()).prepare(served)
-        ranking = (await served.lane.rank((prepared.query,)))[0]
-        if not len(ranking.items):
-            raise NoCandidates
-        answer_header = AnswerHeader(logs.bound("request_id"), entry.name, served.model_version)
-        page = ranking.from_place(prepared.offset)
-        answer = await _in_thread(encode_answer, answer_header, page, served.fragments, limiter=listed)
-        return Response(answer, content_type="application/json", headers={MODEL_VERSION: served.model_version})
+        _, served = _entry(state, name)
+        body = await popular_items(
+            served,
+            logs.bound("request_id"),
+            request.args.to_dict(),
+            listed,
+            budget=request.scope[BUDGET],  # type: ignore[literal-required]
+            charge=request.scope[CHARGE],  # type: ignore[literal-required]
+        )
+        return Response(body, content_type="application/json", headers={MODEL_VERSION: served.model_version})
 
     async def anybody(name: str) -> Response:
         _, served = _entry(state, name)
         asked = parse_query(SomebodyQuery, request.args.to_dict())
-        found = await _in_thread(sample_user, served, asked.user_id, MAX_FOUND, limiter=searched)
-        return _json({"recipe": name, "model_version": served.model_version, **found})
+        user = await _in_thread(sample_user, served, asked.user_id, MAX_MATCHES, limiter=searched)
+        return _json({"recipe": name, "model_version": served.model_version, **user})
 
     async def versions(name: str) -> Response:
         state.registry.require(name)
@@ -125,12 +121,12 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
             raise unknown_recipe(name)
         with trio.move_on_after(LONGEST_LISTING_S):
             try:
-                found = await _in_thread(state.versions, name, limiter=compared)
+                history = await _in_thread(state.versions, name, limiter=compared)
             except LookupError:  # it was removed meanwhile
                 raise unknown_recipe(name) from None
             except SvcError as error:
                 raise RecipeUnavailable(f"the versions cannot be read: {logs.redact_text(error.message)}") from error
-            return _json({"recipe": name, **found})
+            return _json({"recipe": name, **history})
         raise RecipeUnavailable(f"the store did not list its versions within {LONGEST_LISTING_S:g} s")
 
     async def metrics() -> Response:

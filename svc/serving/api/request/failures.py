@@ -10,7 +10,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from svc import events, logs
-from svc.errors import ApiError, InternalError, ValidationFailed
+from svc.errors import ApiError, InternalError, ValidationFailed, exhaustion
 from svc.serving.transport.messages import Headers, Response
 
 TRACEBACKS_A_MINUTE = 10
@@ -20,12 +20,17 @@ _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 
 
 def log_failure(error: Exception) -> None:
-    """Log an unexpected error, with its traceback unless there were many within the last minute."""
+    """Log an unexpected error, with its traceback unless there were many within the last minute.
+
+    That the system gives no more threads has none: any request may meet it.
+    """
     now = time.monotonic()
     shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60
     if shown:
         _last_tracebacks.append(now)
-    logs.emit(events.REQUEST_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error if shown else None)
+    lacks_thread = isinstance(error, RuntimeError) and exhaustion(error) is not None
+    traced = error if shown and not lacks_thread else None
+    logs.emit(events.REQUEST_FAILED, error=f"{type(error).__name__}: {error}", exc_info=traced)
 
 
 def failure(request_id: str, error: Exception) -> Response:

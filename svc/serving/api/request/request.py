@@ -52,7 +52,7 @@ class Checks:
 
 
 class Admitted(NamedTuple):
-    """Where a head leads that passed every check which needs nothing but the head."""
+    """The route of a request whose head has passed every check that needs nothing else."""
 
     target: Target
     route: Route | None
@@ -61,7 +61,7 @@ class Admitted(NamedTuple):
 
 
 class Asked:
-    """What a head says but for its credential, made once for all requests that share it."""
+    """A parsed head without its credential, made once for all requests that share the head."""
 
     __slots__ = ("admitted", "headers", "request_id", "trace")
 
@@ -74,11 +74,11 @@ class Asked:
 
     @classmethod
     def of(cls, head: Head) -> Asked:
-        """What is kept with the head, or made now and kept there."""
-        known: Asked | None = head.notes.get("asked")
-        if known is None:
-            known = head.notes["asked"] = cls(head)
-        return known
+        """The instance that is kept with the head; the first request makes it."""
+        asked: Asked | None = head.notes.get("asked")
+        if asked is None:
+            asked = head.notes["asked"] = cls(head)
+        return asked
 
 
 class Request:
@@ -110,11 +110,11 @@ class Request:
 
     @property
     def late_s(self) -> float:
-        """Above 0: it would wait so many seconds before anything is done for it, which is too long."""
+        """Seconds that the request would wait before anything is done for it, if that is too long; else 0."""
         return self._incoming.late_s
 
     def budget(self, admission: Admission) -> WaitBudget:
-        """How long it may wait. Raises ValidationFailed for a header that says it in no valid way."""
+        """How long the request may wait. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header."""
         return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s)
 
     @property
@@ -178,7 +178,7 @@ class Request:
             await self._slowly(self._checks.policies, partial(self.permit.charge, count, least))
 
     async def _slowly(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
-        """What the policies decide. A refusal is raised when its turn has come."""
+        """The decision of the policies. A refusal is raised after the delay that slows a flood of refusals down."""
         try:
             return decide()
         except ApiError as refusal:
@@ -202,7 +202,7 @@ class Request:
     async def _unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`. Cancels it and raises ClientGone as soon as the client disconnects."""
         refusal: ApiError | None = None
-        found: list[T] = []
+        results: list[T] = []
 
         async def watch() -> None:
             await self._incoming.until_gone()
@@ -211,12 +211,12 @@ class Request:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             try:
-                found.append(await work())
+                results.append(await work())
             except ApiError as error:
                 refusal = error
             nursery.cancel_scope.cancel()
         if refusal is not None:
             raise refusal
-        if not found:
+        if not results:
             raise ClientGone
-        return found[0]
+        return results[0]

@@ -104,10 +104,10 @@ class Route(NamedTuple):
 
     def endpoint(self, method: str) -> Endpoint:
         """The row that answers `method`, in capitals (RFC 9110, 9.1). Raises MethodNotAllowed."""
-        found = self.endpoints.get("GET" if method == "HEAD" else method)
-        if found is None:
+        endpoint = self.endpoints.get("GET" if method == "HEAD" else method)
+        if endpoint is None:
             allowed = [*self.endpoints, *(["HEAD"] if "GET" in self.endpoints else [])]
             raise errors.MethodNotAllowed(
                 errors.MethodNotAllowed.template.format(methods=", ".join(allowed)), fields={"allow": allowed}
             )
-        return found
+        return endpoint

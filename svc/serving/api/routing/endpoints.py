@@ -29,7 +29,11 @@ from svc.settings import Settings
 
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
-FEATURES: Errors = (errors.FeaturesNotSupported, errors.FeatureValueUnusable)
+FEATURES: Errors = (
+    errors.FeaturesNotSupported,
+    errors.FeatureValueUnusable,
+    errors.FeatureVectorUnusable,
+)
 SHOWN: Errors = (*RECIPE, errors.AvailabilityStale, errors.Overloaded)
 USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURES)
 SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)
@@ -206,12 +210,12 @@ class Router:
         self._with_name = re.compile(f"({prefixes})({NAME_PATTERN.strip('^$')})(.*)", re.DOTALL)
 
     def find(self, path: str) -> Route | None:
-        """Where the path leads, or None when nothing is served there."""
+        """The route of `path`, or None when nothing is served there."""
         match = self._with_name.fullmatch(path)
         if match is not None:
-            found = self._by_path.get(match[1] + PARAMETER + match[3])
-            if found is not None:
-                return Route(found.endpoints, match[2], found.verb, found.any_host)
+            route = self._by_path.get(match[1] + PARAMETER + match[3])
+            if route is not None:
+                return Route(route.endpoints, match[2], route.verb, route.any_host)
         return None if PARAMETER in path else self._by_path.get(path)
 
 

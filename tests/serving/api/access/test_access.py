@@ -163,7 +163,9 @@ async def test_no_spelling_leads_past_the_key(key: str | None, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("environment", ["production", "prod", "staging"])
-async def test_no_spelling_opens_what_an_environment_closes(environment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_spelling_of_a_path_reaches_pages_that_an_environment_hides(
+    environment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The pages and the OpenAPI document are not there, however they are asked for."""
     monkeypatch.setattr(authentication, "REFUSALS_PER_S", 1e6)
     keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")

@@ -88,7 +88,7 @@ async def test_an_attempt_costs_one_digest_and_an_accepted_key_none_again(digest
 @pytest.mark.parametrize(
     "value", [b"", b"short", b"A" * 42, b"A" * 44, b"A" * 42 + b"!", b" " + b"A" * 43, b"\xff" * 43]
 )
-async def test_what_cannot_be_a_key_is_not_hashed(value: bytes, digests: list[bytes]) -> None:
+async def test_values_without_the_form_of_a_key_are_not_hashed(value: bytes, digests: list[bytes]) -> None:
     """Refused by its form, without scrypt."""
     checker = made(new_api_key())
     digests.clear()

@@ -39,7 +39,7 @@ def test_a_host_is_read_without_its_port(host: bytes, name: str) -> None:
         *(b"u@h", b"a:b", b"a:123456", b"a b", b"a/b", b"a,b", b"a\x00", b"x%E2%84%80", b"\xe2\x84\x80", b"a#b"),
     ],
 )
-def test_what_is_no_host_is_refused(host: bytes) -> None:
+def test_invalid_hosts_are_refused(host: bytes) -> None:
     """Before anything else looks at it."""
     with pytest.raises(MalformedRequest):
         parse_host(host)

@@ -64,7 +64,7 @@ def by_name(name: str) -> Endpoint:
         ("shop: {expires: tomorrow}", "is not a day"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_its_place(text: str, told: str) -> None:
+def test_invalid_policies_are_refused_with_the_path_of_the_field(text: str, told: str) -> None:
     """The message names the variable, the file, the kid and the key."""
     with pytest.raises(ConfigError) as caught:
         policies(text)
@@ -141,7 +141,7 @@ def test_a_rate_holds_for_any_sequence_of_requests(per_min: int, burst: int, ask
 
 
 @pytest.mark.anyio
-async def test_what_a_key_has_used_stays_used_when_the_policies_change() -> None:
+async def test_the_used_rate_of_a_key_survives_a_change_of_policies() -> None:
     """Another rate counts from now on; a key without one any more is free."""
     book = KeyPolicies(Metrics.disabled(), policies("shop: {rate: 1/h, burst: 3}"))
     row = by_name("recommend")
@@ -372,7 +372,7 @@ async def test_a_flood_of_refusals_is_slowed_down_and_nobody_else_is(
 
 
 @pytest.mark.anyio
-async def test_a_refusal_that_nobody_waits_for_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_delayed_refusal_ends_when_its_client_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that floods and leaves costs no memory."""
     monkeypatch.setattr(key_policies, "REFUSALS_PER_S", 0.01)
     monkeypatch.setattr(key_policies, "REFUSALS_AT_ONCE", 0.0)

@@ -44,7 +44,7 @@ def test_a_broken_or_missing_file_at_the_start_is_an_error(tmp_path: Path, conte
         of(path)[0].read()
 
 
-async def test_a_change_is_followed_and_what_is_broken_changes_nothing(tmp_path: Path) -> None:
+async def test_a_changed_file_is_read_and_an_invalid_one_changes_nothing(tmp_path: Path) -> None:
     """Each change is logged once; a file that vanishes is as broken as one that cannot be parsed."""
     path = tmp_path / "keys.yaml"
     path.write_text("shop: {recipes: [a]}\nshp: {}")

@@ -35,7 +35,7 @@ async def test_a_flood_is_forgotten() -> None:
     assert [throttle.next_wait_s() for _ in range(5)] == pytest.approx([0.0] * 5)
 
 
-async def test_who_is_refused_seldom_never_waits() -> None:
+async def test_occasional_refusals_are_never_delayed() -> None:
     throttle = RefusalThrottle(PER_S, BURST, LONGEST_S)
     for _ in range(100):
         assert throttle.next_wait_s() == 0.0

@@ -31,13 +31,20 @@ def test_a_feature_is_a_scalar_or_a_list_of_them(value: object) -> None:
         "x" * (fields.MAX_TEXT_CHARACTERS + 1),
         [[1]],
         {"a": 1},
-        [0] * (fields.MAX_LABELS + 1),
+        ["0"] * (fields.MAX_LABELS + 1),
     ],
 )
 def test_other_features_are_refused(value: object) -> None:
     """With one message that says what is allowed."""
     with pytest.raises(ValidationError, match="finite number, a boolean, null, a string"):
         FEATURE.validate_python(value)
+
+
+def test_a_vector_may_be_longer_than_a_list_of_labels() -> None:
+    """Its bound is that of the recipe's `dimensions`."""
+    assert FEATURE.validate_python([0.5] * fields.MAX_DIMENSIONS)
+    with pytest.raises(ValidationError, match="at most 4096 numbers"):
+        FEATURE.validate_python([0.5] * (fields.MAX_DIMENSIONS + 1))
 
 
 def test_an_interaction_is_an_id_or_an_object() -> None:

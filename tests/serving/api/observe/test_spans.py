@@ -20,7 +20,7 @@ from svc.errors import ConfigError
 from svc.serving import process
 from svc.serving.api.application import Application
 from svc.serving.api.observe import spans
-from svc.serving.api.observe.spans import LastWords, Spans, ToldExporter
+from svc.serving.api.observe.spans import LastMessages, ReportingExporter, Spans
 from tests.serving.api.observe.test_tracing import GIVEN, SPAN, TRACE
 from tests.serving.client import Client, serving
 from tests.serving.sent import Sent
@@ -167,7 +167,7 @@ class Flaky:
 
     def __init__(self) -> None:
         self.fails = True
-        self.words: LastWords | None = None
+        self.words: LastMessages | None = None
 
     def export(self, batch: Sequence[ReadableSpan]) -> SpanExportResult:
         return SpanExportResult.FAILURE if self.fails else SpanExportResult.SUCCESS
@@ -179,7 +179,7 @@ class Flaky:
 def test_a_collector_that_fails_is_told_once() -> None:
     """One event when it begins, one with the number of lost spans when it works again."""
     flaky = Flaky()
-    exporter = ToldExporter(flaky, LastWords())
+    exporter = ReportingExporter(flaky, LastMessages())
     batch: list[Any] = [object(), object()]
     with capture_logs() as records:
         for fails in (True, True, False, False, True):

@@ -18,9 +18,10 @@ ERRORS_PAGE = REFERENCE / "errors.md"
 API_PAGE = REFERENCE / "api.md"
 
 
-def api_errors() -> dict[str, int]:
+def api_errors(kind: type[ApiError] = ApiError) -> dict[str, int]:
     """Status by code of every ApiError."""
-    return {kind.code: kind.http_status for kind in ApiError.__subclasses__()}
+    own = {} if kind is ApiError else {kind.code: kind.http_status}
+    return own | {code: status for below in kind.__subclasses__() for code, status in api_errors(below).items()}
 
 
 def references(value: Any) -> Iterator[str]:

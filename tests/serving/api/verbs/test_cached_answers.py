@@ -142,7 +142,7 @@ async def test_the_memory_of_questions_and_answers_is_bounded() -> None:
             kept, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        known = client.app._verbs._known
+        known = client.app._verbs._cached_answers
         assert 0.8 * most < known.n_bytes <= most
         assert 20 < len(known) < 300
         assert kept < 2 * most, kept

@@ -18,7 +18,7 @@ from svc.model.filter_fields import FilterFields, LabelField, NumberField
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.request.state import ServerState
-from svc.serving.models.availability import ItemList, line_up
+from svc.serving.models.lists.availability import ItemList, line_up
 from svc.serving.models.policy import Policy
 from tests.filter_trees import ODD
 from tests.serving.client import N_ITEMS, Client, serve, served_in, serving

@@ -15,7 +15,8 @@ export function featureForm(columns, changed) {
 }
 
 function field(column, changed) {
-  const made = column.kind === "numerical" ? numberField(column)
+  const made = column.kind === "numerical" ? numberField(column) : column.kind === "text" ? textField(column)
+    : column.kind === "vector" ? vectorField(column)
     : column.kind === "multi_label" ? labelsField(column, changed) : oneField(column);
   made.node.addEventListener("input", changed);
   return { name: column.name, ...made };
@@ -32,6 +33,19 @@ function numberField(column) {
     node: labelled(column.name, input, range),
     value: () => (input.value === "" ? undefined : Number(input.value)),
   };
+}
+
+function textField(column) {
+  const id = newId("feature");
+  const input = el("textarea", { id, rows: "2", "aria-describedby": `${id}-hint` });
+  return { node: labelled(column.name, input, `a text; the model knows ${column.n_words} words`), value: () => input.value || undefined };
+}
+
+function vectorField(column) {
+  const id = newId("feature");
+  const input = el("input", { id, type: "text", autocomplete: "off", "aria-describedby": `${id}-hint` });
+  const hint = `${column.dimensions} numbers with ${column.delimiter} between them`;
+  return { node: labelled(column.name, input, hint), value: () => input.value || undefined };
 }
 
 function oneField(column) {

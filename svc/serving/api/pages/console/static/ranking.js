@@ -9,6 +9,7 @@ const WHY = {
   NO_CANDIDATES: "Everything that could be recommended is seen, a seed or excluded.",
   FEATURES_NOT_SUPPORTED: "This model was trained without features of that side: its recipe needs them under `features`.",
   FEATURE_VALUE_UNUSABLE: "A feature has a value that the model cannot use.",
+  FEATURE_VECTOR_UNUSABLE: "A vector does not have the numbers that the model was trained with.",
   VALIDATION_ERROR: "The request is not complete or not in the right form.",
   RECIPE_UNAVAILABLE: "There is no model of this recipe now; the list of recipes says why.",
   RECIPE_NOT_FOUND: "The recipe is gone since this page read the list.",

@@ -11,6 +11,8 @@ const UNITS = [["year", 31557600], ["month", 2629800], ["week", 604800], ["day",
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 const descriptions = new Map();
 const shown = new Map();
+/** When the list of new items of a recipe was read, by its name: it grows old without any change of the row. */
+const listsRead = new Map();
 
 /** `changed(recipes, describe)` is called whenever the list is another; `tried(name)` when a recipe is to be tried. */
 export function startRecipes(changed, tried) {
@@ -42,12 +44,20 @@ async function load() {
   }
   const summaries = new Map(list.body.recipes.map((recipe) => [recipe.name, recipe]));
   await describe(list.body.recipes.filter((recipe) => descriptions.get(recipe.name)?.model_version !== recipe.model_version));
-  const recipes = Object.entries(details.body.recipes).map(([name, health_]) => ({ name, ...health_, ...summaries.get(name) }));
+  const recipes = Object.entries(details.body.recipes).map(([name, health_]) => ({ name, ...withoutAges(name, health_), ...summaries.get(name) }));
   recipes.sort((one, other) => URGENCY.indexOf(state(one).kind) - URGENCY.indexOf(state(other).kind) || one.name.localeCompare(other.name));
   const loaded = recipes.filter((recipe) => recipe.loaded).length;
   const of = recipes.filter((recipe) => !recipe.skipped).length;
   health(details.body.status === "ok" ? "ok" : "bad", `${details.body.status}, ${loaded} of ${of} loaded`);
   return recipes;
+}
+
+/** What is said of a recipe without the ages of its lists, which alone do not make its row another one. */
+function withoutAges(name, about) {
+  const { availability, new_items: listed, ...steady } = about;
+  if (typeof listed?.age_seconds === "number") listsRead.set(name, new Date(Date.now() - 1000 * listed.age_seconds).toISOString());
+  else listsRead.delete(name);
+  return listed ? { ...steady, new_items: { n_new: listed.n_new, read: listsRead.has(name) } } : steady;
 }
 
 function health(kind, text) {
@@ -102,7 +112,7 @@ function row(recipe, tried) {
   const error = recipe.error ?? recipe.last_load_error;
   return el("li", { class: "recipe" },
     el("div", { class: "who" }, el("h3", {}, recipe.name), el("span", { class: `state ${kind}` }, text)),
-    about && el("dl", { class: "facts" }, facts(about).map(([label, value, more]) =>
+    about && el("dl", { class: "facts" }, facts(about, recipe).map(([label, value, more]) =>
       el("div", { class: more ?? null }, el("dt", {}, label), el("dd", {}, value)))),
     recipe.loaded && el("button", { type: "button", class: "quiet try", onclick: () => tried(recipe.name) },
       "Try", el("span", { class: "unseen" }, ` ${recipe.name}`)),
@@ -137,7 +147,9 @@ function listOfVersions({ recipe, versioning, versions: found }) {
     el("p", { class: "hint" }, "Make another one live: ", el("code", {}, `svc promote FOLDER/${recipe}.yaml VERSION`)));
 }
 
-function facts(about) {
+const readWhen = (name) => ["read ", el("time", { "data-list": name, datetime: listsRead.get(name) }, "")];
+
+function facts(about, { name, new_items: listed }) {
   const stats = about.data_stats ?? {};
   const count = (value) => value?.toLocaleString("en") ?? "–";
   return [
@@ -149,6 +161,7 @@ function facts(about) {
     [`Score, ${about.metric}@${about.cutoff}`, about.best_score?.toFixed(4) ?? "–"],
     ["Trained", about.trained_at ? el("time", { datetime: about.trained_at, title: about.trained_at }, "") : "–"],
     ["Users × items", `${count(stats.n_users)} × ${count(stats.n_items)}`],
+    ...(listed ? [["New items", [count(listed.n_new), ", the list was ", listed.read ? readWhen(name) : "never read"]]] : []),
     ["Model", el("code", { title: about.model_version }, about.model_version.slice(7, 19)), "version"],
   ];
 }
@@ -156,6 +169,8 @@ function facts(about) {
 /** Write the ages of all models anew; they grow without any other change. */
 function showAges() {
   for (const time of document.querySelectorAll("time[datetime]")) {
+    const read = listsRead.get(time.dataset.list);
+    if (read) time.dateTime = read;
     const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
     const [unit, size] = UNITS.find(([, long]) => Math.abs(seconds) >= long) ?? ["minute", 60];
     const text = Number.isNaN(seconds) ? time.dateTime : relative.format(Math.round(seconds / size), unit);

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from svc.errors import ApiError
 from svc.model.query import Prepared, Query
 from svc.serving.api.bodies.parsing import Rejected
-from svc.serving.api.bodies.requests import AnyRequest
+from svc.serving.api.bodies.requests import AnyRequest, PopularQuery
 from svc.serving.api.bodies.rules import RULES
 from svc.serving.models.lanes import Lane
 
@@ -24,24 +24,26 @@ class Charge(NamedTuple):
     least: int
 
 
-def charge_of(lane: Lane, questions: Iterable[tuple[AnyRequest | Rejected, Prepared | ApiError]]) -> Charge:
-    """What these questions count together; one that has no query counts 1."""
+def charge_of(
+    lane: Lane, questions: Iterable[tuple[AnyRequest | PopularQuery | Rejected, Prepared | ApiError]]
+) -> Charge:
+    """The sum of what these questions count; one that has no query counts 1."""
     total = least = 0
     for request, prepared in questions:
-        one = Charge(1, 1)
+        charge = Charge(1, 1)
         if not isinstance(request, Rejected) and not isinstance(prepared, ApiError):
-            one = _charge_of_one(lane, _own(request, prepared.query))
-        total, least = total + one.total, least + one.least
+            charge = _charge_of_one(lane, _own(request, prepared.query))
+        total, least = total + charge.total, least + charge.least
     return Charge(total, least)
 
 
 def _charge_of_one(lane: Lane, query: Query) -> Charge:
-    """1, 2, 4, 8, ...: the power of two nearest to the weight, as measured weights vary."""
+    """What one query counts: the power of two nearest to its weight, as measured weights vary."""
     count = 1 << max(round(math.log2(lane.weight(query))), 0)
     return Charge(count, count if lane.is_measured(query) else 1)
 
 
-def _own(request: AnyRequest, query: Query) -> Query:
+def _own(request: AnyRequest | PopularQuery, query: Query) -> Query:
     """The query without rules that the recipe adds: a key is charged for what it asks, not for what is configured."""
     if query.rules is None or not request.model_fields_set.isdisjoint(RULES):
         return query

@@ -12,8 +12,8 @@ import trio
 
 from svc.errors import DataSourceError
 from svc.recipe.serving_schema import Serving
-from svc.serving.models import transitions
-from svc.serving.models.availability import line_up
+from svc.serving.models.lists import publishing
+from svc.serving.models.lists.availability import line_up
 from svc.serving.models.registry import Entry
 from tests.serving.artifacts import ids
 from tests.serving.watched import FakeRecipe, World, hang_until, until
@@ -92,13 +92,13 @@ async def test_a_list_comes_into_force_although_that_takes_longer_than_a_refresh
     free = threading.Event()
     lined_up: list[tuple[str, ...]] = []
 
-    def slowly(declared: Any, listed: Any, item_ids: Any) -> Any:
+    def slowly(declared: Any, listed: Any, item_ids: Any, new: Any) -> Any:
         lined_up.append(listed.ids)
         hang_until(free)
-        return line_up(declared, listed, item_ids)
+        return line_up(declared, listed, item_ids, new)
 
     async with world.running():
-        monkeypatch.setattr(transitions, "line_up", slowly)
+        monkeypatch.setattr(publishing, "line_up", slowly)
         for number in range(10):
             world.lists["a"] = [f"i{2 + number % 7}"]
             await trio.sleep(12)

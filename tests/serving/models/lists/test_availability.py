@@ -11,7 +11,7 @@ from svc.errors import AvailabilityStale, DataSourceError
 from svc.model.ids import IdTable
 from svc.recipe.load import load_recipe
 from svc.recipe.serving_schema import Availability
-from svc.serving.models.availability import ItemList, line_up, read_ids
+from svc.serving.models.lists.availability import ItemList, line_up, read_ids
 from svc.settings import Settings
 
 

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from svc.errors import AvailabilityStale, DataSourceError
 from svc.model.ids import IdTable
 from svc.model.item_sets import ItemSet
+from svc.model.new_items import NewItems
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.threads import be_nice
@@ -57,12 +60,17 @@ class Available:
             raise AvailabilityStale
 
 
-def line_up(declared: Availability, listed: ItemList | None, item_ids: IdTable) -> Available:
-    """The list as a set of the model's items; unknown ids are ignored. Slow for long lists: call it in a thread."""
+def line_up(
+    declared: Availability, listed: ItemList | None, item_ids: IdTable, new: NewItems | None = None
+) -> Available:
+    """The list as a set of the model's and the new items; unknown ids are ignored. Slow for long lists."""
     if listed is None:
         return Available(declared, None, None)
-    columns = item_ids.indices(listed.ids)
-    items = ItemSet.of_columns(columns[columns >= 0], len(item_ids))
+    columns, n_items = item_ids.indices(listed.ids), len(item_ids)
+    if new is not None:
+        columns = np.concatenate([columns, np.where((rows := new.rows(listed.ids)) < 0, -1, n_items + rows)])
+        n_items += len(new)
+    items = ItemSet.of_columns(columns[columns >= 0], n_items)
     return Available(declared, items if declared.mode == "allow" else ~items, listed)
 
 
@@ -80,15 +88,8 @@ def read_ids(
     assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
     declared = recipe.recipe.serving.availability
     bounds = TableBounds.for_serving(n_items, 1)
-    context = SourceContext(
-        base_dir=recipe.base_dir,
-        settings=settings,
-        columns=(declared.id_column,),
-        text_columns=frozenset({declared.id_column}),
-        purpose="metadata",
-        variables=variables,
-        progress=None,
-        bounds=bounds,
+    context = SourceContext.for_served_table(
+        recipe.base_dir, settings, variables, declared.id_column, (declared.id_column,), bounds=bounds
     )
     source = build_source(declared.source, context)
     fetch_arrow: Callable[[], pa.Table] | None = getattr(source, "fetch_arrow", None)

@@ -1,0 +1,147 @@
+"""Takes pictures of the documentation again, of the demo's bookshop: its notebook, and its console in a browser.
+
+    python -m pip install ipykernel nbclient nbconvert pillow playwright
+    python docs/pictures.py notebook console
+
+The browser is the `chromium` of the PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+IMAGES = DOCS / "images"
+SVC = (sys.executable, "-m", "svc")
+ADDRESS = "http://127.0.0.1:8080"
+NOTEBOOK_WIDTH = 860
+FIRST, LAST = 3, 6
+"""The cells on the picture, counted among those with code: from the training to the lists for many readers."""
+
+
+def take_notebook(browser: Any, folder: Path) -> None:
+    """`notebook-light.png` and `notebook-dark.png`: the tutorial's notebook, run by Jupyter's kernel, as JupyterLab shows it."""
+    import nbclient
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    notebook = nbformat.read(DOCS / "tutorial.ipynb", as_version=4)
+    resources = {"metadata": {"path": str(folder)}}
+    nbclient.NotebookClient(notebook, timeout=600, resources=resources, coalesce_streams=True).execute()
+    for theme in ("light", "dark"):
+        path = folder / f"{theme}.html"
+        path.write_text(HTMLExporter(theme=theme).from_notebook_node(notebook)[0], encoding="utf-8")
+        page = browser.new_page(viewport={"width": NOTEBOOK_WIDTH, "height": 900}, color_scheme=theme)
+        page.route("http*://**", lambda route: route.abort())  # nothing that it shows comes from elsewhere
+        page.goto(path.as_uri())
+        cells = page.locator(".jp-CodeCell")
+        first, last = cells.nth(FIRST - 1).bounding_box(), cells.nth(LAST - 1).bounding_box()
+        height = last["y"] + last["height"] - first["y"]
+        clip = {"x": 0, "y": first["y"], "width": NOTEBOOK_WIDTH, "height": height}
+        _screenshot(page, f"notebook-{theme}", clip=clip, full_page=True)
+
+
+def take_console(browser: Any, folder: Path) -> None:
+    """`console-wide-dark.png`, while the server answers other requests, and `api-reference.png`."""
+    with _shop(folder) as key:
+        page = _signed_in(browser, key, viewport={"width": 1440, "height": 900}, color_scheme="dark")
+        page.get_by_label("Recipe", exact=True).select_option("books-cold-start")
+        page.get_by_label("A new item").check()
+        for category in ("Crime", "History"):
+            page.get_by_label(category, exact=True).check()
+        page.get_by_label("year", exact=True).fill("2025")
+        page.get_by_label("Number of results").fill("8")
+        page.locator("#answer").evaluate("node => node.replaceChildren()")
+        page.get_by_role("button", name="Recommend").click()
+        page.locator(".ranking li").first.wait_for()
+        page.wait_for_timeout(10_000)  # for the lines of the live figures
+        _screenshot(page, "console-wide-dark", full_page=True)
+
+        reference = _signed_in(browser, key, viewport={"width": 1200, "height": 900})
+        reference.goto(f"{ADDRESS}/v1/docs")
+        reference.locator(".opblock-summary-control").first.click()
+        reference.get_by_role("button", name="Try it out").first.wait_for()
+        reference.wait_for_timeout(1000)  # until it has opened
+        reference.evaluate("document.activeElement.blur()")
+        _screenshot(reference, "api-reference")
+
+
+def _signed_in(browser: Any, key: str, **options: Any) -> Any:
+    """A tab with the console, past the key."""
+    page = browser.new_page(**options)
+    page.goto(f"{ADDRESS}/")
+    page.get_by_label("API key").fill(key)
+    page.keyboard.press("Enter")
+    page.locator(".ranking li").first.wait_for()  # the answer that the console begins with
+    return page
+
+
+def _screenshot(page: Any, name: str, **options: Any) -> None:
+    """A picture of 256 colours, a third as large as the browser's own."""
+    from PIL import Image
+
+    path = IMAGES / f"{name}.png"
+    page.screenshot(path=path, **options)
+    Image.open(path).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+@contextmanager
+def _shop(folder: Path) -> Iterator[str]:
+    """A server with the demo's two recipes, which somebody keeps asking; gives the API key."""
+    import svc
+
+    subprocess.run([*SVC, "demo", "--files-only", "--folder", "shop"], cwd=folder, check=True, capture_output=True)
+    recipes = folder / "shop" / "recipes"
+    for name in ("books", "books-cold-start"):
+        svc.train(recipes / f"{name}.yaml", n_trials=4)
+    lines = (folder / "shop" / "keys.env").read_text(encoding="utf-8").splitlines()
+    keys = {name: value.strip("'\"") for name, _, value in (line.partition("=") for line in lines)}
+    own = {"SVC_API_KEYS": keys["DEMO_API_KEYS"], "SVC_CLIENT_KEY": keys["DEMO_API_KEY"], "SVC_METRICS_ENABLED": "1"}
+    environment = {**os.environ, **own}
+    server = subprocess.Popen([*SVC, "serve", "--recipes", str(recipes)], env=environment, stderr=subprocess.DEVNULL)
+    asking = ["bench", ADDRESS, "--recipe", "books", "--users", str(folder / "shop/data/purchases.csv")]
+    started = [server]
+    try:
+        _wait_for_server()
+        started.append(
+            subprocess.Popen(
+                [*SVC, *asking, "--connections", "1", "--seconds", "300"], env=environment, stdout=subprocess.DEVNULL
+            )
+        )
+        yield keys["DEMO_API_KEY"]
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+
+
+def _wait_for_server() -> None:
+    ready = ["curl", "-sS", "--retry", "100", "--retry-delay", "1", "--retry-all-errors", f"{ADDRESS}/v1/health/ready"]
+    subprocess.run(ready, check=True, capture_output=True)
+
+
+PICTURES = {"notebook": take_notebook, "console": take_console}
+
+
+def main(names: list[str]) -> None:
+    """Take the pictures of these names."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for name in names:
+            with tempfile.TemporaryDirectory() as folder:
+                PICTURES[name](browser, Path(folder))
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,69 @@
+"""A recipe's list of new items in commands: `svc validate` counts them, `svc recommend` recommends them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusable, SvcError
+from svc.training.validate import Check
+
+if TYPE_CHECKING:
+    from svc.model.model import Model
+    from svc.recipe.load import LoadedRecipe
+    from svc.serving.models.lists.new_items import PlacedItems
+    from svc.settings import Settings
+
+NAME = "serving.new_items"
+
+
+def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Check | None:
+    """How many items of the list are new, and how many the model knows; None where the recipe has no list."""
+    from svc.serving.models.lists.new_items import declared_in, place, read_new_items
+
+    if declared_in(loaded) is None:
+        return None
+    model = _model(loaded, settings)
+    n_items = 0 if model is None else model.n_items
+    try:
+        listed = read_new_items(loaded, settings, variables, n_items)
+        if model is None:
+            return Check(NAME, True, f"{len(listed.ids)} items; there is no model yet that may know some of them")
+        n_new = len(place(listed, model, None).items)
+    except (FeatureValueUnusable, FeaturesNotSupported) as error:
+        code, exit_code = DataSourceError.code, DataSourceError.exit_code
+        return Check(NAME, False, f"the model cannot use the list: {error.message}", exit_code, code)
+    except SvcError as error:
+        return Check(NAME, False, error.message, DataSourceError.exit_code, DataSourceError.code)
+    n_known = len(listed.ids) - n_new
+    return Check(NAME, True, f"{len(listed.ids)} items: {n_new} are new, {n_known} the model knows")
+
+
+def new_items(
+    loaded: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
+) -> PlacedItems | None:
+    """The new items that the recipe's server would recommend at this moment; None where the recipe has no list.
+
+    Raises DataSourceError and MetadataError, for an export has no earlier list to go on with.
+    """
+    from svc.serving.models.lists.new_items import declared_in, place, read_new_items
+
+    declared = declared_in(loaded)
+    if declared is None:
+        return None
+    listed = read_new_items(loaded, settings, variables, model.n_items)
+    try:
+        return place(listed, model, declared.max_share)
+    except (FeatureValueUnusable, FeaturesNotSupported) as error:
+        raise DataSourceError(f"the model cannot use the list of new items: {error.message}") from None
+
+
+def _model(loaded: LoadedRecipe, settings: Settings) -> Model | None:
+    """The model of the recipe; None where there is none that can be verified."""
+    from svc.cli.unsigned import verifying_keys
+    from svc.export.run import open_artifact
+
+    try:
+        return open_artifact(loaded.output_uri, verifying_keys(settings, unsigned=False), settings).model
+    except SvcError:
+        return None

@@ -1,0 +1,66 @@
+"""What the columns of features share: scalars as text, and the places that one value of a column has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Value = tuple[NDArray[np.intp], NDArray[np.float64]]
+"""Places of one value within the places of its column, (z,), and what stands there, (z,)."""
+NOTHING: Value = (np.empty(0, dtype=np.intp), np.empty(0))
+"""The places of a missing value."""
+
+
+class Encoded(NamedTuple):
+    """An encoded feature vector without its zeros: a batch of requests may describe thousands of items.
+
+    `places`, (z,), are those of the `values`, (z,), among `dim`.
+    """
+
+    places: NDArray[np.intp]
+    values: NDArray[np.float64]
+    dim: int
+
+    @classmethod
+    def of(cls, vector: NDArray[np.float64]) -> Encoded:
+        places = np.flatnonzero(vector)
+        return cls(places, vector[places], len(vector))
+
+    @classmethod
+    def at(cls, places: Sequence[NDArray[np.intp]], values: Sequence[NDArray[np.float64]], dim: int) -> Encoded:
+        """From parts in any order, none of which repeats a place."""
+        joined, all_values = np.concatenate(places), np.concatenate(values)
+        order = np.argsort(joined)
+        order = order[all_values[order] != 0]
+        return cls(joined[order], all_values[order], dim)
+
+    def dense(self) -> NDArray[np.float64]:
+        vector = np.zeros(self.dim)
+        vector[self.places] = self.values
+        return vector
+
+
+def token_text(value: object) -> str | None:
+    """The token that a scalar stands for; None when it is missing: null, NaN or blank.
+
+    Text stands for itself without surrounding blanks, a whole number for its decimal digits, whether it came
+    as 7 or as 7.0, and a boolean for "true" or "false". Raises TypeError for anything but a scalar.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.strip() or None
+    if isinstance(value, bool | np.bool_):
+        return "true" if value else "false"
+    if isinstance(value, int | np.integer):
+        return str(int(value))
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        if math.isnan(number):
+            return None
+        return str(int(number)) if number.is_integer() else repr(number)
+    raise TypeError(f"a {type(value).__name__} is not a scalar")

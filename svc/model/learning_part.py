@@ -1,0 +1,170 @@
+"""The part of a model that learned from features of items, and where it puts new items among those of the model.
+
+| symbol | meaning |
+|---|---|
+| candidate | an item of the model that may come back for a query |
+| new item | one that training never saw; see `new_items` |
+| rank | of a new item: how many candidates the learning part scores at least as high for this user |
+
+A new item of rank r stands directly before the candidate that has r others before it in the ranking that is answered,
+and carries its score; one that is behind the last candidate carries the score of that one. Where the learning part
+itself makes the ranking, each new item carries its own score, which leads to the same places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.explain import Contributions
+from svc.model.feature_values import Encoded
+from svc.model.history import History
+from svc.model.new_items import NewItems
+from svc.model.profile import joined_profile
+from svc.model.query import NOTHING_GIVEN, NewCandidates, Query, Ranking
+from svc.model.recommenders.base import Scorer, cosines
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.factors import IALSScorer
+from svc.model.rerank import Items, Similar
+from svc.model.topk import best
+
+Vectors = NDArray[np.float64]
+Scores = NDArray[np.float64]
+
+
+class LearningPart:
+    """The part of a model that learned from features of items, and the recency by which it weighs histories."""
+
+    def __init__(self, scorer: IALSScorer, history: History, recency: float) -> None:
+        self._scorer = scorer
+        self._history = history
+        self._recency = recency
+
+    @classmethod
+    def of(cls, scorer: Scorer, history: History, recency: float) -> LearningPart | None:
+        """`scorer`, which has this recency, or its part of factors; None where neither places items by features."""
+        part = scorer
+        if isinstance(scorer, BlendScorer) and scorer.factors is not None:
+            part, recency = scorer.factors, scorer.recencies[0] if scorer.recencies else recency
+        if not isinstance(part, IALSScorer) or part.feature_dim("item") is None:
+            return None
+        return cls(part, history, recency)
+
+    def place(self, rows: Sequence[Encoded]) -> Vectors:
+        """Vectors, (m, K), of items by their encoded features."""
+        if not rows:
+            return np.empty((0, self._scorer.index.factors.shape[1]))
+        return self._scorer.least_squares.items_from_features(rows)
+
+    def answers(self, query: Query, scorer: Scorer) -> bool:
+        """Whether the ranking of `scorer`, the part that answers `query`, is by the scores of this part."""
+        if isinstance(scorer, BlendScorer):
+            described = query.user_features is not None or bool(query.seed_features)
+            return scorer.factors is self._scorer and described
+        return scorer is self._scorer
+
+    def asked(self, query: Query) -> Query:
+        """The query for this part, which may have no vectors of the training users: it then goes by the history."""
+        if query.user >= 0 and not len(self._scorer.users):
+            seeds, weights, positions = joined_profile(self._history, query.user, NOTHING_GIVEN)
+            query = query._replace(user=-1, seeds=seeds, seed_weights=weights, seed_positions=positions)
+        return query.at_recency(self._recency)
+
+    def vectors(self, queries: Sequence[Query]) -> Vectors:
+        """Vectors, (B, K), of the users of queries that were made by `asked`."""
+        return self._scorer.vectors(queries)
+
+    def known_scores(self, queries: Sequence[Query], vectors: Vectors) -> list[Scores]:
+        """For each query the scores of the best candidates of the model, falling."""
+        if not queries:
+            return []
+        rankings = self._scorer.search(queries, vectors, self._history)
+        return [np.sort(ranking.scores)[::-1] for ranking in rankings]
+
+    def join(
+        self, queries: Sequence[Query], rankings: Sequence[Ranking], scorer_of: Callable[[Query], Scorer]
+    ) -> list[Ranking]:
+        """The rankings of the model's items that answer `queries`, with the new items of each query."""
+        answers = list(rankings)
+        numbers = [number for number, query in enumerate(queries) if query.new is not None]
+        asked = [self.asked(queries[number]) for number in numbers]
+        vectors = self.vectors(asked)
+        others = [row for row, query in enumerate(asked) if not self.answers(query, scorer_of(queries[numbers[row]]))]
+        by = dict(zip(others, self.known_scores([asked[row] for row in others], vectors[others]), strict=True))
+        for row, number in enumerate(numbers):
+            query, ranking = queries[number], answers[number]
+            candidates, rules = query.new, query.rules
+            assert candidates is not None and rules is not None, "a query with new items has both"
+            if query.unordered:
+                order = np.lexsort((ranking.items, -ranking.scores))
+                ranking = Ranking(ranking.items[order], ranking.scores[order])
+            scores = scores_of_new(candidates, vectors[row])
+            is_whole = len(ranking.items) < query.limit or query.limit == candidates.items.n_known
+            most = None if query.unordered or rules.limits else query.limit
+            answers[number] = joined(ranking, by.get(row), scores, candidates, is_whole=is_whole, most=most)
+        return answers
+
+    def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
+        """The addends of this part's scores of some new items, by column, and these scores."""
+        asked, vectors = self.asked(query), new.vectors[items - new.n_known]
+        return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
+
+    def similar(self, items: Items, new: NewItems, similar: Callable[[Items], Similar]) -> Similar:
+        """Similarities within a pool: cosines of this part's vectors where an item of a pair is new, else `similar`."""
+        is_known = items < new.n_known
+        among = cosines(self._vectors_of(items, new))
+        among_known, position_of = similar(items[is_known]), np.cumsum(is_known) - 1
+
+        def of(position: int) -> Scores:
+            similarities = among(position)
+            if is_known[position]:
+                similarities[is_known] = among_known(int(position_of[position]))
+            return similarities
+
+        return of
+
+    def _vectors_of(self, items: Items, new: NewItems) -> Vectors:
+        is_known = items < new.n_known
+        vectors = np.empty((len(items), new.vectors.shape[1]))
+        vectors[is_known] = self._scorer.index.vectors(items[is_known])
+        vectors[~is_known] = new.vectors[items[~is_known] - new.n_known]
+        return vectors
+
+
+def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
+    """The learning part's scores of new items for a user, (K,); equal vectors have equal scores."""
+    new = candidates.items
+    vectors = new.vectors if len(candidates.rows) == len(new) else new.vectors[candidates.rows]
+    scores: Scores = np.vecdot(vectors, vector)
+    return scores
+
+
+def joined(
+    of_model: Ranking, by: Scores | None, scores: Scores, candidates: NewCandidates, *, is_whole: bool, most: int | None
+) -> Ranking:
+    """The ranking of the model's candidates, by falling score, with the new items at their places.
+
+    `scores` are those of the new items by the learning part, and `by` its scores of the model's candidates, falling, as
+    many as `of_model` has; None where the learning part made `of_model` itself. Unless `is_whole`, that is the
+    beginning of a ranking, and so is the answer: it ends with the last item of `of_model`. Only the `most` best new
+    items take part.
+    """
+    falling = of_model.scores if by is None else by
+    behind_all = -np.inf if is_whole else float(falling[-1]) if len(falling) else np.inf
+    scores = np.where(scores > behind_all, scores, -np.inf)
+    rows = best(scores, len(scores) if most is None else most)
+    ranks = np.searchsorted(-falling, -scores[rows], side="right")
+    items = np.insert(of_model.items, ranks, candidates.items.n_known + candidates.rows[rows])
+    if by is None or not len(of_model.items):
+        return Ranking(items, np.insert(of_model.scores, ranks, scores[rows]))
+    anchors = np.minimum(ranks, len(of_model.items) - 1)
+    order = np.arange(len(rows)) + np.where(ranks > anchors, len(rows) + 1, 0)
+    step = 2 * len(rows) + 1
+    ties = np.insert(
+        of_model.items.astype(np.int64) * step + len(rows),
+        ranks,
+        of_model.items[anchors].astype(np.int64) * step + order,
+    )
+    return Ranking(items, np.insert(of_model.scores, ranks, of_model.scores[anchors]), ties=ties)

@@ -1,0 +1,193 @@
+"""How far long work is: what trainings, exports and comparisons tell, and who shows it where."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+EVERY_S = 10.0
+"""How often a log or a file gets a line: lines stay, so there are few of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far a phase of some work is. Without a `total` nobody knows how much there is to do.
+
+    `rows` counts what was read or written since the phase began `seconds` ago; `note` says what else matters.
+    """
+
+    phase: str
+    done: int = 0
+    total: int | None = None
+    rows: int = 0
+    note: str = ""
+    seconds: float = 0.0
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        if not self.done or self.total is None or self.done > self.total:
+            return None
+        return self.seconds * (self.total - self.done) / self.done
+
+    @property
+    def detail(self) -> str:
+        """What is known beside the phase, for people."""
+        return self.note or (f"{self.rows:,} rows, {self.rows_per_s:,.0f} a second" if self.rows else "")
+
+    def __str__(self) -> str:
+        return " · ".join(filter(None, (self.phase, self.detail)))
+
+
+class Display(Protocol):
+    """Shows how far work is. `show` is called often and from several threads: it must be cheap, and never raise."""
+
+    def show(self, state: State) -> None: ...
+    def close(self) -> None: ...
+
+
+class Progress:
+    """What work tells as it goes on; without a display nobody hears it."""
+
+    def __init__(self, display: Display | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._display = display
+        self._clock = clock
+        self._began = clock()
+        self._state = State("starting")
+
+    def phase(self, name: str) -> None:
+        """What follows is of another kind, and counted from 0."""
+        self._began = self._clock()
+        self._show(State(name))
+
+    def rows(self, n: int) -> None:
+        """So many further rows were read."""
+        self._show(replace(self._state, rows=self._state.rows + n))
+
+    def advance(self, done: int, total: int, note: str = "", *, rows: int = 0) -> None:
+        """`done` of `total` steps of the phase are over, the last of which gave so many further rows."""
+        self._show(replace(self._state, done=done, total=total, note=note, rows=self._state.rows + rows))
+
+    def close(self) -> None:
+        if self._display is not None:
+            self._display.close()
+
+    def _show(self, state: State) -> None:
+        self._state = replace(state, seconds=self._clock() - self._began)
+        if self._display is not None:
+            self._display.show(self._state)
+
+
+class TerminalBar:
+    """A bar of rich on standard error, gone when the work is over. What is printed meanwhile appears above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        self._console = Console(stderr=True, highlight=False)
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[detail]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._phase = ""
+
+    def write_line(self, line: str) -> None:
+        """Print one finished log line above the bar."""
+        from rich.text import Text
+
+        self._console.print(Text.from_ansi(line), soft_wrap=True)
+
+    def show(self, state: State) -> None:
+        self._bar.start()
+        if state.phase != self._phase:
+            self._phase = state.phase
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._bar.add_task(state.phase, total=None, detail="")
+        total = None if state.total is None else max(state.total, state.done)
+        self._bar.update(self._bar.task_ids[0], completed=state.done, total=total, detail=state.detail)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class NotebookBar:
+    """A bar of tqdm in the output of the running cell, where it stays. Raises ImportError without tqdm."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # tqdm misses ipywidgets, and draws its bar with letters then
+            from tqdm.auto import tqdm
+
+        self._make: Callable[..., Any] = tqdm
+        self._bar: Any = None
+
+    def show(self, state: State) -> None:
+        if self._bar is None:
+            self._bar = self._make(file=sys.stdout, bar_format="{bar} {desc} [{elapsed}{postfix}]")
+        if state.total is None:
+            self._bar.set_description_str(str(state))
+            return
+        if state.total != self._bar.total:
+            began = self._bar.start_t
+            self._bar.reset(total=state.total)
+            self._bar.start_t = began
+        self._bar.n = state.done
+        self._bar.set_postfix_str(state.detail)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class Lines:
+    """Lines on standard error: the begin of a phase, its end where that is known, and one every EVERY_S between."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._next = 0.0
+        self._phase = ""
+
+    def show(self, state: State) -> None:
+        now = self._clock()
+        if state.phase == self._phase and state.done != state.total and now < self._next:
+            return
+        self._phase, self._next = state.phase, now + EVERY_S
+        sys.stderr.write(f"{state} · {now - self._began:.0f} s\n")
+        sys.stderr.flush()
+
+    def close(self) -> None: ...
+
+
+def progress_here(wanted: bool | None) -> Progress:
+    """Shown as the present environment can: a notebook or a terminal by a bar, any other by lines if it is wanted."""
+    return Progress(None if wanted is False else _display_here(is_wanted=wanted is True))
+
+
+def _display_here(*, is_wanted: bool) -> Display | None:
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and "IPKernelApp" in getattr(shell, "config", {}):
+        try:
+            return NotebookBar()
+        except ImportError:
+            return Lines()
+    if sys.stderr.isatty():
+        return TerminalBar()
+    return Lines() if is_wanted else None

@@ -1,0 +1,56 @@
+"""`GET /v1/recipes/{name}/popular`: the most chosen items, all or those that satisfy a filter."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import trio
+
+from svc.model.query import Prepared
+from svc.serving.admission import WaitBudget
+from svc.serving.api.bodies.parsing import parse_query
+from svc.serving.api.bodies.requests import PopularQuery
+from svc.serving.api.request.charges import charge_of
+from svc.serving.api.request.nothing_left import nothing_left
+from svc.serving.models.fragments import AnswerHeader, encode_answer
+from svc.serving.models.registry import Served
+
+BUDGET = "svc.budget"
+"""The key of the ASGI scope for the `WaitBudget` of a request that asks a model."""
+CHARGE = "svc.charge"
+"""The key of the ASGI scope for the function that counts the request against the rate of its key."""
+INLINE_FILTER_CHARACTERS = 4096
+
+Charge = Callable[[int, int], Awaitable[None]]
+
+
+async def popular_items(
+    served: Served,
+    request_id: str,
+    arguments: Mapping[str, str],
+    limiter: trio.CapacityLimiter,
+    *,
+    budget: WaitBudget,
+    charge: Charge,
+) -> bytes:
+    """The body of the answer. Raises the ApiError that is to be answered."""
+    served.require_fresh()
+    budget.require(served.lane)
+    in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
+    if len(arguments.get("filter", "")) <= INLINE_FILTER_CHARACTERS:
+        asked = parse_query(PopularQuery, arguments)
+    else:
+        asked = await in_thread(parse_query, PopularQuery, arguments)
+    prepared: Prepared
+    if asked.has_new_filter(served):
+        prepared = await in_thread(asked.prepare, served)
+    else:
+        prepared = asked.prepare(served)
+    if asked.filter is not None:
+        await charge(*charge_of(served.lane, [(asked, prepared)]))
+    ranking = (await served.lane.rank((prepared.query,)))[0]
+    if not len(ranking.items):
+        raise nothing_left(asked.filter, served.filters)
+    header = AnswerHeader(request_id, served.name, served.model_version)
+    return await in_thread(encode_answer, header, ranking.from_place(prepared.offset), served.fragments)

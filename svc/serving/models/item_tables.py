@@ -1,0 +1,132 @@
+"""Tables with one row an item, as a server reads them beside its requests: bounded, without pandas where possible."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import DataSourceError, SvcError
+
+if TYPE_CHECKING:
+    import pandas
+    import pyarrow as pa
+
+    from svc.recipe.source_options import SourceSpec
+    from svc.sources.base import SourceContext
+
+
+ROWS_AT_ONCE = 1024
+"""Rows that become Python values at a time: no longer than that does one call keep the interpreter to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTable:
+    """A table that was read. Row i is of the item `texts[codes[i]]`; code −1 is a missing id.
+
+    `take` gives the values of a column at some rows as plain Python values.
+    """
+
+    names: Sequence[str]
+    codes: NDArray[np.int32]
+    texts: list[str]
+    take: Callable[[str, NDArray[np.int64]], list[Any]]
+
+
+def read_item_table(
+    source: SourceSpec, context: SourceContext, needed: Sequence[str], lacking: Callable[[str], SvcError]
+) -> ItemTable:
+    """The table of `source`, with the columns `needed`, of which the first holds the ids. Blocks.
+
+    Through Arrow where the source can: importing pandas takes as much memory as a small server. Raises DataSourceError,
+    also for a table beyond the bounds of `context`, and `lacking(text)` for a table without a column that is needed.
+    """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps what it had
+    from svc.sources.base import build_source
+
+    built = build_source(source, context)
+    fetch_arrow: Callable[[], pa.Table] | None = getattr(built, "fetch_arrow", None)
+    if fetch_arrow is not None:
+        table = fetch_arrow()
+        _require(needed, table.column_names, lacking)
+        return of_arrow(table, needed[0])
+    frame = built.fetch()
+    if context.bounds is not None:  # of a plug-in that does not know them
+        context.bounds.check(len(frame), int(frame.memory_usage().sum()), "the table")
+    _require(needed, list(frame.columns), lacking)
+    return _of_frame(frame, needed[0])
+
+
+def ids_and_features(
+    table: ItemTable, id_column: str, names: Sequence[str]
+) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
+    """The ids of a list in the order of its rows, and what the columns `names` say of each item.
+
+    Raises DataSourceError, which names row and column, for missing and repeated ids.
+    """
+    ids = _ids(table.texts, table.codes.tolist(), id_column)
+    return ids, _rows(table.take, names, len(ids))
+
+
+def _require(needed: Sequence[str], there: Sequence[str], lacking: Callable[[str], SvcError]) -> None:
+    for name in needed:
+        if name not in there:
+            raise lacking(f"lacks the column {name!r}; it has {', '.join(map(str, there))}")
+
+
+def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
+    """The table, whose ids are in a dictionary-encoded column."""
+    from svc.sources import arrow
+
+    ids = table.column(id_column).combine_chunks()
+
+    def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
+        return [_plain(value) for value in table.column(name).take(arrow.integers(rows)).to_pylist()]
+
+    return ItemTable(table.column_names, arrow.codes(ids.indices), ids.dictionary.to_pylist(), take)
+
+
+def _of_frame(frame: pandas.DataFrame, id_column: str) -> ItemTable:
+    def take(name: str, rows: NDArray[np.int64]) -> list[Any]:
+        values = frame[name].iloc[rows]
+        missing = values.isna().to_list()
+        return [None if gone else _plain(value) for gone, value in zip(missing, values.to_list(), strict=True)]
+
+    ids = frame[id_column].cat
+    codes = ids.codes.to_numpy().astype(np.int32)
+    return ItemTable(list(frame.columns), codes, [str(text) for text in ids.categories], take)
+
+
+def _plain(value: Any) -> Any:
+    """The value in a form that JSON has: numbers that are not finite become None, times become text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value.isoformat() if hasattr(value, "isoformat") else value
+
+
+def _ids(texts: Sequence[str], codes: Sequence[int], column: str) -> tuple[str, ...]:
+    """The ids in the order of the rows. Raises DataSourceError for missing and repeated ones."""
+    first_row: dict[int, int] = {}
+    for row, code in enumerate(codes, start=1):
+        if code < 0 or not texts[code].strip():
+            raise DataSourceError(f"the list has no id in data row {row}, column {column!r}")
+        if first_row.setdefault(code, row) != row:
+            raise DataSourceError(
+                f"the list has the id {texts[code]!r} in data rows {first_row[code]} and {row}, column {column!r}"
+            )
+    return tuple(texts[code] for code in codes)
+
+
+def _rows(take: Callable[[str, Any], list[Any]], names: Sequence[str], n_rows: int) -> tuple[Mapping[str, Any], ...]:
+    """The features of each row by column."""
+    rows: list[Mapping[str, Any]] = []
+    for start in range(0, n_rows, ROWS_AT_ONCE):
+        some = np.arange(start, min(start + ROWS_AT_ONCE, n_rows))
+        columns = [take(name, some) for name in names]
+        rows += [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return tuple(rows)

@@ -1,0 +1,1 @@
+"""Lists of items that are read again and again while the server runs."""

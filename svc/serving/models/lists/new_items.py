@@ -1,0 +1,148 @@
+"""Lists of items that training never saw: how they are read, and what becomes of them beside a model.
+
+A list is read whole, checked, and swapped as one reference. A refresh that fails keeps the last list, whose age grows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from pydantic_core import to_json
+
+from svc.errors import DataSourceError
+from svc.model.filter_fields import FilterFields
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.new_items import NewItems
+from svc.recipe import serving_schema
+from svc.recipe.load import LoadedRecipe
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.item_tables import ROWS_AT_ONCE, ids_and_features, read_item_table
+from svc.serving.models.metadata import MetadataTable, load_metadata
+from svc.serving.models.threads import be_nice
+from svc.settings import Settings
+from svc.sources.bounds import TableBounds
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewItemList:
+    """Ids, features and metadata of the items of a list, as they were at `read_at`, a time of trio's clock.
+
+    `filters` are over the items of the list; None where the recipe has no filter fields. `digest` is that of all of it.
+    """
+
+    ids: tuple[str, ...]
+    features: tuple[Mapping[str, Any], ...]
+    metadata: MetadataTable | None
+    filters: FilterFields | None
+    digest: bytes
+    read_at: float = 0.0
+
+    def emptied(self, shift_s: float) -> NewItemList:
+        """The list without its items, on a clock that is ahead by so much."""
+        return NewItemList((), (), None, None, self.digest, self.read_at + shift_s)
+
+    def age_s(self, now: float) -> float:
+        """Seconds since the source was last read or found unchanged."""
+        return max(0.0, now - self.read_at)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedItems:
+    """What one model makes of a list: its new items, and what is said of them and filtered on, of these items alone."""
+
+    items: NewItems
+    fragments: ItemFragments
+    filters: FilterFields | None
+    number: int = field(default_factory=_numbers.__next__)
+    """Of these items in one process, by which workers are told of them."""
+
+
+def joined_filters(own: FilterFields | None, new: PlacedItems | None) -> FilterFields | None:
+    """The filter fields of a model's items, and behind them of the new ones."""
+    if own is None or new is None or new.filters is None:
+        return own
+    return own.followed_by(new.filters)
+
+
+def declared_in(recipe: LoadedRecipe) -> serving_schema.NewItems | None:
+    serving = recipe.recipe.serving
+    return None if serving is None else serving.new_items
+
+
+def read_new_items(
+    recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
+) -> NewItemList:
+    """The list of the recipe, beside a model of `n_items`, with the metadata of its items. Blocks.
+
+    Raises DataSourceError, which names row and column, and MetadataError.
+    """
+    be_nice()
+    from svc.sources.base import SourceContext
+
+    declared, features = declared_in(recipe), recipe.recipe.features
+    assert declared is not None and features is not None and features.item is not None, "checked with the recipe"
+    names = tuple(column.name for column in features.item.columns)
+    id_column = features.item.id_column
+    bounds = TableBounds.for_serving(declared.max_items, 1 + len(names))
+    context = SourceContext.for_served_table(
+        recipe.base_dir, settings, variables, id_column, (id_column, *names), bounds=bounds
+    )
+    table = read_item_table(declared.source, context, (id_column, *names), _lacking)
+    n_rows = len(table.codes)
+    if n_rows > declared.max_items:
+        raise DataSourceError(
+            f"the list has {n_rows} items, more than serving.new_items.max_items, {declared.max_items}: raise it, or"
+            " leave out items that are not new any more"
+        )
+    ids, rows = ids_and_features(table, id_column, names)
+    tables = load_metadata(recipe, settings, IdTable.from_ids(ids), variables, n_rows=n_items + n_rows)
+    metadata = None
+    if tables.metadata is not None:
+        metadata = MetadataTable(tables.metadata.fields, list(tables.metadata.rows))
+    filters = tables.filters
+    return NewItemList(ids, rows, metadata, filters, _digest(ids, rows, metadata, filters))
+
+
+def place(listed: NewItemList, model: Model, max_share: float | None) -> PlacedItems:
+    """The items of the list that the model does not know. Slow for long lists: call it in a thread.
+
+    Raises FeaturesNotSupported and FeatureValueUnusable.
+    """
+    be_nice()
+    items = model.new_items(listed.ids, listed.features, max_share)
+    rows = model.unknown(listed.ids)
+    metadata = None
+    if listed.metadata is not None:
+        metadata = MetadataTable(listed.metadata.fields, [listed.metadata.rows[row] for row in rows.tolist()])
+    filters = None if listed.filters is None else listed.filters.of_items(rows)
+    return PlacedItems(items, ItemFragments.build(items.ids, metadata), filters)
+
+
+def _lacking(text: str) -> DataSourceError:
+    return DataSourceError(f"the list {text}")
+
+
+def _digest(
+    ids: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    metadata: MetadataTable | None,
+    filters: FilterFields | None,
+) -> bytes:
+    """A digest of the list and of all that the metadata table says of its items."""
+    digest = blake2b(digest_size=16)
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        said = None if metadata is None else metadata.rows[part]
+        digest.update(to_json([ids[part], rows[part], said], inf_nan_mode="strings", fallback=str))
+    for filtered in () if filters is None else filters.fields.values():
+        for array in filtered.arrays():
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.digest()

@@ -1,0 +1,104 @@
+"""Fit the vocabulary of a text column and the length of a vector column, and encode their tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.errors import FeatureValueUnusable
+from svc.model.ids import IdTable
+from svc.model.text_column import TextColumn
+from svc.model.vector_column import VectorColumn
+from svc.training.data.vocabulary import frequent_tokens
+
+
+class UnusableRow(Exception):
+    """A value that no encoder accepts; `row` counts from 0 in the series that was fitted."""
+
+    def __init__(self, row: int, message: str) -> None:
+        super().__init__(message)
+        self.row = row
+        self.message = message
+
+
+def fit_text(values: pd.Series, declared: Any) -> tuple[TextColumn, sparse.csr_matrix, int]:
+    """The encoder of a column of texts, its table, (rows, words) float32, and the number of distinct words seen.
+
+    The vocabulary holds the `max_words` words that most rows have, each in at least `min_items` rows; ties go by the
+    word. Raises UnusableRow.
+    """
+    texts = values.astype("category")
+    categories, codes = list(texts.cat.categories), texts.cat.codes.to_numpy()
+    weights = np.bincount(codes[codes >= 0], minlength=len(categories)).astype(np.int64)
+    empty = TextColumn(
+        declared.name,
+        IdTable.from_ids([]),
+        np.empty(0, dtype=np.int32),
+        n_items=len(values),
+        max_words=declared.max_words,
+        analyzer=declared.analyzer,
+    )
+    _check_texts(empty, categories, codes)
+    counts, distinct = frequent_tokens(
+        categories, weights, lambda text: set(empty.words(text)), min_frequency=declared.min_items
+    )
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[: declared.max_words]
+    column = TextColumn(
+        declared.name,
+        IdTable.from_ids(ranked),
+        np.array([counts[word] for word in ranked], dtype=np.int32),
+        n_items=len(values),
+        max_words=declared.max_words,
+        analyzer=declared.analyzer,
+    )
+    encoded = _stacked((column.encode(text) for text in categories), len(categories), column.width)
+    padded = sparse.vstack([encoded, sparse.csr_matrix((1, column.width), dtype=np.float32)], format="csr")
+    return column, padded[np.where(codes < 0, len(categories), codes)], distinct
+
+
+def _check_texts(column: TextColumn, categories: list[object], codes: NDArray[Any]) -> None:
+    for code, text in enumerate(categories):
+        try:
+            column.check(text)
+        except FeatureValueUnusable as error:
+            raise UnusableRow(int(np.flatnonzero(codes == code)[0]), error.message) from None
+
+
+def fit_vectors(values: pd.Series, declared: Any) -> tuple[VectorColumn, sparse.csr_matrix]:
+    """The encoder of a column of vectors and its table, (rows, dimensions) float32. Raises UnusableRow."""
+    column = VectorColumn(declared.name, dimensions=declared.dimensions, delimiter=declared.delimiter, length=1.0)
+    squares = [float(np.square(vector).sum()) for vector in _vectors(column, values) if vector is not None]
+    column.length = math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+    read = (column.read(None if vector is None else vector)[0] for vector in _vectors(column, values))
+    return column, _stacked(read, len(values), column.width)
+
+
+def _vectors(column: VectorColumn, values: pd.Series) -> Iterator[NDArray[np.float64] | None]:
+    """The numbers of each row; they are read twice, as the whole table of them may be larger than that of texts."""
+    for row, value in enumerate(values):
+        try:
+            yield column.vector(None if value is pd.NA else value)
+        except FeatureValueUnusable as error:
+            raise UnusableRow(row, error.message) from None
+
+
+def _stacked(
+    rows: Iterator[tuple[NDArray[np.intp], NDArray[np.float64]]], n_rows: int, width: int
+) -> sparse.csr_matrix:
+    """(n_rows, width) float32 from places and values of each row."""
+    indptr = np.zeros(n_rows + 1, dtype=np.int64)
+    indices, data = [], []
+    for row, (places, values) in enumerate(rows):
+        indptr[row + 1] = indptr[row] + len(places)
+        indices.append(places.astype(np.int32))
+        data.append(values.astype(np.float32))
+    joined = np.concatenate([*indices, np.empty(0, dtype=np.int32)])
+    return sparse.csr_matrix(
+        (np.concatenate([*data, np.empty(0, dtype=np.float32)]), joined, indptr), shape=(n_rows, width)
+    )

@@ -1,0 +1,196 @@
+"""The tables of the report, read from the header of an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from svc.training.evaluation.intervals import PER_USER
+from svc.training.report.confidence import span
+from svc.training.report.order import recency_rows
+from svc.training.report.promotion import comparison_rows, guardrail_rows
+from svc.training.report.verdict import sample_rows
+from svc.training.report.words import plain_name
+from svc.training.search.trials import TrialRecord
+
+Header = Mapping[str, Any]
+
+_DATA = {
+    "n_rows": "rows",
+    "n_users": "users",
+    "n_items": "items",
+    "n_interactions": "distinct user–item pairs",
+    "n_heldout_interactions": "held out for validation",
+    "drop_count": "dropped by cleansing",
+    "dropped_by_where": "of these by cleansing.where",
+}
+_NEW_ITEMS = {
+    "recall": "of a user's new items, found on the page",
+    "popularity_recall": "the same, new items by popularity of their features",
+    "known_change": "change of ndcg of known items",
+    "share": "of a page, new items",
+}
+_PARTS = {
+    ("all", "all"): "everybody",
+    ("activity", "few"): "users with the shortest third of the histories",
+    ("activity", "some"): "users with the middle third",
+    ("activity", "many"): "users with the longest third",
+    ("popularity", "head"): "choices among the most popular items (a third of the interactions)",
+    ("popularity", "middle"): "among the next (another third)",
+    ("popularity", "tail"): "among the long tail (the last third)",
+}
+
+
+class Table(NamedTuple):
+    """Names of the columns, and rows of cells. The page leaves out a table without rows."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: Header | None) -> dict[str, Table]:
+    """Every table of the page by its name in the template; `best` has the best trial of each algorithm."""
+    evaluation, promotion = header["evaluation"], header.get("promotion")
+    rows_of_search = header["tuning"]["best_per_algorithm"]
+    return {
+        "samples": Table(("user", "chose", "is recommended"), list(sample_rows(header))),
+        "winner": Table(
+            ("metric", "value"),
+            [
+                (plain_name(name), value)
+                for name, value in evaluation.items()
+                if isinstance(value, float) and name != "confidence"
+            ],
+        ),
+        "comparisons": Table(
+            ("against", f"new {metric}", f"other {metric}", "change", "interval", "users", "scored"),
+            list(comparison_rows(header)) if promotion else (),
+        ),
+        "guardrails": Table(
+            ("guardrail", "new", "live", "change", "allowed", ""), list(guardrail_rows(header)) if promotion else ()
+        ),
+        "parts": Table(
+            ("answers", "part", "score", "bytes", "parameters"),
+            [
+                (part["answers"], part["class"], part["score"], part["bytes"], parameters(part["params"]))
+                for part in header.get("parts", ())
+            ],
+        ),
+        "cutoffs": _cutoffs(evaluation, {} if earlier is None else earlier["evaluation"]),
+        "runs": Table(("", "this run", "earlier run"), [] if earlier is None else _runs(header, earlier)),
+        "breakdown": Table(
+            ("", *PER_USER), [[part, *_of_each(cells)] for part, cells in breakdown(evaluation).items()]
+        ),
+        "diversity": Table(
+            ("diversity", "ndcg", "interval", "distance", "coverage"),
+            [
+                (f"{row['diversity']:g}", row["ndcg"], span(row["interval"]), row["distance"] or "", row["coverage"])
+                for row in evaluation.get("diversity", {}).get("values", ())
+            ],
+        ),
+        "recency": Table(("recency", metric, "interval"), list(recency_rows(header))),
+        "best": Table(
+            ("algorithm", metric, "interval", "recall", "seconds", "parameters"),
+            [
+                (
+                    trial.algorithm,
+                    trial.score or 0.0,
+                    span(rows_of_search[trial.algorithm].get("interval", ())),
+                    trial.metrics.get("recall", ""),
+                    trial.seconds,
+                    parameters(trial.params),
+                )
+                for trial in best
+            ],
+        ),
+        "data": Table(("", ""), _data(header["data_stats"])),
+        "cold_start": Table(
+            ("side", "order", "ids", "recall", "ndcg", f"interval of {header['metric']}"),
+            list(_cold_start(evaluation.get("cold_start", {}))),
+        ),
+        "new_items": Table(("new items", "value", "interval"), list(_new_items(evaluation.get("new_items", {})))),
+    }
+
+
+def breakdown(evaluation: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """The winner's figures by group of users or items, each with its interval; empty where nothing was broken down."""
+    groups: dict[str, dict[str, str]] = {}
+    for row in evaluation.get("breakdown", ()):
+        ends = "" if row["low"] is None else f" ({span((row['low'], row['high']))})"
+        groups.setdefault(_PARTS[row["group"], row["part"]], {})[row["metric"]] = f"{row['value']:.4f}{ends}"
+    return groups
+
+
+def parameters(params: Mapping[str, Any]) -> str:
+    """The parameters of a trial in a line."""
+    shown = (
+        f"{name} = {value:.6g}" if isinstance(value, float) else f"{name} = {value}" for name, value in params.items()
+    )
+    return ", ".join(shown) or "nothing to tune"
+
+
+def figure(value: float) -> str:
+    """A number as a cell shows it: whole numbers with separators of thousands, others with four digits."""
+    if isinstance(value, float) and not (value.is_integer() and abs(value) > 1):
+        return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+    return f"{int(value):,}"
+
+
+def _of_each(figures: Mapping[str, Any]) -> list[object]:
+    return [figures.get(name, "") for name in PER_USER]
+
+
+def _cutoffs(evaluation: Mapping[str, Any], earlier: Mapping[str, Any]) -> Table:
+    """The winner at other cutoffs, beside the winner of the earlier run."""
+    before = earlier.get("cutoffs", {})
+    columns = ["cutoff", *PER_USER, *(f"{name}, earlier" for name in PER_USER if before)]
+    rows = [
+        [cutoff, *_of_each(at), *(_of_each(before.get(cutoff, {})) if before else ())]
+        for cutoff, at in evaluation.get("cutoffs", {}).items()
+    ]
+    return Table(columns, rows)
+
+
+def _runs(header: Header, earlier: Header) -> list[Sequence[object]]:
+    """This run beside an earlier one of the same recipe."""
+    lines: list[tuple[str, Callable[[Header], object]]] = [
+        ("trained", lambda head: head["trained_at"]),
+        ("winner", lambda head: head["best_class"]),
+        (f"{header['metric']} at its cutoff", lambda head: head["evaluation"].get(header["metric"], "")),
+        ("cutoff", lambda head: head["cutoff"]),
+        ("interval", lambda head: span(head["evaluation"].get("interval", ()))),
+        ("rows", lambda head: head["data_stats"]["n_rows"]),
+        ("users", lambda head: head["data_stats"]["n_users"]),
+        ("items", lambda head: head["data_stats"]["n_items"]),
+        ("recipe", lambda head: head["recipe_hash"]),
+    ]
+    return [(label, value(header), value(earlier)) for label, value in lines]
+
+
+def _data(stats: Mapping[str, Any]) -> list[Sequence[object]]:
+    counts = [(label, stats[name]) for name, label in _DATA.items() if name in stats]
+    return [*counts, ("density", f"{stats['density']:.4%}")]
+
+
+def _cold_start(sides: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[object]]:
+    for side, measured in sides.items():
+        if "model" not in measured:
+            yield side, "not measured", measured["skipped"], "", "", ""
+            continue
+        intervals = measured.get("intervals", {})
+        for order in ("model", "popularity", "random"):
+            scores = measured[order]
+            yield side, order, measured["n_held"], scores["recall"], scores["ndcg"], span(intervals.get(order, ()))
+
+
+def _new_items(measured: Mapping[str, Any]) -> Iterable[Sequence[object]]:
+    if "skipped" in measured:
+        yield "not measured", measured["skipped"], ""
+        return
+    intervals = measured.get("intervals", {})
+    for name, label in _NEW_ITEMS.items():
+        if name in measured:
+            yield label, measured[name], span(intervals.get(name, ()))

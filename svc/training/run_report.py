@@ -1,0 +1,82 @@
+"""What a training gathers for its report and writes at its end: nothing where no report is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from svc import events, logs
+from svc.artifact.keys import SigningKeys
+from svc.artifact.store import read_verified
+from svc.errors import SvcError
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+
+if TYPE_CHECKING:
+    from svc.model.model import Model
+    from svc.training.search.prepare import Task
+    from svc.training.search.trials import SearchResult
+    from svc.training.winner.confidence import Confidence
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """The report of one training, to be written at `path`; with None every method does nothing."""
+
+    path: Path | None
+    loaded: LoadedRecipe
+    settings: Settings
+    variables: Mapping[str, str]
+    progress: Progress
+
+    def check(self) -> None:
+        """Raise ConfigError before the training if the report could not be written after it."""
+        if self.path is not None:
+            from svc.training.report.page import check_report
+
+            check_report(self.path)
+
+    def diversity(self, task: Task, result: SearchResult, confidence: Confidence) -> Mapping[str, Any] | None:
+        """What diversity costs the winner; None also where the recipe leaves it out."""
+        if self.path is None or not self.loaded.recipe.training.report_diversity:
+            return None
+        if confidence.winner is None:
+            return None
+        from svc.training.search.served import to_scorer
+        from svc.training.winner.diversity import Winner, measure_diversity
+
+        self.progress.phase("measuring diversity")
+        served = to_scorer(confidence.trained, result.best.algorithm)
+        served.ready()
+        winner, seed = Winner(confidence.winner, served), self.loaded.recipe.training.split.seed
+        return measure_diversity(winner, task.objective.evaluators.full, task.objective.seen, seed=seed)
+
+    def samples(self, model: Model) -> dict[str, Any]:
+        """The header's field `samples`: what some users are recommended."""
+        if self.path is None:
+            return {}
+        from svc.training.winner.samples import sample_recommendations
+
+        return {"samples": sample_recommendations(self.loaded, model, self.settings, self.variables)}
+
+    def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
+        """The header of the artifact that is about to be replaced; None if none can be trusted."""
+        if self.path is None:
+            return None
+        try:
+            return read_verified(self.loaded.output_uri, keys, self.settings)[1].header
+        except SvcError:
+            return None
+
+    def write(self, header: Mapping[str, Any], model: Model, earlier: Mapping[str, Any] | None) -> None:
+        """Write the page of the new model's `header`, beside that of `earlier`. Raises ArtifactWriteError."""
+        if self.path is None:
+            return
+        from svc.training.report.page import Counts, write_report
+
+        self.progress.phase("writing the report")
+        write_report(self.path, header, Counts.of(model.history, model.n_items), earlier)
+        logs.emit(events.REPORT_WRITTEN, path=str(self.path))

@@ -1,0 +1,152 @@
+"""From a trained recommender to the scorer that is served, and from the training matrix to the histories it reads.
+
+Recommenders are read by their attributes, so irspack itself is not imported. What is taken is listed with each family;
+everything else in them (training matrices, gradients, transposed copies, thread counts) is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import TrainingError
+from svc.model.history import History, Offsets
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.dense_weights import DenseWeightsScorer
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
+from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.popularity import PopularityScorer
+from svc.recipe.algorithms import BLEND, TRANSITIONS
+from svc.training.data.recency import in_order
+from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
+from svc.training.search.blended import BlendedRecommender
+
+
+def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
+    """What is served of a trained `recommender`, its items in the order of `columns`.
+
+    Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
+    trained but cannot place anyone.
+    """
+    try:
+        make = _SCORERS[class_name]
+    except KeyError:
+        raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
+    return make(recommender, columns)
+
+
+def reordered(X: Any, columns: Columns) -> Any:  # noqa: N803
+    """The training matrix with its items in the order of `columns`."""
+    matrix = X.tocsr()[:, columns]
+    matrix.sort_indices()
+    return matrix
+
+
+def to_history(
+    X: Any,  # noqa: N803
+    *,
+    with_values: bool,
+    positions: Any = None,
+    recency: float | None = 0.0,
+) -> History:
+    """The rows of `X`, oldest first where there is a `recency`, or with None one for each part of a blend.
+
+    `positions` then has the entries of `X`.
+    """
+    matrix = X.tocsr(copy=True)
+    matrix.sum_duplicates()
+    if recency == 0.0:
+        matrix.eliminate_zeros()
+        return _history(matrix, matrix.data.astype(np.float32), with_values=with_values)
+    order, ties = in_order(positions)
+    matrix.indices, values = matrix.indices[order], matrix.data[order].astype(np.float32)
+    history = _history(matrix, values, with_values=with_values)
+    return History(
+        history.offsets,
+        history.columns,
+        history.weights,
+        recency=recency or 0.0,
+        ties=ties if ties.any() else None,
+        recency_by_part=recency is None,
+    )
+
+
+def _history(matrix: Any, values: NDArray[np.float32], *, with_values: bool) -> History:
+    kept = values if with_values and (values != 1).any() else None
+    return History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), kept)
+
+
+def _offsets(indptr: Any) -> Offsets:
+    """Row starts of a compressed matrix, in four bytes each where these suffice."""
+    return indptr.astype(np.int32) if indptr[-1] <= np.iinfo(np.int32).max else indptr.astype(np.int64)  # type: ignore[no-any-return]
+
+
+def _bprfm(recommender: Any, columns: Columns) -> Scorer:
+    """Embeddings, and item biases as one more component. User biases do not change an order; gradients are dropped."""
+    machine = recommender.fm
+    items = np.column_stack([machine.item_embeddings, machine.item_biases])
+    return BPRScorer(
+        finite_float32(machine.user_embeddings, "user vectors"),
+        FactorIndex.build(finite_float32(items, "item vectors")[columns]),
+    )
+
+
+def _neighbours(recommender: Any, columns: Columns) -> Scorer:
+    weights = recommender.W.tocsr()[columns]
+    places = np.empty(weights.shape[1], dtype=weights.indices.dtype)
+    places[columns] = np.arange(len(places))
+    weights.indices = places[weights.indices]
+    weights.has_sorted_indices = False
+    weights.sort_indices()
+    return NeighbourScorer(
+        _offsets(weights.indptr), weights.indices.astype(np.int32), finite_float32(weights.data, "item weights")
+    )
+
+
+def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
+    trained = recommender.W
+    weights = np.empty(trained.shape, dtype=np.float32)
+    with np.errstate(over="ignore"):
+        for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):
+            row[:] = trained[source][columns]  # row by row: the weights may take most of the memory
+    return DenseWeightsScorer(checked_finite(weights, "item weights"))
+
+
+def _popularity(recommender: Any, columns: Columns) -> Scorer:
+    return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel()[columns])
+
+
+def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
+    """The scorers of the parts, the one of factors first, and their weights in that order."""
+    parts = [
+        (to_scorer(trained, trial.algorithm, columns), weight)
+        for trained, trial, weight in zip(recommender.trained, recommender.trials, recommender.weights, strict=True)
+    ]
+    factors = [(part, weight) for part, weight in parts if isinstance(part, IALSScorer | SVDScorer)]
+    sums = [(part, weight) for part, weight in parts if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
+    return BlendScorer.of(
+        factors[0][0] if factors else None,
+        [part for part, _ in sums],
+        [weight for _, weight in factors + sums],
+        to_history(reordered(recommender.matrix, columns), with_values=True),
+    )
+
+
+_SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
+    "IALSRecommender": ials_scorer,
+    "CosineKNNRecommender": _neighbours,
+    "RP3betaRecommender": _neighbours,
+    "DenseSLIMRecommender": _dense_slim,
+    "TruncatedSVDRecommender": svd_scorer,
+    "BPRFMRecommender": _bprfm,
+    "TopPopRecommender": _popularity,
+    "SLIMRecommender": _neighbours,
+    "EDLAERecommender": _neighbours,
+    TRANSITIONS: _neighbours,
+    BLEND: _blend,
+}

@@ -1,0 +1,259 @@
+"""Measures what `serving.new_items` is worth: whether new items reach those who choose them, and what others lose.
+
+The items that coldstart.py takes out, a tenth at a time, are taken out of what the search trained on, and the winner
+is trained anew. The model that is served of it ranks the items taken out as new ones, by their features, among all
+others, for at most MOST_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep
+`serving.new_items.max_share`.
+
+A ranking by popularity alone never shows a new item, as nobody has chosen it. So the baseline puts other new items at
+the places that the ranking gave to new ones: those with the highest mean count of the items that share a feature value
+(see coldstart.py), which are the same for every user. Where features say nothing, that is a choice by chance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.errors import FeatureRidgeFailed
+from svc.model.feature_values import Encoded
+from svc.model.ids import IdTable
+from svc.model.learning_part import LearningPart
+from svc.model.model import Model
+from svc.model.new_items import NewItems
+from svc.model.query import UNRESTRICTED, Restriction
+from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
+from svc.recipe.algorithms import FEATURE_AWARE
+from svc.training.evaluation.intervals import user_scores
+from svc.training.search.objective import refit_winner, solves_for_all_items
+from svc.training.search.prepare import Task
+from svc.training.search.served import reordered, to_scorer
+from svc.training.search.trials import SearchResult, TrialRecord
+from svc.training.winner.coldstart import (
+    ALWAYS_ALLOWED_WORK,
+    MOST_SHARE_OF_SEARCH,
+    N_DRAWS,
+    draws,
+    mean_interval,
+    popularity_of_unseen,
+    training_work,
+)
+from svc.training.winner.export import assemble, most_chosen_first
+from svc.training.winner.refit import place_users, recency_of_histories
+
+MOST_USERS = 500
+"""Validation users of one draw: each is ranked for twice, which takes as long as many trainings otherwise."""
+MEASURES = ("recall", "known_change", "share", "popularity_recall")
+_USERS_AT_ONCE = 256
+_DIGITS = 12
+
+Columns = NDArray[np.int64]
+Pages = list[list[int]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fold:
+    """A model without the items in the columns `held` of what the search trained on; it has those in `kept`.
+
+    `new_items` are those held out, in the order of `held`.
+    """
+
+    model: Model
+    kept: Columns
+    held: Columns
+    new_items: NewItems
+
+    def pages(self, users: Sequence[int], cutoff: int, *, with_new: bool) -> Pages:
+        """The first `cutoff` items that each user is recommended, as columns of what the search trained on."""
+        restriction = Restriction(new=self.new_items) if with_new else UNRESTRICTED
+        queries = [self.model.known_user(user, limit=cutoff, restriction=restriction) for user in users]
+        columns = np.concatenate([self.kept, self.held])
+        chunks = [queries[start : start + _USERS_AT_ONCE] for start in range(0, len(queries), _USERS_AT_ONCE)]
+        return [columns[ranking.items].tolist() for chunk in chunks for ranking in self.model.rank(chunk)]
+
+
+def evaluate_new_items(
+    task: Task, result: SearchResult, aware: TrialRecord, max_share: float | None, *, exact_users: bool
+) -> dict[str, Any]:
+    """MEASURES as means over draws, their `intervals`, n_draws, n_held, cutoff and max_share; or `{"skipped": reason}`.
+
+    `recall` is the mean share of the new items of a user that stand on the page, over the users who chose one,
+    `popularity_recall` that of the baseline, `share` the mean share of new items on the pages of all users, and
+    `known_change` the relative change of the ndcg of known items against pages without new items: −0.01 is a hundredth
+    lost. `aware` is the trial that learned from features; with `exact_users` users are solved for exactly, as they are
+    served.
+    """
+    if _is_too_much(task, result, aware):
+        return {"skipped": "ten trainings would take more than half of the work of the search"}
+    cutoff, n_held = task.loaded.recipe.training.cutoff, 0
+    measured: list[Mapping[str, float]] = []
+    try:
+        for number, held in enumerate(_held_columns(task)):
+            figures = _measure(_fold(task, result.best, aware, held, max_share, exact_users), task, number)
+            if figures is not None:
+                measured.append(figures)
+                n_held += len(held)
+    except FeatureRidgeFailed:
+        return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
+    if not measured:
+        return {"skipped": "no validation user chose one of the held-out items"}
+    values = {name: np.array([figures[name] for figures in measured]) for name in MEASURES}
+    return {
+        "n_draws": len(measured),
+        "n_held": n_held,
+        "cutoff": cutoff,
+        "max_share": max_share,
+        **{name: round(float(of_draws.mean()), _DIGITS) for name, of_draws in values.items()},
+        "intervals": {name: mean_interval(of_draws) for name, of_draws in values.items() if len(of_draws) > 1},
+    }
+
+
+def _is_too_much(task: Task, result: SearchResult, aware: TrialRecord) -> bool:
+    """Whether the trainings are more than coldstart.py allows one side, beside what it spends itself.
+
+    Work is counted, so that a busy machine measures the same.
+    """
+    matrix = task.objective.train
+    search = sum(_work(trial, matrix) for trial in result.completed if not trial.parts)
+    once = sum(_work(trial, matrix) for trial in _trained_trials(result.best, aware))
+    return N_DRAWS * once > max(MOST_SHARE_OF_SEARCH * search, ALWAYS_ALLOWED_WORK)
+
+
+def _trained_trials(best: TrialRecord, aware: TrialRecord) -> tuple[TrialRecord, ...]:
+    """What each draw trains: the winner, and the trial that learned from features where that is no part of it."""
+    return (best,) if aware is best or aware in best.parts else (best, aware)
+
+
+def _work(trial: TrialRecord, matrix: sparse.csr_matrix) -> float:
+    """About how many multiplications one training takes: of a dense solve the cube of the items; of other item weights
+    the pairs of items in all histories, which is also more than factor models without least squares take.
+    """
+    if trial.parts:
+        return sum(_work(part, matrix) for part in trial.parts)
+    if trial.algorithm == FEATURE_AWARE:
+        return training_work(trial, matrix)
+    if solves_for_all_items(trial.algorithm):
+        return float(matrix.shape[1]) ** 3
+    return float((np.diff(matrix.indptr).astype(np.float64) ** 2).sum())
+
+
+def _held_columns(task: Task) -> Iterator[Columns]:
+    """The items of each draw of coldstart.py as columns of what the search trained on, rising."""
+    item_order = task.split.item_order
+    column_of = np.empty(len(item_order), dtype=np.int64)
+    column_of[item_order] = np.arange(len(item_order))
+    for held in draws(len(item_order), task.loaded.recipe.training.split.seed, axis=1):
+        yield np.sort(column_of[held])
+
+
+def _fold(  # noqa: PLR0917 - all of them say what is trained
+    task: Task,
+    best: TrialRecord,
+    aware: TrialRecord,
+    held: Columns,
+    max_share: float | None,
+    exact_users: bool,
+) -> _Fold:
+    objective, recipe = task.objective, task.loaded.recipe
+    kept = np.setdiff1d(np.arange(objective.train.shape[1]), held)
+    features = {**objective.features, "item": objective.features["item"][kept]}
+    times = None if objective.times is None else objective.times[:, kept]
+
+    def trained(trial: TrialRecord) -> Any:
+        return refit_winner(task.builder, trial, objective.decayed(trial.params)[:, kept], features, times)
+
+    matrix = objective.decayed(best.params)[:, kept]
+    columns = most_chosen_first(matrix)
+    matrix = reordered(matrix, columns)
+    positions = None
+    if best.recency:
+        assert objective.order is not None, "a trial has a recency only where order plays a part"
+        positions = reordered(objective.order.positions[:, kept], columns)
+    scorer = to_scorer(trained(best), best.algorithm, columns)
+    if positions is not None or exact_users:
+        place_users(best, scorer, matrix, positions, features=features.get("user"))
+    cold = None
+    if len(_trained_trials(best, aware)) > 1:
+        placing = to_scorer(trained(aware), aware.algorithm, columns)
+        assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
+        cold = ColdStartScorer.of(placing)
+    model = assemble(
+        scorer,
+        user_ids=[str(row) for row in range(matrix.shape[0])],
+        item_ids=[f"known {column}" for column in range(len(kept))],
+        X=matrix,
+        features=task.data.feature_state,
+        cold=cold,
+        cold_recency=aware.recency if cold is not None and best.recency_by_part else 0.0,
+        hidden=None if objective.hidden is None else reordered(objective.hidden[:, kept], columns),
+        keep_values=True,
+        positions=positions,
+        recency=recency_of_histories(best),
+        repeats=recipe.training.repeats,
+    )
+    learning = LearningPart.of(model.cold or model.scorer, model.history, model.cold_recency)
+    assert learning is not None, "the trial that learned from features is part of the model"
+    vectors = learning.place(list(_encoded(objective.features["item"][held])))
+    ids = IdTable.from_ids([f"new {column}" for column in range(len(held))])
+    return _Fold(model, kept[columns], held, NewItems(ids, vectors, model.n_items, max_share))
+
+
+def _encoded(features: sparse.csr_matrix) -> Iterator[Encoded]:
+    for row in features:
+        yield Encoded(row.indices.astype(np.intp), row.data.astype(np.float64), features.shape[1])
+
+
+def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None:
+    """MEASURES of one draw; None where none of its users chose a new item, or none a known one."""
+    objective, training = task.objective, task.loaded.recipe.training
+    sample = objective.evaluators.full.sample(MOST_USERS, training.split.seed + number)
+    validated = sample.evaluated_users
+    rows = validated + sample.offset
+    is_new = np.zeros(objective.train.shape[1])
+    is_new[fold.held] = 1.0
+    heldout = sample.heldout[validated]
+    of_known = _only(heldout, 1.0 - is_new)
+    of_new = _only(((objective.train[rows] != 0) + (heldout != 0)).astype(np.float32), is_new)
+    choosing = np.flatnonzero(np.diff(of_new.indptr))
+    judged = np.flatnonzero(np.diff(of_known.indptr))
+    if not len(choosing) or not len(judged):
+        return None
+    cutoff = min(training.cutoff, len(fold.kept))
+    mixed = fold.pages(rows.tolist(), cutoff, with_new=True)
+    known_alone = fold.pages(rows[judged].tolist(), cutoff, with_new=False)
+    by_popularity = _by_popularity(fold, task, [int(is_new[page].sum()) for page in mixed])
+    without = _mean("ndcg", known_alone, of_known[judged])
+    with_new = _mean("ndcg", [mixed[row] for row in judged], of_known[judged])
+    return {
+        "recall": _mean("recall", [mixed[row] for row in choosing], of_new[choosing]),
+        "known_change": with_new / without - 1.0 if without else 0.0,
+        "share": float(np.mean([is_new[page].mean() if page else 0.0 for page in mixed])),
+        "popularity_recall": _mean("recall", [by_popularity[row] for row in choosing], of_new[choosing]),
+    }
+
+
+def _only(matrix: sparse.csr_matrix, columns: NDArray[np.float64]) -> sparse.csr_matrix:
+    """`matrix` with the columns at which `columns`, (n,), is 1."""
+    kept = (matrix @ sparse.diags(columns)).tocsr()
+    kept.eliminate_zeros()
+    return kept
+
+
+def _mean(metric: str, pages: Pages, truth: sparse.csr_matrix) -> float:
+    return float(user_scores(pages, truth)[metric].mean())
+
+
+def _by_popularity(fold: _Fold, task: Task, n_new: Sequence[int]) -> Pages:
+    """For each user as many new items as `n_new` says, the most popular by their features first.
+
+    Among equally popular ones the order is that of the split's columns, which is random.
+    """
+    item_order, train = task.split.item_order, task.objective.train[:, fold.kept]
+    counts = popularity_of_unseen("item", train, task.data.sides["item"], item_order[fold.kept], item_order[fold.held])
+    best_first = fold.held[np.argsort(-counts, kind="stable")].tolist()
+    return [best_first[:count] for count in n_new]

@@ -1,0 +1,63 @@
+"""What `svc validate` says of a list of new items."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from svc.artifact.keys import parse_signing_keys
+from svc.cli.new_items import check_new_items, new_items
+from svc.export.request import ExportRequest
+from svc.export.run import export, open_artifact
+from svc.model.query import Restriction
+from svc.recipe.load import load_recipe
+from svc.settings import Settings
+from tests.e2e.test_new_items import HEAD
+from tests.serving.artifacts import SIGNING_KEYS, write_artifact
+from tests.serving.client import model
+from tests.serving.models.lists.test_new_items import RECIPE
+
+
+def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
+    """Beside a model, or without one; what the model cannot use is named with its row."""
+    (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
+    (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\ni3,b,2\n", encoding="utf-8")
+    (tmp_path / "a.yaml").write_text(RECIPE, encoding="utf-8")
+    settings = Settings.from_env({"SVC_SIGNING_KEYS": SIGNING_KEYS})
+    recipe = load_recipe(tmp_path / "a.yaml", {}, settings=settings)
+
+    def detail() -> tuple[bool, str]:
+        check = check_new_items(recipe, settings, {})
+        assert check is not None
+        return check.ok, check.detail
+
+    assert detail() == (True, "2 items; there is no model yet that may know some of them")
+    write_artifact(tmp_path / "a.svc", model(), head=HEAD)
+    assert detail() == (True, "2 items: 1 are new, 1 the model knows")
+    (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,old\n", encoding="utf-8")
+    assert detail() == (
+        False,
+        "the model cannot use the list: data row 1, item 'x': feature 'age': a str is not a number; give one or null",
+    )
+    (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\nx,a,1\n", encoding="utf-8")
+    assert detail()[0] is False
+
+
+def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Path) -> None:
+    """At the places and with the scores of answers, under the recipe's filters."""
+    (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
+    (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,80\ni3,b,2\ny,b,12\n", encoding="utf-8")
+    (tmp_path / "a.yaml").write_text(RECIPE, encoding="utf-8")
+    settings = Settings.from_env({"SVC_SIGNING_KEYS": SIGNING_KEYS})
+    recipe = load_recipe(tmp_path / "a.yaml", {}, settings=settings)
+    write_artifact(tmp_path / "a.svc", model(), head=HEAD)
+    opened = open_artifact(str(tmp_path / "a.svc"), parse_signing_keys(SIGNING_KEYS), settings)
+    placed = new_items(recipe, opened.model, settings, {})
+    assert placed is not None
+    output = tmp_path / "all.csv"
+    export(ExportRequest(str(output), limit=60, new=placed.items), opened, settings)
+    rows = [line.split(",") for line in output.read_text(encoding="utf-8").splitlines()[1:]]
+    assert {row[2] for row in rows} >= {"x", "y"}
+    restriction = Restriction(new=placed.items)
+    asked = opened.model.prepare_recommend(user_id="u4", user_features=None, limit=60, restriction=restriction)
+    (ranking,) = opened.model.rank([asked.query])
+    assert [float(row[3]) for row in rows if row[0] == "u4"] == ranking.scores.tolist()

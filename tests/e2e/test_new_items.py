@@ -1,0 +1,53 @@
+"""A real server recommends the items of a list of new items, as one process and as several."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.server import Server, make_home, put, until, write_recipe
+from tests.serving.artifacts import header
+from tests.serving.client import model
+
+pytestmark = pytest.mark.system
+COLUMNS = [{"name": "tag", "kind": "categorical"}, {"name": "age", "kind": "numerical"}]
+SIDE = {"source": {"type": "csv", "path": "none.csv"}, "id_column": "item_id", "columns": COLUMNS}
+HEAD = header(
+    features={
+        "version": 1,
+        "active": True,
+        "user": {"dimension": 4, "columns": ["tag", "age"]},
+        "item": {"dimension": 4, "columns": ["tag", "age"]},
+    }
+)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_new_item_is_recommended_and_follows_its_list(tmp_path: Path, workers: int) -> None:
+    """A broken list keeps the last one; the next good one counts."""
+    home = make_home(tmp_path, "films", model(), head=HEAD)
+    listed = tmp_path / "new.csv"
+    put(listed, "item_id,tag,age\nn1,a,20\ni3,b,30\n")
+    source = {"type": "csv", "path": str(listed)}
+    write_recipe(
+        home,
+        "films",
+        tmp_path / "films.svc",
+        training={"algorithms": ["IALSRecommender"]},
+        features={"item": SIDE},
+        serving={"new_items": {"source": source, "refresh_seconds": 5, "max_share": None}},
+    )
+    with Server(home, args=["--workers", str(workers)]) as server:
+
+        def new() -> list[str]:
+            answer = server.recommend("films", "u1", limit=100).json()
+            return sorted(item["item_id"] for item in answer["items"] if item.get("reason") == ["new"])
+
+        assert new() == ["n1"]
+        put(listed, "item_id,tag,age\nn1,a,20\nn1,b,30\n")
+        until(lambda: server.said("new_items_load_failed"))
+        assert new() == ["n1"]
+        put(listed, "item_id,tag,age\nn2,a,20\nn3,b,30\n")
+        until(lambda: new() == ["n2", "n3"])
+        assert server.details()[1]["recipes"]["films"]["new_items"]["n_new"] == 2

@@ -1,0 +1,20 @@
+"""A sample of the randomized run; `nox -s chaos` is the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.chaos import live_through
+
+STEPS = 3
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("seed", [1, 2])
+def test_nothing_is_lost_at_random(seed: int, tmp_path: Path) -> None:
+    """Against an object store, and against local files."""
+    lived = live_through(seed, STEPS, tmp_path / "life")
+    assert lived.answers
+    assert lived.commands

@@ -1,0 +1,186 @@
+"""A server whose n-th accept, send or receive fails: that connection ends or goes on, and all others are answered."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from svc.serving.transport import server
+from svc.serving.transport.listener import BACKLOG
+from svc.serving.transport.shared import Limits
+from tests.faults.failing_calls import STRIDE, Failure
+from tests.faults.failing_sockets import PASSING, SOCKET_KINDS, FailingListener
+from tests.serving.transport.echo import KEPT, LARGE, MEDIUM, REQUEST, Echo
+from tests.serving.transport.test_http2 import Client
+
+pytestmark = pytest.mark.anyio
+LIMITS = Limits(idle_s=30, unread_s=30, drain_s=5)
+LONGEST_S = 60.0
+FAULTS = [
+    (kind, failure)
+    for kind, failures in SOCKET_KINDS.items()
+    for failure in (failures if STRIDE == 1 else (failures[0], failures[-1]))
+]
+BODY = b"x" * 200_000
+POST = b"POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n" % len(BODY)
+CONTINUE = b"100 Continue\r\n\r\n"
+
+
+async def asked(stream: trio.SocketStream, *turns: tuple[bytes, bytes]) -> bool:
+    """Send each request, and take what comes until it ends as it should; False when the connection ends before."""
+    try:
+        for request, end in turns:
+            await stream.send_all(request)
+            heard = bytearray()
+            while not heard.endswith(end):
+                piece = await stream.receive_some()
+                if not piece:
+                    return False
+                heard += piece
+    except trio.BrokenResourceError:
+        return False
+    return True
+
+
+async def kept(stream: trio.SocketStream) -> bool:
+    """Three requests, one of which comes in two pieces."""
+    request = KEPT % b""
+    pieces = (request[:10], b""), (request[10:], b"well")
+    return await asked(stream, (request, b"well"), *pieces, (REQUEST % b"", b"well"))
+
+
+async def body(stream: trio.SocketStream) -> bool:
+    """A body that is announced, awaited and sent."""
+    return await asked(stream, (POST, CONTINUE), (BODY, b"got " + BODY))
+
+
+async def large(stream: trio.SocketStream) -> bool:
+    """An answer that the kernel does not take at once."""
+    return await asked(stream, (KEPT % b"large", LARGE))
+
+
+async def http2(stream: trio.SocketStream) -> bool:
+    """Three requests of HTTP/2, one with a body, one whose answer is larger than its window."""
+    client = Client(stream)
+    try:
+        for number, (path, sent, expected) in enumerate(
+            (("/", b"", b"well"), ("/body", b"hello", b"got hello"), ("/medium", b"", MEDIUM))
+        ):
+            client.ask(path, 2 * number + 1, sent)
+            await client.say()
+            assert (await client.answer())[1] == expected
+    except trio.BrokenResourceError:
+        return False
+    except AssertionError as error:
+        if "ended before" not in str(error):
+            raise
+        return False
+    return True
+
+
+Conversation = Callable[[trio.SocketStream], Awaitable[bool]]
+CONVERSATIONS: tuple[Conversation, ...] = (kept, body, large, http2)
+
+
+class Running:
+    """A server with a failing listener, and what it has logged."""
+
+    def __init__(self, kind: str, failure: Failure, nth: int) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+        self._listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._port = self._listener.getsockname()[1]
+        self.calls = FailingListener(self._listener, kind, failure, nth)
+        self.drain = trio.Event()
+
+    async def run(self) -> None:
+        with capture_logs() as told:
+            await server.serve(Echo(), self.calls, LIMITS, until=self.drain.wait)
+        assert self.calls.open == set()
+        assert [record for record in told if "exc_info" in record] == []
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream("127.0.0.1", self._port)
+
+    async def holds(self, conversation: Conversation) -> bool:
+        async with await self.connect() as stream:
+            return await conversation(stream)
+
+
+async def passes(conversation: Conversation, kind: str, failure: Failure, nth: int) -> bool:
+    """Two conversations, one after the other, in which call `nth` fails; True where fewer calls were made."""
+    running = Running(kind, failure, nth)
+    with trio.fail_after(LONGEST_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(running.run)
+            held = [await running.holds(conversation), await running.holds(conversation)]
+            running.drain.set()
+    if kind == "accept" or failure in PASSING or not running.calls.failed:
+        assert all(held)
+    assert any(held)
+    return not running.calls.failed
+
+
+async def drains(kind: str, failure: Failure, nth: int) -> bool:
+    """As `passes`, for the calls of a drain: some connections are idle, one is busy, one has not been accepted yet."""
+    running = Running(kind, failure, nth)
+    running.calls.counts = False
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(running.run)
+        idle, half, busy = [await stack.enter_async_context(await running.connect()) for _ in range(3)]
+        assert await asked(idle, (KEPT % b"", b"well"))
+        await half.send_all(KEPT[:10])
+        await busy.send_all(KEPT % b"large")
+        await busy.receive_some(1)
+        late = socket.create_connection(("127.0.0.1", running._port))  # no turn of the event loop: not accepted
+        late.sendall(KEPT % b"")
+        late.setblocking(False)
+        unaccepted = await stack.enter_async_context(trio.SocketStream(trio.socket.from_stdlib_socket(late)))
+        ended_at = trio.current_time() + LIMITS.drain_s + 1
+        running.calls.counts = True
+        running.drain.set()
+        answered = await asked(busy, (b"", LARGE))
+        was_accepted = await asked(unaccepted, (b"", b"well"))
+        if failure in PASSING and kind != "accept":
+            assert answered
+            assert was_accepted
+    assert trio.current_time() < ended_at
+    return not running.calls.failed
+
+
+async def loop(passing: Callable[[int], Awaitable[bool]], stride: int = STRIDE) -> int:
+    """How many calls failed."""
+    for failed, nth in enumerate(itertools.count(1, stride)):
+        if await passing(nth):
+            return failed
+    raise AssertionError
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("conversation", CONVERSATIONS)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
+async def test_any_call_may_fail(conversation: Conversation, fault: tuple[str, Failure]) -> None:
+    """What the kernel may do to a call without losing a byte, no client notices; else one connection ends."""
+    failed = await loop(lambda nth: passes(conversation, *fault, nth))
+    print(f"{conversation.__name__}, {fault[0]}: {failed} calls")  # noqa: T201 - `-rP` shows how many
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault[0]}-{fault[1]}")
+async def test_any_call_of_a_drain_may_fail(fault: tuple[str, Failure]) -> None:
+    """It ends in time, and what the failure does not concern is answered."""
+    failed = await loop(lambda nth: drains(*fault, nth), 1)
+    print(f"drain, {fault[0]}: {failed} calls")  # noqa: T201
+
+
+@pytest.mark.parametrize(("kind", "failure"), [("accept", errno.EMFILE), ("receive", errno.EAGAIN), ("send", "short")])
+async def test_some_calls_may_fail(kind: str, failure: Failure) -> None:
+    """A sample of the above."""
+    assert await loop(lambda nth: passes(kept, kind, failure, nth), 1)
+    assert await loop(lambda nth: drains(kind, failure, nth), 1)

@@ -1,0 +1,94 @@
+"""A load for several workers whose n-th call on a memory file fails: it gives all of its files back."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gc
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from svc.errors import exhaustion
+from svc.serving.models.loader import LoadFailed
+from svc.serving.workers.handover import SharingLoader
+from tests.serving.artifacts import factor_model
+from tests.serving.workers.test_handover import load, prepare
+
+FAULTS = [
+    ("memfd_create", errno.EMFILE),
+    ("memfd_create", errno.ENFILE),
+    ("memfd_create", errno.ENOMEM),
+    ("write", errno.ENOSPC),
+    ("write", "short"),
+    ("ftruncate", errno.ENOMEM),
+    ("fcntl", errno.EBUSY),
+    ("fstat", errno.ENOMEM),
+]
+"""`fstat` stands for the map behind it, which the interpreter makes itself."""
+
+
+class FailingMemory:
+    """The n-th call of a kind on memory files fails, or writes half."""
+
+    def __init__(self, name: str, failure: int | str, nth: int) -> None:
+        self._name, self._failure, self._nth = name, failure, nth
+        self.made = 0
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        module: Any = fcntl if self._name == "fcntl" else os
+        call = getattr(module, self._name)
+
+        def counted(*arguments: Any) -> Any:
+            if self._name != "memfd_create" and "/memfd:" not in str(Path(f"/proc/self/fd/{arguments[0]}").readlink()):
+                return call(*arguments)
+            self.made += 1
+            if self.made != self._nth:
+                return call(*arguments)
+            if isinstance(self._failure, int):
+                raise OSError(self._failure, os.strerror(self._failure))
+            descriptor, content = arguments
+            return call(descriptor, content[: max(len(content) // 2, 1)])
+
+        with mock.patch.object(module, self._name, counted):
+            yield
+
+
+def memory_files() -> list[str]:
+    """What this process holds open of memory files."""
+    gc.collect()
+    paths = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the folder's own descriptor
+            paths.append(str(link.readlink()))
+    return [path for path in paths if "/memfd:" in path]
+
+
+@pytest.mark.parametrize(("name", "failure"), FAULTS)
+@pytest.mark.system
+def test_any_call_on_a_memory_file_may_fail(name: str, failure: int | str, tmp_path: Path) -> None:
+    """A file that stayed open would keep the memory of a whole model, once for each attempt."""
+    prepare(tmp_path, factor_model(6, 8, 3))
+    assert memory_files() == []
+    for nth in itertools.count(1):
+        calls = FailingMemory(name, failure, nth)
+        try:
+            with calls.failing():
+                load(tmp_path, SharingLoader)
+        except (OSError, LoadFailed) as error:
+            assert failure != "short"
+            assert failure in {errno.ENOSPC, errno.EBUSY} or exhaustion(error) is not None
+        else:
+            assert failure == "short" or calls.made < nth
+        assert memory_files() == []
+        if calls.made < nth:
+            break
+    print(f"share, {name}: {nth - 1} calls")  # noqa: T201 - `-rP` shows how many
+    assert nth > 1

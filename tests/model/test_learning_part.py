@@ -1,0 +1,296 @@
+"""New items in every ranking, against a naive reading of where they belong; rules and filters hold for them too."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from svc.model.filter_fields import LabelField
+from svc.model.ids import IdTable
+from svc.model.item_sets import ItemSet
+from svc.model.model import Model
+from svc.model.new_items import NewItems
+from svc.model.query import Interaction, Prepared, Query, Restriction
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
+from svc.model.rerank import Boost, Limit, Rules, Share
+from tests.families import EVERY_FAMILY, N_ITEMS, family
+
+N_NEW = 30
+N_ALL = N_ITEMS + N_NEW
+NAMES = (*EVERY_FAMILY, "aware blend")
+NEAR = 1e-9
+"""Values that differ by less are equal but for rounding, which depends on the order of additions."""
+LABELS = ["ab"[item % 2] + ("|c" if item % 5 == 0 else "") for item in range(N_ALL)]
+FIELD = LabelField.read("genres", "multi_label", "|", LABELS, N_ALL)
+
+
+@cache
+def model_of(name: str) -> Model:
+    """A model of each family, with a part that learned from features: another one, unless it is iALS itself."""
+    aware = family("IALS", seed=11)
+    if name == "IALS":
+        return aware
+    if name == "aware blend":
+        other = cast(Any, family("neighbours").scorer)
+        scorer: Scorer = BlendScorer.of(cast(IALSScorer, aware.scorer), [other], [0.5, 0.5], aware.history)
+        cold = None
+    else:
+        scorer, cold = family(name).scorer, ColdStartScorer.of(cast(IALSScorer, aware.scorer))
+    made = Model(
+        user_ids=aware.user_ids,
+        item_ids=aware.item_ids,
+        history=aware.history,
+        scorer=scorer,
+        features=aware.features,
+        cold=cold,
+    )
+    made.ready()
+    return made
+
+
+@cache
+def new_items(max_share: float | None) -> NewItems:
+    """Some of equal vectors, some better and some worse than all items of the model."""
+    vectors = np.random.default_rng(3).integers(-20, 21, (N_NEW, 1)) / 8
+    return NewItems(IdTable.from_ids([f"n{row}" for row in range(N_NEW)]), vectors, N_ITEMS, max_share)
+
+
+def learned(model: Model) -> IALSScorer:
+    part = model.cold or model.scorer
+    return cast(IALSScorer, part.factors if isinstance(part, BlendScorer) else part)
+
+
+def scores_by_features(model: Model, query: Query) -> NDArray[np.float64]:
+    """The learning part's score of every item, new ones behind: its user vector times all item vectors."""
+    part = learned(model)
+    if query.user >= 0 and not len(part.users):
+        query = query._replace(user=-1, seeds=model.history.items(query.user))
+    user = part.users[query.user].astype(float) if query.user >= 0 else part.embed_cold([query])[0]
+    known = part.index.vectors(np.arange(N_ITEMS, dtype=np.int32))
+    return np.concatenate([known, new_items(None).vectors]) @ user
+
+
+class Naive:
+    """The page, chosen by looking at every candidate at every step."""
+
+    def __init__(self, model: Model, query: Query) -> None:
+        assert query.new is not None
+        self.rules, self.wanted, self.model = query.rules or Rules(), query.limit, model
+        plain = query._replace(limit=N_ITEMS, rules=None, new=None)
+        (known,) = model.rank([plain])
+        by_features = scores_by_features(model, query)
+        new = sorted((N_ITEMS + query.new.rows).tolist(), key=lambda column: (-by_features[column], column))
+        self.answering, part = model.scorer_of(query), learned(model)
+        own = self.answering is part or (self.answering.kind == "blend" and query.user_features is not None)
+        order = known.items.tolist()
+        scores = dict(zip(order, known.scores.tolist(), strict=True))
+        self.ties: dict[int, tuple[int, int]] = {column: (column, 0) for column in (*order, *new)}
+        ranked: list[int] = []
+        waiting = list(new)
+        above = np.sort(by_features[order])[::-1]
+        for rank, column in enumerate(order):
+            while waiting and np.count_nonzero(above >= by_features[waiting[0]]) <= rank:
+                ranked.append(waiting.pop(0))
+                self._stand(ranked[-1], column, scores, by_features, own=own, step=len(ranked) - 2 * N_ALL)
+            ranked.append(column)
+        for step, column in enumerate(waiting, start=1):
+            ranked.append(column)
+            self._stand(column, order[-1] if order else -1, scores, by_features, own=own, step=step)
+        self.scores = scores
+        self.ranked, self.values = ranked, np.array([scores[column] for column in ranked])
+        if self.rules.boosts:
+            self._boost()
+        self.pinned = {pin.column: pin.position for pin in self.rules.pins}
+        self.chosen: list[int] = []
+
+    def _stand(
+        self, column: int, anchor: int, scores: dict[int, float], by_features: Any, *, own: bool, step: int
+    ) -> None:
+        if own or anchor < 0:
+            scores[column] = float(by_features[column])
+        else:
+            scores[column], self.ties[column] = scores[anchor], (anchor, step)
+
+    def _boost(self) -> None:
+        factors = np.ones(len(self.ranked))
+        for boost in self.rules.boosts:
+            factors *= np.where(boost.items.contains(np.array(self.ranked)), boost.factor, 1.0)
+        values = (self.values - min(0.0, self.values.min(initial=0.0))) * factors
+        order = sorted(range(len(values)), key=lambda place: (-values[place], self.ties[self.ranked[place]]))
+        self.ranked, self.values = [self.ranked[place] for place in order], values[order]
+
+    def may_come(self, column: int) -> bool:
+        """Whether an item may come next."""
+        taken = [label for chosen in self.chosen for label in LABELS[chosen].split("|")]
+        full = any(
+            taken.count(label) >= limit.most for limit in self.rules.limits for label in LABELS[column].split("|")
+        )
+        share, n_new = self.rules.share, sum(chosen >= N_ITEMS for chosen in self.chosen)
+        late = share is not None and column >= N_ITEMS and n_new + 1 > share.most * (len(self.chosen) + 1) + NEAR
+        return not (full or late or column in self.chosen or column in self.pinned)
+
+    def page(self, answered: list[int]) -> list[int]:
+        """Of items that are equal but for rounding it takes the one that `answered` has."""
+        if self.rules.diversity:
+            self._choose_from_pool(answered)
+        while len(self.chosen) < self.wanted:
+            left = next((column for column in self.ranked if self.may_come(column)), None)
+            if left is None:
+                break
+            self.chosen.append(left)
+        page = self.chosen.copy()
+        is_whole = len(page) < self.wanted
+        for column, position in sorted(self.pinned.items(), key=lambda pin: pin[1]):
+            if position <= len(page) or is_whole:
+                page.insert(position, column)
+        return page[: self.wanted]
+
+    def _choose_from_pool(self, answered: list[int]) -> None:
+        size, share = max(100, 5 * self.wanted), self.rules.diversity
+        pool, values = self.ranked[:size], self.values[:size]
+        relevance = (values - values.min(initial=np.inf)) / ((float(np.ptp(values)) if len(pool) else 0.0) or 1.0)
+        similar = similarities(self.model, self.answering)
+        while len(self.chosen) < self.wanted:
+            left = [place for place, column in enumerate(pool) if self.may_come(column)]
+            if not left:
+                return
+            nearest = np.array([max((similar[pool[place], one] for one in self.chosen), default=0.0) for place in left])
+            gains = (1 - share) * relevance[left] - share * nearest
+            equal = [pool[place] for place, gain in zip(left, gains, strict=True) if gain >= gains.max() - NEAR]
+            self.chosen.append(next((column for column in answered if column in equal), equal[0]))
+
+
+def similarities(model: Model, answering: Scorer) -> NDArray[np.float64]:
+    """Of every two items: by the vectors of the learning part where one of them is new."""
+    every = np.arange(N_ITEMS, dtype=np.int32)
+    vectors = np.concatenate([learned(model).index.vectors(every), new_items(None).vectors])[:, 0]
+    found = np.sign(vectors)[:, np.newaxis] * np.sign(vectors)
+    among_known = answering.similar(every)
+    found[:N_ITEMS, :N_ITEMS] = [among_known(place) for place in range(N_ITEMS)]
+    return np.asarray(found, dtype=np.float64)
+
+
+seeds = st.integers(0, 2**32)
+some_items = seeds.map(lambda seed: np.random.default_rng(seed).random(N_ALL) < 0.5)
+
+
+def named(flags: NDArray[np.bool_]) -> list[str]:
+    return [f"i{column}" if column < N_ITEMS else f"n{column - N_ITEMS}" for column in np.flatnonzero(flags).tolist()]
+
+
+bodies = st.fixed_dictionaries(
+    {
+        "user_id": st.sampled_from(["u1", "u5", "u11", "nobody"]),
+        "user_features": st.sampled_from([None, None, {"tag": "a", "age": 20}]),
+        "limit": st.integers(1, 25),
+        "exclude_items": st.just([]) | some_items.map(named),
+        "history": st.just([]) | st.just([Interaction("i3"), Interaction("n2")]),
+        "include_seen": st.booleans(),
+        "fallback": st.just(True),
+    }
+)
+sets = some_items.map(ItemSet.of_flags)
+rules = st.none() | st.builds(
+    Rules,
+    diversity=st.sampled_from([0.0, 0.0, 0.3, 1.0]),
+    limits=st.just(()) | st.sampled_from([1, 3, 9]).map(lambda most: (Limit(FIELD, most),)),
+    boosts=st.just(()) | st.lists(st.builds(Boost, sets, st.sampled_from([0.1, 0.5, 1.0, 2.0])), max_size=2).map(tuple),
+    pins=st.just(()),
+    share=st.none(),
+)
+restrictions = st.builds(
+    Restriction,
+    offset=st.just(0) | st.integers(0, 20),
+    allowed=st.none() | sets,
+    include_items=st.none() | some_items.map(named),
+    rules=rules,
+    pins=st.just([]) | st.just([("n4", 1), ("i7", 3), ("n9", 60), ("none", 2)]),
+    new=st.sampled_from([None, 0.0, 0.1, 0.2, 0.29, 1.0]).map(new_items),
+    explain=st.just(0),
+)
+
+
+def check(name: str, questions: list[tuple[dict[str, Any], Restriction]]) -> None:
+    """Alone and in a batch; the scores are those of the places."""
+    model = model_of(name)
+    prepared: list[Prepared] = [model.prepare_recommend(**body, restriction=one) for body, one in questions]
+    for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
+        (alone,) = model.rank([one.query])
+        found = ranking.items.tolist()
+        assert (alone.items.tolist(), alone.scores.tolist(), alone.reasons) == (
+            found,
+            ranking.scores.tolist(),
+            ranking.reasons,
+        )
+        if one.query.new is None:
+            assert max(found, default=0) < N_ITEMS
+            continue
+        naive = Naive(model, one.query)
+        assert found == naive.page(found)
+        np.testing.assert_allclose(ranking.scores, [naive.scores[column] for column in found], atol=NEAR)
+        reasons = ranking.reasons or ((),) * len(found)
+        assert [column >= N_ITEMS for column in found] == ["new" in reason for reason in reasons]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=25)
+@given(questions=st.lists(st.tuples(bodies, restrictions), min_size=1, max_size=3))
+def test_a_new_item_stands_where_the_learning_part_would_put_it(name: str, questions: Any) -> None:
+    """By its own score, or by rank where another part answers; under filters, rules, pins and its share."""
+    check(name, questions)
+
+
+def test_at_most_their_share_of_every_beginning_is_new() -> None:
+    """A new item that has no room yet comes as soon as there is some."""
+    share = Share(0, 0.29)
+    assert [share.room(n) for n in (1, 3, 4, 100)] == [0, 0, 1, 29]
+    model = model_of("IALS")
+    restriction = Restriction(new=new_items(0.2))
+    (ranking,) = model.rank(
+        [model.prepare_recommend(user_id="u1", user_features=None, limit=30, restriction=restriction).query]
+    )
+    is_new = ranking.items >= N_ITEMS
+    assert is_new.sum() == 6
+    assert (np.cumsum(is_new) <= np.floor(0.2 * np.arange(1, 31) + NEAR)).all()
+
+
+def test_a_new_item_is_explained_by_its_own_score() -> None:
+    """That of the part that learned from features, whatever score its place has."""
+    for name in ("IALS", "neighbours", "aware blend"):
+        model = model_of(name)
+        restriction = Restriction(new=new_items(None), explain=10)
+        query = model.prepare_recommend(
+            user_id="u5", user_features=None, limit=N_ALL, include_seen=True, restriction=restriction
+        ).query
+        (ranking,) = model.rank([query])
+        assert len(ranking.because) == len(ranking.items) == N_ALL
+        for column, because in zip(ranking.items.tolist(), ranking.because, strict=True):
+            if column >= N_ITEMS and because.reasons:
+                assert abs(sum(share for _, share in because.reasons) + because.rest - 1) < NEAR
+
+
+def test_only_recommendations_for_somebody_hold_new_items() -> None:
+    """Not those for nobody in particular, nor the items related to others."""
+    model = model_of("neighbours")
+    restriction = Restriction(allowed=ItemSet.of_flags(np.ones(N_ALL, dtype=np.bool_)), new=new_items(None))
+    popular = model.prepare_recommend(
+        user_id="nobody", user_features=None, limit=N_ALL, restriction=restriction, fallback=True
+    )
+    related = model.prepare_related(
+        seed_items=["i1"],
+        item_features=None,
+        user_features=None,
+        limit=N_ALL,
+        restriction=restriction._replace(new=None),
+    )
+    for ranking in model.rank([popular.query, related.query]):
+        assert len(ranking.items)
+        assert ranking.items.max() < N_ITEMS

@@ -1,0 +1,107 @@
+"""New items as clients see them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.model.filter_fields import FilterFields, LabelField
+from svc.model.ids import IdTable
+from svc.model.new_items import NewItems
+from svc.recipe.serving_schema import Availability
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.lists.availability import ItemList, line_up
+from svc.serving.models.lists.new_items import PlacedItems, joined_filters
+from svc.serving.models.metadata import MetadataTable
+from svc.serving.models.registry import ListsInForce
+from tests.serving.client import BATCH, COMPONENTS, N_ITEMS, RECOMMEND, RELATED, Client, serve, served_in, serving
+
+pytestmark = pytest.mark.anyio
+NEW = IdTable.from_ids(["n0", "n1", "n2"])
+
+
+def genres(count: int) -> FilterFields:
+    """Every other item is a Comedy, the others are of no genre."""
+    values = ["Comedy" if item % 2 else None for item in range(count)]
+    return FilterFields({"genres": LabelField.read("genres", "categorical", "|", values, count)}, count)
+
+
+@asynccontextmanager
+async def with_new(share: float | None = 0.2, listed: tuple[str, ...] | None = None) -> AsyncIterator[Client]:
+    """Three new items, n1 a Comedy, the best of all for user u3; of a list of available items if one is given."""
+    async with serving() as (client, state):
+        served = replace(served_in(state), filters=genres(N_ITEMS))
+        towards = np.asarray(served.model.scorer.users[3], dtype=np.float64)  # type: ignore[attr-defined]
+        vectors = np.array([50.0, 60.0, 40.0])[:, np.newaxis] * towards
+        assert vectors.shape == (3, COMPONENTS)
+        items = NewItems(NEW, vectors, N_ITEMS, share)
+        titles = MetadataTable(("title",), [("Zero",), ("One",), ("Two",)])
+        placed = PlacedItems(items, ItemFragments.build(NEW, titles), genres(3))
+        available = None
+        if listed is not None:
+            declared = {"source": {"type": "csv", "path": "x.csv"}, "id_column": "id", "mode": "allow"}
+            available = line_up(
+                Availability.model_validate(declared), ItemList(listed, 0.0), served.model.item_ids, items
+            )
+        serve(state, served.with_lists(ListsInForce(available, placed, joined_filters(served.filters, placed))))
+        yield client
+
+
+def ids(answer: Any) -> list[str]:
+    return [item["item_id"] for item in answer["items"]]
+
+
+async def test_a_new_item_stands_in_a_page_with_its_reason_and_metadata() -> None:
+    """One of five; alone and in a batch, and page by page."""
+    body = {"user_id": "u3", "limit": 10}
+    async with with_new() as client:
+        answer = (await client.post(RECOMMEND, body)).json
+        second = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 5, "offset": 5})).json
+        batch = (await client.post(BATCH, {"requests": [body, {"user_id": "u1"}], "include_metadata": True})).json
+        related = (await client.post(RELATED, {"seed_items": ["i1"], "limit": 60})).json
+    assert [item for item in ids(answer) if item.startswith("n")] == ["n1", "n0"]
+    assert ids(answer).index("n1") == 4
+    item = answer["items"][4]
+    assert (item["reason"], item["title"], item["score"] > 0) == (["new"], "One", True)
+    assert [one.get("reason") for one in answer["items"]].count(None) == 8
+    assert second["items"] == answer["items"][5:]
+    assert json.dumps(batch["results"][0]["items"]) == json.dumps(answer["items"])
+    assert not [item for item in ids(related) if item.startswith("n")]
+
+
+async def test_filters_lists_and_exclusions_hold_for_new_items() -> None:
+    """And so do limits, boosts and pins."""
+    async with with_new(None, listed=("n1", "n2", "i40", "i41", "i43", "gone")) as client:
+        shown = [
+            ids((await client.post(RECOMMEND, {"user_id": "u3", **more})).json)
+            for more in (
+                {},
+                {"filter": {"genres": {"any": ["Comedy"]}}},
+                {"exclude_items": ["n1"]},
+                {"include_items": ["n2", "i40", "n0"]},
+                {"history": ["n2"]},
+                {"limits": [{"field": "genres", "max": 1}]},
+                {"pins": [{"item_id": "n2", "position": 0}]},
+            )
+        ]
+        pinned = (await client.post(RECOMMEND, {"user_id": "u3", "pins": [{"item_id": "n0", "position": 0}]})).json
+        boosted = await client.post(
+            RECOMMEND, {"user_id": "u3", "boosts": [{"filter": {"genres": {"any": ["Comedy"]}}, "factor": 0.1}]}
+        )
+    assert shown[0][:2] == ["n1", "n2"]
+    assert sorted(shown[0][2:]) == ["i40", "i41", "i43"]
+    assert [item for item in shown[0] if item in ("n1", "i41", "i43")] == shown[1]
+    assert shown[2][0] == "n2"
+    assert set(shown[3]) == {"n2", "i40"}
+    assert "n2" not in shown[4]
+    assert shown[5] == ["n1", "n2", "i40"]
+    assert shown[6][:2] == ["n2", "n1"]
+    assert pinned["ignored_pins"] == [{"item_id": "n0", "why": "filtered"}]
+    assert ids(boosted.json)[0] == "n2"
+    assert next(item for item in boosted.json["items"] if item["item_id"] == "n1")["reason"] == ["new", "boosted"]

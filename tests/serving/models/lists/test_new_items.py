@@ -1,0 +1,137 @@
+"""A list of new items: how it is read and refused, and how a server follows it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+
+from svc.errors import DataSourceError
+from svc.recipe.load import load_recipe
+from svc.recipe.serving_schema import Serving
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.lists.new_items import NewItemList, place, read_new_items
+from svc.settings import Settings
+from tests.serving.client import model
+from tests.serving.watched import FakeRecipe, World, until
+
+RECIPE = """
+name: a
+source: {type: csv, path: x.csv}
+schema: {user_column: u, item_column: i}
+features:
+  item:
+    source: {type: csv, path: none.csv}
+    id_column: item_id
+    columns: [{name: tag, kind: categorical}, {name: age, kind: numerical}]
+item_metadata:
+  source: {type: csv, path: titles.csv}
+  id_column: item_id
+  fields: [title]
+  filter_fields: [{name: title, kind: categorical}]
+training: {algorithms: [IALSRecommender]}
+output: {path: a.svc}
+serving: {new_items: {source: {type: csv, path: new.csv}, max_items: 4}}
+"""
+
+
+def listing(folder: Path, text: str) -> NewItemList:
+    (folder / "new.csv").write_text(text, encoding="utf-8")
+    (folder / "titles.csv").write_text("item_id,title\nx,First\ni3,Known\n", encoding="utf-8")
+    (folder / "a.yaml").write_text(RECIPE, encoding="utf-8")
+    recipe = load_recipe(folder / "a.yaml", {}, settings=Settings(), for_serving=True)
+    return read_new_items(recipe, Settings(), {})
+
+
+def test_a_list_has_features_and_metadata_of_its_items(tmp_path: Path) -> None:
+    """An item that the model knows is not placed, and what is said of the others stays with them."""
+    listed = listing(tmp_path, "age,item_id,tag,more\n20,i3,a,1\n,x,b,2\n33.5,007,,3\n")
+    assert listed.ids == ("i3", "x", "007")
+    assert listed.features == ({"tag": "a", "age": 20}, {"tag": "b", "age": None}, {"tag": None, "age": 33.5})
+    placed = place(listed, model(), None)
+    assert placed.items.ids.all() == ["x", "007"]
+    assert placed.fragments.described(0) == b'{"item_id":"x","title":"First"}'
+    assert placed.filters is not None
+    assert placed.filters.items(("field", "title", (("any", ("First",)),))).columns().tolist() == [0]
+    assert listing(tmp_path, "age,item_id,tag\n20,i3,a\n,x,b\n33.5,007,\n").digest == listed.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("item_id,tag\nx,a\n", "the list lacks the column 'age'|age"),
+        ("item_id,tag,age\nx,a,1\n,b,2\n", "no id in data row 2, column 'item_id'"),
+        ("item_id,tag,age\nx,a,1\ny,b,2\nx,b,2\n", "the id 'x' in data rows 1 and 3, column 'item_id'"),
+        ("item_id,tag,age\n" + "".join(f"n{n},a,1\n" for n in range(5)), "5 items, more than serving.new_items.max_it"),
+    ],
+)
+def test_a_broken_list_is_refused_with_its_row_and_column(tmp_path: Path, text: str, words: str) -> None:
+    """So that the last one stays."""
+    with pytest.raises(DataSourceError, match=words):
+        listing(tmp_path, text)
+
+
+class Listing(World):
+    """A world with one recipe, whose model learned from features of items."""
+
+    def __init__(self, found: Any) -> None:
+        super().__init__("a")
+        declared = {"source": {"type": "csv", "path": "x.csv"}, "refresh_seconds": 10}
+        self.folder.files["a.yaml"] = FakeRecipe("a", serving=Serving.model_validate({"new_items": declared}))
+        self.new_items["a"] = found
+        load = self.loader.load
+
+        def with_model(*arguments: Any, **options: Any) -> Any:
+            loaded = load(*arguments, **options)
+            own = model()
+            return loaded and replace(loaded, model=own, fragments=ItemFragments.build(own.item_ids, None))
+
+        self.loader.load = with_model  # type: ignore[method-assign]
+
+    def ids(self) -> list[str] | None:
+        served = cast(Any, self.entry("a").served)
+        return None if served.new is None else served.new.items.ids.all()
+
+
+def items(*ids: str, **features: Any) -> NewItemList:
+    return NewItemList(ids, tuple(features for _ in ids), None, None, repr((ids, features)).encode())
+
+
+@pytest.mark.anyio
+async def test_the_last_list_stays_whatever_the_source_does() -> None:
+    """No items, an error, a hang and unusable features are said once; the age grows until a good list comes."""
+    world = Listing(items("x", "i3", tag="a"))
+    hang = threading.Event()
+    async with world.running():
+        assert world.ids() == ["x"]
+        assert world.said("new_items_loaded")[0]["n_new"] == 1
+        world.new_items["a"] = items("y", age="old")
+        await trio.sleep(25)
+        assert [one["error"] for one in world.said("new_items_load_failed")] == [
+            "data row 1, item 'y': feature 'age': a str is not a number; give one or null"
+        ]
+        for trouble in (items(), DataSourceError("no such file"), hang):
+            world.new_items["a"] = trouble
+            await trio.sleep(45)
+            assert world.ids() == ["x"]
+        assert len(world.said("new_items_load_failed")) == 4
+        assert world.count("svc_new_items_age_seconds") > 60
+        details = cast(Any, world.registry.details()[0])["recipes"]["a"]["new_items"]
+        assert details["n_new"] == 1
+        assert details["age_seconds"] > 60
+        world.new_items["a"] = items("z")
+        world.release(hang)
+        await until(lambda: world.ids() == ["z"])
+        assert world.count("svc_new_items_age_seconds") < 15
+        world.store("a").content = "v2"
+        await until(lambda: len(world.loader.loads) == 2)
+        await trio.sleep(1)
+        assert world.ids() == ["z"]
+        world.folder.files["a.yaml"] = FakeRecipe("a", text="2")
+        await until(lambda: world.ids() is None)
+        assert "svc_new_items_age_seconds{" not in world.metrics.render().decode()

@@ -1,0 +1,95 @@
+"""What Parquet files leave out by themselves is what the filter would drop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from svc.errors import RowFilterMismatch
+from svc.recipe.row_filter import parse_row_filter
+from svc.sources.prefilter.weakened import Prefiltered
+from svc.training.data.where import fetch_kept, kept_rows
+from tests.sources.prefilter.rows import FILTERS, table, values
+
+SCHEMA = pa.schema(
+    {
+        "user_id": pa.string(),
+        "item_id": pa.string(),
+        "stars": pa.int8(),
+        "price": pa.float32(),
+        "big": pa.int64(),
+        "label": pa.large_string(),
+    }
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(where=FILTERS, seed=st.integers(0, 999), sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3))
+def test_pushed_or_not_the_rows_are_the_same(
+    make: Any, tmp_path: Path, where: dict[str, Any], seed: int, sizes: list[int]
+) -> None:
+    """Rows, their order, values and places, and the count of the others: several files with several row groups each."""
+    folder = tmp_path / "rows"
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        path.unlink()
+    for number, n_rows in enumerate(sizes):
+        rows = pa.table(table(seed + number, n_rows), schema=SCHEMA).sort_by("stars")
+        pq.write_table(rows, folder / f"{number}.parquet", row_group_size=7)
+    source = make("parquet", path="rows")
+    plain, pushed = kept_rows(source.fetch(), where), fetch_kept(source, where)
+    assert pushed.n_dropped == plain.n_dropped
+    assert pushed.places is not None
+    np.testing.assert_array_equal(pushed.places, plain.places)
+    assert values(pushed.frame) == values(plain.frame)
+
+
+def fetched(source: Any, where: dict[str, Any]) -> Prefiltered | None:
+    pushed: Prefiltered | None = source.fetch_where(parse_row_filter(where))
+    return pushed
+
+
+def test_row_groups_and_partitions_that_hold_nothing_are_not_read(make: Any, tmp_path: Path) -> None:
+    """Statistics of a group and the folder of a file are enough to know."""
+    for country in ("DK", "SE"):
+        folder = tmp_path / "rows" / f"country={country}"
+        folder.mkdir(parents=True)
+        rows = pa.table({"user_id": ["u"] * 100, "item_id": ["i"] * 100, "ts": range(100)})
+        pq.write_table(rows, folder / "a.parquet", row_group_size=10)
+    told: list[int] = []
+    source = make("parquet", path="rows", progress=told.append)
+    pushed = fetched(source, {"all": [{"ts": {"gte": 95}}, {"country": {"any": ["SE"]}}]})
+    assert pushed is not None
+    assert pushed.places is not None
+    assert (len(pushed.frame), pushed.n_rows, sum(told)) == (5, 200, 5)
+    assert pushed.places.tolist() == [*range(195, 200)]
+
+
+@pytest.mark.parametrize(
+    ("column", "condition"),
+    [
+        (pa.array(["4", "bad"]), {"gte": 4}),
+        (pa.array([True, False]), {"gte": 4}),
+        (pa.array([1.5, 2.5]), {"any": ["a"]}),
+        (pa.array([[1], [2]]), {"gte": 4}),
+        (pa.array([1, 2], pa.timestamp("s")), {"gte": 4}),
+    ],
+)
+def test_a_value_that_may_have_to_be_refused_is_not_left_out(
+    make: Any, tmp_path: Path, column: pa.Array, condition: dict[str, Any]
+) -> None:
+    """Though another condition would drop its row: the error names it, as for any other source."""
+    rows = pa.table({"user_id": ["u", "v"], "item_id": ["i", "j"], "c": column, "d": [1, 2]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    where = {"all": [{"d": {"eq": 9}}, {"c": condition}]}
+    source = make("parquet", path="rows.parquet")
+    assert fetched(source, where) is None
+    with pytest.raises(RowFilterMismatch):
+        fetch_kept(source, where)

@@ -1,0 +1,88 @@
+"""Tables of texts and vectors: vocabularies, encoded rows, and the rows that are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from svc.errors import FeatureDimensionExceeded, FeatureTableError
+from svc.model.text_column import MAX_CHARACTERS, TextColumn
+from svc.model.vector_column import VectorColumn
+from svc.settings import Settings
+from svc.training.data.features import FittedSide, fit_side
+from tests.training.data.test_features import side
+
+TITLE = {"name": "title", "kind": "text"}
+EMBEDDING = {"name": "embedding", "kind": "vector", "dimensions": 2}
+
+
+def fit(values: list[Any], declared: dict[str, Any], *, max_places: int = 32_768) -> FittedSide:
+    ids = [f"i{number}" for number in range(len(values))]
+    frame = pd.DataFrame({"id": pd.Categorical(ids), declared["name"]: pd.Series(values, dtype=object)})
+    return fit_side(frame, side(declared), "item", ids, Settings(max_feature_dim=max_places))
+
+
+def words(fitted: FittedSide) -> dict[str, int]:
+    column = fitted.encoder.encoders[0]
+    assert isinstance(column, TextColumn)
+    return dict(zip(column.vocabulary.all(), column.item_counts.tolist(), strict=True))
+
+
+def test_the_vocabulary_has_the_words_of_most_items() -> None:
+    """Each counted once an item; ties go by the word; words of a single item are left out."""
+    texts = ["sea sea man", "Sea", "the sea", "the man", "zoo ape", "ape zoo", None]
+    assert words(fit(texts, TITLE)) == {"sea": 3, "ape": 2, "man": 2, "the": 2, "zoo": 2}
+    assert list(words(fit(texts, {**TITLE, "max_words": 3}))) == ["sea", "ape", "man"]
+    assert words(fit(texts, {**TITLE, "min_items": 3})) == {"sea": 3}
+    assert set(words(fit(["人民的", "人民的"], {**TITLE, "analyzer": "char"}))) == {"人民的"}
+
+
+def test_rows_are_encoded_as_requests_are() -> None:
+    """Repeated texts, missing ones and ids without a row too."""
+    texts = ["old sea", "old sea", None, "sea man", "man overboard"]
+    fitted = fit(texts, TITLE)
+    for row, text in enumerate(texts):
+        np.testing.assert_allclose(
+            fitted.matrix[row].toarray()[0], fitted.encoder.encode({"title": text})[0], rtol=1e-6
+        )
+
+
+def test_vectors_have_length_one_on_average() -> None:
+    """Lists and texts; a missing one is zero and does not count."""
+    fitted = fit([[3.0, 4.0], "0|12.5", None], EMBEDDING)
+    column = fitted.encoder.encoders[0]
+    assert isinstance(column, VectorColumn)
+    squares = np.square(fitted.matrix.toarray()[:, :2]).sum(axis=1)
+    assert squares[:2].mean() == pytest.approx(1.0)
+    assert squares[2] == 0
+    np.testing.assert_allclose(
+        fitted.matrix[0].toarray()[0], fitted.encoder.encode({"embedding": [3, 4]})[0], rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "declared", "words"),
+    [
+        (["sea", "sea", "x" * (MAX_CHARACTERS + 1)], TITLE, "feature 'title': the text has 65537 characters"),
+        (["1|2", None, "1|2|3"], EMBEDDING, "feature 'embedding': the vector has 3 numbers"),
+        ([[1, 2], None, [1.0, float("nan")]], EMBEDDING, "feature 'embedding': number 2 is not finite"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_refused_with_its_row(
+    values: list[Any], declared: dict[str, Any], words: str
+) -> None:
+    """Rows count from 1, and the table may be large."""
+    with pytest.raises(FeatureTableError) as caught:
+        fit(values, declared)
+    assert caught.value.message.startswith(f"features.item: row 3 of the table: {words}")
+
+
+def test_too_many_words_name_what_to_lower() -> None:
+    """The bound of places holds for all columns together."""
+    texts = [" ".join(f"w{number}" for number in range(40))] * 2
+    assert fit(texts, TITLE, max_places=41).encoder.dim == 41
+    with pytest.raises(FeatureDimensionExceeded, match="lower max_words of the widest column, 'title'"):
+        fit(texts, TITLE, max_places=40)

@@ -1,0 +1,26 @@
+"""What is served of a trained recommender; tests/training/winner/test_export.py asks whole models of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import sparse as sps
+
+from svc.errors import TrainingError
+from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
+from svc.training.search.served import to_scorer
+
+
+def test_an_unknown_class_is_refused() -> None:
+    """The error names what can be served."""
+    with pytest.raises(TrainingError, match="TopPopRecommender"):
+        to_scorer(object(), "P3alphaRecommender")
+
+
+def test_factors_that_are_not_finite_are_refused() -> None:
+    """A search that ended in infinities gives no artifact."""
+    matrix = sps.csr_matrix(np.eye(9, dtype=np.float64) + np.eye(9, k=1))
+    recommender = WeightedSVDRecommender(matrix, n_components=3, weighting="DEGREES").learn()
+    recommender.z_[0, 0] = np.inf
+    with pytest.raises(TrainingError, match="user vectors"):
+        to_scorer(recommender, "TruncatedSVDRecommender")
