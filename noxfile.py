@@ -99,7 +99,7 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
     examples = str(Path(session.create_tmp()) / "examples")
     shutil.rmtree(examples, ignore_errors=True)
-    session.run("python", "-m", "tests.python_examples", examples)
+    session.run("python", "-m", "tests.project.python_examples", examples)
     session.run("mypy", examples)
     session.run("basedpyright", "--level", "error", examples)
 

@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.common import SHAPES, interactions, origin, side_by_side
 from benchmarks.wide_model import wide_factors
 from svc.model.history import History
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer, profile
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.blend_scan import default_plan

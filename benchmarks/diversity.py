@@ -2,7 +2,7 @@
 
     python -m benchmarks diversity          # every kind of similarity; a few seconds
 
-`arranging` is what `svc.model.rerank.rerank` and the similarities of the candidates take; `ranking` is the same
+`arranging` is what `svc.model.ranking.rerank.rerank` and the similarities of the candidates take; `ranking` is the same
 user's ranking without diversity, over all items. Milliseconds of the processor, medians of interleaved rounds.
 """
 
@@ -18,12 +18,12 @@ import numpy as np
 from benchmarks.common import origin
 from benchmarks.filters import N_USERS, factors, ials, neighbours
 from svc.model.history import History
-from svc.model.query import Query
+from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import Candidates, Rules, rerank
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
-from svc.model.rerank import Candidates, Rules, rerank
 from svc.model.threads import limit_blas_threads
 
 LIMIT, POOL, DIVERSITY, ROUNDS = 20, 100, 0.3, 200

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.common import origin
 from svc.model.model import Model
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.threads import limit_blas_threads
 from tests.serving.artifacts import SIGNING_KEYS, factor_model, write_artifact
 

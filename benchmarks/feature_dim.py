@@ -37,7 +37,7 @@ def measure(places: int) -> dict[str, Any]:
     from irspack import IALSRecommender
 
     from svc.model.model import payload_parts
-    from svc.model.query import Query
+    from svc.model.ranking.query import Query
     from svc.model.threads import limit_blas_threads
     from svc.training.winner.export import export
 

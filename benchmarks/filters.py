@@ -29,10 +29,10 @@ from irspack.recommenders import CosineKNNRecommender
 from benchmarks.common import SHAPES, ids, interactions, origin, processor_s
 from benchmarks.scoring import exported, train
 from svc.model.coldstart import LeastSquares
-from svc.model.filter_fields import FilterFields, NumberField
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
+from svc.model.ranking.filter_fields import FilterFields, NumberField
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer

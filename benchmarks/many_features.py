@@ -100,9 +100,9 @@ def equal(_rows: int, _places: int, components: int) -> dict[str, float]:
 
 def texts(rows: int, places: int, components: int) -> dict[str, float]:
     from svc.model.coldstart import LeastSquares
+    from svc.model.columns.text_column import TextColumn
     from svc.model.features import SideEncoder
     from svc.model.ids import IdTable
-    from svc.model.text_column import TextColumn
 
     rng = np.random.default_rng(1)
     vocabulary = IdTable.from_ids([f"word{number}" for number in range(places - 1)])

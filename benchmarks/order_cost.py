@@ -26,7 +26,7 @@ from svc.model.coldstart import LeastSquares
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.model.query import Interaction
+from svc.model.ranking.query import Interaction
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factor_index import FactorIndex

@@ -20,7 +20,7 @@ from irspack.recommenders import IALSRecommender
 
 from benchmarks.common import ids, origin
 from svc.model.model import Model
-from svc.model.query import NO_ITEMS, Query
+from svc.model.ranking.query import NO_ITEMS, Query
 from svc.model.threads import limit_blas_threads
 from svc.training.winner.export import export
 

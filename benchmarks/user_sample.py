@@ -21,7 +21,7 @@ from irspack.recommenders import IALSRecommender
 
 from benchmarks.common import Shape, ids, interactions, origin
 from svc.model.model import Model
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.training.data.user_sample import place_everybody
 from svc.training.evaluation.intervals import paired_change, user_scores
 from svc.training.search.served import to_scorer

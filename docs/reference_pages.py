@@ -3,7 +3,7 @@ Python.
 
     python docs/reference_pages.py
 
-`tests/test_docs.py` fails when a page in docs/reference/ is not what this writes.
+`tests/project/test_docs.py` fails when a page in docs/reference/ is not what this writes.
 """
 
 from __future__ import annotations

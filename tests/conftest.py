@@ -17,7 +17,7 @@ import trio.testing
 from svc import logs
 from svc.events import Event
 from svc.serving.models import threads
-from tests.keyword_index import KeywordIndex
+from tests.project.keyword_index import KeywordIndex
 
 # Examples have no deadline: the first one may import a library, and machines are busy.
 hypothesis.settings.register_profile("svc", deadline=None)

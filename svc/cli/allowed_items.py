@@ -11,7 +11,7 @@ from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 
 if TYPE_CHECKING:
     from svc.model.ids import IdTable
-    from svc.model.item_sets import ItemSet
+    from svc.model.ranking.item_sets import ItemSet
     from svc.recipe.load import LoadedRecipe
     from svc.serving.models.lists.new_items import PlacedItems
     from svc.settings import Settings
@@ -45,7 +45,7 @@ def allowed_items(
     serving = recipe.recipe.serving
     if asked is None and serving is None:
         return None
-    from svc.model.item_sets import joined
+    from svc.model.ranking.item_sets import joined
     from svc.serving.models.policy import Policy
 
     trees = [tree for tree in (Policy.of(recipe.recipe).filter, _checked(asked, recipe, settings)) if tree is not None]

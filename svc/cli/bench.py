@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import typer
 
-from svc.cli.http import ServerUnreachable, base_url, get_json, not_answering
-from svc.cli.options import ClientKey, ServerUrl, client_key_of
+from svc.cli.common.http import ServerUnreachable, base_url, get_json, not_answering
+from svc.cli.common.options import ClientKey, ServerUrl, client_key_of
 from svc.errors import NotFound, UsageError
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from svc.cli.options import EnvVar, RecipeFile
-from svc.cli.unsigned import DevAllowUnsigned
-from svc.cli.versions import open_versions
+from svc.cli.common.options import EnvVar, RecipeFile
+from svc.cli.common.unsigned import DevAllowUnsigned
+from svc.cli.common.versions import open_versions
 from svc.errors import ArtifactError
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ def command(
         raise UsageError(f"--kid: {kid!r} is not a key id: use 1 to 64 letters, digits, '_', '.' or '-'")
     lines = _signing_lines(kid) if key_type is KeyType.signing else _api_lines(kid)
     if write is not None:
-        from svc.cli.keys_file import add_entry
+        from svc.cli.common.keys_file import add_entry
 
         add_entry(write, *lines.pop("env_entry").split("=", 1))
         if key_type is KeyType.signing:

@@ -19,8 +19,6 @@ from typer.exceptions import TyperException
 from svc import __version__
 from svc.cli import (
     bench,
-    demo,
-    failure,
     history,
     inspect,
     keygen,
@@ -34,6 +32,8 @@ from svc.cli import (
     train,
     validate,
 )
+from svc.cli.common import failure
+from svc.cli.shop import demo
 from svc.errors import ConfigError, SvcError, UsageError, exhaustion
 from svc.settings import Settings, clamped_variables, misspelt_variables
 

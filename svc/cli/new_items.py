@@ -60,7 +60,7 @@ def new_items(
 
 def _model(loaded: LoadedRecipe, settings: Settings) -> Model | None:
     """The model of the recipe; None where there is none that can be verified."""
-    from svc.cli.unsigned import verifying_keys
+    from svc.cli.common.unsigned import verifying_keys
     from svc.export.run import open_artifact
 
     try:

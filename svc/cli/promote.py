@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from svc.cli.options import EnvVar, RecipeFile
-from svc.cli.unsigned import DevAllowUnsigned
-from svc.cli.versions import Sha8, open_versions
+from svc.cli.common.options import EnvVar, RecipeFile
+from svc.cli.common.unsigned import DevAllowUnsigned
+from svc.cli.common.versions import Sha8, open_versions
 
 NAME = "promote"
 HELP = "Make one version of a recipe's model live, and end a hold. Servers follow at their next poll."

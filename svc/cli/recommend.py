@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.options import EnvVar, load_for_serving
-from svc.cli.progress import progress_for
-from svc.cli.signals import interrupts
-from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc.cli.common.options import EnvVar, load_for_serving
+from svc.cli.common.progress import progress_for
+from svc.cli.common.signals import interrupts
+from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
 from svc.errors import UsageError
 
 if TYPE_CHECKING:

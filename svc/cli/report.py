@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
+from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

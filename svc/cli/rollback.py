@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from svc.cli.options import EnvVar, RecipeFile
-from svc.cli.unsigned import DevAllowUnsigned
-from svc.cli.versions import open_versions
+from svc.cli.common.options import EnvVar, RecipeFile
+from svc.cli.common.unsigned import DevAllowUnsigned
+from svc.cli.common.versions import open_versions
 
 NAME = "rollback"
 HELP = "Make an earlier version of a recipe's model live again; with --hold, keep it there through trainings."

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from svc.cli.options import EnvVar
-from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
+from svc.cli.common.options import EnvVar
+from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
 from svc.errors import ConfigError, UsageError
 
 NAME = "serve"

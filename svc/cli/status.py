@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from svc.cli.options import ClientKey, ServerUrl, client_key_of
+from svc.cli.common.options import ClientKey, ServerUrl, client_key_of
 from svc.errors import ArtifactError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def command(
     client_key: ClientKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the health document as it is.")] = False,
 ) -> int:
-    from svc.cli.http import get_json
+    from svc.cli.common.http import get_json
 
     client_key = client_key_of(client_key)
     details = get_json(url, "/v1/health/details", client_key, accept=(200, 503))

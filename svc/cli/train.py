@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from svc.cli.metrics_file import check_metrics_file, write_metrics_file
-from svc.cli.options import EnvVar, RecipeFile, load
-from svc.cli.signals import interrupts
-from svc.cli.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
+from svc.cli.common.metrics_file import check_metrics_file, write_metrics_file
+from svc.cli.common.options import EnvVar, RecipeFile, load
+from svc.cli.common.signals import interrupts
+from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
 from svc.errors import SvcError, UsageError
 from svc.names import RUN_ID
 
@@ -131,7 +131,7 @@ class _Outcome(NamedTuple):
 
 
 def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
-    from svc.cli.progress import progress_for
+    from svc.cli.common.progress import progress_for
 
     with progress_for(settings, quiet=bool(options["quiet"])) as progress:
         try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from svc.cli.options import EnvVar, RecipeFile, load
+from svc.cli.common.options import EnvVar, RecipeFile, load
 
 if TYPE_CHECKING:
     from svc.training.validate import Check
@@ -25,7 +25,7 @@ EPILOG = """
 
 
 def command(recipe_file: RecipeFile, env_var: EnvVar = None) -> int:
-    from svc.cli.progress import progress_for
+    from svc.cli.common.progress import progress_for
     from svc.env_file import environment
     from svc.settings import Settings
 

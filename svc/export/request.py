@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from svc.errors import UsageError
-from svc.model.item_sets import ItemSet
-from svc.model.new_items import NewItems
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.new_items import NewItems
 
 EVERYBODY: Final = "all"
 MAX_SHARDS: Final = 100_000

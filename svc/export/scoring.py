@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from svc.export.request import ExportRequest
 from svc.export.user_selection import Rows
 from svc.model.model import Model
-from svc.model.query import Query, Restriction
+from svc.model.ranking.query import Query, Restriction
 
 AHEAD = 2
 """Chunks for each thread that may be scored before they are written: enough to keep it busy, and constant memory."""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from svc.library.questions import Answerer
 from svc.model.explain import POPULAR, Because
-from svc.model.query import Ranking
+from svc.model.ranking.query import Ranking
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

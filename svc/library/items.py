@@ -11,7 +11,7 @@ from pandas.api import types
 
 from svc.errors import UsageError
 from svc.library.tables import as_pandas, column_names, is_table, require
-from svc.model.filter_fields import Field, FilterFields, LabelField, NumberField
+from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.serving.models.metadata import load_metadata
 
 if TYPE_CHECKING:

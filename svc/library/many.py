@@ -15,8 +15,8 @@ from svc.errors import UnknownUser, UsageError
 from svc.export.user_selection import CHUNK
 from svc.library.answers import frame_of
 from svc.library.questions import Answerer, prepare
-from svc.model.item_sets import ItemSet
-from svc.model.query import Query, Ranking
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query, Ranking
 from svc.serving.api.bodies.requests import RecommendRequest
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from svc.errors import DataSourceError, FeaturesNotSupported, FeatureValueUnusab
 from svc.library.tables import as_arrow, check_id_type, column_names, is_table, require
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.model.new_items import NewItems
+from svc.model.ranking.new_items import NewItems
 from svc.serving.models.item_tables import ids_and_features, of_arrow
 
 if TYPE_CHECKING:

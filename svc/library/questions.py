@@ -12,11 +12,11 @@ import pandas as pd
 
 from svc.errors import UsageError, ValidationFailed
 from svc.library.items import ItemTable
-from svc.model.filter_fields import FilterFields
-from svc.model.item_sets import ItemSet, joined
 from svc.model.model import Model
-from svc.model.new_items import NewItems
-from svc.model.query import Prepared
+from svc.model.ranking.filter_fields import FilterFields
+from svc.model.ranking.item_sets import ItemSet, joined
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.query import Prepared
 from svc.serving.api.bodies.parsing import parse
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.models.policy import DEFAULT_POLICY, Policy

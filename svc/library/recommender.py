@@ -19,8 +19,8 @@ from svc.library.many import many_frame, score_frame
 from svc.library.markup import facts_table
 from svc.library.new_items import ids_with, new_items_of
 from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids, prepare, question
-from svc.model.new_items import NewItems
-from svc.model.query import Query, Ranking, Restriction
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.query import Query, Ranking, Restriction
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.models.fragments import facts_beside

@@ -29,8 +29,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.columns.feature_values import Encoded
 from svc.model.explain import explained_places
-from svc.model.feature_values import Encoded
 from svc.model.recommenders.base import Side
 from svc.model.stored import Stored
 

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.feature_values import Encoded
+from svc.model.columns.feature_values import Encoded
+from svc.model.columns.text_column import TextColumn
+from svc.model.columns.vector_column import VectorColumn
 from svc.model.features import SideEncoder, TokenColumn
-from svc.model.text_column import TextColumn
-from svc.model.vector_column import VectorColumn
 
 Matrix = NDArray[np.float64]
 MOST_EXPLAINED = 5000

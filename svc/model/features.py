@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureValueUnusable
-from svc.model.feature_values import NOTHING, Encoded, Value, token_text
+from svc.model.columns.feature_values import NOTHING, Encoded, Value, token_text
+from svc.model.columns.text_column import TextColumn
+from svc.model.columns.vector_column import VectorColumn
 from svc.model.ids import IdTable
 from svc.model.stored import Stored
-from svc.model.text_column import TextColumn
-from svc.model.vector_column import VectorColumn
 
 FEATURE_VERSION = 1
 """Version of these rules; a server refuses artifacts that were encoded by others."""

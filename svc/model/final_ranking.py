@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from svc.model.columns.feature_values import Encoded
 from svc.model.explain import POPULAR, Because, Contributions, feature_names, reasons_of
-from svc.model.feature_values import Encoded
 from svc.model.features import FeatureState
 from svc.model.history import History
-from svc.model.item_sets import ItemSet
 from svc.model.learning_part import LearningPart
-from svc.model.query import Query, Ranking
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.rerank import Candidates, Items, Rules, Similar, rerank
 from svc.model.recommenders.base import Scorer
-from svc.model.rerank import Candidates, Items, Rules, Similar, rerank
 
 Rank = Callable[[Sequence[Query]], list[Ranking]]
 

@@ -17,17 +17,17 @@ from svc.errors import (
     UnknownSeedItems,
     UnknownUser,
 )
-from svc.model.feature_values import Encoded
+from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.final_ranking import candidate_query, explained, naming_new, reranked
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet, distinct, joined
 from svc.model.learning_part import LearningPart
-from svc.model.new_items import NewItems
-from svc.model.profile import joined_profile, profile_of, settled
-from svc.model.query import (
+from svc.model.ranking.item_sets import ItemSet, distinct, joined
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.profile import joined_profile, profile_of, settled
+from svc.model.ranking.query import (
     NO_ITEMS,
     NOTHING_GIVEN,
     UNRESTRICTED,
@@ -41,10 +41,10 @@ from svc.model.query import (
     Ranking,
     Restriction,
 )
+from svc.model.ranking.rerank import Pin, Rules, Share
 from svc.model.recommenders.base import Scorer, Side, excluded_columns
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.popularity import by_count, first_of
-from svc.model.rerank import Pin, Rules, Share
 from svc.model.stored import Stored
 
 Features = Mapping[str, object]

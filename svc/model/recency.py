@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.item_sets import firsts
+from svc.model.ranking.item_sets import firsts
 
 Weights = NDArray[np.float64]
 LEAST = 1e-30

@@ -9,7 +9,7 @@ import numpy as np
 
 from svc.errors import RehearsalFailed
 from svc.model.ids import IdTable
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 
 if TYPE_CHECKING:
     from svc.model.model import Model

@@ -15,7 +15,7 @@ from typing import Protocol
 import trio
 
 from svc.errors import Overloaded, ValidationFailed
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 WAIT_SHARE = 0.8

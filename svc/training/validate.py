@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from svc.errors import MinDataViolation, SvcError
-from svc.model.filter_fields import LabelField, NumberField
+from svc.model.ranking.filter_fields import LabelField, NumberField
 from svc.names import is_float_text
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Recipe

@@ -8,7 +8,7 @@ from svc.artifact.keys import parse_signing_keys
 from svc.cli.new_items import check_new_items, new_items
 from svc.export.request import ExportRequest
 from svc.export.run import export, open_artifact
-from svc.model.query import Restriction
+from svc.model.ranking.query import Restriction
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from tests.e2e.test_new_items import HEAD

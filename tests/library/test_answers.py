@@ -19,9 +19,9 @@ from svc import errors
 from svc.export.run import OpenedArtifact
 from svc.library.items import item_table
 from svc.metrics import Metrics
-from svc.model.filter_fields import FilterFields, LabelField, NumberField
 from svc.model.ids import IdTable
 from svc.model.model import Model
+from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application
 from svc.serving.api.request.state import ServerState

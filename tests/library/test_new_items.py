@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 import svc
 from svc.errors import FeaturesNotSupported, UsageError
-from svc.model.filter_fields import FilterFields
 from svc.model.ids import IdTable
+from svc.model.ranking.filter_fields import FilterFields
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lists.new_items import NewItemList, joined_filters, place
 from svc.serving.models.metadata import MetadataTable

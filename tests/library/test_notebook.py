@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.python_examples import NOTEBOOK, cells
+from tests.project.python_examples import NOTEBOOK, cells
 
 
 @pytest.mark.system

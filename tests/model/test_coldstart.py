@@ -12,7 +12,7 @@ from irspack.recommenders import IALSRecommender
 
 from svc.errors import TrainingError
 from svc.model.coldstart import LeastSquares
-from svc.model.feature_values import Encoded
+from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
 from svc.model.model import Model

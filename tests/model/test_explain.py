@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from svc.model import explain
 from svc.model.explain import Because
 from svc.model.model import Model
-from svc.model.query import Interaction, Prepared, Query, Ranking, Restriction
+from svc.model.ranking.query import Interaction, Prepared, Query, Ranking, Restriction
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 ALL = Restriction(explain=10**6)

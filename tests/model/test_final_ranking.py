@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from svc.model.final_ranking import candidate_query
-from svc.model.item_sets import ItemSet
-from svc.model.query import Query
-from svc.model.rerank import POOL, Boost, Pin, Rules
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import POOL, Boost, Pin, Rules
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 

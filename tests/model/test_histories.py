@@ -13,7 +13,7 @@ from irspack.recommenders import CosineKNNRecommender, IALSRecommender, RP3betaR
 from svc.model.coldstart import LeastSquares
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.model import Model
-from svc.model.query import Interaction
+from svc.model.ranking.query import Interaction
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.winner.export import export
 

@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from svc.model.filter_fields import LabelField
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet
 from svc.model.model import Model
-from svc.model.new_items import NewItems
-from svc.model.query import Interaction, Prepared, Query, Restriction
+from svc.model.ranking.filter_fields import LabelField
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.query import Interaction, Prepared, Query, Restriction
+from svc.model.ranking.rerank import Boost, Limit, Rules, Share
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
-from svc.model.rerank import Boost, Limit, Rules, Share
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 N_NEW = 30

@@ -21,7 +21,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, Side
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model, payload_parts
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders import factors as factors_module
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from svc.errors import UnknownUser
 from svc.model.history import History
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet
 from svc.model.model import Model
-from svc.model.query import Interaction, Prepared, Query, Ranking, Restriction
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Interaction, Prepared, Query, Ranking, Restriction
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, SVDScorer
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family

@@ -17,7 +17,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState, NumberColumn, Side
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.serving.api.access.authentication import Authenticator

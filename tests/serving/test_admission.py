@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from svc.errors import Overloaded, ValidationFailed
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import TIMEOUT_HEADER, Admission, parse_timeout
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.models.lanes import MAX_BATCH, Lane

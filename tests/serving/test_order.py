@@ -13,7 +13,7 @@ import trio
 from svc.metrics import Metrics
 from svc.model.history import History
 from svc.model.model import Model
-from svc.model.query import Interaction, Query
+from svc.model.ranking.query import Interaction, Query
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.application import Application

@@ -18,7 +18,7 @@ from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
 from svc.model import codec
 from svc.model.model import Model
-from svc.model.query import Interaction, Restriction
+from svc.model.ranking.query import Interaction, Restriction
 from svc.settings import Settings
 from svc.training.promotion.live_trial import trial_of
 from svc.training.search.recency import VALUES

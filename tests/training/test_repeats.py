@@ -14,7 +14,7 @@ from svc.export.run import open_artifact
 from svc.export.scoring import score_all
 from svc.library.evaluation import evaluate
 from svc.library.recommender import Recommender
-from svc.model.query import Interaction
+from svc.model.ranking.query import Interaction
 from svc.recipe.algorithms import ITEM_WEIGHTS
 from svc.settings import Settings
 from tests.training.test_recency import loaded, recipe_blocks

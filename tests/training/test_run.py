@@ -19,7 +19,7 @@ from svc.artifact.lock import run_lock
 from svc.artifact.store import read_verified
 from svc.errors import SignatureMismatch
 from svc.model import codec
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from svc.model.explain import Contributions
 from svc.model.history import History
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Profile, Side, best_items, excluded_columns, is_few, profile
 from svc.model.recommenders.blend_scan import (
     NormedLayout,

@@ -36,11 +36,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.query import Ranking
+from svc.model.ranking.query import Ranking
+from svc.model.ranking.topk import reaching
 from svc.model.recommenders.base import is_few
 from svc.model.recommenders.factor_scan import RESCORE_AT_ONCE, UNIT_ROUNDOFF, Layout, Wanted, error_bound
 from svc.model.recommenders.rounded import ROUNDING, FirstLook
-from svc.model.topk import reaching
 
 FIRST_SCORED, SCORED_PER_ITEM = 256, 8
 """How many items are scored first: at least this many, and this many for each item wanted."""

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from svc.model.explain import Contributions
 from svc.model.history import History
-from svc.model.item_sets import mask
-from svc.model.query import Query, Ranking
+from svc.model.ranking.item_sets import mask
+from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.topk import best, reaching
 from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
 from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, row_sums
 from svc.model.stored import Stored
-from svc.model.topk import best, reaching
 
 ROWS_AT_ONCE = 256
 CELLS_AT_ONCE = 1 << 20

@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.item_sets import ItemSet
-from svc.model.query import Ranking
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Ranking
+from svc.model.ranking.topk import group_count, group_maxima
 from svc.model.recommenders.factor_scan import (
     LOWEST,
     NORM_STEP,
@@ -23,7 +24,6 @@ from svc.model.recommenders.factor_scan import (
     row_sums,
     zero_items,
 )
-from svc.model.topk import group_count, group_maxima
 
 BLOCK_SCORES = 1 << 22
 """Approximate scores held in memory at once: 16 MiB of float32."""

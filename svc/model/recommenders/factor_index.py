@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.item_sets import ItemSet, without
-from svc.model.query import Ranking
+from svc.model.ranking.item_sets import ItemSet, without
+from svc.model.ranking.query import Ranking
 from svc.model.recommenders.base import is_few
 from svc.model.recommenders.factor_batch import scan_many
 from svc.model.recommenders.factor_scan import (

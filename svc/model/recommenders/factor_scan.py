@@ -26,10 +26,10 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.item_sets import ItemSet, mask
-from svc.model.query import Ranking
+from svc.model.ranking.item_sets import ItemSet, mask
+from svc.model.ranking.query import Ranking
+from svc.model.ranking.topk import group_count
 from svc.model.recommenders.base import SPARE_TIMES
-from svc.model.topk import group_count
 
 NORM_STEP = 256
 """Norms are kept for every such position."""

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.coldstart import LeastSquares
+from svc.model.columns.feature_values import Encoded
 from svc.model.explain import Contributions
-from svc.model.feature_values import Encoded
 from svc.model.history import History
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
 from svc.model.recommenders.factor_scan import Wanted

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, best_items, profile
 from svc.model.stored import Stored
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.history import History
-from svc.model.item_sets import without
-from svc.model.query import Query, Ranking
+from svc.model.ranking.item_sets import without
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, excluded_columns
 from svc.model.stored import Stored
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import trio
 
 from svc.errors import RecipeUnavailable
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.serving.models.costs import Costs, Kind, kind_of
 from svc.serving.models.threads import ScoringThreads
 

@@ -10,7 +10,7 @@ import math
 from collections import OrderedDict
 from typing import NamedTuple
 
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 
 PLAIN_LIMIT, PLAIN_SEEDS = 32, 64
 """The longest answer and the longest history of a plain question."""

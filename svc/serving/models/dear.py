@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.serving.models.calls import Asked, Outcome, ScoringLoop, Share, fail, give_all
 from svc.serving.models.costs import Costs
 from svc.serving.pace import Pace

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 from svc.errors import ApiError
 from svc.model.explain import POPULAR, Because
 from svc.model.ids import IdTable
-from svc.model.query import Prepared, Query, Ranking
+from svc.model.ranking.query import Prepared, Query, Ranking
 
 _PIECES = 2
 _SCORE = b',"score":'

@@ -14,10 +14,10 @@ from typing import Any
 from pydantic_core import to_json
 
 from svc.errors import UnknownUser
+from svc.model.columns.text_column import TextColumn
+from svc.model.columns.vector_column import VectorColumn
 from svc.model.features import Column, SideEncoder, TokenColumn
 from svc.model.model import Model
-from svc.model.text_column import TextColumn
-from svc.model.vector_column import VectorColumn
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.registry import Served
 from svc.serving.models.threads import be_nice

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import trio
 
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.serving.models.calls import (
     Asked,
     Outcome,

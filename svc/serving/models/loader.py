@@ -19,9 +19,9 @@ from svc.artifact.layout import Parsed, kid_of
 from svc.artifact.replay.guard import ReplayGuard
 from svc.artifact.store import Blob, Store, located, verified
 from svc.errors import ArtifactError, RehearsalFailed
-from svc.model.filter_fields import FilterFields
 from svc.model.load_model import load_model
 from svc.model.model import Model
+from svc.model.ranking.filter_fields import FilterFields
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.metadata import load_metadata

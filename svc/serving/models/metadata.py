@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from svc import events, logs
 from svc.errors import DataSourceError, MetadataError
-from svc.model.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.model.ids import IdTable
+from svc.model.ranking.filter_fields import Field, FilterFields, LabelField, NumberField
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.item_tables import ItemTable, read_item_table
 from svc.settings import Settings

@@ -16,14 +16,14 @@ import trio
 
 from svc import events, logs
 from svc.errors import RecipeNotFound
-from svc.model.item_sets import ItemSet, joined
+from svc.model.ranking.item_sets import ItemSet, joined
 from svc.serving.models.lists.availability import Available
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 
 if TYPE_CHECKING:
-    from svc.model.filter_fields import FilterFields
     from svc.model.model import Model
-    from svc.model.new_items import NewItems
+    from svc.model.ranking.filter_fields import FilterFields
+    from svc.model.ranking.new_items import NewItems
     from svc.recipe.serving_schema import Availability
     from svc.recipe.serving_schema import NewItems as DeclaredNewItems
     from svc.serving.models.fragments import ItemFragments

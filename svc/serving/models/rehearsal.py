@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from svc.errors import RehearsalFailed
 from svc.model.model import Model
-from svc.model.query import Ranking
+from svc.model.ranking.query import Ranking
 from svc.model.rehearsal import rehearse, require_known_users
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments

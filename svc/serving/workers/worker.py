@@ -22,7 +22,7 @@ import trio
 from svc import logs
 from svc.errors import ArtifactReadError
 from svc.metrics import Metrics
-from svc.model.filter_fields import FilterFields
+from svc.model.ranking.filter_fields import FilterFields
 from svc.serving import process
 from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
 from svc.serving.api.access.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies

@@ -13,9 +13,9 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.errors import FeatureAxisError, FeatureDimensionExceeded, FeatureTableError
+from svc.model.columns.text_column import TextColumn
 from svc.model.features import Column, NumberColumn, SideEncoder, TokenColumn
 from svc.model.ids import IdTable
-from svc.model.text_column import TextColumn
 from svc.settings import Settings
 from svc.training.data.text_features import UnusableRow, fit_text, fit_vectors
 from svc.training.data.vocabulary import count_tokens

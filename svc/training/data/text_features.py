@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import FeatureValueUnusable
+from svc.model.columns.text_column import TextColumn
+from svc.model.columns.vector_column import VectorColumn
 from svc.model.ids import IdTable
-from svc.model.text_column import TextColumn
-from svc.model.vector_column import VectorColumn
 from svc.training.data.vocabulary import frequent_tokens
 
 

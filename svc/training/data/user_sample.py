@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import TrainingError
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factors import BPRScorer, FactorScorer
 from svc.training.data.interactions import Interactions

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 
 from svc.model.history import History
 from svc.model.model import Model
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 
 N_USERS, LIMIT = 32, 10

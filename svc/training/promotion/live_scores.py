@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.model import Model
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.training.data.split import Split
 from svc.training.evaluation.evaluator import Rows, Scores
 

@@ -21,10 +21,10 @@ from svc.training.evaluation.rank_cost import rank_ms_of
 from svc.training.evaluation.recency import HistoryScores
 from svc.training.search.blended import BlendedRecommender
 from svc.training.search.fit import Evaluators, Fitted, fit, refit
+from svc.training.search.processes.trial_task import TrialPruned
 from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
 from svc.training.search.served import to_scorer
-from svc.training.search.trial_task import TrialPruned
 from svc.training.search.trials import TrialRecord
 
 Matrices = Mapping[SideName, sparse.csr_matrix]

@@ -32,7 +32,7 @@ from svc.training.search.fit import Evaluators
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.loop import Limits, Search, TrialLogging
 from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
-from svc.training.search.parallel import Parallelism
+from svc.training.search.processes.parallel import Parallelism
 from svc.training.search.recency import Order
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StorageLocation, open_storage

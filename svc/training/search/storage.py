@@ -24,7 +24,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from svc import install_command
 from svc.errors import StoragePathUnusable
 from svc.training.search import budget
-from svc.training.search.process_identity import is_dead
+from svc.training.search.processes.process_identity import is_dead
 
 HEARTBEAT_S = 10
 GRACE_S = 60

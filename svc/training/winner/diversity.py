@@ -1,6 +1,6 @@
 """Measures what diversity costs the winner: its accuracy and the variety of its lists for five values of `diversity`.
 
-The lists are those of `svc.model.rerank.rerank`, the function that arranges answers. Each user's candidates are
+The lists are those of `svc.model.ranking.rerank.rerank`, the function that arranges answers. Each user's candidates are
 ranked once, with ties as in every evaluation, and reranked for each value; with diversity 0 they are the lists of the
 evaluation itself. At most MOST_USERS validation users are looked at, so that a value costs less than an evaluation.
 """
@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.model.ranking.rerank import Candidates, Rules, Similar, rerank
 from svc.model.recommenders.base import Scorer as ServedScorer
-from svc.model.rerank import Candidates, Rules, Similar, rerank
 from svc.training.evaluation.evaluator import Evaluator, Scorer
 from svc.training.evaluation.intervals import interval, user_scores
 

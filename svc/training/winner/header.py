@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 import svc
+from svc.model.columns.text_column import TextColumn
 from svc.model.features import FEATURE_VERSION, SideEncoder
-from svc.model.text_column import TextColumn
 from svc.recipe.load import LoadedRecipe
 from svc.training.data.fetch import TrainingData
 from svc.training.evaluation.intervals import PER_USER

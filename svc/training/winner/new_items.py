@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
-from svc.model.feature_values import Encoded
+from svc.model.columns.feature_values import Encoded
 from svc.model.ids import IdTable
 from svc.model.learning_part import LearningPart
 from svc.model.model import Model
-from svc.model.new_items import NewItems
-from svc.model.query import UNRESTRICTED, Restriction
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.query import UNRESTRICTED, Restriction
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.evaluation.intervals import user_scores

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from svc.model.history import History
-from svc.model.item_sets import ItemSet
-from svc.model.query import Query
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query
 from svc.model.recommenders.base import best_items, cosines, excluded_columns, profile
 
 N_ITEMS = 200

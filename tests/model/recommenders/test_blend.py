@@ -9,8 +9,8 @@ import pytest
 
 from svc.model.coldstart import LeastSquares
 from svc.model.history import History
-from svc.model.item_sets import ItemSet
-from svc.model.query import Query
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query
 from svc.model.recommenders import blend as blend_module
 from svc.model.recommenders import blend_scan
 from svc.model.recommenders.base import excluded_columns, profile

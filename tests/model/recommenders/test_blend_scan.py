@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.item_sets import ItemSet
+from svc.model.ranking.item_sets import ItemSet
 from svc.model.recommenders.blend_scan import (
     NormedLayout,
     Plan,

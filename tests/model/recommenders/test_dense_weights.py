@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from svc.model.history import History
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders import dense_weights
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 

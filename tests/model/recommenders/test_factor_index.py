@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.query import Ranking
+from svc.model.ranking.query import Ranking
 from svc.model.recommenders.factor_index import FactorIndex
 
 NONE = np.empty(0, dtype=np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from svc.model.item_sets import ItemSet
+from svc.model.ranking.item_sets import ItemSet
 from svc.model.recommenders.factor_scan import error_bound, row_sums
 from tests.model.recommenders.test_factor_index import NONE, built, exact, same_bits
 

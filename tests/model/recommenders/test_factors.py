@@ -6,7 +6,7 @@ from typing import cast
 
 import numpy as np
 
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, ColdStartScorer, IALSScorer, SVDScorer
 from tests.families import N_ITEMS, family

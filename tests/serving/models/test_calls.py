@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from svc.errors import RecipeUnavailable
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.serving.models.calls import Share, Ticket, by_kind, checked, fail, give_all, rank_groups
 from svc.serving.models.costs import PLAIN
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from svc.model.query import Query
-from svc.model.rerank import Rules
+from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import Rules
 from svc.serving.models.costs import (
     DEAR_WEIGHT,
     MOST_KINDS,

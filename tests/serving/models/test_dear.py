@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from svc.errors import RecipeUnavailable
-from svc.model.item_sets import ItemSet
-from svc.model.query import Query, Ranking
-from svc.model.rerank import Boost, Rules
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.rerank import Boost, Rules
 from svc.serving.models import calls, lanes
 from svc.serving.models.costs import PLAIN, kind_of
 from svc.serving.models.dear import CALL_S

@@ -9,7 +9,7 @@ import pytest
 
 from svc.errors import UnknownUser
 from svc.model.ids import IdTable
-from svc.model.query import Prepared, Query, Ranking
+from svc.model.ranking.query import Prepared, Query, Ranking
 from svc.serving.models.fragments import NOTHING_MORE, AnswerHeader, ItemFragments, encode_answer, encode_batch
 from svc.serving.models.metadata import MetadataTable
 

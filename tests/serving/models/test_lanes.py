@@ -14,7 +14,7 @@ import trio
 import trio.testing
 
 from svc.errors import RecipeUnavailable
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.serving.models.costs import PLAIN, PLAIN_SEEDS
 from svc.serving.models.lanes import (
     ANSWERED_A_TURN,

@@ -9,7 +9,7 @@ import pytest
 from irspack.recommenders import IALSRecommender, TopPopRecommender
 from scipy import sparse
 
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.algorithms.registry import ALGORITHMS, Params, search_space
 from svc.training.evaluation.evaluator import Evaluator

@@ -16,7 +16,7 @@ from svc.artifact.store import read_verified
 from svc.model.codec import encode
 from svc.model.load_model import load_model
 from svc.model.model import Model
-from svc.model.query import UNRESTRICTED
+from svc.model.ranking.query import UNRESTRICTED
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.recipe.serving_schema import Popular
 from svc.settings import Settings

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from svc.errors import FeatureDimensionExceeded, FeatureTableError
-from svc.model.text_column import MAX_CHARACTERS, TextColumn
-from svc.model.vector_column import VectorColumn
+from svc.model.columns.text_column import MAX_CHARACTERS, TextColumn
+from svc.model.columns.vector_column import VectorColumn
 from svc.settings import Settings
 from svc.training.data.features import FittedSide, fit_side
 from tests.training.data.test_features import side

@@ -14,7 +14,7 @@ from irspack.recommenders import IALSRecommender
 
 import svc
 from svc.errors import RecipeError
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.model.recommenders.factors import FactorScorer, SVDScorer
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.interactions import Interactions

@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse as sps
 
 from svc.model.history import History
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.popularity import PopularityScorer
 from svc.training.evaluation import rank_cost
 

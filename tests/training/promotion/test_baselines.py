@@ -13,7 +13,7 @@ from svc.artifact.keys import development_keys
 from svc.errors import FeatureRidgeFailed
 from svc.model.load_model import load_model
 from svc.model.model import Model
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.evaluation.evaluator import scorer_of

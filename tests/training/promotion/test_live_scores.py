@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.model.query import Query
+from svc.model.ranking.query import Query
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.promotion.live_scores import IndexMapping, LiveScores
 from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family

@@ -20,10 +20,10 @@ from svc.training.search import budget
 from svc.training.search.budget import TrialPlan
 from svc.training.search.fit import Fitted
 from svc.training.search.loop import Limits, Search
+from svc.training.search.processes.trial_task import TrialPruned
+from svc.training.search.processes.workers import ThreadWorkers
 from svc.training.search.sampler import AlgorithmSampler
 from svc.training.search.storage import StudyStorage, locate, open_storage
-from svc.training.search.trial_task import TrialPruned
-from svc.training.search.workers import ThreadWorkers
 
 KNN, POP, SLIM = "CosineKNNRecommender", "TopPopRecommender", "DenseSLIMRecommender"
 SPACES = {

@@ -9,8 +9,8 @@ from svc.training.evaluation.evaluator import Evaluator
 from svc.training.search import screening
 from svc.training.search.fit import Evaluators
 from svc.training.search.objective import Builder, Threads, TrialObjective
+from svc.training.search.processes.trial_task import TrialTask, run_trial
 from svc.training.search.screening import is_passed
-from svc.training.search.trial_task import TrialTask, run_trial
 
 N_OTHERS, N_JUDGED, N_ITEMS = 2_000, 6_000, 60
 

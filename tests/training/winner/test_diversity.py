@@ -16,11 +16,11 @@ from svc.artifact.store import read_verified
 from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.model.query import Query
+from svc.model.ranking.query import Query
+from svc.model.ranking.rerank import Rules
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
-from svc.model.rerank import Rules
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings

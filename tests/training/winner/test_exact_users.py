@@ -12,7 +12,7 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
 from svc.model.model import Model
-from svc.model.query import Interaction
+from svc.model.ranking.query import Interaction
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings

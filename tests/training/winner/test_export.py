@@ -18,10 +18,10 @@ from irspack.recommenders import (
 )
 
 from svc.model import codec
-from svc.model.feature_values import Encoded
+from svc.model.columns.feature_values import Encoded
 from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.model.model import Model, payload_parts
-from svc.model.query import Query, Ranking
+from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import BLEND
 from svc.recipe.side_tables import FeatureSide

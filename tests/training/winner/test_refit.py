@@ -12,8 +12,8 @@ import pytest
 from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
-from svc.model.feature_values import Encoded
-from svc.model.query import Query
+from svc.model.columns.feature_values import Encoded
+from svc.model.ranking.query import Query
 from svc.model.rehearsal import rehearse
 from svc.settings import Settings
 from svc.training.run import TrainResult

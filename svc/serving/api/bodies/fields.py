@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, from_json
 
 from svc.errors import ValidationFailed
-from svc.model.query import Interaction
+from svc.model.ranking.query import Interaction
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 from svc.recipe.side_tables import MAX_DIMENSIONS

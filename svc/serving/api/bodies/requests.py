@@ -15,8 +15,8 @@ from pydantic import (
 )
 
 from svc.errors import ValidationFailed
-from svc.model.filter_fields import ClientTree
-from svc.model.query import Prepared, Restriction
+from svc.model.ranking.filter_fields import ClientTree
+from svc.model.ranking.query import Prepared, Restriction
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter
 from svc.recipe.side_tables import MAX_DIMENSIONS
@@ -55,7 +55,7 @@ from svc.serving.api.bodies.parsing import Rejected, failed
 from svc.serving.api.bodies.rules import Answerable, rules_of
 
 if TYPE_CHECKING:
-    from svc.model.item_sets import ItemSet
+    from svc.model.ranking.item_sets import ItemSet
 
 
 LONGEST = Longest(

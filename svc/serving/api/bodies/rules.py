@@ -7,15 +7,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from svc.model.filter_fields import FilterFields, LabelField
-from svc.model.rerank import Boost, Limit, Rules
+from svc.model.ranking.filter_fields import FilterFields, LabelField
+from svc.model.ranking.rerank import Boost, Limit, Rules
 from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, PinAsked, filter_at, invalid
 from svc.serving.models.policy import active
 
 if TYPE_CHECKING:
-    from svc.model.item_sets import ItemSet
     from svc.model.model import Model
-    from svc.model.new_items import NewItems
+    from svc.model.ranking.item_sets import ItemSet
+    from svc.model.ranking.new_items import NewItems
     from svc.serving.models.policy import Policy
 
 Pins = Sequence[tuple[str, int]]

@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from svc.model.query import Prepared
+from svc.model.ranking.query import Prepared
 from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.parsing import parse_query
 from svc.serving.api.bodies.requests import PopularQuery

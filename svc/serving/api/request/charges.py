@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from svc.errors import ApiError
-from svc.model.query import Prepared, Query
+from svc.model.ranking.query import Prepared, Query
 from svc.serving.api.bodies.parsing import Rejected
 from svc.serving.api.bodies.requests import AnyRequest, PopularQuery
 from svc.serving.api.bodies.rules import RULES

@@ -9,7 +9,7 @@ from operator import and_
 from typing import Any, cast
 
 from svc.errors import NoCandidates
-from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 
 _SHOWN_CHARACTERS = 64
 

@@ -17,7 +17,7 @@ from svc.errors import (
 )
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
-from svc.model.query import Prepared, Ranking
+from svc.model.ranking.query import Prepared, Ranking
 from svc.serving.admission import WaitBudget
 from svc.serving.api.access.key_policies import elements_in
 from svc.serving.api.bodies.parsing import Rejected, parse

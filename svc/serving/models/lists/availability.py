@@ -14,8 +14,8 @@ import numpy as np
 
 from svc.errors import AvailabilityStale, DataSourceError
 from svc.model.ids import IdTable
-from svc.model.item_sets import ItemSet
-from svc.model.new_items import NewItems
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.new_items import NewItems
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.threads import be_nice

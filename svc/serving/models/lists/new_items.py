@@ -15,10 +15,10 @@ import numpy as np
 from pydantic_core import to_json
 
 from svc.errors import DataSourceError
-from svc.model.filter_fields import FilterFields
 from svc.model.ids import IdTable
 from svc.model.model import Model
-from svc.model.new_items import NewItems
+from svc.model.ranking.filter_fields import FilterFields
+from svc.model.ranking.new_items import NewItems
 from svc.recipe import serving_schema
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments

@@ -23,8 +23,8 @@ from svc.serving.models.lists.new_items import NewItemList, PlacedItems, joined_
 from svc.serving.models.registry import Entry, ListsInForce, Registry
 
 if TYPE_CHECKING:
-    from svc.model.filter_fields import FilterFields
     from svc.model.model import Model
+    from svc.model.ranking.filter_fields import FilterFields
     from svc.recipe.serving_schema import Availability, NewItems
 
 NO_IDS = IdTable.from_ids([])

@@ -8,7 +8,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from svc.errors import ValidationFailed
-from svc.model.query import Interaction
+from svc.model.ranking.query import Interaction
 from svc.serving.api.bodies import fields
 from svc.serving.api.bodies.fields import FeatureValue, HistoryItem, ItemFeatures, digits, filter_at, whole
 

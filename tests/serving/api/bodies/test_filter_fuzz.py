@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.recipe.filter_tree import MAX_CONDITIONS
 from tests.filter_trees import KINDS, fuzzed, widest
 from tests.serving.client import N_ITEMS, Client, serve, served_in, serving

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from svc.metrics import Metrics
-from svc.model.query import UNRESTRICTED
+from svc.model.ranking.query import UNRESTRICTED
 from svc.recipe.filter_tree import parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from svc.model.columns.text_column import Analyzer, TextColumn
+from svc.model.columns.vector_column import VectorColumn
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.ids import IdTable
-from svc.model.text_column import Analyzer, TextColumn
-from svc.model.vector_column import VectorColumn
 from tests.serving.client import RECOMMEND, Client, serving
 
 pytestmark = pytest.mark.anyio

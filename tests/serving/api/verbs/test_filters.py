@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from svc.metrics import Metrics
-from svc.model.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
 from svc.recipe.filter_tree import FilterProblem, parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.request.state import ServerState

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from svc.model.filter_fields import FilterFields, LabelField
 from svc.model.ids import IdTable
-from svc.model.new_items import NewItems
+from svc.model.ranking.filter_fields import FilterFields, LabelField
+from svc.model.ranking.new_items import NewItems
 from svc.recipe.serving_schema import Availability
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lists.availability import ItemList, line_up

@@ -1,0 +1,1 @@
+"""The shop of `svc demo`: its data, its files and its requests."""

@@ -1,0 +1,130 @@
+"""Texts as features: the words of a text, weighed by how few of the training items have them (TF-IDF).
+
+The weight of a word that a text has `count` times is `count · idf` with
+
+    idf = ln((1 + n_items) / (1 + items with the word)) + 1
+
+and the weights of a text are scaled to length one. This is the smooth formula of scikit-learn's `TfidfVectorizer`,
+with which the tests compare; it is computed here so that a server needs no scikit-learn.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import FeatureValueUnusable
+from svc.model.columns.feature_values import NOTHING, Value, token_text
+from svc.model.ids import IdTable
+from svc.model.stored import Stored
+
+Analyzer = Literal["word", "char"]
+MAX_CHARACTERS = 65_536
+"""A longer text is refused: it is hardly the description of one item, and analyzing it would hold up other work."""
+RUN_LENGTHS = range(3, 6)
+"""Lengths of the runs of characters that the `char` analyzer takes for words."""
+
+_WORD = re.compile(r"[^\W_]+")
+_BLANKS = re.compile(r"\s+")
+
+
+def words_of(text: str, analyzer: Analyzer) -> list[str]:
+    """The words of a text, lower-cased, in order and with repetitions.
+
+    `word`: runs of letters and digits of any script. `char`: each run of 3 to 5 characters, blanks included.
+    Letters with accents that were written as two characters count as one (NFC), as keyboards of different systems
+    disagree about them.
+    """
+    lowered = unicodedata.normalize("NFC", text).lower()
+    if analyzer == "word":
+        return _WORD.findall(lowered)
+    lowered = _BLANKS.sub(" ", lowered)
+    return [lowered[start : start + n] for n in RUN_LENGTHS for start in range(len(lowered) - n + 1)]
+
+
+class TextColumn(Stored):
+    """A `text` column: one place for each word of the vocabulary.
+
+    `vocabulary` holds W words, `item_counts`, (W,) int32, in how many of the `n_items` items of training each occurs.
+    """
+
+    kind: Literal["text"] = "text"
+
+    def __init__(
+        self,
+        name: str,
+        vocabulary: IdTable,
+        item_counts: NDArray[np.int32],
+        *,
+        n_items: int,
+        max_words: int,
+        analyzer: Analyzer,
+    ) -> None:
+        self.name = name
+        self.vocabulary = vocabulary
+        self.item_counts = item_counts
+        self.n_items = n_items
+        self.max_words = max_words
+        self.analyzer = analyzer
+
+    @property
+    def width(self) -> int:
+        return len(self.vocabulary)
+
+    def ready(self) -> None:
+        """Make what the first text would otherwise wait for: tens of milliseconds for a large vocabulary."""
+        _ = self._place_of, self._idf
+
+    @cached_property
+    def _place_of(self) -> dict[str, int]:
+        """Much faster than the table for the few words of a text, and the vocabulary is small."""
+        return {word: place for place, word in enumerate(self.vocabulary.all())}
+
+    @cached_property
+    def _idf(self) -> NDArray[np.float64]:
+        """(W,)"""
+        return np.asarray(np.log((1.0 + self.n_items) / (1.0 + self.item_counts)) + 1.0, dtype=np.float64)
+
+    def check(self, value: object) -> str | None:
+        """The text of one value; None where it is missing. Raises FeatureValueUnusable for no text or a long one."""
+        try:
+            text = token_text(value)
+        except (TypeError, ValueError):
+            raise FeatureValueUnusable(
+                f"feature {self.name!r}: the value, of type {type(value).__name__}, is no text; give one text, or null"
+            ) from None
+        if text is not None and len(text) > MAX_CHARACTERS:
+            raise FeatureValueUnusable(
+                f"feature {self.name!r}: the text has {len(text)} characters, more than {MAX_CHARACTERS}; give its "
+                "beginning, or a summary"
+            )
+        return text
+
+    def words(self, value: object) -> list[str]:
+        """The words of one value, known or not. Raises FeatureValueUnusable as `check` does."""
+        text = self.check(value)
+        return [] if text is None else words_of(text, self.analyzer)
+
+    def encode(self, value: object) -> Value:
+        """The places of the known words, rising, and their weights, of length one together."""
+        return self.read(value)[0]
+
+    def read(self, value: object) -> tuple[Value, list[str]]:
+        """As `encode`, and how many distinct words training did not see or keep, as "title: 3 words"."""
+        counts = Counter(self.words(value))
+        place_of = self._place_of
+        placed = sorted((place_of[word], count) for word, count in counts.items() if word in place_of)
+        n_unknown = len(counts) - len(placed)
+        unit = "word" if self.analyzer == "word" else "run"
+        ignored = [f"{self.name}: {n_unknown} {unit}{'' if n_unknown == 1 else 's'}"] if n_unknown else []
+        if not placed:
+            return NOTHING, ignored
+        places = np.array([place for place, _ in placed], dtype=np.intp)
+        weights = np.array([count for _, count in placed], dtype=np.float64) * self._idf[places]
+        return (places, weights / np.sqrt(np.square(weights).sum())), ignored

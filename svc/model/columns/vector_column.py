@@ -1,0 +1,82 @@
+"""Vectors as features: numbers that the caller computed, such as an embedding of a text or an image."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import FeatureVectorUnusable
+from svc.model.columns.feature_values import NOTHING, Value
+from svc.model.stored import Stored
+
+
+class VectorColumn(Stored):
+    """A `vector` column: one place for each of its dimensions.
+
+    All vectors are divided by one number, `length`: the root of the mean squared length of those of training. So the
+    strength of the regularization means the same whatever the scale on which they were computed.
+    """
+
+    kind: Literal["vector"] = "vector"
+
+    def __init__(self, name: str, *, dimensions: int, delimiter: str, length: float) -> None:
+        self.name = name
+        self.dimensions = dimensions
+        self.delimiter = delimiter
+        self.length = length
+
+    @property
+    def width(self) -> int:
+        """The dimensions, or 0 where all vectors of training were missing or zero."""
+        return self.dimensions if self.length > 0 else 0
+
+    def vector(self, value: object) -> NDArray[np.float64] | None:
+        """The numbers of one value, (dimensions,); None where it is missing: null, NaN or blank.
+
+        Raises FeatureVectorUnusable for another number of numbers, and for what is not a finite number.
+        """
+        if value is None or (isinstance(value, float) and math.isnan(value)):
+            return None
+        if isinstance(value, str):
+            if not value.strip():
+                return None
+            numbers = self._parsed(value.split(self.delimiter))
+        elif isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
+            numbers = value.astype(np.float64)
+        elif isinstance(value, list | tuple | np.ndarray):
+            if not all(isinstance(part, int | float) and not isinstance(part, bool) for part in value):
+                raise self._unusable("it holds something other than numbers")
+            numbers = self._parsed(list(value))
+        elif self.dimensions == 1 and isinstance(value, int | float) and not isinstance(value, bool):
+            numbers = self._parsed([value])
+        else:
+            raise self._unusable(f"a {type(value).__name__} is not a vector")
+        if numbers.shape != (self.dimensions,):
+            raise self._unusable(f"the vector has {numbers.size} numbers")
+        if not np.isfinite(numbers).all():
+            raise self._unusable(f"number {int(np.flatnonzero(~np.isfinite(numbers))[0]) + 1} is not finite")
+        return numbers
+
+    def _parsed(self, parts: list[str] | list[int | float]) -> NDArray[np.float64]:
+        if len(parts) != self.dimensions:
+            raise self._unusable(f"the vector has {len(parts)} numbers")
+        try:
+            return np.array(parts, dtype=np.float64)
+        except (ValueError, OverflowError):
+            raise self._unusable("it holds something other than numbers") from None
+
+    def read(self, value: object) -> tuple[Value, list[str]]:
+        """All places and the scaled numbers; nothing for a missing vector. No value is ignored."""
+        numbers = self.vector(value)
+        if numbers is None or not self.width:
+            return NOTHING, []
+        return (np.arange(self.dimensions, dtype=np.intp), numbers / self.length), []
+
+    def _unusable(self, reason: str) -> FeatureVectorUnusable:
+        return FeatureVectorUnusable(
+            f"feature {self.name!r}: {reason}; give {self.dimensions} finite numbers as a list, or as a text with "
+            f"{self.delimiter!r} between them"
+        )

@@ -1,0 +1,1 @@
+"""What is ranked for a request, and the rules that arrange it."""

@@ -1,0 +1,309 @@
+"""The columns that filters read, by item, and filters compiled to item sets.
+
+| symbol | meaning |
+|---|---|
+| label | one value of a text field; a `multi_label` item has several |
+| missing | an empty cell, no label left, no number, or an item that the table lacks |
+
+Logic is two-valued: `not` is the plain complement, so an item without a year satisfies `not year >= 1990`. A missing
+value satisfies no condition but `exists: false`.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from hashlib import blake2b
+from threading import Lock
+from typing import Any, Final, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic_core import to_json
+
+from svc.errors import MetadataError
+from svc.lru_cache import LruCache
+from svc.model.features import TokenColumn
+from svc.model.id_finder import IdFinder
+from svc.model.ids import IdTable
+from svc.model.ranking.item_sets import ItemSet
+
+Tree = tuple[Any, ...]
+"""A canonical filter tree, as `svc.recipe.filter_tree` makes it: checked, and over fields that may be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTree:
+    """A filter as a client wrote it: any JSON value, of which nothing is known. It may look like a canonical tree."""
+
+    value: object
+
+
+CACHE_BYTES: Final = 8 << 20
+"""Memory for the item sets of recent filters: room for 1,600 of them at 41,000 items."""
+LEAST_CACHED: Final = 16
+MAX_SHOWN_VALUES: Final = 200
+_COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
+    "gt": operator.gt,
+    "gte": operator.ge,
+    "lt": operator.lt,
+    "lte": operator.le,
+    "eq": operator.eq,
+}
+
+
+class LabelField:
+    """A `categorical` or `multi_label` field: the items of each label, and the labels of each item.
+
+    The items of the label l are `items[item_starts[l]:item_starts[l + 1]]`, rising; the labels of the item i are
+    `labels[label_starts[i]:label_starts[i + 1]]`.
+    """
+
+    def __init__(
+        self, kind: Literal["categorical", "multi_label"], n_items: int, pairs: NDArray[np.int32], names: IdTable
+    ) -> None:
+        item_of, label_of = pairs[:, 0], pairs[:, 1]
+        order = np.argsort(label_of, kind="stable")
+        self.kind = kind
+        self.names = names
+        self._finder = IdFinder(names)
+        self.n_items = n_items
+        self.items = np.ascontiguousarray(item_of[order])
+        self.item_starts = _starts(label_of, len(names))
+        self.labels = np.ascontiguousarray(label_of)
+        self.label_starts = _starts(item_of, n_items)
+        self.exists = ItemSet.of_flags(np.diff(self.label_starts) > 0)
+
+    @classmethod
+    def read(cls, name: str, kind: Any, delimiter: str, values: Iterable[object], n_items: int) -> LabelField:
+        """From one value an item, in column order. Raises MetadataError for a value that has no labels."""
+        column = TokenColumn(name, kind, IdTable.from_ids([]), delimiter)
+        codes: dict[str, int] = {}
+        pairs: list[tuple[int, int]] = []
+        for item, value in enumerate(values):
+            try:
+                labels = column.split(value)
+            except (TypeError, ValueError) as error:
+                raise MetadataError(f"filter field {name!r}: {error}; give text, numbers or booleans") from None
+            pairs += [(item, codes.setdefault(label, len(codes))) for label in labels]
+        return cls(kind, n_items, np.array(pairs, dtype=np.int32).reshape(-1, 2), IdTable.from_ids(list(codes)))
+
+    def of_items(self, items: NDArray[np.int64]) -> LabelField:
+        """The field of some items alone, in their order."""
+        counts = np.diff(self.label_starts)[items]
+        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        labels = self.labels[np.repeat(self.label_starts[items], counts) + within]
+        used, codes = np.unique(labels, return_inverse=True)
+        pairs = np.column_stack([np.repeat(np.arange(len(items)), counts), codes]).astype(np.int32)
+        return LabelField(
+            self.kind, len(items), pairs, IdTable.from_ids([self.names.at(label) for label in used.tolist()])
+        )
+
+    def followed_by(self, other: LabelField) -> LabelField:
+        """The field of the own items and behind them those of `other`."""
+        others = other.names.all()
+        codes = self._finder.indices(others)
+        unknown = np.flatnonzero(codes < 0)
+        codes[unknown] = len(self.names) + np.arange(len(unknown))
+        names = self.names
+        if len(unknown):
+            names = IdTable.from_ids([*self.names.all(), *(others[label] for label in unknown.tolist())])
+        pairs = [self._pairs(), other._pairs()]
+        pairs[1] = np.column_stack([pairs[1][:, 0] + self.n_items, codes[pairs[1][:, 1]]]).astype(np.int32)
+        return LabelField(self.kind, self.n_items + other.n_items, np.concatenate(pairs), names)
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that the field consists of."""
+        return self.names.blob, self.names.offsets, self.labels, self.label_starts
+
+    def _pairs(self) -> NDArray[np.int32]:
+        """Item and label, (p, 2), by item."""
+        items = np.repeat(np.arange(self.n_items, dtype=np.int32), np.diff(self.label_starts))
+        return np.column_stack([items, self.labels])
+
+    def labels_of(self, item: int) -> NDArray[np.int32]:
+        """The labels of one item."""
+        return self.labels[self.label_starts[item] : self.label_starts[item + 1]]
+
+    def having(self, label: int) -> ItemSet:
+        """The items of one label."""
+        return ItemSet.of_columns(self.items[self.item_starts[label] : self.item_starts[label + 1]], self.n_items)
+
+    def matching(self, name: str, operand: Any) -> ItemSet:
+        if name == "exists":
+            return self.exists if operand else ~self.exists
+        found = self._finder.indices(operand)
+        known = found[found >= 0]
+        if name == "all" and len(known) < len(found):
+            return ItemSet.of_columns(known[:0], self.n_items)
+        items = [self.items[self.item_starts[label] : self.item_starts[label + 1]] for label in known.tolist()]
+        if name == "any":
+            return ItemSet.of_columns(np.concatenate([*items, known[:0]]), self.n_items)
+        times = np.bincount(np.concatenate(items), minlength=self.n_items)
+        return ItemSet.of_flags(times == len(items))
+
+    def described(self) -> dict[str, Any]:
+        """The most frequent values first, ties by name."""
+        counts = np.diff(self.item_starts).tolist()
+        names = self.names.all()
+        first = sorted(range(len(names)), key=lambda label: (-counts[label], names[label]))[:MAX_SHOWN_VALUES]
+        return {"values": [names[label] for label in first]}
+
+
+class NumberField:
+    """A `numerical` field: the number of each item, (n,) float64, NaN where it is missing."""
+
+    kind: Final = "numerical"
+
+    def __init__(self, numbers: NDArray[np.float64]) -> None:
+        self.numbers = numbers
+        self.exists = ItemSet.of_flags(~np.isnan(numbers))
+
+    @classmethod
+    def read(cls, name: str, values: Iterable[object], n_items: int) -> NumberField:
+        """From one value an item, in column order. Raises MetadataError for what is no number."""
+        return cls(np.fromiter((_number(name, value) for value in values), np.float64, n_items))
+
+    def of_items(self, items: NDArray[np.int64]) -> NumberField:
+        """The field of some items alone, in their order."""
+        return NumberField(self.numbers[items])
+
+    def followed_by(self, other: NumberField) -> NumberField:
+        """The field of the own items and behind them those of `other`."""
+        return NumberField(np.concatenate([self.numbers, other.numbers]))
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """All that the field consists of."""
+        return (self.numbers,)
+
+    def matching(self, name: str, operand: Any) -> ItemSet:
+        if name == "exists":
+            return self.exists if operand else ~self.exists
+        return ItemSet.of_flags(_COMPARE[name](self.numbers, operand))
+
+    def described(self) -> dict[str, Any]:
+        known = self.numbers[~np.isnan(self.numbers)]
+        return {"min": float(known.min()), "max": float(known.max())} if len(known) else {"min": None, "max": None}
+
+
+Field = LabelField | NumberField
+
+
+class FilterFields:
+    """The filter fields of one served model, with a bounded cache of compiled filters. Thread-safe.
+
+    `hidden` fields serve the recipe's own filter and no request.
+    """
+
+    def __init__(self, fields: Mapping[str, Field], n_items: int, hidden: Sequence[str] = ()) -> None:
+        self.fields = fields
+        self.kinds = {name: field.kind for name, field in fields.items() if name not in hidden}
+        self.hidden = hidden
+        self._n_items = n_items
+        self._cache: LruCache[bytes, ItemSet] = LruCache(max(LEAST_CACHED, CACHE_BYTES // max(1, n_items // 8)))
+        self._lock = Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Without the cache and its lock, which stay in their process."""
+        return FilterFields, (self.fields, self._n_items, self.hidden)
+
+    def of_items(self, items: NDArray[np.int64]) -> FilterFields:
+        """The fields of some items alone, in their order."""
+        fields = {name: field.of_items(items) for name, field in self.fields.items()}
+        return FilterFields(fields, len(items), self.hidden)
+
+    def followed_by(self, other: FilterFields) -> FilterFields:
+        """The fields of the own items and behind them those of `other`, which has the same fields."""
+        fields: dict[str, Field] = {}
+        for name, field in self.fields.items():
+            fields[name] = field.followed_by(cast(Any, other.fields[name]))
+        return FilterFields(fields, self._n_items + other._n_items, self.hidden)
+
+    def cached(self, tree: Tree | ClientTree) -> ItemSet | None:
+        """The item set of a tree that was asked for before in this form, unless it has been dropped since."""
+        key = _key(tree)
+        with self._lock:
+            return self._cache.get(key)
+
+    def items(self, tree: Tree) -> ItemSet:
+        """The items that satisfy `tree`. Up to a millisecond at 41,000 items when it is new."""
+        found = self.cached(tree)
+        if found is None:
+            found = self._compiled(tree)
+            self._keep(tree, found)
+        return found
+
+    def items_as_asked(self, tree: ClientTree, canonical: Callable[[object], Tree]) -> ItemSet:
+        """The items that satisfy a client's tree. `canonical` checks its value and makes a canonical tree of it.
+
+        A tree that has passed the check before is not looked at again.
+        """
+        found = self.cached(tree)
+        if found is None:
+            found = self.items(canonical(tree.value))
+            self._keep(tree, found)
+        return found
+
+    def described(self) -> list[dict[str, Any]]:
+        """Name, kind and first values of each field that requests may name."""
+        return [{"name": name, "kind": kind, **self.fields[name].described()} for name, kind in self.kinds.items()]
+
+    def _keep(self, tree: Tree | ClientTree, items: ItemSet) -> None:
+        key = _key(tree)
+        with self._lock:
+            self._cache.put(key, items)
+
+    def _compiled(self, tree: Tree) -> ItemSet:
+        match tree:
+            case ("all", parts):
+                return self._joined(operator.and_, parts, enough=0)
+            case ("any", parts):
+                return self._joined(operator.or_, parts, enough=self._n_items)
+            case ("not", part):
+                return ~self._compiled(part)
+            case ("field", name, operators):
+                return reduce(operator.and_, (self.fields[name].matching(*condition) for condition in operators))
+        raise ValueError("not a canonical filter tree")
+
+    def _joined(self, join: Callable[[ItemSet, ItemSet], ItemSet], parts: Sequence[Tree], enough: int) -> ItemSet:
+        """The parts joined, as far as that may still change how many items there are."""
+        found = self._compiled(parts[0])
+        for part in parts[1:]:
+            if found.count == enough:
+                break
+            found = join(found, self._compiled(part))
+        return found
+
+
+def _key(tree: Tree | ClientTree) -> bytes:
+    """The cache key: a short digest, so that a cache of long filters stays small.
+
+    Both kinds of trees may be the same JSON, so each has keys of its own: what a client writes in the form of a
+    canonical tree has not been checked.
+    """
+    if isinstance(tree, ClientTree):
+        return blake2b(to_json(tree.value), digest_size=16, person=b"client tree").digest()
+    return blake2b(to_json(tree), digest_size=16, person=b"canonical tree").digest()
+
+
+def _starts(codes: NDArray[np.int32], count: int) -> NDArray[np.int64]:
+    starts = np.zeros(count + 1, dtype=np.int64)
+    np.cumsum(np.bincount(codes, minlength=count), out=starts[1:])
+    return starts
+
+
+def _number(name: str, value: object) -> float:
+    """NaN for what is missing: null, a blank text, no finite number."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return math.nan
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise MetadataError(
+            f"filter field {name!r} is numerical, and a cell holds a {type(value).__name__} that is no number;"
+            " mend the table or declare the field categorical"
+        ) from None
+    return number if math.isfinite(number) else math.nan

@@ -1,0 +1,54 @@
+"""Items that nobody has chosen yet, as a model sees them: ids, and vectors that were made from features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.id_finder import IdFinder
+from svc.model.ids import IdTable
+from svc.model.ranking.item_sets import ItemSet
+
+
+class NewItems:
+    """The items of one list that one model does not know: their ids, and their vectors, (m, K) float64, by row.
+
+    They have the columns n, n + 1, … behind the `n_known` items of the model, in the order of the list. `max_share` is
+    their largest share of any beginning of a ranking; None: no bound. Reading is thread-safe.
+    """
+
+    def __init__(self, ids: IdTable, vectors: NDArray[np.float64], n_known: int, max_share: float | None) -> None:
+        self.ids = ids
+        self.vectors = vectors
+        self.n_known = n_known
+        self.max_share = max_share
+        self._finder = IdFinder(ids)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NewItems, (self.ids, self.vectors, self.n_known, self.max_share)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def rows(self, ids: Sequence[str]) -> NDArray[np.int32]:
+        """The rows of `ids`, (len(ids),), −1 for each that is no new item."""
+        return self._finder.indices(ids)
+
+    def candidates(
+        self, excluded: Sequence[str], included: Sequence[str] | None, allowed: ItemSet | None
+    ) -> NDArray[np.int32]:
+        """The rows, rising, that are not excluded and are among the included ones.
+
+        `allowed` is a set of columns of the model's and the new items; None: all.
+        """
+        may = np.ones(len(self), dtype=np.bool_) if allowed is None else allowed.flags()[self.n_known :]
+        if included is not None:
+            named = np.zeros(len(self) + 1, dtype=np.bool_)
+            named[self.rows(included)] = True  # what is no new item goes to the last place
+            may &= named[:-1]
+        rows = self.rows(excluded)
+        may[rows[rows >= 0]] = False
+        return may.nonzero()[0].astype(np.int32)

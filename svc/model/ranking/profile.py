@@ -1,0 +1,66 @@
+"""The profile that a history makes: distinct item columns, and what each of them counts.
+
+Without recency order plays no part, and a request's history is `settled` at once: columns rise, weights are added up.
+With it the history stays as it was given until it is known whether it stands alone or behind that of a training user.
+Where each part of a blend weighs it by a recency of its own, it is not weighed here but keeps the positions of its
+items.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.history import History
+from svc.model.ranking.item_sets import added_up
+from svc.model.ranking.query import Given
+from svc.model.recency import decayed, ordered
+
+
+class Seeds(NamedTuple):
+    """Columns, (s,), and their weights, (s,); None: all are 1. `positions`, (s,), are there where parts weigh."""
+
+    columns: NDArray[np.int32]
+    weights: NDArray[np.float64] | None
+    positions: NDArray[np.intp] | None = None
+
+
+def settled(given: Given, history: History) -> Given:
+    """`given` with its columns distinct and rising, unless order plays a part."""
+    if history.is_ordered:
+        return given
+    columns, weights = added_up(given.columns, given.weights)
+    return given._replace(columns=columns, weights=weights)
+
+
+def profile_of(given: Given, history: History) -> Seeds:
+    """The history of a request alone, which is settled."""
+    if not history.is_ordered or not len(given.columns):
+        return Seeds(given.columns, given.weights)
+    return _in_order(given.columns, given.weights, np.arange(len(given.columns)), history)
+
+
+def joined_profile(history: History, user: int, given: Given) -> Seeds:
+    """The history of a training user, with that of a request, which is settled, behind it."""
+    known, values = history.items(user), history.values(user)
+    weights = None
+    if values is not None or given.weights is not None:
+        own = np.ones(len(known)) if values is None else values.astype(np.float64)
+        more = np.ones(len(given.columns)) if given.weights is None else given.weights
+        weights = np.concatenate([own, more])
+    columns = np.concatenate([known, given.columns])
+    if not history.is_ordered:
+        return Seeds(*added_up(columns, weights))
+    times = np.concatenate([history.times(user), len(known) + 1 + np.arange(len(given.columns))])
+    return _in_order(columns, weights, times, history)
+
+
+def _in_order(
+    columns: NDArray[np.int32], weights: NDArray[np.float64] | None, times: NDArray[np.intp], history: History
+) -> Seeds:
+    found = ordered(columns, weights, times)
+    if history.recency_by_part:
+        return Seeds(*found)
+    return Seeds(found.columns, decayed(found.weights, found.positions, history.recency))

@@ -1,0 +1,151 @@
+"""Queries to a model and the rankings it returns, in rows and columns of the training matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.columns.feature_values import Encoded
+from svc.model.explain import Because
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.rerank import Rules
+from svc.model.recency import decayed
+
+NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+
+
+class NewCandidates(NamedTuple):
+    """New items that may come back for a query: their `rows`, (c,) int32, rising."""
+
+    items: NewItems
+    rows: NDArray[np.int32]
+
+
+class Query(NamedTuple):
+    """One ranking to compute. Exactly one of `user`, `seeds`/`seed_features` or `user_features` says for whom.
+
+    `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns, (s,) int32, and
+    `seed_features` describe items never seen: together they are the history of an unseen user. `user_features` is an
+    encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior. `seed_weights` are the values of
+    `seeds`, (s,) float64, where they are not all 1. With `seed_positions`, (s,), these are the values before the order
+    of the seeds counts: each part of a blend weighs them by its own recency (see `at_recency`). `exclude` are item
+    columns that must not come back, (e,) int32; unless `include_seen`, the seeds and the history of `user` must not
+    either. With `allowed` only its items are ranked. `limit` is the most items to return. A `popular` query asks for
+    the most chosen items of the training data, the same for every user. `known` marks seeds that hold the history of a
+    training user. `rules` arrange the ranking. With `explain`, each item from position `offset` on gets at most that
+    many reasons. The ranking of an `unordered` query may come in any order: it is asked for all items, of which its
+    rules select the best. With `new`, new items are ranked too; the query then has `rules`.
+    """
+
+    limit: int
+    user: int = -1
+    seeds: NDArray[np.int32] = NO_ITEMS
+    seed_features: tuple[Encoded, ...] = ()
+    user_features: NDArray[np.float64] | None = None
+    exclude: NDArray[np.int32] = NO_ITEMS
+    include_seen: bool = False
+    seed_weights: NDArray[np.float64] | None = None
+    allowed: ItemSet | None = None
+    popular: bool = False
+    known: bool = False
+    rules: Rules | None = None
+    explain: int = 0
+    offset: int = 0
+    unordered: bool = False
+    seed_positions: NDArray[np.intp] | None = None
+    new: NewCandidates | None = None
+
+    def at_recency(self, recency: float) -> Query:
+        """The query with its seeds weighed by the recency of the part that answers it."""
+        if self.seed_positions is None:
+            return self
+        weights = decayed(self.seed_weights, self.seed_positions, recency)
+        return self._replace(seed_weights=weights, seed_positions=None)
+
+
+class Interaction(NamedTuple):
+    """An item that a request names as chosen, and how much that counts."""
+
+    item_id: str
+    weight: float = 1.0
+
+
+class Given(NamedTuple):
+    """The history of a request: columns of its known items, their weights (None: all 1), and ids that are unknown.
+
+    Columns are distinct and rise; for a model that weighs by order, they stand oldest first and may repeat.
+    """
+
+    columns: NDArray[np.int32]
+    weights: NDArray[np.float64] | None
+    unknown: tuple[str, ...]
+
+
+NOTHING_GIVEN = Given(NO_ITEMS, None, ())
+
+
+class Restriction(NamedTuple):
+    """The items that may answer a request: those of `allowed` that are also in `include_items`; None means all.
+
+    The answer leaves the first `offset` items of the ranking out. `rules` and `pins`, ids with their places, arrange
+    it, and `explain` is the number of reasons for each item. With `new` items the sets of `allowed` and of the rules
+    have columns for these too.
+    """
+
+    offset: int = 0
+    include_items: Sequence[str] | None = None
+    allowed: ItemSet | None = None
+    rules: Rules | None = None
+    pins: Sequence[tuple[str, int]] = ()
+    explain: int = 0
+    new: NewItems | None = None
+
+
+UNRESTRICTED = Restriction()
+
+
+class Ranking(NamedTuple):
+    """Item columns, (k,) int32, by descending score, and their scores, (k,) float64. Ties: lower column first.
+
+    The scores of a `popular` ranking are what choices count, not scores of the model. `reasons` name the rules that put
+    each item at its position; `because` explains each score. Both are empty unless asked for. `ties`, (k,), rise among
+    items of equal scores; None: columns do.
+    """
+
+    items: NDArray[np.int32]
+    scores: NDArray[np.float64]
+    popular: bool = False
+    reasons: tuple[tuple[str, ...], ...] = ()
+    because: tuple[Because, ...] = ()
+    ties: NDArray[np.int64] | None = None
+
+    def from_place(self, place: int) -> Ranking:
+        """The ranking from position `place` on."""
+        if not place:
+            return self
+        reasons, because = self.reasons[place:], self.because[place:]
+        return Ranking(self.items[place:], self.scores[place:], self.popular, reasons, because)
+
+
+class Prepared(NamedTuple):
+    """A query, and what its answer says in addition to the items.
+
+    `ignored_features` are keys of the request that named no declared column, `ignored_items` ids that the model does
+    not know, and those of pins that may not be shown; `ignored_pins` says why of each of these. `profile` says what the
+    ranking goes by. The answer begins at the place `offset` of the ranking.
+    """
+
+    query: Query
+    ignored_features: tuple[str, ...]
+    ignored_items: tuple[str, ...] = ()
+    profile: Profile | None = None
+    offset: int = 0
+    ignored_pins: tuple[tuple[str, PinFault], ...] = ()
+
+
+PinFault = Literal["unknown", "excluded", "seen", "filtered"]
+Profile = Literal["user", "user+history", "history", "features", "features+history", "popular"]

@@ -1,0 +1,1 @@
+"""Trials in worker processes: what they share, and how one of them ends."""

@@ -1,0 +1,200 @@
+"""The balancer configurations of docs/deploy, with the real nginx and HAProxy before real svc processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import httpx
+import pytest
+import trustme
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Server, Shop
+
+pytestmark = pytest.mark.integration
+DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"
+READY_TRIES = 100
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def configured(text: str, ports: dict[str, int]) -> str:
+    """The file with its ports replaced by free ones."""
+    return re.sub(
+        r"(?<=listen )80\b|(?<=bind :)80\b|(?<=listen )443\b|\b808[012]\b", lambda match: str(ports[match[0]]), text
+    )
+
+
+def nginx(folder: Path, ports: dict[str, int], file: str = "svc.conf") -> list[str]:
+    text = configured((DEPLOY / "nginx" / file).read_text(), ports).replace("/etc/nginx/svc.", f"{folder}/svc.")
+    for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"):
+        text = text.replace("http {", f"http {{\n  {name}_temp_path {folder}/{name};", 1)
+    text = text.replace("http {", "http {\n  access_log off;", 1)
+    (folder / "nginx.conf").write_text(f"pid {folder}/nginx.pid;\nerror_log {folder}/error.log;\ndaemon off;\n{text}")
+    return ["nginx", "-p", str(folder), "-c", str(folder / "nginx.conf")]
+
+
+def nginx_replicas(folder: Path, ports: dict[str, int]) -> list[str]:
+    return nginx(folder, ports, "replicas.conf")
+
+
+def haproxy_replicas(folder: Path, ports: dict[str, int]) -> list[str]:
+    text = configured((DEPLOY / "haproxy" / "replicas.cfg").read_text(), ports)
+    (folder / "replicas.cfg").write_text(text.replace("bind :", "bind 127.0.0.1:"))
+    return ["haproxy", "-db", "-f", str(folder / "replicas.cfg")]
+
+
+def haproxy(folder: Path, ports: dict[str, int]) -> list[str]:
+    shutil.copy(DEPLOY / "haproxy" / "recipes.map", folder)
+    text = configured((DEPLOY / "haproxy" / "haproxy.cfg").read_text(), ports)
+    text = text.replace("/etc/haproxy/recipes.map", f"{folder}/recipes.map").replace("bind :", "bind 127.0.0.1:")
+    (folder / "haproxy.cfg").write_text(text)
+    return ["haproxy", "-db", "-f", str(folder / "haproxy.cfg")]
+
+
+@contextmanager
+def running(command: list[str], port: int) -> Iterator[str]:
+    """The balancer, from the moment that it listens."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(READY_TRIES):
+            assert process.poll() is None, command
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                with_timeout(process, 0.1)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def with_timeout(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait a moment, or until the process ends."""
+    try:
+        process.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return
+
+
+def ask(url: str, recipe: str) -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(
+        f"{url}/v1/recipes/{recipe}:recommend",
+        data=json.dumps({"user_id": "u1", "limit": 1}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, {}
+
+
+@pytest.mark.parametrize("prepare", [nginx, haproxy])
+def test_recipes_reach_their_own_process(
+    prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
+) -> None:
+    """Each recipe is answered by the one process that has it; when a process dies, the other recipe lives on."""
+    if shutil.which(prepare.__name__) is None:
+        pytest.skip(f"{prepare.__name__} is not installed")
+    shop.give(artifact)
+    servers = {}
+    text = shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/")
+    shop.recipe.unlink()
+    for name in ("books", "books-cold-start"):
+        folder = shop.folder / f"only-{name}"
+        folder.mkdir()
+        (folder / f"{name}.yaml").write_text(text.replace("name: shop", f"name: {name}"))
+        servers[name] = serve("--recipes", str(folder), SVC_ALLOWED_HOSTS="127.0.0.1")
+    ports = {
+        "80": free_port(),
+        "8081": int(servers["books"].url.rpartition(":")[2]),
+        "8082": int(servers["books-cold-start"].url.rpartition(":")[2]),
+    }
+    folder = shop.folder / prepare.__name__
+    folder.mkdir()
+    with running(prepare(folder, ports), ports["80"]) as url:
+        for name in servers:
+            statuses = {ask(url, name)[0] for _ in range(20)}
+            assert statuses == {200}, name
+            assert ask(url, name)[1]["recipe"] == name
+        if prepare is nginx:
+            for path in ("/", "/v1/recipes", "/v1/docs", "/v1/health", "/v1/metrics"):
+                through, direct = (httpx.get(base + path) for base in (url, servers["books"].url))
+                assert (through.status_code, through.headers["content-type"]) == (
+                    direct.status_code,
+                    direct.headers["content-type"],
+                ), path
+                assert "x-request-id" in through.headers, path
+        assert servers["books"].ask("/v1/recipes/books-cold-start:recommend", {"user_id": "u1"})[0] == 404
+        assert servers["books"].stop() == 0
+        assert ask(url, "books")[0] in (502, 503)
+        assert {ask(url, "books-cold-start")[0] for _ in range(20)} == {200}
+
+
+@pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas])
+def test_a_replica_that_ends_is_not_missed(
+    prepare: Callable[[Path, dict[str, int]], list[str]], shop: Shop, serve: Callable[..., Server], artifact: bytes
+) -> None:
+    """Both replicas serve all recipes; every request is answered, whichever of them is there."""
+    if shutil.which(prepare.__name__.partition("_")[0]) is None:
+        pytest.skip(f"{prepare.__name__.partition('_')[0]} is not installed")
+    shop.give(artifact)
+    shop.recipe.write_text(shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/"))
+    first, second = (serve(SVC_ALLOWED_HOSTS="127.0.0.1") for _ in range(2))
+    ports = {
+        "80": free_port(),
+        "8081": int(first.url.rpartition(":")[2]),
+        "8082": int(second.url.rpartition(":")[2]),
+    }
+    folder = shop.folder / prepare.__name__
+    folder.mkdir()
+    with running(prepare(folder, ports), ports["80"]) as url:
+        assert {ask(url, "shop")[0] for _ in range(20)} == {200}
+        assert httpx.get(f"{url}/v1/recipes").status_code == 200
+        assert first.stop() == 0
+        assert {ask(url, "shop")[0] for _ in range(20)} == {200}
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_one_server_behind_nginx_with_tls(shop: Shop, serve: Callable[..., Server], artifact: bytes) -> None:
+    """TLS ends at nginx, the caller's request id and health pass through, metrics do not, http leads to https."""
+    shop.give(artifact)
+    shop.recipe.write_text(shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/"))
+    server = serve(SVC_ALLOWED_HOSTS="127.0.0.1", SVC_METRICS_ENABLED="1")
+    ports = {"80": free_port(), "443": free_port(), "8080": int(server.url.rpartition(":")[2])}
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    issued.private_key_pem.write_to_path(shop.folder / "svc.key")
+    issued.cert_chain_pems[0].write_to_path(shop.folder / "svc.pem")
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    with running(nginx(shop.folder, ports, "single.conf"), ports["443"]):
+        url = f"https://127.0.0.1:{ports['443']}"
+        with httpx.Client(base_url=url, verify=context) as client:
+            answer = client.post(
+                "/v1/recipes/shop:recommend", json={"user_id": "u1"}, headers={"X-Request-ID": "mine-1"}
+            )
+            assert (answer.status_code, answer.headers["x-request-id"]) == (200, "mine-1")
+            made = client.get("/v1/health", headers={"X-Request-ID": "not a good one"})
+            assert made.status_code == 200
+            assert re.fullmatch("[0-9a-f]{32}", made.headers["x-request-id"])
+            assert client.get("/v1/metrics").status_code == 404
+        moved = httpx.get(f"http://127.0.0.1:{ports['80']}/v1/health")
+        assert (moved.status_code, moved.headers["location"]) == (301, "https://127.0.0.1/v1/health")

@@ -1,0 +1,101 @@
+"""Texts as TF-IDF vectors, compared with scikit-learn, and the values that are no texts."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from svc.errors import FeatureValueUnusable
+from svc.model.columns.text_column import MAX_CHARACTERS, Analyzer, TextColumn, words_of
+from svc.model.ids import IdTable
+
+TEXTS = [
+    "The Old Man and the Sea",
+    "the sea, the sea — and the SEA",
+    "Fantômas: À l'ombre de la guillotine",
+    "Straße 1984 <b>sea</b>",
+    "人民的名义 人民",
+    "🦆🦆 duck_tape",
+    "",
+]
+AS_SCIKIT_LEARN: dict[Analyzer, dict[str, Any]] = {
+    "word": {"token_pattern": r"[^\W_]+"},
+    "char": {"analyzer": "char", "ngram_range": (3, 5)},
+}
+
+
+def fitted(analyzer: Analyzer, texts: list[str] = TEXTS, *, without: str = "") -> tuple[TextColumn, TfidfVectorizer]:
+    """A column and scikit-learn's vectorizer with all words of `texts` but one, fitted on them."""
+    vocabulary = sorted({word for text in texts for word in words_of(text, analyzer)} - {without})
+    theirs = TfidfVectorizer(vocabulary=vocabulary, **AS_SCIKIT_LEARN[analyzer]).fit(texts)
+    counts = [sum(word in words_of(text, analyzer) for text in texts) for word in vocabulary]
+    column = TextColumn(
+        "title",
+        IdTable.from_ids(vocabulary),
+        np.array(counts, dtype=np.int32),
+        n_items=len(texts),
+        max_words=10_000,
+        analyzer=analyzer,
+    )
+    return column, theirs
+
+
+def dense(column: TextColumn, text: str) -> np.ndarray:
+    vector = np.zeros(column.width)
+    places, values = column.encode(text)
+    vector[places] = values
+    return vector
+
+
+@pytest.mark.parametrize("analyzer", ["word", "char"])
+def test_vectors_equal_those_of_scikit_learn(analyzer: Analyzer) -> None:
+    """With the same vocabulary, on the texts of training and on ones with unknown words, to 1e-9."""
+    column, theirs = fitted(analyzer, without="sea")
+    shuffled = random.Random(3).sample(" ".join(TEXTS).split(), 12)
+    for text in [*TEXTS, " ".join(shuffled), "an unknown sea man man"]:
+        np.testing.assert_allclose(dense(column, text), theirs.transform([text]).toarray()[0], rtol=0, atol=1e-9)
+
+
+@settings(max_examples=60)
+@given(st.text(max_size=80), st.sampled_from(["word", "char"]))
+def test_any_text_is_a_vector_of_length_one_or_zero(text: str, analyzer: Analyzer) -> None:
+    """Emoji, markup, control characters and any script are words or nothing, never an error."""
+    column, _ = fitted(analyzer)
+    length = float(np.linalg.norm(dense(column, text)))
+    assert length == pytest.approx(1.0) or length == 0.0
+
+
+def test_unknown_words_are_counted_once_each() -> None:
+    """The words themselves are not repeated in an answer."""
+    column, _ = fitted("word")
+    assert column.read("sea zz zz yy")[1] == ["title: 2 words"]
+    assert column.read("sea zz")[1] == ["title: 1 word"]
+    assert column.read("The SEA")[1] == []
+
+
+def test_accents_may_be_typed_in_two_ways() -> None:
+    """One character, or a letter and a combining accent."""
+    assert words_of("Fanto\u0302mas", "word") == words_of("Fant\u00f4mas", "word") == ["fantômas"]
+
+
+@pytest.mark.parametrize("value", [["sea"], {"a": 1}, "x" * (MAX_CHARACTERS + 1), "sea " * 300_000])
+def test_what_is_no_text_or_a_very_long_one_is_refused(value: object) -> None:
+    """By the name of the column, without the text."""
+    column, _ = fitted("word")
+    with pytest.raises(FeatureValueUnusable, match=r"^feature 'title'") as caught:
+        column.read(value)
+    assert len(caught.value.message) < 200
+
+
+def test_missing_texts_and_numbers_are_what_they_are_elsewhere() -> None:
+    """Null, NaN and blanks are missing; a number is the text of its digits."""
+    column, _ = fitted("word")
+    for value in (None, float("nan"), "  "):
+        assert len(column.encode(value)[0]) == 0
+    assert column.encode(1984)[0].tolist() == column.encode("1984")[0].tolist() != []

@@ -1,0 +1,58 @@
+"""Vectors as features: lists and texts of numbers, scaled, or refused by the name of their column."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from svc.errors import FeatureVectorUnusable
+from svc.model.columns.vector_column import VectorColumn
+
+COLUMN = VectorColumn("embedding", dimensions=3, delimiter="|", length=2.0)
+
+
+@pytest.mark.parametrize("value", ["1|-2|0.5", " 1 | -2 | 5e-1 ", [1, -2.0, 0.5], (1, -2, 0.5), np.array([1, -2, 0.5])])
+def test_lists_and_texts_are_the_same_vector(value: object) -> None:
+    """Divided by the usual length of the vectors of training."""
+    (places, values), ignored = COLUMN.read(value)
+    assert (places.tolist(), values.tolist(), ignored) == ([0, 1, 2], [0.5, -1.0, 0.25], [])
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), "", "  "])
+def test_a_missing_vector_gives_no_signal(value: object) -> None:
+    """As missing values of other kinds."""
+    assert len(COLUMN.read(value)[0][0]) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ([1, 2], "has 2 numbers"),
+        ("1|2|3|4", "has 4 numbers"),
+        ([[1, 2, 3]], "has 1 numbers|other than numbers"),
+        (np.ones((3, 1)), "has 3 numbers"),
+        ([1, 2, None], "other than numbers"),
+        ([1, 2, "3"], "other than numbers"),
+        ([1, 2, True], "other than numbers"),
+        ("1|2|three", "other than numbers"),
+        ("1|2|nan", "number 3 is not finite"),
+        ([1, 10**400, 3], "other than numbers"),
+        (np.array([1, np.inf, 3]), "number 2 is not finite"),
+        (7, "a int is not a vector"),
+        ({"x": 1}, "a dict is not a vector"),
+    ],
+)
+def test_anything_else_is_refused_by_column(value: object, reason: str) -> None:
+    """With what it should be."""
+    with pytest.raises(FeatureVectorUnusable, match=reason) as caught:
+        COLUMN.read(value)
+    assert "feature 'embedding'" in caught.value.message
+    assert "give 3 finite numbers" in caught.value.message
+
+
+def test_a_column_without_any_vector_has_no_places() -> None:
+    """It still refuses what is no vector."""
+    empty = VectorColumn("embedding", dimensions=3, delimiter="|", length=0.0)
+    assert empty.width == len(empty.read([1, 2, 3])[0][0]) == 0
+    with pytest.raises(FeatureVectorUnusable):
+        empty.read([1])

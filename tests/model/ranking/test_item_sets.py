@@ -1,0 +1,53 @@
+"""Sets of item columns agree with Python's own sets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from svc.model.ranking.item_sets import ItemSet, joined, mask, without
+
+
+def test_item_sets_are_sets() -> None:
+    """Intersection, union, complement, membership and columns agree with Python's own, at any length."""
+    rng = np.random.default_rng(5)
+    for n_items in (1, 7, 8, 9, 100, 1001):
+        first, second = (set(np.flatnonzero(rng.random(n_items) < 0.4).tolist()) for _ in range(2))
+        a = ItemSet.of_columns(np.array(sorted(first), dtype=np.int32), n_items)
+        b = ItemSet.of_columns(np.array([*second, *second], dtype=np.int32), n_items)
+        for made, expected in ((a & b, first & second), (a | b, first | second), (~a, set(range(n_items)) - first)):
+            assert made.columns().tolist() == sorted(expected)
+            assert made.count == len(expected)
+        assert a.contains(np.arange(n_items, dtype=np.int32)).tolist() == [column in first for column in range(n_items)]
+        assert a.nbytes <= (n_items + 7) // 8
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=70), st.sampled_from([np.float32, np.float64]))
+def test_a_mask_leaves_the_bits_of_what_it_keeps(flags: list[bool], dtype: Any) -> None:
+    """Everything else is minus infinity, whatever it was."""
+    kept = np.array(flags)
+    scores = np.where(np.arange(len(kept)) % 3, np.arange(len(kept)) * -0.1, -0.0).astype(dtype)
+    expected = np.where(kept, scores, -np.inf).astype(dtype)
+    mask(scores, kept)
+    assert scores.tobytes() == expected.tobytes()
+
+
+def test_restrictions_are_joined_by_and() -> None:
+    """None restricts nothing; nothing at all stays None."""
+    first = ItemSet.of_columns(np.array([0, 2, 3], dtype=np.int32), 5)
+    second = ItemSet.of_columns(np.array([2, 4], dtype=np.int32), 5)
+    assert joined() is joined(None, None) is None
+    assert joined(None, first) is first
+    both = joined(first, None, second)
+    assert both is not None
+    assert both.columns().tolist() == [2]
+
+
+def test_without_keeps_the_order() -> None:
+    """Excluded columns may be named twice, or not be there at all."""
+    columns = np.array([4, 0, 3, 1], dtype=np.int32)
+    assert without(columns, np.array([3, 3, 2], dtype=np.int32), 5).tolist() == [4, 0, 1]
+    assert without(columns, columns[:0], 5).tolist() == columns.tolist()

@@ -1,0 +1,385 @@
+"""Boosts, diversity, limits and pins against a naive reading of the rules; filters win over all of them."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from svc.model.model import Model
+from svc.model.ranking.filter_fields import LabelField
+from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
+from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
+from tests.families import EVERY_FAMILY, N_ITEMS, family
+from tests.serving.artifacts import factor_model
+
+NO_SCORES = np.empty(0)
+MANY = 3 * POOL
+"""Items of a model whose pool of diversity is a part of the catalogue."""
+model_of = cache(family)
+field_of = cache(lambda n_items: LabelField.read("genres", "multi_label", "|", labels_of(n_items), n_items))
+
+
+def labels_of(n_items: int) -> list[str | None]:
+    """Most items are of one genre, so that a limit on it leaves the pool of diversity early."""
+    return ["a" if item % 7 else ["a|b", "b", "c", None][item // 7 % 4] for item in range(n_items)]
+
+
+@cache
+def genre(label: str, n_items: int) -> ItemSet:
+    return ItemSet.of_flags(labelled(n_items)[:, "abc".index(label)])
+
+
+seeds = st.integers(0, 2**32)
+
+
+def halves(n_items: int) -> st.SearchStrategy[NDArray[np.bool_]]:
+    """Each item with an equal chance. Drawing each of them by itself would take most of the time of the tests."""
+    return seeds.map(lambda seed: np.random.default_rng(seed).random(n_items) < 0.5)
+
+
+def item_sets(n_items: int) -> st.SearchStrategy[ItemSet]:
+    genres = st.sampled_from(["a", "b", "c"]).map(lambda label: genre(label, n_items))
+    return genres | halves(n_items).map(ItemSet.of_flags)
+
+
+def some_ids(n_items: int, most: int) -> st.SearchStrategy[list[str]]:
+    """At least one id; the last two are not known to the model."""
+    drawn = st.tuples(st.integers(1, most), seeds)
+    return drawn.map(
+        lambda pair: [
+            f"i{item}" for item in np.random.default_rng(pair[1]).permutation(n_items + 2)[: pair[0]].tolist()
+        ]
+    )
+
+
+def pinned(ids: list[str], seed: int) -> list[tuple[str, int]]:
+    return list(zip(ids, np.random.default_rng(seed).permutation(50).tolist(), strict=False))
+
+
+def some_of(what: str, n_items: int) -> st.SearchStrategy[Any]:
+    """Values of one rule that is not switched off."""
+    factors = st.sampled_from([0.1, 0.5, 1.0, 2.0, 10.0])
+    return {
+        "diversity": st.sampled_from([0.1, 0.5, 0.9, 1.0]),
+        "limits": st.sampled_from([1, 2, 5]).map(lambda most: (Limit(field_of(n_items), most),)),
+        "boosts": st.lists(st.builds(Boost, item_sets(n_items), factors), min_size=1, max_size=3).map(tuple),
+        "pins": st.builds(pinned, some_ids(n_items, 16), seeds),
+    }[what]
+
+
+@cache
+def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[dict[str, Any], Restriction]]:
+    """Requests with these rules, a filter or none, and any other field."""
+    body = st.fixed_dictionaries(
+        {
+            "user_id": st.sampled_from(["u1", "u5", "u11", "nobody"]),
+            "user_features": st.none(),
+            "limit": st.integers(1, 40),
+            "exclude_items": st.just([]) | some_ids(n_items, 5),
+            "history": st.just([]) | some_ids(n_items, 3).map(lambda ids: [*map(Interaction, ids)]),
+            "include_seen": st.booleans(),
+            "fallback": st.just(True),
+        }
+    )
+    off: dict[str, Any] = {
+        "diversity": st.just(0.0),
+        "limits": st.just(()),
+        "boosts": st.just(()),
+        "pins": st.just(()),
+        "share": st.none(),
+    }
+    reordered = {what: some_of(what, n_items) for what in rules if what != "pins"}
+    restriction = st.builds(
+        Restriction,
+        offset=st.just(0) | st.integers(0, 40),
+        allowed=st.none() | item_sets(n_items),
+        rules=st.builds(Rules, **(off | reordered)) if reordered else st.none(),
+        pins=some_of("pins", n_items) if "pins" in rules else st.just(()),
+        include_items=st.none() | halves(n_items).map(lambda some: [f"i{item}" for item in some.nonzero()[0].tolist()]),
+        explain=st.just(0),
+        new=st.none(),
+    )
+    return st.tuples(body, restriction)
+
+
+@cache
+def labelled(n_items: int) -> NDArray[np.bool_]:
+    """Which items, (n, 3), have each genre."""
+    return np.array([[label in (labels or "").split("|") for label in "abc"] for labels in labels_of(n_items)])
+
+
+@cache
+def cosines(name: str, n_items: int) -> NDArray[np.float64]:
+    """Similarities of every two items."""
+    model = model_of(name, n_items=n_items)
+    scorer: Any = model.scorer
+    if model.kind == "popularity":
+        return np.zeros((n_items, n_items))
+    if model.kind == "blend":
+        scorer = scorer.factors
+    if hasattr(scorer, "index"):
+        rows = scorer.index.vectors(np.arange(n_items, dtype=np.int32))
+        rows = rows[:, :-1] if type(scorer).__name__ == "BPRScorer" else rows
+    else:
+        rows = np.zeros((n_items, n_items))
+        if model.kind == "neighbours":
+            rows[np.repeat(np.arange(n_items), np.diff(scorer.offsets)), scorer.columns] = scorer.weights
+        else:
+            rows[:] = scorer.weights
+        np.fill_diagonal(rows, 0)
+    norms = np.linalg.norm(rows, axis=1)
+    directions = rows / np.where(norms > 0, norms, 1)[:, np.newaxis]
+    return np.asarray(directions @ directions.T, dtype=np.float64)
+
+
+NEAR = 1e-9
+"""Gains that differ by less are equal but for rounding, which depends on the order of additions."""
+
+
+class Naive:
+    """The page and what is before it, chosen by looking at every candidate at every step."""
+
+    def __init__(self, name: str, n_items: int, query: Query) -> None:
+        self.rules, self.wanted = query.rules or Rules(), query.limit
+        self.similar, self.has = cosines(name, n_items), labelled(n_items)
+        (every,) = model_of(name, n_items=n_items).rank([query._replace(limit=n_items, rules=None)])
+        self.own = dict(zip(every.items.tolist(), every.scores.tolist(), strict=True))
+        self.columns, self.values = self._boosted(every)
+        self.pinned = {pin.column: pin.position for pin in self.rules.pins}
+        self.free = np.ones(n_items, dtype=np.bool_)
+        self.free[list(self.pinned)] = False
+        self.chosen: list[int] = []
+
+    def _boosted(self, every: Ranking) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        if not self.rules.boosts:
+            return every.items, every.scores
+        factors = np.ones(len(every.items))
+        for boost in self.rules.boosts:
+            factors *= np.where(boost.items.contains(every.items), boost.factor, 1.0)
+        values = (every.scores - min(0.0, every.scores.min(initial=0.0))) * factors
+        order = np.lexsort((every.items, -values))
+        return every.items[order], values[order]
+
+    def eligible(self) -> NDArray[np.bool_]:
+        """Of each item whether it may come next."""
+        taken, most = self.has[self.chosen].sum(axis=0), [limit.most for limit in self.rules.limits]
+        full = self.has[:, taken >= min(most, default=np.inf)]
+        return self.free & ~full.any(axis=1)
+
+    def take(self, column: int) -> None:
+        self.chosen.append(column)
+        self.free[column] = False
+
+    def page(self, answered: list[int]) -> list[int]:
+        """Of candidates that are equal but for rounding it takes the one that `answered` has."""
+        if self.rules.diversity:
+            self._choose_from_pool(answered)
+        while len(self.chosen) < self.wanted:
+            left = self.columns[self.eligible()[self.columns]]
+            if not len(left):
+                break
+            self.take(int(left[0]))
+        page = self.chosen.copy()
+        is_whole = len(page) < self.wanted
+        for column, position in sorted(self.pinned.items(), key=lambda pin: pin[1]):
+            if position <= len(page) or is_whole:
+                page.insert(position, column)
+        return page[: self.wanted]
+
+    def _choose_from_pool(self, answered: list[int]) -> None:
+        size, share = max(100, 5 * self.wanted), self.rules.diversity
+        pool, values = self.columns[:size], self.values[:size]
+        spread = float(np.ptp(values)) if len(pool) else 0.0
+        relevance = (values - values.min(initial=np.inf)) / (spread or 1.0)
+        while len(self.chosen) < self.wanted:
+            left = np.flatnonzero(self.eligible()[pool])
+            if not len(left):
+                return
+            nearest = self.similar[np.ix_(pool[left], self.chosen)].max(axis=1) if self.chosen else 0.0
+            gains = (1 - share) * relevance[left] - share * nearest
+            equal = pool[left[gains >= gains.max() - NEAR]].tolist()
+            self.take(next((column for column in answered if column in equal), equal[0]))
+
+
+def check(name: str, n_items: int, questions: list[tuple[dict[str, Any], Restriction]]) -> None:
+    """Alone and in a batch; nothing that a restriction removed comes back; scores are the model's own."""
+    model = model_of(name, n_items=n_items)
+    prepared = [model.prepare_recommend(**body, restriction=restriction) for body, restriction in questions]
+    for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
+        naive, found = Naive(name, n_items, one.query), ranking.items.tolist()
+        assert found == naive.page(found)
+        assert ranking.scores.tolist() == [naive.own[column] for column in found]
+        alone = model.rank([one.query])[0]
+        assert (alone.items.tolist(), alone.reasons) == (found, ranking.reasons)
+
+
+RULES = ("diversity", "limits", "boosts", "pins")
+TOGETHER = [some for count in range(2, len(RULES) + 1) for some in combinations(RULES, count)]
+
+
+@pytest.mark.parametrize("rules", TOGETHER, ids="-".join)
+@settings(max_examples=200)
+@given(name=st.sampled_from(EVERY_FAMILY), data=st.data())
+def test_rules_together_are_a_greedy_choice_among_all_items(rules: tuple[str, ...], name: str, data: Any) -> None:
+    """Any two, three or all of them, with filters and offsets, where the pool is a part of the catalogue."""
+    check(name, MANY, [data.draw(requests(MANY, rules))])
+
+
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_any_mixture_is_arranged_as_the_rules_say(name: str, data: Any) -> None:
+    """Also where the pool holds the whole catalogue, and rules are mixed within one batch."""
+    mixed = st.sampled_from([(), *((rule,) for rule in RULES), *TOGETHER]).flatmap(
+        lambda rules: requests(N_ITEMS, rules)
+    )
+    check(name, N_ITEMS, data.draw(st.lists(mixed, min_size=1, max_size=4)))
+
+
+def shown(model: Model, limit: int, **more: Any) -> Ranking:
+    prepared = model.prepare_recommend(user_id="u1", user_features=None, limit=limit, restriction=Restriction(**more))
+    return model.rank([prepared.query])[0]
+
+
+def test_a_page_is_full_while_limits_leave_items_behind_the_pool() -> None:
+    """The pool is of one genre, of which two may be shown: the ranking goes on behind it."""
+    boosts = (Boost(genre("a", MANY) & ~genre("b", MANY), 10.0),)
+    rules = Rules(diversity=0.5, limits=(Limit(field_of(MANY), 2),), boosts=boosts)
+    for name in EVERY_FAMILY:
+        assert len(shown(model_of(name, n_items=MANY), 12, rules=rules).items) == 12
+
+
+def test_a_pin_leaves_the_scale_of_diversity_alone() -> None:
+    """Pinning the best item, ten times as good as the next, does not make the others more relevant than they were."""
+    similarities = np.eye(4)
+    similarities[1, 2] = similarities[2, 1] = 0.5
+    scores = np.array([10.0, 1.0, 0.9, 0.0])
+    every = Candidates(np.arange(4, dtype=np.int32), scores, is_whole=True, rest=lambda: every)
+
+    def similar(pool: Items) -> Similar:
+        return lambda place: similarities[pool[place], pool]
+
+    def order(*pins: Pin) -> list[int]:
+        found = rerank(every, Rules(diversity=0.3, pins=pins), 4, similar, scores[:1])
+        return found.items.tolist()
+
+    assert order() == [0, 1, 3, 2]
+    assert order(Pin(0, 3)) == [1, 3, 2, 0]
+
+
+def test_reasons_say_what_moved_an_item() -> None:
+    """Pinned, boosted, diversified; nothing for those that stand where their score puts them."""
+    model = model_of("SVD")
+    plain = shown(model, 5)
+    last = shown(model, N_ITEMS).items.tolist()[-1]
+    pinned = shown(model, 5, pins=[(f"i{last}", 1)])
+    assert pinned.items.tolist() == [plain.items[0], last, *plain.items[1:4]]
+    assert pinned.reasons == ((), ("pinned",), (), (), ())
+    boosted = shown(model, 5, rules=Rules(boosts=(Boost(ItemSet.of_columns(np.array([last]), N_ITEMS), 10.0),)))
+    assert [("boosted",) if column == last else () for column in boosted.items.tolist()] == list(boosted.reasons)
+    diverse = shown(model, 5, rules=Rules(diversity=0.5))
+    assert diverse.items[0] == plain.items[0]
+    assert ("diversified",) in diverse.reasons
+
+
+def test_limits_hold_across_the_pages_of_one_ranking() -> None:
+    """At most so many of one value from the start to the end of the last page; a missing value is not limited."""
+    model, rules = model_of("SVD"), Rules(limits=(Limit(field_of(N_ITEMS), 2),))
+    whole = shown(model, 20, rules=rules).items.tolist()
+    pages = [
+        shown(model, 2, offset=offset, rules=rules).from_place(offset).items.tolist() for offset in range(0, 20, 2)
+    ]
+    assert [column for page in pages for column in page] == whole
+    for label in "abc":
+        assert sum(label in (labels_of(N_ITEMS)[column] or "").split("|") for column in whole) <= 2
+
+
+def test_a_pin_behind_the_end_stands_at_the_end() -> None:
+    """Of the whole ranking, not of the page."""
+    model = model_of("SVD")
+    count = len(shown(model, N_ITEMS).items)
+    assert shown(model, N_ITEMS, pins=[("i30", 900)]).items.tolist()[count - 1] == 30
+    assert 30 not in shown(model, 3, pins=[("i30", 900)]).items.tolist() or shown(model, 3).items.tolist().count(30)
+
+
+def counting_sorts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items each call of `np.lexsort` sorts from now on."""
+    lexsort, counts = np.lexsort, []
+
+    def counted(keys: Any) -> Any:
+        counts.append(len(keys[0]))
+        return lexsort(keys)
+
+    monkeypatch.setattr(np, "lexsort", counted)
+    return counts
+
+
+def test_a_boosted_question_sorts_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scorer gives the scores of all items in any order, alone and in a batch."""
+    model = factor_model(10, 20_000, 8)
+    model.ready()
+    boosts = (Boost(ItemSet.of_columns(np.arange(0, 20_000, 3), 20_000), 2.0),)
+    query = Query(limit=10, user=3, rules=Rules(boosts=boosts))
+    counts = counting_sorts(monkeypatch)
+    alone, batched = model.rank([query])[0], model.rank([query, query])[1]
+    assert alone.items.tolist() == batched.items.tolist()
+    assert 0 < sum(counts) < 2_000
+
+
+def test_limits_that_reach_behind_the_pool_sort_few_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the labels of the best items are used up, the others are selected without a sort of all items."""
+    count = 20_000
+    model = factor_model(10, count, 8)
+    model.ready()
+    (first,) = model.rank([Query(limit=count, user=3)])
+    labels = np.array([f"v{place}" for place in range(count)], dtype=object)
+    labels[first.items[:500]] = "same"
+    field = LabelField.read("genres", "categorical", "|", labels.tolist(), count)
+    counts = counting_sorts(monkeypatch)
+    (shown,) = model.rank([Query(limit=20, user=3, rules=Rules(limits=(Limit(field, 2),)))])
+    assert shown.items.tolist() == [*first.items[:2].tolist(), *first.items[500:518].tolist()]
+    assert 0 < sum(counts) < 2_000
+
+
+@pytest.mark.parametrize("more", [{}, {"limits": (Limit(field_of(N_ITEMS), 3),)}, {"diversity": 0.5}])
+def test_boosts_sort_few_of_many_candidates(monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]) -> None:
+    """The best are selected by a partition: sorting 100,000 candidates for ten items takes most of the time."""
+    count = 100_000
+    scores = np.sort(np.random.default_rng(3).standard_normal(count))[::-1]
+    columns = np.arange(count, dtype=np.int32)
+    sorted_counts = counting_sorts(monkeypatch)
+    boosted = ItemSet.of_columns(np.arange(0, N_ITEMS, 7), count)
+    found = Candidates(columns, scores, True, lambda: found)
+    no_limits = LabelField.read("genres", "multi_label", "|", [None] * count, count)
+    limits = tuple(Limit(no_limits, limit.most) for limit in more.get("limits", ()))
+    rules = Rules(**{**more, "limits": limits, "boosts": (Boost(boosted, 2.0),)})
+    shown = rerank(found, rules, 10, lambda pool: lambda _: np.zeros(len(pool)), np.empty(0))
+    assert len(shown.items) == 10
+    assert 0 < sum(sorted_counts) < count / 50
+
+
+def test_reasons_are_the_same_where_the_rest_of_the_ranking_comes_in_another_order() -> None:
+    """A limit that leaves the pool asks for all items; those that diversity has chosen keep their reasons."""
+    items, rng = np.arange(MANY, dtype=np.int32), np.random.default_rng(2)
+    scores, order = np.linspace(1.0, 0.0, MANY), rng.permutation(MANY)
+    cosine = rng.random((MANY, MANY))
+    rules = Rules(diversity=0.5, limits=(Limit(field_of(MANY), 3),))
+    whole = Candidates(items, scores, is_whole=True, rest=lambda: whole)
+    shuffled = Candidates(items[order], scores[order], is_whole=True, rest=lambda: shuffled)
+    part = Candidates(items[:POOL], scores[:POOL], is_whole=False, rest=lambda: shuffled)
+
+    def similar(pool: Items) -> Similar:
+        return lambda index: cosine[pool[index], pool]
+
+    expected, actual = (rerank(ranking, rules, 12, similar, NO_SCORES) for ranking in (whole, part))
+    assert ("diversified",) in expected.reasons
+    assert actual.items.tolist() == expected.items.tolist()
+    assert actual.reasons == expected.reasons

@@ -1,0 +1,335 @@
+"""The documentation tells what the code does: pages follow the tables, links lead somewhere, blocks run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from svc import __version__, errors
+from svc.cli.shop.demo_files import BOOKS as DEMO_RECIPE
+from svc.metrics import METRICS, TRAINING_METRICS
+from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS
+from svc.recipe.json_schema import json_schema
+from svc.recipe.load import load_recipe
+from svc.settings import Settings
+from tests.pages import RECIPE, ROOT, SIGNING_KEYS, WAIT, Shell, blocks, cron_lines, purchases, script_of
+
+DOCS = ROOT / "docs"
+DEPLOY = DOCS / "deploy"
+PAGES = sorted(DOCS.rglob("*.md"))
+LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
+DOCUMENTED = [*PAGES, ROOT / "README.md", ROOT / "recipes" / "README.md", ROOT / "benchmarks" / "README.md"]
+
+
+def load_generator(name: str = "reference_pages") -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["environment.md", "events.md", "metrics.md", "exit-codes.md", "cli.md", "python.md"])
+def test_reference_pages_are_what_the_code_says(name: str) -> None:
+    """Stale? Run: python docs/reference_pages.py"""
+    assert (DOCS / "reference" / name).read_text(encoding="utf-8") == load_generator().PAGES[name]()
+
+
+@pytest.mark.parametrize("page", [*DOCUMENTED, ROOT / "CHANGELOG.md"], ids=lambda p: p.name)
+def test_links_lead_to_files(page: Path) -> None:
+    """No page sends a reader into the void; those of the site stay inside it."""
+    targets = [page.parent / match[1] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
+    assert [str(target) for target in targets if not target.exists()] == []
+    if DOCS in page.parents:
+        assert [str(target) for target in targets if DOCS not in target.resolve().parents] == []
+
+
+def rows_of(page: str, heading: str) -> dict[str, str]:
+    """The table under a heading of a page: second column by each name in the first one."""
+    section = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    found = re.findall(r"^\| (`[^|]*?) \| (.*?) \|", section.replace("\\|", "¦"), re.MULTILINE)
+    return {name: rest for names, rest in found for name in re.findall(r"`([\w.]+)`", names)}
+
+
+def shown_default(value: object) -> str:
+    """As the page writes it."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return (
+        f"`{json.dumps(value)}`"
+        if value == ""
+        else f"`{value}`".replace("|", "¦")
+        if isinstance(value, str)
+        else str(value)
+    )
+
+
+def others() -> str:
+    """The recommenders that a recipe must list by name, as a page says them."""
+    *names, last = [name.removesuffix("Recommender") for name in ALGORITHMS if name not in DEFAULT_ALGORITHMS]
+    return f"{', '.join(names)} and {last}"
+
+
+@pytest.mark.parametrize(
+    ("heading", "names"),
+    [
+        ("schema", ["InteractionSchema"]),
+        ("cleansing", ["Cleansing"]),
+        ("features", ["FeatureColumn"]),
+        ("item_metadata", ["ItemMetadata"]),
+        ("training", ["Training", "TimeDecay", "Split"]),
+        ("output", ["Output"]),
+        ("serving", ["Serving", "Availability", "NewItems"]),
+    ],
+)
+def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: list[str]) -> None:
+    """As the models have them; nothing more."""
+    fields = {}
+    for name in names:
+        for field, facts in json_schema()["$defs"][name]["properties"].items():
+            inside = {"Split": "split.", "TimeDecay": "time_decay."}.get(name, "")
+            fields[f"{inside}{field}"] = facts.get("default", "required")
+    for block in ("split", "time_decay"):
+        fields.pop(block, None)
+    fields.pop("encoding", None)
+    shown = rows_of((DOCS / "reference" / "recipe.md").read_text(), heading)
+    assert shown.pop("encoding", "required") == "required"
+    assert shown.keys() == fields.keys()
+    wrong = {f: shown[f] for f, value in fields.items() if value != "required" and shown[f] != shown_default(value)}
+    assert wrong == ({"algorithms": f"all but {others()}"} if heading == "training" else {})
+
+
+def test_the_errors_page_has_every_code_with_its_status() -> None:
+    """One row for each error that a request can meet."""
+    page = (DOCS / "reference" / "errors.md").read_text()
+    shown = {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `([A-Z_]+)`", page, re.MULTILINE)}
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.ApiError)]
+    assert shown == {(c.http_status, c.code) for c in classes if c is not errors.ApiError}
+
+
+def test_every_dependency_has_its_reason() -> None:
+    """docs/dependencies.md names every package that svc brings along."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (DOCS / "dependencies.md").read_text()
+    names = [re.split(r"[\[<>=]", requirement)[0] for requirement in project["dependencies"]]
+    assert [name for name in names if not re.search(rf"\b{re.escape(name)}\b", page)] == []
+    assert [extra for extra in project["optional-dependencies"] if extra != "all" and f"`{extra}`" not in page] == []
+
+
+def metrics_in(text: str) -> set[str]:
+    found = set(re.findall(r"\bsvc_[a-z0-9_]+\b", text))
+    return {re.sub(r"_(bucket|sum|count)$", "", name) for name in found}
+
+
+@pytest.mark.parametrize("file", ["prometheus/rules.yml", "grafana/svc.json"])
+def test_alerts_and_dashboard_use_metrics_that_exist(file: str) -> None:
+    """A renamed metric would leave an alert that never fires."""
+    known = METRICS.keys() | {metric.name for metric in TRAINING_METRICS}
+    assert metrics_in((DEPLOY / file).read_text()) - known <= {"svc_a", "svc_b"}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_alert_rules_hold_their_own_tests() -> None:
+    """promtool accepts the rules, and the alerts fire when they should."""
+    for command in (["check", "rules", "rules.yml"], ["test", "rules", "rules_test.yml", "rules_days_test.yml"]):
+        done = subprocess.run(
+            ["promtool", *command], cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_structured_files_parse() -> None:
+    """YAML and JSON under docs/deploy can be read; the chart's templates are Helm's to read."""
+    for path in DEPLOY.rglob("*.y*ml"):
+        if path.parent.name == "templates":
+            continue
+        assert list(yaml.safe_load_all(path.read_text())), path
+    for path in DEPLOY.rglob("*.json"):
+        assert json.loads(path.read_text()), path
+
+
+SHOP_PAGES = [page for page in PAGES if page.parent.name in ("howto", "plugin-example")]
+RUNNING = [page for page in PAGES if any(block.runs or block.language == "cron" for block in blocks(page))]
+RECIPE_KEYS = {"name", "source", "schema", "cleansing", "features", "item_metadata", "training", "output", "promotion"}
+SMALLER_BUDGET = "sed -i 's/n_trials: .*/n_trials: 4/' recipes/*.yaml"
+LANGUAGES = {"bash", "cron", "csv", "json", "python", "text", "toml", "yaml"}
+COMMAND = re.compile(r"^(\$ )?(svc|curl|python3?|pip|nox|kubectl|helm|docker|systemctl) ", re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder from which every how-to page starts, with a model."""
+    folder = tmp_path_factory.mktemp("shop") / "home"
+    shell = Shell(folder)
+    shell.make_shop()
+    done = shell.run("svc train recipes/books.yaml --quiet", SVC_SIGNING_KEYS=SIGNING_KEYS)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.integration
+def test_the_training_page_has_every_field_of_a_header(trained_shop: Path) -> None:
+    """As `svc inspect` prints them, but what it says of the file itself."""
+    command = "svc inspect artifacts/books.svc --json"
+    shown = json.loads(Shell(trained_shop).run(command, SVC_SIGNING_KEYS=SIGNING_KEYS).stdout)
+    page = (DOCS / "reference" / "training.md").read_text()
+    fields = [*shown, *shown["tuning"], *shown["data_stats"]]
+    about_the_file = {"artifact", "model_version", "artifact_bytes", "payload_bytes", "format_version"}
+    assert [field for field in fields if f"`{field}`" not in page and field not in about_the_file] == []
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", RUNNING, ids=lambda p: p.name)
+def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, trained_shop: Path) -> None:
+    """All of them, in order, in one shell that stops at the first failure; the demo's recipes with a smaller budget."""
+    script, extra = script_of(page).replace("\ncd shop\n", f"\ncd shop\n{SMALLER_BUDGET}\n"), {}
+    if page in SHOP_PAGES:
+        without = shutil.ignore_patterns(".venv")
+        shutil.copytree(trained_shop, tmp_path, dirs_exist_ok=True, symlinks=True, ignore=without)
+        extra = {"SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_CLIENT_KEY": "0" * 43, "SVC_WATCH_INTERVAL": "0.5"}
+        if "8080" in script:
+            script = f"svc serve --recipes recipes &\n{WAIT}\n{script}"
+    done = Shell(tmp_path).run(script, **extra)
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+
+
+@pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
+def test_blocks_are_of_kinds_that_are_checked(page: Path) -> None:
+    """Commands stand in `bash` blocks, which run or say what they need; everything else can be read by its reader."""
+    for block in blocks(page):
+        assert block.language in LANGUAGES, block
+        if block.language == "bash":
+            assert not block.title or block.title.startswith("Needs "), block
+            subprocess.run(["bash", "-n"], input=block.text, text=True, check=True)
+        elif block.language == "python":
+            compile(block.text, page.name, "exec")
+        elif block.language in ("json", "toml"):
+            {"json": json.loads, "toml": tomllib.loads}[block.language](block.text)
+        elif block.language == "text":
+            assert not COMMAND.search(block.text), block
+
+
+@pytest.mark.parametrize("page", DOCUMENTED, ids=lambda p: p.name)
+def test_recipes_shown_are_recipes(page: Path, tmp_path: Path) -> None:
+    """A part of one is checked inside a whole one."""
+    for block in blocks(page):
+        if block.language != "yaml":
+            continue
+        shown = yaml.safe_load(block.text)
+        if not shown.keys() <= RECIPE_KEYS:
+            continue
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(yaml.safe_dump({**yaml.safe_load(RECIPE), **shown}))
+        load_recipe(recipe, {}, settings=Settings())
+
+
+FENCED, TARGET = re.compile(r"```.*?```|^\|.*?$", re.DOTALL | re.MULTILINE), re.compile(r"\]\([^)]*\)")
+MOST_WORDS = 30
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", DOCS / "tutorial.md"], ids=lambda p: p.name)
+def test_first_pages_have_short_sentences(page: Path) -> None:
+    """Whoever reads them reads them once."""
+    text = TARGET.sub("]", FENCED.sub("", page.read_text(encoding="utf-8")))
+    sentences = [s for part in re.split(r"\n\s*\n|\n- ", text) for s in re.split(r"(?<=[.:;?!])\s+", part)]
+    assert [s for s in sentences if len(s.split()) > MOST_WORDS] == []
+
+
+def linked(nav: list[Any]) -> Iterator[str]:
+    """The pages of a navigation, in order."""
+    for entry in nav:
+        for target in entry.values():
+            yield from linked(target) if isinstance(target, list) else [target]
+
+
+def test_every_page_has_one_place_in_the_navigation() -> None:
+    """A page that nobody can find, or that moved, is told here; the site's own build checks the links."""
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
+    assert sorted(linked(nav)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+
+
+def test_the_site_has_the_markdown_of_each_page_and_an_index(tmp_path: Path) -> None:
+    """At the path of the page; llms.txt links to all of them, and each link leads to a file."""
+    load_generator("markdown_pages").write(tmp_path)
+    index = (tmp_path / "llms.txt").read_text(encoding="utf-8")
+    targets = re.findall(r"^- \[[^\]]+\]\(([^)]+)\)$", index, re.MULTILINE)
+    assert sorted(targets) == sorted(str(page.relative_to(DOCS)) for page in PAGES)
+    assert all((tmp_path / target).read_text() == (DOCS / target).read_text() for target in targets)
+    assert index.startswith("# svc\n\n> ")
+
+
+def test_pictures_that_pages_show_are_there() -> None:
+    """The site's build takes a missing one without a word."""
+    for page in PAGES:
+        for target in re.findall(r"!\[[^\]]*\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).is_file(), (page, target)
+
+
+def test_schedules_are_what_cron_takes() -> None:
+    """Five fields, and a command that a shell can read; the commands run with their page."""
+    found = [line for page in PAGES for b in blocks(page) if b.language == "cron" for line in cron_lines(b)]
+    assert found
+    for when, command in found:
+        assert re.fullmatch(r"(?:(?:\*|\d+(?:-\d+)?(?:,\d+)*)(?:/\d+)?(?: |$)){5}", when), when
+        subprocess.run(["sh", "-n", "-c", command], check=True)
+        assert "%" not in command  # cron takes it for a line end
+
+
+def test_a_folder_that_cron_writes_into_is_made_on_its_page() -> None:
+    """A shell that cannot open its log runs nothing."""
+    page = DOCS / "howto" / "schedule.md"
+    shown = blocks(page)
+    logs = {log for b in shown if b.language == "cron" for log in re.findall(r">>(\S+)/", b.text)}
+    made = [line for b in shown if b.language == "bash" for line in b.text.splitlines() if "install -d" in line]
+    assert logs and all(any(line.endswith(f" {log}") for line in made) for log in logs)
+
+
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+def test_the_readme_leads_to_recommendations(tmp_path: Path) -> None:
+    """Its own-data part, pasted whole; the user that it asks for gets an answer."""
+    script = script_of(ROOT / "README.md")
+    done = Shell(tmp_path).run(script[script.index("svc demo --files-only") :])
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert json.loads(done.stdout.splitlines()[-1])["items"]
+
+
+def test_the_data_and_the_recipe_of_the_readme_fit_the_files_of_the_demo() -> None:
+    """Whoever replaces one of the two by what is shown has a whole that works."""
+    shown = {block.language: block.text for block in blocks(ROOT / "README.md")}
+    demo = yaml.safe_load(DEMO_RECIPE)
+    assert shown["csv"].splitlines()[0] == purchases().splitlines()[0]
+    mine = yaml.safe_load(shown["yaml"])
+    assert {key: mine[key] for key in ("name", "source", "schema", "output")} == {
+        key: demo[key] for key in ("name", "source", "schema", "output")
+    }
+
+
+@pytest.mark.integration
+def test_the_readme_installs_into_a_fresh_environment(tmp_path: Path) -> None:
+    """Up to the demo, which tests/cli/shop/test_demo.py runs; the command of its tests is what CI runs."""
+    commands = [block.text.strip() for block in blocks(ROOT / "README.md") if block.language == "bash"]
+    (installed,) = [text for text in commands if "pip install ." in text]
+    (tested,) = [text for text in commands if "nox" in text]
+    install, _, demo = installed.partition(" && ")
+    assert demo == "svc demo"
+    assert tested in (ROOT / ".ci" / "run").read_text().replace(" </dev/null", "")
+    shell = Shell(tmp_path)
+    for name in ("pyproject.toml", "README.md", "LICENSE", "svc"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    done = shell.run(f"{install}\ncd /\n{tmp_path}/.venv/bin/svc --version", PYTHONPATH="")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == f"svc {__version__}"

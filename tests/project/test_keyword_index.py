@@ -1,0 +1,69 @@
+"""`-k` imports only modules that may have such a test, and never loses one."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.project.keyword_index import words_of
+
+ROOT = Path(__file__).parents[2]
+CONFTEST = """\
+import sys
+sys.path.insert(0, {root!r})
+from tests.project.keyword_index import KeywordIndex
+def pytest_configure(config):
+    config.pluginmanager.register(KeywordIndex(config))
+"""
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("", []),
+        ("Ties", ["ties"]),
+        ("ties or pins", ["ties", "pins"]),
+        ("(ties and pins)", ["ties", "pins"]),
+        ("ties and not pins", []),
+        ("brand[x-1]", ["brand[x-1]"]),
+    ],
+)
+def test_words_are_those_of_which_a_selected_test_has_one(expression: str, words: list[str]) -> None:
+    """An expression with `not` may select a test with none of its words: every module is collected then."""
+    assert words_of(expression) == words
+
+
+@pytest.mark.system
+def test_modules_without_the_word_are_not_imported_until_they_change(tmp_path: Path) -> None:
+    """A module writes a line when it is imported; names in ids, classes and markers are words too."""
+    (tmp_path / "conftest.py").write_text(CONFTEST.format(root=str(ROOT)))
+    write_module(tmp_path / "test_fruit.py", "def test_apple(): pass")
+    write_module(
+        tmp_path / "test_tools.py",
+        "import pytest\n@pytest.mark.parametrize('x', ['saw'])\nclass TestCut:\n    def test_it(self, x): pass",
+    )
+    assert run(tmp_path) == (2, {"test_fruit", "test_tools"})
+    assert run(tmp_path, "-k", "Apple") == (1, {"test_fruit"})
+    assert run(tmp_path, "-k", "saw") == (1, {"test_tools"})
+    assert run(tmp_path, "-k", "cut or saw") == (1, {"test_tools"})
+    assert run(tmp_path, "-k", "parametrize") == (1, {"test_tools"})
+    assert run(tmp_path, "-k", "not apple") == (1, {"test_fruit", "test_tools"})
+    write_module(tmp_path / "test_tools.py", "def test_apple_press(): pass")
+    assert run(tmp_path, "-k", "apple") == (2, {"test_fruit", "test_tools"})
+
+
+def write_module(path: Path, tests: str) -> None:
+    path.write_text(f"with open('imported.txt', 'a') as file: file.write(__name__ + '\\n')\n{tests}\n")
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, set[str]]:
+    """How many tests passed, and the modules that were imported."""
+    imported = folder / "imported.txt"
+    imported.write_text("")
+    command = [sys.executable, "-m", "pytest", "-q", "-pno:schemathesis", "-pno:hypothesispytest", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return int(done.stdout.rpartition(" passed")[0].split()[-1]), set(imported.read_text().split())

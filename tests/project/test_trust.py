@@ -1,0 +1,30 @@
+"""The pages on security and reliability promise only what a test shows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from svc import events, metrics
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("page", ["security.md", "reliability.md"])
+def test_named_programs_exist(page: str) -> None:
+    """Every path of a test or benchmark that a page names is there."""
+    named = set(re.findall(r"(?:tests|benchmarks)/[\w/]*\w+\.py", (ROOT / "docs" / page).read_text(encoding="utf-8")))
+    assert named
+    assert [path for path in sorted(named) if not (ROOT / path).is_file()] == []
+
+
+def test_named_events_and_metrics_exist() -> None:
+    """What an operator is told to watch for is really logged or counted."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    known = {event.name for event in vars(events).values() if isinstance(event, events.Event)}
+    assert {"artifact_of_another_recipe", "artifact_disappeared"} <= known
+    named = set(re.findall(r"`(svc_[a-z_]+)`", text))
+    assert named
+    assert named <= metrics.METRICS.keys()

@@ -1,0 +1,44 @@
+"""Which process works on a trial, and whether it still lives."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from svc.training.search.processes.process_identity import is_dead, own_identity
+
+
+@pytest.mark.system
+def test_a_process_lives_until_it_ends() -> None:
+    """Also one whose end nobody has looked at yet; its id may be used again, its start may not."""
+    script = (
+        "from svc.training.search.processes.process_identity import own_identity as o; print(o(), flush=True); input()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        identity = process.stdout.readline().strip()
+        assert not is_dead(identity)
+        assert identity != own_identity()
+    process.wait()
+    assert is_dead(identity)
+
+
+def test_one_process_has_one_identity() -> None:
+    """Whenever it is asked; another start under the same id is another process."""
+    own = own_identity()
+    assert own == own_identity()
+    assert not is_dead(own)
+    host, pid, start = own.split("|")
+    assert is_dead(f"{host}|{pid}|{int(start) + 1}")
+
+
+def test_nothing_is_known_of_other_hosts() -> None:
+    """A trial of theirs is never taken for lost; nor is what is no identity."""
+    host, pid, start = own_identity().split("|")
+    assert not is_dead(f"{host}x|{pid}|{int(start) + 1}")
+    assert not is_dead("")
+    assert not is_dead(f"{host}|none|")

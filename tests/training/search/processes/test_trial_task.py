@@ -1,0 +1,78 @@
+"""One trial in a worker: whatever happens is in its outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from svc.training.search import screening
+from svc.training.search.fit import Fitted, Stop
+from svc.training.search.processes.trial_task import TrialPruned, TrialTask, run_trial
+
+FITTED = Fitted({"ndcg": 0.5}, 3)
+
+
+class Objective:
+    """Reports `course`, then ends with `end`: an error to raise, or the result."""
+
+    def __init__(self, course: dict[int, float], end: Exception | Fitted = FITTED) -> None:
+        self.course = course
+        self.end = end
+
+    def warm_up(self) -> None: ...
+
+    def __call__(
+        self, algorithm: str, params: Any, *, check: Callable[[], None], report: Callable[[int, float], None]
+    ) -> Fitted:
+        for epoch, score in self.course.items():
+            report(epoch, score)
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+
+def task(**more: Any) -> TrialTask:
+    return TrialTask(number=1, algorithm="A", params={}, **more)
+
+
+def test_a_complete_trial_has_its_result_and_its_curve() -> None:
+    """With the time that it took."""
+    outcome = run_trial(Objective({1: 0.1, 2: 0.3}), task(), lambda: None)
+    assert (outcome.state, outcome.fitted, outcome.error, outcome.curve) == ("complete", FITTED, "", {1: 0.1, 2: 0.3})
+    assert outcome.seconds >= 0
+
+
+@pytest.mark.parametrize("end", [TrialPruned("too hopeless"), Stop()])
+def test_what_cannot_be_trained_is_pruned(end: Exception) -> None:
+    """The search goes on without an error."""
+    outcome = run_trial(Objective({1: 0.1}, end), task(), lambda: None)
+    assert (outcome.state, outcome.fitted, outcome.error) == ("pruned", None, "")
+
+
+def test_a_defect_fails_only_its_trial() -> None:
+    """Its type and words are kept."""
+    outcome = run_trial(Objective({}, ValueError("no such shape")), task(), lambda: None)
+    assert (outcome.state, outcome.error) == ("failed", "ValueError: no such shape")
+
+
+def test_worse_than_its_rivals_is_pruned_on_the_way() -> None:
+    """Those that were known when it was asked for; a screening score is compared with others."""
+    complete_curves = tuple({1: 0.5, 2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5} for _ in range(5))
+    outcome = run_trial(Objective(dict.fromkeys(range(1, 6), 0.1)), task(complete_curves=complete_curves), lambda: None)
+    assert outcome.state == "pruned"
+    assert len(outcome.curve) < 5
+    screened = run_trial(
+        Objective({screening.SCREENING_STEP: 0.1, 1: 0.9}), task(screenings=(0.4, 0.5, 0.6, 0.7, 0.8)), lambda: None
+    )
+    assert (screened.state, screened.curve) == ("pruned", {screening.SCREENING_STEP: 0.1})
+
+
+def test_time_that_is_over_ends_it_at_the_next_report() -> None:
+    """`check` raises what ends it."""
+
+    def check() -> None:
+        raise Stop
+
+    assert run_trial(Objective({1: 0.9}), task(), check).state == "pruned"

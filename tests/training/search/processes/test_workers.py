@@ -1,0 +1,184 @@
+"""Worker processes: what they share, how they end, and that a search in them is the same search."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from svc.artifact import layout
+from svc.progress import Progress
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from svc.training.run import TrainOptions, train
+from svc.training.search.processes.trial_task import TrialOutcome, TrialTask
+from svc.training.search.processes.workers import ProcessWorkers
+from tests.training.search.slow_objective import SlowObjective
+
+ROOT = Path(__file__).parents[4]
+
+
+class Bench:
+    """Two worker processes and what has ended in them."""
+
+    def __init__(self) -> None:
+        self.workers = ProcessWorkers(SlowObjective([1.0, 2.0, 3.0]), 2, blas_threads=1)
+        self.ended: queue.SimpleQueue[tuple[int, TrialOutcome]] = queue.SimpleQueue()
+
+    def submit(self, number: int, **params: Any) -> int:
+        task = TrialTask(number, "any", params)
+        return self.workers.submit(task, lambda outcome: self.ended.put((number, outcome)))
+
+    def run(self, number: int, **params: Any) -> TrialOutcome:
+        worker = self.submit(number, **params)
+        found, outcome = self.ended.get(timeout=90)
+        assert found == number
+        self.workers.release(worker)
+        return outcome
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    yield made
+    made.workers.close()
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    except OSError:
+        return True
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_trials_in_worker_processes(bench: Bench, log: list[dict]) -> None:
+    """Results, errors, curves and warnings come back; a crash fails one trial, and another worker takes its place."""
+    first = bench.run(0, scores=[0.1, 0.3])
+    assert first.fitted is not None
+    assert first.fitted.metrics["ndcg"] == 7.0
+    assert first.fitted.metrics["pid"] != os.getpid()
+    assert first.curve == {1: 0.1, 2: 0.3}
+    assert bench.run(1, error="no").error == "ValueError: no"
+    assert bench.run(2, warn="odd").state == "complete"
+    assert [record["message"] for record in log if record["event"] == "python_warning"] == ["odd"]
+    crashed = bench.run(3, exit=3)
+    assert (crashed.state, "killed or crashed" in crashed.error) == ("failed", True)
+    again = bench.run(4)
+    assert again.fitted is not None
+    assert again.fitted.metrics["pid"] != first.fitted.metrics["pid"]
+
+
+def test_a_worker_that_grows_stays(bench: Bench, log: list[dict]) -> None:
+    """Where psutil is installed, the pool looks at sizes. A search must know the process that it may have to end."""
+    assert find_spec("psutil")
+    found = [bench.run(number, seconds=1.1, grow=number << 29) for number in range(3)]
+    assert len({outcome.fitted.metrics["pid"] for outcome in found if outcome.fitted}) == 1
+    assert not log
+
+
+def test_an_abandoned_trial_ends_with_its_process(bench: Bench) -> None:
+    """At once, whatever it is doing; the worker's place is free for the next one."""
+    begun = bench.run(0)
+    assert begun.fitted is not None
+    pid = int(begun.fitted.metrics["pid"])
+    worker = bench.submit(1, seconds=600)
+    bench.workers.abandon(worker)
+    assert wait_until(lambda: is_gone(pid))
+    assert bench.ended.get(timeout=30)[1].state == "failed"
+    assert bench.run(2).state == "complete"
+
+
+@pytest.mark.system
+def test_workers_end_with_a_process_that_is_killed() -> None:
+    """kill -9 of the training leaves no worker behind, though they are in the middle of a trial."""
+    script = """
+import os, sys, time
+from svc.training.search.processes.trial_task import TrialTask
+from svc.training.search.processes.workers import ProcessWorkers
+from tests.training.search.slow_objective import SlowObjective
+workers = ProcessWorkers(SlowObjective([1.0]), 1, blas_threads=1)
+workers.submit(TrialTask(0, "any", {}), lambda outcome: print(int(outcome.fitted.metrics["pid"]), flush=True))
+time.sleep(600)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    assert not is_gone(pid)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert wait_until(lambda: is_gone(pid))
+
+
+def test_two_workers_give_the_same_model_bit_for_bit(make_recipe: Callable[..., LoadedRecipe]) -> None:
+    """Same recipe, data, seed and number of workers: the payloads are equal, as are all trials."""
+    loaded = make_recipe(
+        training={"algorithms": ["IALS", "CosineKNN", "TopPop"], "n_trials": 12, "cutoff": 5, "parallelism": 2}
+    )
+    payloads, headers = [], []
+    for run in range(2):
+        result = train(loaded, TrainOptions(run_id=f"r{run}", dev_unsigned=True), Settings(), Progress())
+        assert result.exit_code == 0
+        assert result.artifact is not None
+        artifact = memoryview(Path(result.artifact).read_bytes())
+        parsed = layout.parse(artifact, max_payload_bytes=1 << 30)
+        payloads.append(bytes(parsed.payload))
+        headers.append(parsed.header)
+    assert payloads[0] == payloads[1]
+    assert headers[0]["best_params"] == headers[1]["best_params"]
+    assert headers[0]["tuning"]["workers"] == 2
+
+
+@pytest.mark.system
+@pytest.mark.parametrize("moment", ["starting", "training"])
+def test_workers_hear_no_signal_and_end_with_the_search(moment: str) -> None:
+    """Ctrl-C reaches every process of a terminal: workers ignore it, close() ends them, standard error stays empty."""
+    script = f"""
+import os, signal, sys, time
+from svc.training.search.processes.trial_task import TrialTask
+from svc.training.search.processes.workers import ProcessWorkers
+from tests.training.search.slow_objective import SlowObjective
+signal.signal(signal.SIGINT, lambda *_: None)
+workers = ProcessWorkers(SlowObjective([1.0]), 2, blas_threads=1)
+places = [workers.submit(TrialTask(number, "any", {{"seconds": 600}}), lambda _: None) for number in range(2)]
+while {moment == "training"} and any(workers.ready_at(place) is None for place in places):
+    time.sleep(0.01)
+os.killpg(0, signal.SIGINT)
+time.sleep(0.3)
+pids = [pid for worker in workers._workers.values() for pid in worker.pool._processes]
+workers.close()
+print(*pids, flush=True)
+os._exit(0)
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr == ""
+    pids = [int(pid) for pid in done.stdout.split("\n")[-2].split()]
+    assert len(pids) == 2
+    assert wait_until(lambda: all(is_gone(pid) for pid in pids))
