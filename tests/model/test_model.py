@@ -9,9 +9,7 @@ import pytest
 
 from svc.errors import (
     FeaturesNotSupported,
-    FeatureStateMismatch,
     FeatureValueUnusable,
-    PayloadInvalid,
     UnknownSeedItems,
     UnknownUser,
 )
@@ -252,38 +250,3 @@ def test_long_seed_lists_are_placed_in_pieces(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(factors_module, "CELLS_AT_ONCE", 1)
     for one, other in zip(whole, model.rank(asked), strict=True):
         assert one.scores.tobytes() == other.scores.tobytes()
-
-
-HEADER = {"version": 1, "active": True, "user": {"dimension": 4, "columns": ["tag", "age"]}}
-HEADER["item"] = HEADER["user"]
-
-
-def test_a_header_that_agrees_with_the_payload_passes() -> None:
-    """With active features, with inactive ones, and without any."""
-    made("ials", features=True).check_features({"features": HEADER})
-    made("svd").check_features({})
-    made("svd").check_features({"features": {**HEADER, "active": False}})
-
-
-@pytest.mark.parametrize(
-    "features",
-    [
-        None,
-        {**HEADER, "active": False},
-        {**HEADER, "user": {"dimension": 5, "columns": ["tag", "age"]}},
-        {**HEADER, "item": {"dimension": 4, "columns": ["age", "tag"]}},
-        {"version": 1, "active": True, "user": HEADER["user"]},
-    ],
-)
-def test_a_header_that_disagrees_is_refused(features: dict[str, Any] | None) -> None:
-    """Dimension, columns and presence of each side must match."""
-    with pytest.raises(FeatureStateMismatch, match="feature state check failed: "):
-        made("ials", features=True).check_features({"features": features})
-
-
-def test_parts_that_do_not_belong_together_are_refused() -> None:
-    """A payload whose ids and arrays disagree never serves."""
-    model = made("popularity")
-    model.item_ids = IdTable.from_ids(["just one"])
-    with pytest.raises(PayloadInvalid, match="3000 scored items"):
-        model.ready()

@@ -1,0 +1,72 @@
+"""Checks that the parts of a model, and its artifact's header, belong together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import FeatureStateMismatch, PayloadInvalid
+from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
+from svc.model.history import History
+from svc.model.recommenders.base import Scorer, Side
+from svc.model.recommenders.blend import BlendScorer
+
+
+def check_sizes(
+    n_users: int,
+    n_items: int,
+    history: History,
+    scorer: Scorer,
+    *,
+    cold: Scorer | None,
+    hidden: History | None,
+    popularity: NDArray[np.float64] | None,
+) -> None:
+    """Raise PayloadInvalid for parts that were not made for `n_users` and `n_items`, or not for each other."""
+    if hidden is not None and len(hidden) != n_users:
+        raise PayloadInvalid(f"payload: {n_users} users do not match {len(hidden)} rows of hidden items")
+    if (n_users, n_items) != (len(history), scorer.n_items):
+        parts = f"{len(history)} histories and {scorer.n_items} scored items"
+        raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")
+    recencies = scorer.recencies if isinstance(scorer, BlendScorer) else ()
+    if bool(recencies) != history.recency_by_part:
+        raise PayloadInvalid("payload: the order of the histories does not match the recencies of the parts")
+    if popularity is not None and popularity.shape != (n_items,):
+        raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {popularity.size}")
+    if cold is not None and cold.n_items != n_items:
+        raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
+
+
+def check_features(declared: Mapping[str, Any], features: FeatureState | None, scorer: Scorer) -> None:
+    """Compare the artifact header's `features` with the encoders of the payload and the scorer that reads them.
+
+    Raises FeatureStateMismatch where they disagree.
+    """
+    active = bool(declared.get("active"))
+    if active != (features is not None):
+        held = "holds no" if features is None else "holds an"
+        raise FeatureStateMismatch(f"feature state check failed: active is {active}, the payload {held} encoder")
+    if features is None:
+        return
+    if features.version != FEATURE_VERSION:
+        raise FeatureStateMismatch(
+            f"feature state check failed: the payload is of version {features.version},"
+            f" this build reads {FEATURE_VERSION}"
+        )
+    _check_side("user", declared.get("user"), features.user, scorer)
+    _check_side("item", declared.get("item"), features.item, scorer)
+
+
+def _check_side(side: Side, declared: Mapping[str, Any] | None, encoder: SideEncoder | None, scorer: Scorer) -> None:
+    held = None if encoder is None else (encoder.dim, list(encoder.columns))
+    stated = None if declared is None else (declared.get("dimension"), declared.get("columns"))
+    if held != stated:
+        raise FeatureStateMismatch(f"feature state check failed: {side} is {stated}, the payload holds {held}")
+    scorer_dim = scorer.feature_dim(side)
+    if encoder is not None and encoder.dim != scorer_dim:
+        raise FeatureStateMismatch(
+            f"feature state check failed: the {side} encoder has {encoder.dim} places, the scorer {scorer_dim}"
+        )

@@ -1,0 +1,150 @@
+"""Builds queries from the ids of a request: what does not depend on the scorer that answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.history import History
+from svc.model.id_finder import IdFinder
+from svc.model.ids import IdTable
+from svc.model.ranking.item_sets import ItemSet, distinct, joined
+from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.profile import profile_of, settled
+from svc.model.ranking.query import (
+    NO_ITEMS,
+    NOTHING_GIVEN,
+    Given,
+    Interaction,
+    NewCandidates,
+    PinFault,
+    Prepared,
+    Query,
+    Restriction,
+)
+from svc.model.ranking.rerank import Pin, Rules, Share
+from svc.model.recommenders.base import excluded_columns
+
+
+class QueryBuilder:
+    """Translates ids into columns of the training matrix, `history`. Thread-safe."""
+
+    def __init__(self, item_ids: IdTable, history: History) -> None:
+        self._finder = IdFinder(item_ids)
+        self._n_items = len(item_ids)
+        self._history = history
+
+    def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """The positions in `ids` of those that the model does not know."""
+        return np.flatnonzero(self._finder.indices(ids) < 0)
+
+    def columns(self, items: Sequence[str]) -> NDArray[np.int32]:
+        """Distinct columns of the known items, rising."""
+        if not items:
+            return NO_ITEMS
+        columns = distinct(self._finder.indices(items))
+        return columns[columns >= 0]
+
+    def given(self, history: Sequence[Interaction]) -> Given:
+        """The known items of a request's history, settled."""
+        if not history:
+            return NOTHING_GIVEN
+        columns = self._finder.indices([interaction.item_id for interaction in history])
+        weights = None
+        if any(interaction.weight != 1.0 for interaction in history):
+            weights = np.array([interaction.weight for interaction in history], dtype=np.float64)
+        unknown: dict[str, None] = {}
+        if columns.min() < 0:
+            is_known = columns >= 0
+            unknown = dict.fromkeys(history[position].item_id for position in np.flatnonzero(~is_known).tolist())
+            columns, weights = columns[is_known], None if weights is None else weights[is_known]
+        return settled(Given(columns, weights, tuple(unknown)), self._history)
+
+    def build(
+        self,
+        limit: int,
+        exclude_items: Sequence[str],
+        restriction: Restriction,
+        given: Given = NOTHING_GIVEN,
+        *,
+        include_seen: bool = False,
+    ) -> tuple[Query, tuple[str, ...]]:
+        """The parts of a query that do not depend on the user, and the unknown ids, those of `given` first."""
+        allowed, ignored = restriction.allowed, dict.fromkeys(given.unknown)
+        if allowed is not None and allowed.n_items > self._n_items:  # it has columns for new items too
+            allowed = ItemSet.of_flags(allowed.flags()[: self._n_items])
+        if restriction.include_items is not None:
+            columns = self._finder.indices(restriction.include_items)
+            unknown = np.flatnonzero(self._columns_with_new(restriction.include_items, restriction.new) < 0)
+            if len(unknown):
+                ignored |= dict.fromkeys(map(restriction.include_items.__getitem__, unknown.tolist()))
+            allowed = joined(allowed, ItemSet.of_columns(columns[columns >= 0], self._n_items))
+        exclude = self.columns(exclude_items)
+        profile = profile_of(given, self._history)
+        query = Query(
+            limit=limit + restriction.offset,
+            seeds=profile.columns,
+            seed_weights=profile.weights,
+            exclude=exclude,
+            include_seen=include_seen,
+            allowed=allowed,
+            rules=restriction.rules,
+            explain=restriction.explain,
+            offset=restriction.offset,
+            seed_positions=profile.positions,
+        )
+        return query, tuple(ignored)
+
+    def resolve_pins(self, prepared: Prepared, restriction: Restriction) -> Prepared:
+        """The query with the columns of the pins that may be shown; the ids of the others become ignored items."""
+        if not restriction.pins:
+            return prepared
+        query, n_items = prepared.query, self._n_items
+        new = None if query.popular else restriction.new
+        columns = self._columns_with_new([item for item, _ in restriction.pins], new)
+        excluded = query.exclude if query.popular else excluded_columns(query, self._history)
+        shown = ~ItemSet.of_columns(excluded, n_items)
+        if query.allowed is not None:
+            shown &= query.allowed
+        may = (columns >= 0) & (columns < n_items) & shown.contains(columns.clip(0, n_items - 1))
+        if query.new is not None:
+            may |= np.isin(columns, n_items + query.new.rows)
+        pins = tuple(Pin(int(columns[n]), restriction.pins[n][1]) for n in np.flatnonzero(may).tolist())
+        gone = tuple(
+            (restriction.pins[n][0], _why_not_shown(columns[n], query, excluded)) for n in np.flatnonzero(~may).tolist()
+        )
+        rules = (query.rules or Rules())._replace(pins=pins)
+        ignored = tuple(dict.fromkeys((*prepared.ignored_items, *(item for item, _ in gone))))
+        active = rules if rules != Rules() or query.new is not None else None
+        return prepared._replace(query=query._replace(rules=active), ignored_items=ignored, ignored_pins=gone)
+
+    def _columns_with_new(self, ids: Sequence[str], new: NewItems | None) -> NDArray[np.int32]:
+        """Columns of items of the model and of new items, (len(ids),), −1 for each unknown one."""
+        columns = self._finder.indices(ids)
+        if new is None:
+            return columns
+        rows = new.rows(ids)
+        return np.where((columns < 0) & (rows >= 0), self._n_items + rows, columns)
+
+
+def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[str]) -> Query:
+    """The query with the new items of the restriction that may come back, without the `excluded` ids."""
+    new = restriction.new
+    assert new is not None, "asked only where there are new items"
+    rows = new.candidates(excluded, restriction.include_items, restriction.allowed)
+    if not len(rows):
+        return query
+    share = None if new.max_share is None else Share(new.n_known, new.max_share)
+    rules = (query.rules or Rules())._replace(share=share)
+    return query._replace(new=NewCandidates(new, rows), rules=rules)
+
+
+def _why_not_shown(column: np.int32, query: Query, excluded: NDArray[np.int32]) -> PinFault:
+    """Why the item of a pin is left out; `excluded` are all columns that must not come back."""
+    if column < 0:
+        return "unknown"
+    if column in query.exclude:
+        return "excluded"
+    return "seen" if column in excluded else "filtered"

@@ -1,0 +1,66 @@
+"""A model whose parts do not belong together, or do not match its header, never serves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.errors import FeatureStateMismatch, PayloadInvalid
+from svc.model.consistency import check_sizes
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.recommenders.popularity import PopularityScorer
+from tests.model.test_model import made
+
+HEADER = {"version": 1, "active": True, "user": {"dimension": 4, "columns": ["tag", "age"]}}
+HEADER["item"] = HEADER["user"]
+
+
+def test_a_header_that_agrees_with_the_payload_passes() -> None:
+    """With active features, with inactive ones, and without any."""
+    made("ials", features=True).check_features({"features": HEADER})
+    made("svd").check_features({})
+    made("svd").check_features({"features": {**HEADER, "active": False}})
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        None,
+        {**HEADER, "active": False},
+        {**HEADER, "user": {"dimension": 5, "columns": ["tag", "age"]}},
+        {**HEADER, "item": {"dimension": 4, "columns": ["age", "tag"]}},
+        {"version": 1, "active": True, "user": HEADER["user"]},
+    ],
+)
+def test_a_header_that_disagrees_is_refused(features: dict[str, Any] | None) -> None:
+    """Dimension, columns and presence of each side must match."""
+    with pytest.raises(FeatureStateMismatch, match="feature state check failed: "):
+        made("ials", features=True).check_features({"features": features})
+
+
+def test_parts_that_do_not_belong_together_are_refused() -> None:
+    """A payload whose ids and arrays disagree never serves."""
+    model = made("popularity")
+    model.item_ids = IdTable.from_ids(["just one"])
+    with pytest.raises(PayloadInvalid, match="3000 scored items"):
+        model.ready()
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"hidden": History(np.arange(3), np.zeros(2, np.int32))}, "1 users do not match 2 rows of hidden items"),
+        ({"popularity": np.ones(5)}, "3 items do not match the popularity of 5"),
+        ({"cold": PopularityScorer(np.ones(4))}, "3 items do not match 4 of the second part"),
+    ],
+)
+def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
+    """Hidden items have a row for each user; popularity and the cold part have an entry for each item."""
+    history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
+    absent: dict[str, Any] = {"cold": None, "hidden": None, "popularity": None}
+    check_sizes(1, 3, history, scorer, **absent)
+    with pytest.raises(PayloadInvalid, match=message):
+        check_sizes(1, 3, history, scorer, **absent | parts)
