@@ -20,6 +20,7 @@ from svc.training.data import interactions as cleaning
 from svc.training.data.dropped import MANY, odd_years
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
+from svc.training.data.thresholds import check_thresholds
 from svc.training.data.unused_rating import unused_rating
 from svc.training.data.user_sample import UserSample, draw_users
 from svc.training.data.where import fetch_kept
@@ -90,7 +91,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         logs.emit(events.MANY_ROWS_DROPPED, count=found.n_unusable, n_rows=n_kept, detail=why)
     filtered = {} if found.dropped_by_where is None else {"dropped_by_where": found.dropped_by_where}
     logs.emit(events.DATA_CLEANSED, n_rows=len(found), drop_count=found.drop_count, **filtered)
-    cleaning.check_thresholds(found, recipe.cleansing)
+    check_thresholds(found, recipe.cleansing)
     _warn_of_ids(found)
     sides = _sides(loaded, settings, variables, found, progress)
     return TrainingData(found, n_fetched, sides, _sample(loaded, found))

@@ -1,4 +1,4 @@
-"""From a fetched table to clean interactions: codes, times, duplicates, thresholds."""
+"""From a fetched table to clean interactions: codes, times, duplicates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.errors import MinDataViolation, TimeUnitRequired
+from svc.errors import TimeUnitRequired
 from svc.training.data import dropped as why
 from svc.training.data.popularity import AgeRule, recent_choices
 from svc.training.data.stable_sort import stable_order
@@ -23,7 +23,6 @@ Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
 _COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
-_MODEL_NEEDS = {"rows": 1, "users": 1, "items": 2}
 
 
 class _Schema(Protocol):
@@ -50,12 +49,6 @@ class _Cleansing(Protocol):
     def dedup(self) -> Dedup: ...
     @property
     def event_weights(self) -> Mapping[str, Event] | None: ...
-    @property
-    def min_rows(self) -> int | None: ...
-    @property
-    def min_users(self) -> int | None: ...
-    @property
-    def min_items(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,50 +290,6 @@ def _of_known(users: Codes, items: Codes) -> tuple[Codes, Codes] | None:
     """The pairs of which both are known; None where there are none."""
     both_known = (users >= 0) & (items >= 0)
     return (users[both_known], items[both_known]) if both_known.any() else None
-
-
-def check_thresholds(interactions: Interactions, cleansing: _Cleansing) -> None:
-    """Raise MinDataViolation below `cleansing.min_*`; one row, one user and two items are asked for in any case."""
-    counts = {
-        "n_rows": len(interactions),
-        "n_users": len(interactions.user_ids),
-        "n_items": len(interactions.item_ids),
-    }
-    least = {
-        f"min_{what}": given if (given := getattr(cleansing, f"min_{what}")) is not None else model_needs
-        for what, model_needs in _MODEL_NEEDS.items()
-    }
-    short = [
-        f"{counts[f'n_{what}']} {what} where {_at_least(what, least[f'min_{what}'], model_needs)}"
-        for what, model_needs in _MODEL_NEEDS.items()
-        if counts[f"n_{what}"] < max(least[f"min_{what}"], model_needs)
-    ]
-    if short:
-        raise MinDataViolation(
-            f"the cleaned data has {', '.join(short)}. {_what_to_do(interactions)}", fields={**counts, **least}
-        )
-
-
-def _at_least(what: str, given: int, model_needs: int) -> str:
-    if given >= model_needs:
-        return f"at least {given} are needed"
-    return f"cleansing.min_{what} asks for {given}, but a model needs at least {model_needs}"
-
-
-def _what_to_do(interactions: Interactions) -> str:
-    """The advice for too little data: fix the dropped rows if they were most of it, else get more or ask for less."""
-    lost = [
-        f"{count} dropped {'by cleansing.where' if reason == 'where' else f'as {reason}'}"
-        for reason, count in interactions.dropped.items()
-    ]
-    cause = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
-    cause += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
-    if interactions.n_unusable > len(interactions):
-        return f"{cause}Mend these rows, or the columns and the unit that the recipe names."
-    return (
-        f"{cause}Provide more data, or lower cleansing.min_rows, min_users or min_items "
-        "(a model needs at least one user and two items)."
-    )
 
 
 def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:

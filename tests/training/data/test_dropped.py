@@ -6,7 +6,8 @@ import pandas as pd
 import pytest
 
 from svc.training.data.dropped import odd_years
-from tests.training.data.test_interactions import frame, refusal
+from tests.training.data.test_interactions import frame
+from tests.training.data.test_thresholds import refusal
 
 
 @pytest.mark.parametrize(("value", "unit", "meant"), [(1735689600000, "s", "ms"), (1735689600 * 10**9, "ms", "ns")])

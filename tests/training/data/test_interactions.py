@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from svc.errors import MinDataViolation
 from svc.recipe.schema import Cleansing, InteractionSchema
-from svc.training.data.interactions import check_thresholds, from_frame
+from svc.training.data.interactions import from_frame
 
 SCHEMA = InteractionSchema(user_column="u", item_column="i", time_column="t", time_unit="s")
 
@@ -59,37 +58,3 @@ def test_bad_times_are_dropped_only_where_time_is_used() -> None:
     data = frame(["a", "b", "c"], ["x", "y", "z"], [1.0, np.nan, 1e300])
     assert from_frame(data, SCHEMA, Cleansing(), with_times=True).dropped == {"bad_times": 2}
     assert len(from_frame(data, SCHEMA, Cleansing(), with_times=False)) == 3
-
-
-def test_too_little_data_names_counts_and_thresholds() -> None:
-    """All observed counts and all thresholds are fields of the error."""
-    found = from_frame(frame(["a", "b"], ["x", "y"]), SCHEMA, Cleansing(), with_times=False)
-    with pytest.raises(MinDataViolation, match="2 users where at least 3") as caught:
-        check_thresholds(found, Cleansing(min_users=3))
-    assert caught.value.fields == {
-        "n_rows": 2, "n_users": 2, "n_items": 2, "min_rows": 1, "min_users": 3, "min_items": 2,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_nothing_and_a_single_row_are_too_little(rows: int) -> None:
-    """Even without thresholds a model needs a user and two items."""
-    found = from_frame(frame(["a"][:rows], ["x"][:rows]), SCHEMA, Cleansing(), with_times=False)
-    with pytest.raises(MinDataViolation):
-        check_thresholds(found, Cleansing())
-
-
-def refusal(data: pd.DataFrame, **schema: object) -> str:
-    chosen = SCHEMA.model_copy(update=schema)
-    found = from_frame(data, chosen, Cleansing(), with_times="t" in data)
-    with pytest.raises(MinDataViolation) as caught:
-        check_thresholds(found, Cleansing())
-    return caught.value.message
-
-
-def test_a_threshold_below_what_a_model_needs_is_reported_as_it_was_given() -> None:
-    """`min_items: 1` stays 1; the message says that a model needs two."""
-    found = from_frame(frame(["a"], ["x"]), SCHEMA, Cleansing(), with_times=False)
-    with pytest.raises(MinDataViolation, match="asks for 1, but a model needs at least 2") as caught:
-        check_thresholds(found, Cleansing(min_items=1))
-    assert caught.value.fields["min_items"] == 1

@@ -1,0 +1,63 @@
+"""The least data that a training needs: `cleansing.min_*`, and what a model needs in any case."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from svc.errors import MinDataViolation
+from svc.training.data.interactions import Interactions
+
+_MODEL_NEEDS = {"rows": 1, "users": 1, "items": 2}
+
+
+class _Cleansing(Protocol):
+    @property
+    def min_rows(self) -> int | None: ...
+    @property
+    def min_users(self) -> int | None: ...
+    @property
+    def min_items(self) -> int | None: ...
+
+
+def check_thresholds(interactions: Interactions, cleansing: _Cleansing) -> None:
+    """Raise MinDataViolation below `cleansing.min_*`; one row, one user and two items are asked for in any case."""
+    counts = {
+        "n_rows": len(interactions),
+        "n_users": len(interactions.user_ids),
+        "n_items": len(interactions.item_ids),
+    }
+    least = {
+        f"min_{what}": given if (given := getattr(cleansing, f"min_{what}")) is not None else model_needs
+        for what, model_needs in _MODEL_NEEDS.items()
+    }
+    short = [
+        f"{counts[f'n_{what}']} {what} where {_at_least(what, least[f'min_{what}'], model_needs)}"
+        for what, model_needs in _MODEL_NEEDS.items()
+        if counts[f"n_{what}"] < max(least[f"min_{what}"], model_needs)
+    ]
+    if short:
+        raise MinDataViolation(
+            f"the cleaned data has {', '.join(short)}. {_what_to_do(interactions)}", fields={**counts, **least}
+        )
+
+
+def _at_least(what: str, given: int, model_needs: int) -> str:
+    if given >= model_needs:
+        return f"at least {given} are needed"
+    return f"cleansing.min_{what} asks for {given}, but a model needs at least {model_needs}"
+
+
+def _what_to_do(interactions: Interactions) -> str:
+    """The advice for too little data: fix the dropped rows if they were most of it, else get more or ask for less."""
+    lost = [
+        f"{count} dropped {'by cleansing.where' if reason == 'where' else f'as {reason}'}"
+        for reason, count in interactions.dropped.items()
+    ]
+    cause = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
+    cause += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
+    if interactions.n_unusable > len(interactions):
+        return f"{cause}Mend these rows, or the columns and the unit that the recipe names."
+    return (
+        f"{cause}Provide more data, or lower cleansing.min_rows, min_users or min_items "
+        "(a model needs at least one user and two items)."
+    )
