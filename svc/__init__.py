@@ -23,7 +23,7 @@ def install_command(extra: str) -> str:
 _OFFERED = {
     "train": "svc.library.training",
     "TrainResult": "svc.library.training",
-    "load": "svc.library.recommender",
+    "load": "svc.library.load",
     "Recommender": "svc.library.recommender",
     "compare": "svc.library.comparison",
     "Comparison": "svc.library.comparison",

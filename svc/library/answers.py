@@ -45,6 +45,20 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
     return frame
 
 
+def reasons_frame(answerer: Answerer, ranking: Ranking) -> pd.DataFrame:
+    """The reasons for the items of an explained ranking, one a row; what they leave over is the reason `rest`."""
+    name_of = answerer.item_id
+    rows = []
+    for rank, (item, score, because) in enumerate(
+        zip(ranking.items.tolist(), ranking.scores.tolist(), ranking.because, strict=True), start=1
+    ):
+        rows += [
+            (rank, name_of(item), score, name_of(reason) if isinstance(reason, int) else reason, share)
+            for reason, share in [*because.reasons, ("rest", because.rest)]
+        ]
+    return pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share"])
+
+
 def _scores(page: Ranking) -> NDArray[np.float64]:
     return np.full(len(page.items), np.nan) if page.popular else page.scores
 

@@ -15,8 +15,9 @@ from svc.errors import TrainingError, UsageError
 from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
 from svc.export.user_selection import CHUNK
+from svc.library.load import load
 from svc.library.markup import facts_table
-from svc.library.recommender import Recommender, load
+from svc.library.recommender import Recommender
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.intervals import PER_USER

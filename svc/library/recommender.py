@@ -8,73 +8,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
-from svc import logs
-from svc.env_file import environment
 from svc.errors import UsageError
-from svc.export.run import OpenedArtifact, open_artifact
-from svc.library.answers import frame_of
-from svc.library.items import ItemTable, item_table
-from svc.library.keys import Keys, signing_keys
+from svc.export.run import OpenedArtifact
+from svc.library.answers import frame_of, reasons_frame
+from svc.library.items import ItemTable
 from svc.library.many import many_frame, score_frame
 from svc.library.markup import facts_table
-from svc.library.new_items import ids_with, new_items_of
 from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids, prepare, question
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Query, Ranking, Restriction
-from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.models.fragments import facts_beside
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
-from svc.settings import Settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from svc.model.model import Model
 
 MAX_LIMIT = 1000
 MAX_REASONS = 10
 Features = Mapping[str, object]
-
-
-def load(
-    artifact: str | Path,
-    keys: Keys = None,
-    *,
-    items: Any = None,
-    new_items: Any = None,
-    new_items_share: float | None = NEW_ITEMS_SHARE,
-) -> Recommender:
-    """Read an artifact, verify its signature as a server does, and return a recommender.
-
-    Args:
-        artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact, or of the pointer to one.
-        keys: The keys that it may be signed with: text as in `SVC_SIGNING_KEYS`, which is also the default, or
-            a mapping from kid to 64 hex characters.
-        items: A DataFrame with one row an item, to filter by and to join to answers: its ids stand in the column that
-            the training named, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
-        new_items: A DataFrame with one row an item that training may not have seen: its id, and the columns of
-            `features.item`. `recommend` places those that are new by their features, with `"new"` among the reasons.
-        new_items_share: The largest share of new items in any beginning of a ranking, 0 to 1; None: no bound.
-
-    Raises:
-        svc.errors.UsageError: A table cannot be used; of new items the row and the column are named.
-        svc.errors.FeaturesNotSupported: There are new items, and the model was trained without features of items.
-        svc.errors.ConfigError: There are no keys, or they cannot be parsed.
-        svc.errors.ArtifactError: The artifact cannot be read, trusted or used; nothing of it has run.
-    """
-    settings = Settings.from_env(environment())
-    logs.configure_for_library()
-    opened = open_artifact(str(artifact), signing_keys(keys, settings), settings)
-    new = new_items_of(new_items, opened, new_items_share)
-    ids = ids_with(opened.model.item_ids, new)
-    return Recommender(opened, None if items is None else item_table(items, ids, id_column_of(opened)), new=new)
-
-
-def id_column_of(opened: OpenedArtifact) -> str:
-    """The column of item ids that the training named."""
-    recipe = opened.header.get("recipe") or {}
-    return str((recipe.get("schema") or {}).get("item_column", "item_id"))
 
 
 class Recommender:
@@ -418,20 +370,7 @@ class Recommender:
                 limit=_checked(limit),
                 restriction=asked._replace(new=self._answerer.new_items),
             )
-        return self._reasons(self._rank(prepared.query))
-
-    def _reasons(self, ranking: Ranking) -> pd.DataFrame:
-        name_of = self._answerer.item_id
-        rows = []
-        for place, (item, score, because) in enumerate(
-            zip(ranking.items.tolist(), ranking.scores.tolist(), ranking.because, strict=True), start=1
-        ):
-            told = [*because.reasons, ("rest", because.rest)]
-            rows += [
-                (place, name_of(item), score, name_of(reason) if isinstance(reason, int) else reason, share)
-                for reason, share in told
-            ]
-        return pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share"])
+        return reasons_frame(self._answerer, self._rank(prepared.query))
 
     def _rank(self, query: Query) -> Ranking:
         return self.model.rank([query])[0]

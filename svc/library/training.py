@@ -21,9 +21,10 @@ from svc.errors import RecipeError, UsageError
 from svc.export.run import OpenedArtifact, open_artifact
 from svc.library.items import item_table, items_of_recipe
 from svc.library.keys import Keys, keys_text
+from svc.library.load import id_column_of
 from svc.library.markup import facts_table
 from svc.library.new_items import ids_with, new_items_of, new_items_of_recipe
-from svc.library.recommender import Recommender, id_column_of
+from svc.library.recommender import Recommender
 from svc.library.tables import as_arrow, check_interactions, column_names, is_table, require
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem

@@ -1,4 +1,4 @@
-"""`svc.load` and the recommender: verified, the numbers of the API, data frames in and out."""
+"""The recommender: the numbers of the API, data frames in and out."""
 
 from __future__ import annotations
 
@@ -11,60 +11,18 @@ import pytest
 
 import svc
 from svc.errors import (
-    ArtifactReadError,
-    ConfigError,
     FeaturesNotSupported,
-    SignatureMismatch,
-    UnknownKid,
     UnknownSeedItems,
     UnknownUser,
     UsageError,
 )
 from tests.export.conftest import MODELS
-from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
-
-
-@pytest.fixture
-def artifact(tmp_path: Path) -> Path:
-    path = tmp_path / "a.svc"
-    write_artifact(path, MODELS["neighbours"](), head=header(recipe_name="books"))
-    return path
+from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 
 @pytest.fixture
 def books(artifact: Path) -> svc.Recommender:
     return svc.load(artifact, keys=SIGNING_KEYS)
-
-
-def test_keys_come_in_three_forms(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text, as a mapping, or from the environment; anything else is an error without a key in it."""
-    versions = {svc.load(artifact, keys=SIGNING_KEYS).model_version}
-    versions.add(svc.load(str(artifact), keys={"k1": "11" * 32}).model_version)
-    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
-    versions.add(svc.load(artifact).model_version)
-    assert len(versions) == 1
-    monkeypatch.delenv("SVC_SIGNING_KEYS")
-    for keys in (None, "", {}):
-        with pytest.raises(ConfigError, match="no signing keys"):
-            svc.load(artifact, keys=keys)
-    with pytest.raises(ConfigError) as caught:
-        svc.load(artifact, keys={"k1": "ab" * 31})
-    assert "abab" not in caught.value.message
-
-
-def test_artifacts_are_verified_as_by_a_server(artifact: Path) -> None:
-    """Missing, of an unknown key, signed by another, changed."""
-    with pytest.raises(ArtifactReadError):
-        svc.load(artifact.parent / "none.svc", keys=SIGNING_KEYS)
-    with pytest.raises(UnknownKid):
-        svc.load(artifact, keys={"other": "11" * 32})
-    with pytest.raises(SignatureMismatch):
-        svc.load(artifact, keys={"k1": "22" * 32})
-    whole = bytearray(artifact.read_bytes())
-    whole[len(whole) // 2] ^= 1
-    artifact.write_bytes(whole)
-    with pytest.raises(SignatureMismatch):
-        svc.load(artifact, keys=SIGNING_KEYS)
 
 
 def test_what_a_recommender_says_of_itself(books: svc.Recommender) -> None:
@@ -173,29 +131,6 @@ def test_wrong_arguments_are_named(books: svc.Recommender, limit: int) -> None:
         books.related("i1")
     with pytest.raises(UsageError, match="list"):
         books.recommend_many("ü 1")
-
-
-@pytest.mark.system
-def test_a_program_keeps_its_own_logging(tmp_path: Path) -> None:
-    """Loading neither prints nor touches handlers and warnings of the program; records go to the logger `svc`."""
-    import subprocess
-    import sys
-
-    path = tmp_path / "a.svc"
-    write_artifact(path, MODELS["popularity"](), head={**header(), "irspack_version": None})
-    script = (
-        "import logging, warnings\n"
-        "before = warnings.showwarning, list(logging.getLogger().handlers)\n"
-        "records = []\n"
-        "class Keep(logging.Handler):\n"
-        "    def emit(self, record): records.append(record.getMessage())\n"
-        "logging.getLogger('svc').addHandler(Keep())\n"
-        f"import svc\nsvc.load({str(path)!r}, keys={SIGNING_KEYS!r})\n"
-        "assert before == (warnings.showwarning, list(logging.getLogger().handlers))\n"
-        "assert any('irspack_version_unknown' in record for record in records), records\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_scores_are_float64_without_rounding(books: svc.Recommender) -> None:
