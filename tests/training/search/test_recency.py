@@ -105,3 +105,18 @@ def test_a_gain_beyond_doubt_on_the_users_of_the_screening_is_not_confirmed_on_a
     fitted = fit_recency(weighing, evaluators, EMPTY, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == (0.5, (20 + gain) / N_USERS)
     assert set(n_rows) == judged
+
+
+@pytest.mark.parametrize("peak", range(1, len(VALUES)))
+def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
+    """Every third value is scored, and the neighbours of the best; each value costs an evaluation of the sample."""
+    hits = {value: 100 - 10 * abs(index - peak) for index, value in enumerate(VALUES)}
+    scored: list[float] = []
+
+    def at(value: float) -> Callable[[Rows], Scores]:
+        scored.append(value)
+        return finding(hits[value])
+
+    weighing = Weighing(VALUES, at, finding(hits[0.0]), is_same_at_0=True)
+    assert choose(weighing, evaluation(), "hit", EMPTY, lambda: None) == (VALUES[peak], 0.5)
+    assert len(scored) == len(set(scored)) <= 6
