@@ -21,7 +21,8 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
     """How many items of the list are new, and how many the model knows; None where the recipe has no list."""
     from svc.serving.models.lists.new_items import declared_in, place, read_new_items
 
-    if declared_in(loaded) is None:
+    declared = declared_in(loaded)
+    if declared is None:
         return None
     model = _model(loaded, settings)
     n_items = 0 if model is None else model.n_items
@@ -29,7 +30,7 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
         listed = read_new_items(loaded, settings, variables, n_items)
         if model is None:
             return Check(NAME, True, f"{len(listed.ids)} items; there is no model yet that may know some of them")
-        n_new = len(place(listed, model, None).items)
+        n_new = len(place(listed, model, declared).items)
     except (FeatureValueUnusable, FeaturesNotSupported) as error:
         code, exit_code = DataSourceError.code, DataSourceError.exit_code
         return Check(NAME, False, f"the model cannot use the list: {error.message}", exit_code, code)
@@ -53,7 +54,7 @@ def new_items(
         return None
     listed = read_new_items(loaded, settings, variables, model.n_items)
     try:
-        return place(listed, model, declared.max_share)
+        return place(listed, model, declared)
     except (FeatureValueUnusable, FeaturesNotSupported) as error:
         raise DataSourceError(f"the model cannot use the list of new items: {error.message}") from None
 

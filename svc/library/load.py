@@ -23,6 +23,7 @@ def load(
     items: Any = None,
     new_items: Any = None,
     new_items_share: float | None = NEW_ITEMS_SHARE,
+    new_items_min_share: float = 0.0,
 ) -> Recommender:
     """Read an artifact, verify its signature as a server does, and return a recommender.
 
@@ -35,6 +36,7 @@ def load(
         new_items: A DataFrame with one row an item that training may not have seen: its id, and the columns of
             `features.item`. `recommend` places those that are new by their features, with `"new"` among the reasons.
         new_items_share: The largest share of new items in any beginning of a ranking, 0 to 1; None: no bound.
+        new_items_min_share: The smallest share, as long as there are new items that may come, whatever their scores.
 
     Raises:
         svc.errors.UsageError: A table cannot be used; of new items the row and the column are named.
@@ -45,7 +47,7 @@ def load(
     settings = Settings.from_env(environment())
     logs.configure_for_library()
     opened = open_artifact(str(artifact), signing_keys(keys, settings), settings)
-    new = new_items_of(new_items, opened, new_items_share)
+    new = new_items_of(new_items, opened, new_items_share, new_items_min_share)
     ids = ids_with(opened.model.item_ids, new)
     return Recommender(opened, None if items is None else item_table(items, ids, id_column_of(opened)), new=new)
 

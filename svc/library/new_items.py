@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from svc.settings import Settings
 
 
-def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None) -> NewItems | None:
+def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None, min_share: float) -> NewItems | None:
     """Those of the table's items that the model does not know, placed by their features; None where `items` is None.
 
     The ids stand in the column that held them in the features of the training, or in `item_id`. Raises UsageError,
@@ -28,8 +28,11 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None) ->
     """
     if items is None:
         return None
-    if max_share is not None and not 0.0 <= max_share <= 1.0:
-        raise UsageError(f"new_items_share: {max_share} is not within 0..1")
+    for name, share in (("new_items_share", max_share), ("new_items_min_share", min_share)):
+        if share is not None and not 0.0 <= share <= 1.0:
+            raise UsageError(f"{name}: {share} is not within 0..1")
+    if max_share is not None and min_share > max_share:
+        raise UsageError(f"new_items_min_share: {min_share} is above new_items_share, {max_share}")
     if not is_table(items):
         raise UsageError(f"new_items: give a DataFrame with a row for each item, not a {type(items).__name__}")
     model = opened.model
@@ -46,7 +49,8 @@ def new_items_of(items: Any, opened: OpenedArtifact, max_share: float | None) ->
     ids = table.column(id_column).cast(pa.large_string()).dictionary_encode()
     table = table.set_column(table.column_names.index(id_column), id_column, ids)
     try:
-        return model.new_items(*ids_and_features(of_arrow(table, id_column), id_column, encoder.columns), max_share)
+        ids_of, features = ids_and_features(of_arrow(table, id_column), id_column, encoder.columns)
+        return model.new_items(ids_of, features, max_share, min_share)
     except (DataSourceError, FeatureValueUnusable) as error:
         raise UsageError(f"new_items: {error.message}") from None
 
@@ -64,7 +68,7 @@ def new_items_of_recipe(
     if declared is None:
         return None
     listed = read_new_items(recipe, settings, variables, model.n_items)
-    return model.new_items(listed.ids, listed.features, declared.max_share)
+    return model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share)
 
 
 def _feature_id_column(recipe: Mapping[str, Any]) -> str:

@@ -107,6 +107,7 @@ class _Trained:
     items: Any = None
     new_items: Any = None
     new_items_share: float | None = NEW_ITEMS_SHARE
+    new_items_min_share: float = 0.0
     opened: OpenedArtifact | None = None
 
     def open(self) -> OpenedArtifact:
@@ -117,7 +118,7 @@ class _Trained:
         if self.new_items is None:
             new = new_items_of_recipe(self.recipe, opened.model, self.settings, self.variables)
         else:
-            new = new_items_of(self.new_items, opened, self.new_items_share)
+            new = new_items_of(self.new_items, opened, self.new_items_share, self.new_items_min_share)
         ids = ids_with(opened.model.item_ids, new)
         if self.items is None:
             table = items_of_recipe(self.recipe, self.settings, ids, self.variables)
@@ -136,6 +137,7 @@ def train(
     items: Any = None,
     new_items: Any = None,
     new_items_share: float | None = NEW_ITEMS_SHARE,
+    new_items_min_share: float = 0.0,
     keys: Keys = None,
     run_id: str | None = None,
     variables: Mapping[str, str] | None = None,
@@ -160,6 +162,7 @@ def train(
         new_items: A DataFrame with items that nobody has chosen yet, for the recommender, as in `svc.load`; None: those
             of the recipe's `serving.new_items`, read once.
         new_items_share: As in `svc.load`; the recipe's own list has the recipe's `max_share`.
+        new_items_min_share: As in `svc.load`; the recipe's own list has the recipe's `min_share`.
         keys: Signing keys as for `svc.load`; the first one signs what `output` asks to write.
         run_id: Id of the run; the same id resumes its search in `training.storage_path`.
         variables: `SVC_RECIPE_*` values for `${...}` in the recipe, beside those of the environment.
@@ -203,7 +206,8 @@ def train(
             report=None if report is None else Path(report),
         )
         artifact = train_or_raise(loaded, options, settings, shown)
-        trained = _Trained(loaded, artifact, settings, given, items, new_items, new_items_share)
+        tables = (items, new_items, new_items_share, new_items_min_share)
+        trained = _Trained(loaded, artifact, settings, given, *tables)
         if not is_written:
             trained = replace(trained, opened=trained.open())
         return _result(trained, is_written=is_written)

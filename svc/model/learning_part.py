@@ -8,7 +8,8 @@
 
 A new item of rank r stands directly before the candidate that has r others before it in the ranking that is answered,
 and carries its score; one that is behind the last candidate carries the score of that one. Where the learning part
-itself makes the ranking, each new item carries its own score, which leads to the same places.
+itself makes the ranking, each new item carries its own score, which leads to the same places. Where a share of new
+items is due (see `rerank.Share`), more of them are needed than those places give: they are the spare ones.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ class LearningPart:
             scores = scores_of_new(candidates, vectors[row])
             is_whole = len(ranking.items) < query.limit or query.limit == candidates.items.n_known
             most = None if query.unordered or rules.limits else query.limit
-            answers[number] = joined(ranking, by.get(row), scores, candidates, is_whole=is_whole, most=most)
+            spare = rules.share is not None and rules.share.least > 0.0
+            own = by.get(row)
+            answers[number] = joined(ranking, own, scores, candidates, is_whole=is_whole, most=most, spare=spare)
         return answers
 
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
@@ -142,23 +145,33 @@ def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
 
 
 def joined(
-    of_model: Ranking, by: Scores | None, scores: Scores, candidates: NewCandidates, *, is_whole: bool, most: int | None
+    of_model: Ranking,
+    by: Scores | None,
+    scores: Scores,
+    candidates: NewCandidates,
+    *,
+    is_whole: bool,
+    most: int | None,
+    spare: bool = False,
 ) -> Ranking:
     """The ranking of the model's candidates, by falling score, with the new items at their places.
 
     `scores` are those of the new items by the learning part, and `by` its scores of the model's candidates, falling, as
     many as `of_model` has; None where the learning part made `of_model` itself. Unless `is_whole`, that is the
-    beginning of a ranking, and so is the answer: it ends with the last item of `of_model`. Only the `most` best new
-    items take part.
+    beginning of a ranking, and so is the answer: it ends with the last item of `of_model`. With `spare` it names the
+    new items that stand behind it. Only the `most` best new items take part.
     """
     falling = of_model.scores if by is None else by
     behind_all = -np.inf if is_whole else float(falling[-1]) if len(falling) else np.inf
-    scores = np.where(scores > behind_all, scores, -np.inf)
+    if not spare:
+        scores = np.where(scores > behind_all, scores, -np.inf)
     rows = best(scores, len(scores) if most is None else most)
+    before = scores[rows] > behind_all
+    behind, rows = candidates.items.n_known + candidates.rows[rows[~before]], rows[before]
     ranks = np.searchsorted(-falling, -scores[rows], side="right")
     items = np.insert(of_model.items, ranks, candidates.items.n_known + candidates.rows[rows])
     if by is None or not len(of_model.items):
-        return Ranking(items, np.insert(of_model.scores, ranks, scores[rows]))
+        return Ranking(items, np.insert(of_model.scores, ranks, scores[rows]), spare=behind)
     anchors = np.minimum(ranks, len(of_model.items) - 1)
     order = np.arange(len(rows)) + np.where(ranks > anchors, len(rows) + 1, 0)
     step = 2 * len(rows) + 1
@@ -167,4 +180,4 @@ def joined(
         ranks,
         of_model.items[anchors].astype(np.int64) * step + order,
     )
-    return Ranking(items, np.insert(of_model.scores, ranks, of_model.scores[anchors]), ties=ties)
+    return Ranking(items, np.insert(of_model.scores, ranks, of_model.scores[anchors]), ties=ties, spare=behind)

@@ -279,7 +279,9 @@ class Model(Stored):
     def _learning(self) -> LearningPart | None:
         return LearningPart.of(self.cold or self.scorer, self.history, self.cold_recency)
 
-    def new_items(self, ids: Sequence[str], features: Sequence[Features], max_share: float | None) -> NewItems:
+    def new_items(
+        self, ids: Sequence[str], features: Sequence[Features], max_share: float | None, min_share: float = 0.0
+    ) -> NewItems:
         """Those of some items that the model does not know, placed by their features. Slow for many: use a thread.
 
         Raises FeaturesNotSupported where the model has no features of items, and FeatureValueUnusable, which names the
@@ -294,7 +296,7 @@ class Model(Stored):
             some = unknown[start : start + PLACED_AT_ONCE]
             vectors.append(self._learning.place([_encoded(encoder, ids, features, row) for row in some]))
         table = IdTable.from_ids([ids[row] for row in unknown])
-        return NewItems(table, np.concatenate(vectors), self.n_items, max_share)
+        return NewItems(table, np.concatenate(vectors), self.n_items, max_share, min_share)
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """The positions in `ids` of those that the model does not know."""

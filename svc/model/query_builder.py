@@ -24,7 +24,7 @@ from svc.model.ranking.query import (
     Query,
     Restriction,
 )
-from svc.model.ranking.rerank import Pin, Rules, Share
+from svc.model.ranking.rerank import Pin, Rules
 from svc.model.recommenders.base import excluded_columns
 
 
@@ -136,8 +136,7 @@ def with_candidates(query: Query, restriction: Restriction, excluded: Sequence[s
     rows = new.candidates(excluded, restriction.include_items, restriction.allowed)
     if not len(rows):
         return query
-    share = None if new.max_share is None else Share(new.n_known, new.max_share)
-    rules = (query.rules or Rules())._replace(share=share)
+    rules = (query.rules or Rules())._replace(share=new.share)
     return query._replace(new=NewCandidates(new, rows), rules=rules)
 
 

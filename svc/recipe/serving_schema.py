@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from svc.recipe.filter_tree import GROUPS, FilterProblem, parse_filter
 from svc.recipe.source_options import Block, Name, Number, SourceSpec, Whole
@@ -65,6 +65,17 @@ class NewItems(Block):
     max_share: Annotated[Number, Field(ge=0, le=1)] | None = Field(
         default=NEW_ITEMS_SHARE, description="Of the first n items of a ranking, for every n; null: no bound."
     )
+    min_share: Annotated[Number, Field(ge=0, le=1)] = Field(
+        default=0, description="So many are new wherever there are new candidates, whatever their scores."
+    )
+
+    @field_validator("min_share")
+    @classmethod
+    def _is_at_most_max_share(cls, min_share: float, info: ValidationInfo) -> float:
+        max_share = info.data.get("max_share")
+        if max_share is not None and min_share > max_share:
+            raise ValueError(f"is above max_share, {max_share:g}: raise max_share, or lower min_share")
+        return min_share
 
 
 def _zoned(value: datetime) -> datetime:

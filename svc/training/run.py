@@ -346,7 +346,7 @@ class _Run:
 
         self.progress.phase("evaluating new items")
         exact_users = confidence.serves_exact_users
-        return evaluate_new_items(task, result, final.aware, serving.new_items.max_share, exact_users=exact_users)
+        return evaluate_new_items(task, result, final.aware, serving.new_items, exact_users=exact_users)
 
     def _done(self, head: Mapping[str, Any], published: Publication, result: SearchResult, exit_code: int) -> None:
         stats = head["data_stats"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from svc.artifact.keys import parse_signing_keys
 from svc.cli.new_items import check_new_items, new_items
 from svc.export.request import ExportRequest
@@ -42,11 +44,13 @@ def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
     assert detail()[0] is False
 
 
-def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Path) -> None:
-    """At the places and with the scores of answers, under the recipe's filters."""
+@pytest.mark.parametrize("min_share", [0.0, 0.2])
+def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Path, min_share: float) -> None:
+    """At the places and with the scores of answers, under the recipe's filters and shares."""
     (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,80\ni3,b,2\ny,b,12\n", encoding="utf-8")
-    (tmp_path / "a.yaml").write_text(RECIPE, encoding="utf-8")
+    text = RECIPE.replace("max_items: 4", f"max_items: 4, min_share: {min_share}")
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
     settings = Settings.from_env({"SVC_SIGNING_KEYS": SIGNING_KEYS})
     recipe = load_recipe(tmp_path / "a.yaml", {}, settings=settings)
     write_artifact(tmp_path / "a.svc", model(), head=HEAD)
@@ -61,3 +65,4 @@ def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Pat
     asked = opened.model.prepare_recommend(user_id="u4", user_features=None, limit=60, restriction=restriction)
     (ranking,) = opened.model.rank([asked.query])
     assert [float(row[3]) for row in rows if row[0] == "u4"] == ranking.scores.tolist()
+    assert (ranking.items[4] >= opened.model.n_items) == (min_share == 0.2)

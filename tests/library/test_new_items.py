@@ -23,6 +23,7 @@ from svc.serving.models.registry import ListsInForce
 from tests.library.test_answers import as_answered, catalogue
 from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import RECOMMEND, RELATED, model, serve, served_in, serving
+from tests.serving.models.lists.test_new_items import declared
 
 pytestmark = pytest.mark.anyio
 
@@ -56,18 +57,26 @@ def listed_items(titles: MetadataTable, fields: FilterFields, columns: NDArray[n
     return NewItemList(tuple(NEW["item_id"]), tuple(rows), metadata, fields.of_items(columns), b"")
 
 
-@pytest.mark.parametrize("share", [0.2, None])
-async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, share: float | None) -> None:
+@pytest.mark.parametrize("shares", [(0.2, 0.0), (None, 0.0), (0.5, 0.3)])
+async def test_new_items_stand_in_frames_as_in_answers(tmp_path: Path, shares: tuple[float | None, float]) -> None:
     """Order, scores to the last bit, reasons, explanations, titles, filters and rules; alone and for many users."""
     trained = model()
     n_items = trained.n_items
     ids = IdTable.from_ids([*trained.item_ids.all(), "n0", "n1", "n2"])
     frame, titles, fields = catalogue(ids)
     write_artifact(tmp_path / "a.svc", trained, head=HEAD)
-    shop = svc.load(tmp_path / "a.svc", keys=SIGNING_KEYS, items=frame, new_items=NEW, new_items_share=share)
+    most, least = shares
+    shop = svc.load(
+        tmp_path / "a.svc",
+        keys=SIGNING_KEYS,
+        items=frame,
+        new_items=NEW,
+        new_items_share=most,
+        new_items_min_share=least,
+    )
     async with serving() as (client, state):
         listed = listed_items(titles, fields, np.array([n_items, n_items + 1, 3, n_items + 2]))
-        placed = place(listed, trained, share)
+        placed = place(listed, trained, declared(max_share=most, min_share=least))
         own = MetadataTable(titles.fields, titles.rows[:n_items])
         fragments = ItemFragments.build(trained.item_ids, own)
         served = replace(served_in(state), fragments=fragments, filters=fields.of_items(np.arange(n_items)))
@@ -96,9 +105,15 @@ def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     artifact = tmp_path / "a.svc"
     write_artifact(artifact, model(), head=HEAD)
 
-    def refused(new_items: Any, words: str, share: float | None = None) -> None:
+    def refused(new_items: Any, words: str, share: float | None = None, least: float = 0.0) -> None:
         with pytest.raises(UsageError, match=words):
-            svc.load(artifact, keys=SIGNING_KEYS, new_items=new_items, new_items_share=share)
+            svc.load(
+                artifact,
+                keys=SIGNING_KEYS,
+                new_items=new_items,
+                new_items_share=share,
+                new_items_min_share=least,
+            )
 
     refused(NEW.assign(item_id=["n0", "n1", "n0", "n2"]), "new_items: .* 'n0' in data rows 1 and 3, column 'item_id'")
     refused(NEW.assign(item_id=["n0", None, "n3", "n2"]), "new_items: .* no id in data row 2, column 'item_id'")
@@ -107,6 +122,8 @@ def test_new_items_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
     refused(NEW.assign(age=[None, None, None, "old"]), "new_items: data row 4, item 'n2': feature 'age'")
     refused(["n0"], "new_items: give a DataFrame with a row for each item, not a list")
     refused(NEW, "new_items_share: 1.5 is not within 0..1", 1.5)
+    refused(NEW, "new_items_min_share: 0.3 is above new_items_share, 0.2", 0.2, 0.3)
+    refused(NEW, "new_items_min_share: -0.1 is not within 0..1", None, -0.1)
     write_artifact(artifact, model(features=False))
     with pytest.raises(FeaturesNotSupported, match="item"):
         svc.load(artifact, keys=SIGNING_KEYS, new_items=NEW)

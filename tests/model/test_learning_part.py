@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -57,10 +58,10 @@ def model_of(name: str) -> Model:
 
 
 @cache
-def new_items(max_share: float | None) -> NewItems:
+def new_items(max_share: float | None, min_share: float = 0.0) -> NewItems:
     """Some of equal vectors, some better and some worse than all items of the model."""
     vectors = np.random.default_rng(3).integers(-20, 21, (N_NEW, 1)) / 8
-    return NewItems(IdTable.from_ids([f"n{row}" for row in range(N_NEW)]), vectors, N_ITEMS, max_share)
+    return NewItems(IdTable.from_ids([f"n{row}" for row in range(N_NEW)]), vectors, N_ITEMS, max_share, min_share)
 
 
 def learned(model: Model) -> IALSScorer:
@@ -137,6 +138,17 @@ class Naive:
         late = share is not None and column >= N_ITEMS and n_new + 1 > share.most * (len(self.chosen) + 1) + NEAR
         return not (full or late or column in self.chosen or column in self.pinned)
 
+    def due(self) -> int | None:
+        """The best new item where one must come; it carries the score of the best item that could have stood there."""
+        share, n_new = self.rules.share, sum(chosen >= N_ITEMS for chosen in self.chosen)
+        if share is None or n_new + 1 > share.least * (len(self.chosen) + 1) + NEAR:
+            return None
+        left = [column for column in self.ranked if self.may_come(column)]
+        new = next((column for column in left if column >= N_ITEMS), None)
+        if new is not None:
+            self.scores[new] = self.scores[left[0]]
+        return new
+
     def page(self, answered: list[int]) -> list[int]:
         """Of items that are equal but for rounding it takes the one that `answered` has."""
         if self.rules.diversity:
@@ -145,7 +157,8 @@ class Naive:
             left = next((column for column in self.ranked if self.may_come(column)), None)
             if left is None:
                 break
-            self.chosen.append(left)
+            due = self.due()
+            self.chosen.append(left if due is None else due)
         page = self.chosen.copy()
         is_whole = len(page) < self.wanted
         for column, position in sorted(self.pinned.items(), key=lambda pin: pin[1]):
@@ -165,7 +178,10 @@ class Naive:
             nearest = np.array([max((similar[pool[place], one] for one in self.chosen), default=0.0) for place in left])
             gains = (1 - share) * relevance[left] - share * nearest
             equal = [pool[place] for place, gain in zip(left, gains, strict=True) if gain >= gains.max() - NEAR]
-            self.chosen.append(next((column for column in answered if column in equal), equal[0]))
+            due = self.due()
+            self.chosen.append(
+                next((column for column in answered if column in equal), equal[0]) if due is None else due
+            )
 
 
 def similarities(model: Model, answering: Scorer) -> NDArray[np.float64]:
@@ -213,7 +229,10 @@ restrictions = st.builds(
     include_items=st.none() | some_items.map(named),
     rules=rules,
     pins=st.just([]) | st.just([("n4", 1), ("i7", 3), ("n9", 60), ("none", 2)]),
-    new=st.sampled_from([None, 0.0, 0.1, 0.2, 0.29, 1.0]).map(new_items),
+    new=st.sampled_from([None, 0.0, 0.1, 0.2, 0.29, 1.0]).map(new_items)
+    | st.sampled_from([(None, 0.3), (0.2, 0.1), (0.29, 0.29), (1.0, 0.5), (1.0, 1.0)]).map(
+        lambda both: new_items(*both)
+    ),
     explain=st.just(0),
 )
 
@@ -260,6 +279,29 @@ def test_at_most_their_share_of_every_beginning_is_new() -> None:
     is_new = ranking.items >= N_ITEMS
     assert is_new.sum() == 6
     assert (np.cumsum(is_new) <= np.floor(0.2 * np.arange(1, 31) + NEAR)).all()
+
+
+def test_at_least_their_share_of_every_beginning_is_new() -> None:
+    """With both shares equal the share is fixed; the pages of a ranking fit together."""
+    model = model_of("neighbours")
+
+    def page(limit: int, offset: int, *shares: float) -> tuple[list[int], list[float]]:
+        restriction = Restriction(new=new_items(*shares), offset=offset)
+        asked = model.prepare_recommend(user_id="u1", user_features=None, limit=limit, restriction=restriction)
+        (ranking,) = model.rank([asked.query])
+        return ranking.items[offset:].tolist(), ranking.scores[offset:].tolist()
+
+    items, scores = page(40, 0, 0.3, 0.3)
+    n_new = np.cumsum(np.array(items) >= N_ITEMS)
+    np.testing.assert_array_equal(n_new, np.floor(0.3 * np.arange(1, 41) + NEAR))
+    pages = [page(5, offset, 0.3, 0.3) for offset in range(0, 40, 5)]
+    assert ([*chain(*(of for of, _ in pages))], [*chain(*(of for _, of in pages))]) == (items, scores)
+    known = [column for column in items if column < N_ITEMS]
+    without = [column for column in page(40, 0, 0.0)[0] if column < N_ITEMS]
+    assert known == without[: len(known)]
+    falling = page(40, 0, 1.0, 0.3)[1]  # below a bound, a new item that had no room yet comes with a higher score
+    assert falling == sorted(falling, reverse=True)
+    assert sorted(page(40, 0, 1.0, 1.0)[0][:N_NEW]) == [*range(N_ITEMS, N_ALL)]
 
 
 def test_a_new_item_is_explained_by_its_own_score() -> None:

@@ -15,6 +15,11 @@ SERVING_PROBLEMS: list[tuple[dict[str, Any], str]] = [
     ({"serving": {"availability": {**AVAILABILITY, "refresh_seconds": 4}}}, "serving.availability.refresh_seconds"),
     ({"serving": {"availability": {**AVAILABILITY, "max_stale_seconds": 30}}}, "shorter than refresh_seconds"),
     ({"serving": {"availability": {**AVAILABILITY, "mode": "only"}}}, "must be one of"),
+    (
+        {"serving": {"new_items": {"source": METADATA["source"], "min_share": 0.3}}},
+        "serving.new_items.min_share: found 0.3, which is above max_share, 0.2: raise max_share, or lower min_share",
+    ),
+    ({"serving": {"new_items": {"source": METADATA["source"], "min_share": 1.1}}}, "serving.new_items.min_share"),
     ({"serving": {"fallback": "all"}}, "serving.fallback"),
     ({"serving": {"popular": {}}}, "give half_life, window, or both"),
     ({"serving": {"popular": {"half_life": 7}}}, "serving.popular.half_life: must be text"),

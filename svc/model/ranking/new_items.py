@@ -11,27 +11,44 @@ from numpy.typing import NDArray
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
 from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.rerank import Share
 
 
 class NewItems:
     """The items of one list that one model does not know: their ids, and their vectors, (m, K) float64, by row.
 
     They have the columns n, n + 1, … behind the `n_known` items of the model, in the order of the list. `max_share` is
-    their largest share of any beginning of a ranking; None: no bound. Reading is thread-safe.
+    their largest share of any beginning of a ranking; None: no bound. `min_share` is the smallest, as long as there are
+    candidates. Reading is thread-safe.
     """
 
-    def __init__(self, ids: IdTable, vectors: NDArray[np.float64], n_known: int, max_share: float | None) -> None:
+    def __init__(
+        self,
+        ids: IdTable,
+        vectors: NDArray[np.float64],
+        n_known: int,
+        max_share: float | None,
+        min_share: float = 0.0,
+    ) -> None:
         self.ids = ids
         self.vectors = vectors
         self.n_known = n_known
         self.max_share = max_share
+        self.min_share = min_share
         self._finder = IdFinder(ids)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NewItems, (self.ids, self.vectors, self.n_known, self.max_share)
+        return NewItems, (self.ids, self.vectors, self.n_known, self.max_share, self.min_share)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    @property
+    def share(self) -> Share | None:
+        """What the two shares say of rankings; None where they say nothing."""
+        if self.max_share is None and not self.min_share:
+            return None
+        return Share(self.n_known, 1.0 if self.max_share is None else self.max_share, self.min_share)
 
     def rows(self, ids: Sequence[str]) -> NDArray[np.int32]:
         """The rows of `ids`, (len(ids),), −1 for each that is no new item."""

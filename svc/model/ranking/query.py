@@ -122,6 +122,7 @@ class Ranking(NamedTuple):
     reasons: tuple[tuple[str, ...], ...] = ()
     because: tuple[Because, ...] = ()
     ties: NDArray[np.int64] | None = None
+    spare: NDArray[np.int32] = NO_ITEMS
 
     def from_place(self, place: int) -> Ranking:
         """The ranking from position `place` on."""

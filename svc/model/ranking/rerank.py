@@ -28,6 +28,7 @@ POOL_PER_ITEM: Final = 5
 _ROUNDING: Final = 1e-9
 
 Items = NDArray[np.int32]
+NO_SPARE: Final[Items] = np.empty(0, dtype=np.int32)
 Scores = NDArray[np.float64]
 Ties = NDArray[np.int64]
 Similar = Callable[[int], NDArray[np.float64]]
@@ -52,14 +53,22 @@ class Pin(NamedTuple):
 
 
 class Share(NamedTuple):
-    """Of the first n items of a ranking, whatever n, at most floor(most · n) have the column `first` or a later one."""
+    """Of the first n items of a ranking, whatever n, at most floor(most · n) have the column `first` or a later one.
+
+    They are also at least floor(least · n), as long as any of them is eligible.
+    """
 
     first: int
     most: float
+    least: float = 0.0
 
     def room(self, n: int) -> int:
         """How many of the first `n` items these may be; 0.29 · 100 is 29, though floats multiply to less."""
         return math.floor(self.most * n + _ROUNDING)
+
+    def due(self, n: int) -> int:
+        """How many of the first `n` items these must be."""
+        return math.floor(self.least * n + _ROUNDING)
 
 
 class Rules(NamedTuple):
@@ -92,7 +101,8 @@ class Reranked(NamedTuple):
 class Candidates(NamedTuple):
     """A ranking by descending score. When `items` are only its beginning, `rest` returns all of it, in any order.
 
-    With boosts the items may come in any order. `ties` rise among items of equal scores; None: columns do.
+    With boosts the items may come in any order. `ties` rise among items of equal scores; None: columns do. `spare` are
+    the items of a share that stand behind such a beginning, best first, where some of them may be due.
     """
 
     items: Items
@@ -100,6 +110,7 @@ class Candidates(NamedTuple):
     is_whole: bool
     rest: Callable[[], Candidates]
     ties: Ties | None = None
+    spare: Items = NO_SPARE
 
 
 def rerank(
@@ -107,25 +118,23 @@ def rerank(
 ) -> Reranked:
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
     most = rules.pool(wanted) if rules.share is None else len(found.items)
-    ordered = _ordered(found, rules.boosts, most)
-    chosen, early = _diverse(ordered, rules, wanted, similar)
-    diversified = set(ordered.items[early].tolist())
-    chosen += _continued(ordered.items, rules, chosen, wanted)
-    if len(chosen) < wanted and not ordered.is_whole:
-        first, whole = ordered.items[chosen], _whole(found)
+    choice = _Choice(_ordered(found, rules.boosts, most), found.spare, rules)
+    diversified = _diversify(choice, rules, wanted, similar)
+    _continue(choice, rules, wanted)
+    if len(choice.chosen) < wanted and not choice.ordered.is_whole:
+        whole = _whole(found)
         if rules.share is None:
-            ordered = _valued(whole, rules.boosts)
-            chosen = _selected(ordered, rules, _places(ordered.items, first), wanted)
+            choice = choice.among(_valued(whole, rules.boosts), rules)
+            _select(choice, wanted)
         else:
-            ordered = _ordered(whole, rules.boosts, len(whole.items))
-            chosen = _places(ordered.items, first)
-            chosen += _continued(ordered.items, rules, chosen, wanted)
-    items, boosted = ordered.items[chosen].tolist(), ordered.is_boosted[chosen].tolist()
+            choice = choice.among(_ordered(whole, rules.boosts, len(whole.items)), rules)
+            _continue(choice, rules, wanted)
+    items = choice.items[choice.chosen]
     reasons = [
-        (*(("boosted",) if lifted else ()), *(("diversified",) if item in diversified else ()))
-        for item, lifted in zip(items, boosted, strict=True)
+        (*(("boosted",) if factor != 1.0 else ()), *(("diversified",) if item in diversified else ()))
+        for item, factor in zip(items.tolist(), _factors(items, rules.boosts).tolist(), strict=True)
     ]
-    rows = list(zip(items, ordered.scores[chosen].tolist(), reasons, strict=True))
+    rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
 
 
@@ -135,14 +144,13 @@ class _Valued(NamedTuple):
     items: Items
     scores: Scores
     values: Scores
-    is_boosted: NDArray[np.bool_]
     is_whole: bool
     ties: Items | Ties
 
     def at(self, places: NDArray[np.intp], *, is_whole: bool) -> _Valued:
         """The items at some places."""
-        items, scores, values, is_boosted, _, ties = self
-        return _Valued(items[places], scores[places], values[places], is_boosted[places], is_whole, ties[places])
+        items, scores, values, _, ties = self
+        return _Valued(items[places], scores[places], values[places], is_whole, ties[places])
 
 
 def _whole(found: Candidates) -> Candidates:
@@ -156,10 +164,9 @@ def _valued(found: Candidates, boosts: Sequence[Boost]) -> _Valued:
     items, scores = found.items, found.scores
     ties = items if found.ties is None else found.ties
     if not boosts or not len(items):
-        return _Valued(items, scores, scores, np.zeros(len(items), dtype=np.bool_), found.is_whole, ties)
-    factors = _factors(items, boosts)
-    values = (scores - min(0.0, float(scores.min()))) * factors
-    return _Valued(items, scores, values, factors != 1.0, found.is_whole, ties)
+        return _Valued(items, scores, scores, found.is_whole, ties)
+    values = (scores - min(0.0, float(scores.min()))) * _factors(items, boosts)
+    return _Valued(items, scores, values, found.is_whole, ties)
 
 
 def _ordered(found: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
@@ -193,102 +200,117 @@ def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
     return factors
 
 
-class _Counts:
-    """Counts the labels of the chosen items. An item is eligible until it is chosen or one of its labels has reached
-    its limit; a pinned item never is. Items whose share is limited come only where there is room for them.
+class _Choice:
+    """The items chosen so far, by their places in `ordered` or, behind it, among the spare ones; and what may follow.
+
+    An item is eligible until it is chosen or one of its labels has reached its limit; a pinned item never is. `anchors`
+    are the places of the items whose scores the chosen ones carry: their own, but for an item of the share that is due.
+    It carries the score of the best item that could have stood there.
     """
 
-    def __init__(self, items: Items, rules: Rules) -> None:
-        self.eligible = np.isin(items, [pin.column for pin in rules.pins], invert=True)
-        self._items = items
+    def __init__(self, ordered: _Valued, spare: Items, rules: Rules) -> None:
+        self.ordered = ordered
+        self.items = np.concatenate([ordered.items, spare])
+        self.eligible = np.isin(self.items, [pin.column for pin in rules.pins], invert=True)
+        self.chosen: list[int] = []
+        self.anchors: list[int] = []
         self._limits = rules.limits
         self._taken: dict[tuple[int, int], int] = {}
         self._share = rules.share
-        self._n_taken = self._n_sharing = 0
+        self._n_sharing = 0
+
+    def among(self, ordered: _Valued, rules: Rules) -> _Choice:
+        """The same choice in a ranking that has all items."""
+        choice = _Choice(ordered, NO_SPARE, rules)
+        places = _places(ordered.items, self.items[self.chosen])
+        anchors = _places(ordered.items, self.items[self.anchors])
+        for place, anchor in zip(places, anchors, strict=True):
+            choice.take(place, anchor)
+        return choice
 
     def now(self) -> NDArray[np.bool_]:
-        """Of each item whether it may come next."""
-        share = self._share
-        if share is None or self._n_sharing < share.room(self._n_taken + 1):
-            return self.eligible
-        return self.eligible & (self._items < share.first)
+        """Of each item of the ranking whether it may come next: one of the share only where there is room for it."""
+        eligible, share = self.eligible[: len(self.ordered.items)], self._share
+        if share is None or self._n_sharing < share.room(len(self.chosen) + 1):
+            return eligible
+        return eligible & (self.ordered.items < share.first)
 
-    def take(self, place: int) -> None:
+    def due(self) -> int | None:
+        """The place of the best eligible item of the share where one must come next; None where none must, or can."""
+        share = self._share
+        if share is None or self._n_sharing >= share.due(len(self.chosen) + 1):
+            return None
+        sharing = self.eligible & (self.items >= share.first)
+        return int(np.argmax(sharing)) if sharing.any() else None
+
+    def take(self, place: int, anchor: int) -> None:
+        """Choose the item at a place, with the score of the item at `anchor`."""
         self.eligible[place] = False
-        column = int(self._items[place])
-        self._n_taken += 1
+        self.chosen.append(place)
+        self.anchors.append(anchor)
+        column = int(self.items[place])
         self._n_sharing += self._share is not None and column >= self._share.first
         for number, limit in enumerate(self._limits):
             for label in limit.field.labels_of(column).tolist():
                 taken = self._taken[number, label] = self._taken.get((number, label), 0) + 1
                 if taken == limit.most:
-                    self.eligible[limit.field.having(label).contains(self._items)] = False
+                    self.eligible[limit.field.having(label).contains(self.items)] = False
 
 
-def _diverse(
-    ordered: _Valued, rules: Rules, wanted: int, similar: Callable[[Items], Similar]
-) -> tuple[list[int], list[int]]:
-    """Indices of the items that diversity chooses from the pool, in order, and those of them that it preferred to a
-    more relevant item. Pinned items are part of the pool, so a pin does not change the relevance of the others.
+def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[Items], Similar]) -> set[int]:
+    """Choose the items that diversity takes from the pool; the columns of those that it preferred to a more relevant
+    item. Pinned items are part of the pool, so a pin does not change the relevance of the others.
     """
     if not rules.diversity:
-        return [], []
-    pool = ordered.items[: rules.pool(wanted)]
-    counts, to_pool = _Counts(pool, rules), similar(pool)
-    relevance = _relevance(ordered.values[: len(pool)]) * (1 - rules.diversity)
+        return set()
+    pool = choice.ordered.items[: rules.pool(wanted)]
+    to_pool = similar(pool)
+    relevance = _relevance(choice.ordered.values[: len(pool)]) * (1 - rules.diversity)
     nearest = np.full(len(pool), -np.inf)
-    chosen: list[int] = []
-    early: list[int] = []
-    while len(chosen) < wanted and (may_come := counts.now()).any():
-        gains = relevance - rules.diversity * nearest if chosen else relevance
-        place = int(np.argmax(np.where(may_come, gains, -np.inf)))
-        if place != int(np.argmax(may_come)):
-            early.append(place)
-        chosen.append(place)
-        counts.take(place)
-        np.maximum(nearest, to_pool(place), out=nearest)
-    return chosen, early
+    early: set[int] = set()
+    while len(choice.chosen) < wanted and (may_come := choice.now()[: len(pool)]).any():
+        first, taken = int(np.argmax(may_come)), choice.due()
+        if taken is None:
+            gains = relevance - rules.diversity * nearest if choice.chosen else relevance
+            taken = int(np.argmax(np.where(may_come, gains, -np.inf)))
+            if taken != first:
+                early.add(int(pool[taken]))
+            choice.take(taken, taken)
+        else:
+            choice.take(taken, first)
+        if taken < len(pool):
+            similarities = to_pool(taken)
+        else:
+            similarities = similar(np.append(pool, choice.items[taken]))(len(pool))[:-1]
+        np.maximum(nearest, similarities, out=nearest)
+    return early
 
 
-def _continued(items: Items, rules: Rules, chosen: Sequence[int], wanted: int) -> list[int]:
-    """Indices of further items in ranking order until `wanted` are chosen; the limits count those chosen already."""
-    if len(chosen) >= wanted:
-        return []
-    if not (rules.limits or rules.share):  # then every item may follow, and this many places hold enough of them
-        items = items[: wanted + len(chosen) + len(rules.pins)]
-    counts = _Counts(items, rules)
-    for rank in chosen:
-        counts.take(rank)
-    further: list[int] = []
+def _continue(choice: _Choice, rules: Rules, wanted: int) -> None:
+    """Choose further items in ranking order until there are `wanted`."""
     rank = 0
-    while len(chosen) + len(further) < wanted and (may_come := counts.now()[rank:]).any():
+    while len(choice.chosen) < wanted and (may_come := choice.now()[rank:]).any():
         position = rank + int(np.argmax(may_come))
-        counts.take(position)
-        further.append(position)
+        due = choice.due()
+        choice.take(position if due is None else due, position)
         if rules.share is None:  # else items before it may come later, once there is room for them
             rank = position
-    return further
 
 
-def _selected(whole: _Valued, rules: Rules, chosen: list[int], wanted: int) -> list[int]:
-    """Indices of `wanted` items: those chosen already, then the best eligible ones of all, selected by partitions.
+def _select(choice: _Choice, wanted: int) -> None:
+    """Choose the best eligible items of all, selected by partitions, until there are `wanted`.
 
     Items that are not eligible any more are left out before each partition, which is larger each time.
     """
-    counts = _Counts(whole.items, rules)
-    for rank in chosen:
-        counts.take(rank)
     most = POOL
-    while len(chosen) < wanted:
-        places = np.flatnonzero(counts.eligible)
+    while len(choice.chosen) < wanted:
+        places = np.flatnonzero(choice.eligible)
         if not len(places):
             break
-        most = POOL_PER_ITEM * max(wanted - len(chosen), most)
-        for rank in _best(whole, places, most).tolist():
-            if len(chosen) < wanted and counts.eligible[rank]:
-                counts.take(rank)
-                chosen.append(rank)
-    return chosen
+        most = POOL_PER_ITEM * max(wanted - len(choice.chosen), most)
+        for rank in _best(choice.ordered, places, most).tolist():
+            if len(choice.chosen) < wanted and choice.eligible[rank]:
+                choice.take(rank, rank)
 
 
 def _relevance(values: Scores) -> Scores:

@@ -3,7 +3,7 @@
 The items that coldstart.py takes out, a tenth at a time, are taken out of what the search trained on, and the winner
 is trained anew. The model that is served of it ranks the items taken out as new ones, by their features, among all
 others, for at most MOST_USERS validation users a draw. Pages are as long as the cutoff of the recipe and keep
-`serving.new_items.max_share`.
+both shares of `serving.new_items`.
 
 A ranking by popularity alone never shows a new item, as nobody has chosen it. So the baseline puts other new items at
 the places that the ranking gave to new ones: those with the highest mean count of the items that share a feature value
@@ -28,6 +28,7 @@ from svc.model.model import Model
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import UNRESTRICTED, Restriction
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
+from svc.recipe import serving_schema
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.evaluation.intervals import user_scores
 from svc.training.search.objective import refit_winner, solves_for_all_items
@@ -78,9 +79,9 @@ class _Fold:
 
 
 def evaluate_new_items(
-    task: Task, result: SearchResult, aware: TrialRecord, max_share: float | None, *, exact_users: bool
+    task: Task, result: SearchResult, aware: TrialRecord, declared: serving_schema.NewItems, *, exact_users: bool
 ) -> dict[str, Any]:
-    """MEASURES as means over draws, their `intervals`, n_draws, n_held, cutoff and max_share; or `{"skipped": reason}`.
+    """MEASURES as means over draws, `intervals`, n_draws, n_held, cutoff and both shares; or `{"skipped": reason}`.
 
     `recall` is the mean share of the new items of a user that stand on the page, over the users who chose one,
     `popularity_recall` that of the baseline, `share` the mean share of new items on the pages of all users, and
@@ -94,7 +95,7 @@ def evaluate_new_items(
     measured: list[Mapping[str, float]] = []
     try:
         for number, held in enumerate(_held_columns(task)):
-            figures = _measure(_fold(task, result.best, aware, held, max_share, exact_users), task, number)
+            figures = _measure(_fold(task, result.best, aware, held, declared, exact_users), task, number)
             if figures is not None:
                 measured.append(figures)
                 n_held += len(held)
@@ -107,7 +108,8 @@ def evaluate_new_items(
         "n_draws": len(measured),
         "n_held": n_held,
         "cutoff": cutoff,
-        "max_share": max_share,
+        "max_share": declared.max_share,
+        "min_share": declared.min_share,
         **{name: round(float(of_draws.mean()), _DIGITS) for name, of_draws in values.items()},
         "intervals": {name: mean_interval(of_draws) for name, of_draws in values.items() if len(of_draws) > 1},
     }
@@ -156,7 +158,7 @@ def _fold(  # noqa: PLR0917 - all of them say what is trained
     best: TrialRecord,
     aware: TrialRecord,
     held: Columns,
-    max_share: float | None,
+    declared: serving_schema.NewItems,
     exact_users: bool,
 ) -> _Fold:
     objective, recipe = task.objective, task.loaded.recipe
@@ -200,7 +202,8 @@ def _fold(  # noqa: PLR0917 - all of them say what is trained
     assert learning is not None, "the trial that learned from features is part of the model"
     vectors = learning.place(list(_encoded(objective.features["item"][held])))
     ids = IdTable.from_ids([f"new {column}" for column in range(len(held))])
-    return _Fold(model, kept[columns], held, NewItems(ids, vectors, model.n_items, max_share))
+    new = NewItems(ids, vectors, model.n_items, declared.max_share, declared.min_share)
+    return _Fold(model, kept[columns], held, new)
 
 
 def _encoded(features: sparse.csr_matrix) -> Iterator[Encoded]:

@@ -12,6 +12,7 @@ import pytest
 
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.serving_schema import NewItems
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.search import prepare
@@ -68,9 +69,13 @@ def task_of(make_recipe: Make, tmp_path: Path) -> TaskOf:
     return task
 
 
-def measured(task: Task, *trials: TrialRecord, max_share: float | None = 0.2) -> dict[str, Any]:
+def declared(**shares: float | None) -> NewItems:
+    return NewItems.model_validate({"source": {"type": "csv", "path": "new.csv"}, **shares})
+
+
+def measured(task: Task, *trials: TrialRecord, **shares: float | None) -> dict[str, Any]:
     result = SearchResult(list(trials or (IALS,)), seconds=1.0, n_orphaned=0)
-    return evaluate_new_items(task, result, result.trials[-1], max_share, exact_users=False)
+    return evaluate_new_items(task, result, result.trials[-1], declared(**shares), exact_users=False)
 
 
 @pytest.mark.parametrize("trials", [(IALS,), (NEIGHBOURS, IALS)])
@@ -110,8 +115,18 @@ def test_without_room_on_the_page_nothing_changes(task_of: TaskOf) -> None:
     assert [found[name] for name in MEASURES] == [0.0] * 4
 
 
+def test_the_pages_that_are_measured_keep_both_shares(task_of: TaskOf) -> None:
+    """With equal shares every page has so many new items, whatever known items lose."""
+    found = measured(task_of(KINDS, "categorical", cutoff=2), max_share=0.5, min_share=0.5)
+    assert (found["max_share"], found["min_share"]) == (0.5, 0.5)
+    assert found["share"] == pytest.approx(0.5)
+    assert found["known_change"] < 0.0
+
+
 def test_too_much_work_is_skipped(task_of: TaskOf) -> None:
     long = replace(IALS, epochs=4000, params={**IALS.params, "n_components": 128})
     result = SearchResult([long], seconds=1.0, n_orphaned=0)
     task = task_of(KINDS, "categorical")
-    assert "skipped" in evaluate_new_items(task, replace(result, trials=[IALS, long]), long, 0.2, exact_users=False)
+    assert "skipped" in evaluate_new_items(
+        task, replace(result, trials=[IALS, long]), long, declared(), exact_users=False
+    )

@@ -111,13 +111,13 @@ def read_new_items(
     return NewItemList(ids, rows, metadata, filters, _digest(ids, rows, metadata, filters))
 
 
-def place(listed: NewItemList, model: Model, max_share: float | None) -> PlacedItems:
+def place(listed: NewItemList, model: Model, declared: serving_schema.NewItems) -> PlacedItems:
     """The items of the list that the model does not know. Slow for long lists: call it in a thread.
 
     Raises FeaturesNotSupported and FeatureValueUnusable.
     """
     be_nice()
-    items = model.new_items(listed.ids, listed.features, max_share)
+    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share)
     rows = model.unknown(listed.ids)
     metadata = None
     if listed.metadata is not None:

@@ -202,7 +202,7 @@ def _line_up(entry: Entry, beside: Beside) -> ListsInForce:
     """The lists of the entry for a model. Blocks and computes. Raises SvcError for new items that it cannot place."""
     new: PlacedItems | None = None
     if entry.new_items is not None and entry.new_listed is not None:
-        new = place(entry.new_listed, beside.model, entry.new_items.max_share)
+        new = place(entry.new_listed, beside.model, entry.new_items)
     available = None
     if entry.availability is not None:
         items = None if new is None else new.items

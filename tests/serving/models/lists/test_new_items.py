@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from svc.errors import DataSourceError
+from svc.model.ranking.rerank import Share
 from svc.recipe.load import load_recipe
-from svc.recipe.serving_schema import Serving
+from svc.recipe.serving_schema import NewItems, Serving
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.lists.new_items import NewItemList, place, read_new_items
 from svc.settings import Settings
@@ -39,6 +40,10 @@ serving: {new_items: {source: {type: csv, path: new.csv}, max_items: 4}}
 """
 
 
+def declared(**shares: float | None) -> NewItems:
+    return NewItems.model_validate({"source": {"type": "csv", "path": "new.csv"}, **shares})
+
+
 def listing(folder: Path, text: str) -> NewItemList:
     (folder / "new.csv").write_text(text, encoding="utf-8")
     (folder / "titles.csv").write_text("item_id,title\nx,First\ni3,Known\n", encoding="utf-8")
@@ -52,8 +57,9 @@ def test_a_list_has_features_and_metadata_of_its_items(tmp_path: Path) -> None:
     listed = listing(tmp_path, "age,item_id,tag,more\n20,i3,a,1\n,x,b,2\n33.5,007,,3\n")
     assert listed.ids == ("i3", "x", "007")
     assert listed.features == ({"tag": "a", "age": 20}, {"tag": "b", "age": None}, {"tag": None, "age": 33.5})
-    placed = place(listed, model(), None)
+    placed = place(listed, model(), declared(max_share=0.5, min_share=0.1))
     assert placed.items.ids.all() == ["x", "007"]
+    assert placed.items.share == Share(model().n_items, 0.5, 0.1)
     assert placed.fragments.described(0) == b'{"item_id":"x","title":"First"}'
     assert placed.filters is not None
     assert placed.filters.items(("field", "title", (("any", ("First",)),))).columns().tolist() == [0]
