@@ -22,7 +22,7 @@ from irspack.recommenders import IALSRecommender
 from benchmarks.common import Shape, ids, interactions, origin
 from svc.model.model import Model
 from svc.model.ranking.query import Query
-from svc.training.data.user_sample import place_everybody
+from svc.training.data.user_sample import solve_users
 from svc.training.evaluation.intervals import paired_change, user_scores
 from svc.training.search.served import to_scorer
 from svc.training.winner.export import assemble
@@ -49,7 +49,7 @@ def trained(matrix: sps.csr_matrix, share: float, reg: float) -> Model:
     rows = np.sort(np.random.default_rng(2).permutation(n_users)[: round(share * n_users)])
     recommender = IALSRecommender(matrix[rows], n_components=64, alpha0=0.1, reg=reg, train_epochs=8).learn()
     scorer = to_scorer(recommender, "IALSRecommender")
-    place_everybody(scorer, matrix, rows)
+    solve_users(scorer, matrix, rows)
     return assemble(scorer, user_ids=ids("u", n_users), item_ids=ids("i", matrix.shape[1]), X=matrix, features=None)
 
 

@@ -82,7 +82,9 @@ def printable(text: str) -> str:
     """`text` with escapes for whatever would steer a terminal or turn its letters around instead of being shown."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
 def _redact(value: Any, depth: int = 0) -> Any:
@@ -136,11 +138,11 @@ def _ascii_where_unseen(_logger: Any, _method: str, line: str) -> str:
     """
     if line.isprintable():
         return line
-    return "".join(one if one.isprintable() else _json_escape(one) for one in line)
+    return "".join(character if character.isprintable() else _json_escape(character) for character in line)
 
 
-def _json_escape(one: str) -> str:
-    units = one.encode("utf-16-be", "surrogatepass").hex()
+def _json_escape(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
@@ -273,7 +275,7 @@ class _LastWord:
         if record.get("event") != events.TRAIN_ERROR.name:
             return self._otherwise(logger, method, record)
         line = error_line(str(record["error"]), colour=_may_colour())
-        traceback = "".join(f"\n  {place}" for place in record.get("traceback", ()))
+        traceback = "".join(f"\n  {frame}" for frame in record.get("traceback", ()))
         return f"{line}\n(code {record['code']}, exit code {record['exit_code']}, run {record['run_id']}){traceback}"
 
 

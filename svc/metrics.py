@@ -182,11 +182,11 @@ class Metrics:
         if not self._families:
             return _NOTHING
         key = (metric.name, *(labels[name] for name in metric.labels))
-        known = self._known.get(key)
-        if known is None:
+        instrument = self._known.get(key)
+        if instrument is None:
             family = self._families[metric.name]
-            known = self._known[key] = family.labels(**labels) if metric.labels else family
-        return known
+            instrument = self._known[key] = family.labels(**labels) if metric.labels else family
+        return instrument
 
     def forget(self, metric: Metric, **labels: str) -> None:
         """Drop the series of `metric` with these label values, as for a recipe that was removed."""

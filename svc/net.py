@@ -208,10 +208,10 @@ def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
     Raises FetchForbidden when one of them is, FetchError when there are none.
     """
     try:
-        found = socket.getaddrinfo(url.raw_host.decode("ascii"), url.port or 0, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(url.raw_host.decode("ascii"), url.port or 0, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         raise FetchError(f"{plain(url)}: the host has no address") from None
-    unique = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    unique = list(dict.fromkeys(str(entry[4][0]) for entry in entries))
     for address in unique:
         if not rules.allow_private and not is_public(address):
             raise FetchForbidden(

@@ -71,10 +71,10 @@ class ObjectStore:
     def list_files(self, uri: str) -> list[tuple[str, int]]:
         """Address and size of every object below the folder `uri`; none where there is no such folder."""
         base, folder = uri.rstrip("/"), self._path(uri).rstrip("/")
-        found = self._call("find", folder, detail=True)
+        objects = self._call("find", folder, detail=True)
         return [
             (base + path[len(folder) :], int(info["size"]))
-            for path, info in found.items()
+            for path, info in objects.items()
             if info.get("type") == "file" and path.startswith(f"{folder}/")
         ]
 

@@ -124,7 +124,7 @@ def evaluate(
     recommender = artifact if isinstance(artifact, Recommender) else load(artifact)
     aligned = align(recommender.model, interactions[user_column], interactions[item_column])
     rankings = rank(recommender.model, aligned.rows, cutoff)
-    scores = breakdown(rankings, aligned.truth, aligned.known, metrics=metrics, seed=seed, confidence=confidence)
+    scores = breakdown(rankings, aligned.truth, aligned.counts, metrics=metrics, seed=seed, confidence=confidence)
     return Evaluation(
         scores=pd.DataFrame(as_rows(scores)),
         cutoff=cutoff,
@@ -132,8 +132,8 @@ def evaluate(
         n_unknown_users=aligned.n_unknown_users,
         n_unknown_items=aligned.n_unknown_items,
         n_seen=aligned.n_seen,
-        popularity_chosen=mean_popularity(aligned.truth.indices, aligned.known.popularity),
-        popularity_trained=mean_popularity(recommender.model.history.columns, aligned.known.popularity),
+        popularity_chosen=mean_popularity(aligned.truth.indices, aligned.counts.popularity),
+        popularity_trained=mean_popularity(recommender.model.history.columns, aligned.counts.popularity),
     )
 
 
@@ -167,7 +167,7 @@ class Aligned:
 
     rows: NDArray[np.int32]
     truth: sparse.csr_matrix
-    known: TrainingCounts
+    counts: TrainingCounts
     n_unknown_users: int
     n_unknown_items: int
     n_seen: int
@@ -178,15 +178,16 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
     seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)
     fresh = pairs[~seen]
-    rows, places = np.unique(fresh[:, 0], return_inverse=True)
+    rows, row_of_pair = np.unique(fresh[:, 0], return_inverse=True)
     if not len(rows):
         raise TrainingError("no user can be judged: none of the interactions is a new one of a user that training saw")
     shape = (len(rows), model.n_items + n_strange)
     lengths = np.diff(model.history.offsets)
+    popularity = np.bincount(model.history.columns, minlength=model.n_items)
     return Aligned(
         rows=rows.astype(np.int32),
-        truth=sparse.csr_matrix((np.ones(len(fresh), np.float32), (places, fresh[:, 1])), shape=shape),
-        known=TrainingCounts(lengths[rows], np.bincount(model.history.columns, minlength=model.n_items), model.n_users),
+        truth=sparse.csr_matrix((np.ones(len(fresh), np.float32), (row_of_pair, fresh[:, 1])), shape=shape),
+        counts=TrainingCounts(lengths[rows], popularity, model.n_users),
         n_unknown_users=n_unknown_users,
         n_unknown_items=int(np.count_nonzero(fresh[:, 1] >= model.n_items)),
         n_seen=int(np.count_nonzero(seen)),
@@ -226,7 +227,7 @@ def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
     """The best items of each row, as columns."""
     request = ExportRequest(output="", limit=cutoff)
     chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
-    found: list[list[int]] = []
+    recommendations: list[list[int]] = []
     for part in score_all(model, request, chunks, len(os.sched_getaffinity(0))):
-        found += [ranking.tolist() for ranking in np.split(part.items, np.cumsum(part.counts)[:-1])]
-    return found
+        recommendations += [ranking.tolist() for ranking in np.split(part.items, np.cumsum(part.counts)[:-1])]
+    return recommendations

@@ -47,16 +47,16 @@ POPULAR = Because((("popular", 1.0),), 0.0)
 
 
 def reasons_of(
-    found: Contributions,
+    contributions: Contributions,
     scores: NDArray[np.float64],
     most: int,
     user_names: list[str | None],
     item_names: list[str | None],
 ) -> tuple[Because, ...]:
     """The `most` strongest reasons of each item by size, without zeros."""
-    names: list[int | str | None] = [*found.columns.tolist()]
-    parts = [found.of_columns]
-    for part, own in ((found.of_user_features, user_names), (found.of_item_features, item_names)):
+    names: list[int | str | None] = [*contributions.columns.tolist()]
+    parts = [contributions.of_columns]
+    for part, own in ((contributions.of_user_features, user_names), (contributions.of_item_features, item_names)):
         if part is not None:
             parts.append(part)
             names += own
@@ -69,12 +69,12 @@ def _because(row: NDArray[np.float64], score: float, names: list[int | str | Non
         return Because((), 0.0)
     order = np.argsort(-np.abs(row), kind="stable").tolist()
     shown: list[tuple[int | str, float]] = []
-    for place in order:
-        name = names[place]
-        if row[place] == 0 or len(shown) == most:
+    for position in order:
+        name = names[position]
+        if row[position] == 0 or len(shown) == most:
             break
         if name is not None:
-            shown.append((name, float(row[place]) / score))
+            shown.append((name, float(row[position]) / score))
     return Because(tuple(shown), 1.0 - sum(share for _, share in shown))
 
 
@@ -105,7 +105,7 @@ def feature_names(encoder: SideEncoder | None, vectors: Sequence[Encoded]) -> li
         own = places[(places >= start) & (places < start + column.width)] - start
         if isinstance(column, TokenColumn | TextColumn):
             words = column.tokens if isinstance(column, TokenColumn) else column.vocabulary
-            texts = words.all() if len(own) == len(words) else [words.at(place) for place in own.tolist()]
+            texts = words.all() if len(own) == len(words) else [words.at(position) for position in own.tolist()]
             names += [f"{column.name}={text}" for text in texts]
         elif isinstance(column, VectorColumn):
             names += [None] * len(own)

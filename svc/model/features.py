@@ -71,10 +71,10 @@ class TokenColumn(Stored):
             raise self._unusable("the number has too many digits") from None
         if not texts:
             return NOTHING, []
-        places = self.tokens.indices(texts)
-        known = places[places >= 0].astype(np.intp)
-        unseen = [] if len(known) == len(texts) else [texts[place] for place in np.flatnonzero(places < 0)]
-        return (known, np.ones(len(known))), [f"{self.name}={token[:_SHOWN_CHARACTERS]}" for token in unseen]
+        positions = self.tokens.indices(texts)
+        own = positions[positions >= 0].astype(np.intp)
+        unseen = [] if len(own) == len(texts) else [texts[position] for position in np.flatnonzero(positions < 0)]
+        return (own, np.ones(len(own))), [f"{self.name}={token[:_SHOWN_CHARACTERS]}" for token in unseen]
 
     def _unusable(self, reason: str) -> FeatureValueUnusable:
         allowed = "text, a number or a boolean"

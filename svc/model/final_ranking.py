@@ -44,8 +44,8 @@ def reranked(query: Query, ranking: Ranking, n_items: int, similar: Callable[[It
         return Candidates(every.items, every.scores, True, whole, every.ties)
 
     is_whole = is_complete(ranking, candidate_query(query, n_items).limit, n_items)
-    found = Candidates(ranking.items, ranking.scores, is_whole, whole, ranking.ties, ranking.spare)
-    shown = rerank(found, rules, query.limit, similar, _scores_of_pins(query, rules, n_items, rank))
+    candidates = Candidates(ranking.items, ranking.scores, is_whole, whole, ranking.ties, ranking.spare)
+    shown = rerank(candidates, rules, query.limit, similar, _scores_of_pins(query, rules, n_items, rank))
     return Ranking(shown.items, shown.scores, ranking.popular, shown.reasons)
 
 

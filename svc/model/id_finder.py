@@ -62,11 +62,11 @@ class IdFinder:
             return table.indices(ids)
         letters, lengths = np.frombuffer(text.encode(), dtype=np.uint8), np.fromiter(map(len, ids), np.int64, len(ids))
         digests, places = _digests(letters, lengths)
-        found = np.searchsorted(self._digests, digests).clip(max=len(table) - 1)
-        rows = np.where(self._digests[found] == digests, self._rows[found], -1)
+        nearest = np.searchsorted(self._digests, digests).clip(max=len(table) - 1)
+        rows = np.where(self._digests[nearest] == digests, self._rows[nearest], -1)
         doubtful = (rows >= 0) & ~self._spelled(rows, letters, lengths, places)
-        for number in np.flatnonzero(doubtful).tolist():
-            rows[number] = table.index(ids[number])
+        for position in np.flatnonzero(doubtful).tolist():
+            rows[position] = table.index(ids[position])
         return rows.astype(np.int32, copy=False)
 
     def _spelled(

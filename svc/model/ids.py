@@ -72,8 +72,8 @@ class IdTable:
         return table
 
     def _refuse_repeats(self) -> None:
-        for place in np.flatnonzero(self.hashes[1:] == self.hashes[:-1]):
-            row = int(self.rows[place + 1])
+        for position in np.flatnonzero(self.hashes[1:] == self.hashes[:-1]):
+            row = int(self.rows[position + 1])
             if self.index(self.at(row)) != row:
                 raise ValueError(f"an id stands in two rows, the second is {row}")
 
@@ -97,32 +97,32 @@ class IdTable:
             return np.array([self.index(text) for text in ids], dtype=np.int32)
         encoded = [_utf8(text) for text in ids]
         digests = np.fromiter((0 if data is None else digest(data) for data in encoded), np.uint64, len(encoded))
-        places = np.searchsorted(self.hashes, digests)
-        likely = self.rows[np.minimum(places, len(self) - 1)]
+        positions = np.searchsorted(self.hashes, digests)
+        likely = self.rows[np.minimum(positions, len(self) - 1)]
         starts, ends = self.offsets[likely].tolist(), self.offsets[likely + 1].tolist()
         blob = self.blob.data
-        found = likely.copy()
-        for number, data in enumerate(encoded):
+        rows = likely.copy()
+        for asked, data in enumerate(encoded):
             if data is None:
-                found[number] = -1
-            elif data != bytes(blob[starts[number] : ends[number]]):
-                found[number] = self._row_of(data, int(digests[number]), int(places[number]))
-        return found
+                rows[asked] = -1
+            elif data != bytes(blob[starts[asked] : ends[asked]]):
+                rows[asked] = self._row_of(data, int(digests[asked]), int(positions[asked]))
+        return rows
 
     def n_shared(self, others: IdTable) -> int:
         """How many ids of `others` are in this table, by their digests. Takes about 0.1 s a million ids."""
         if not len(self):
             return 0
-        places = np.minimum(np.searchsorted(self.hashes, others.hashes), len(self) - 1)
-        return int(np.count_nonzero(self.hashes[places] == others.hashes))
+        positions = np.minimum(np.searchsorted(self.hashes, others.hashes), len(self) - 1)
+        return int(np.count_nonzero(self.hashes[positions] == others.hashes))
 
-    def _row_of(self, data: bytes, key: int, place: int) -> int:
-        """The row of the id with these bytes, searched from the first `place` that may hold its digest."""
-        while place < self.hashes.size and self.hashes[place] == key:
-            row = int(self.rows[place])
+    def _row_of(self, data: bytes, key: int, position: int) -> int:
+        """The row of the id with these bytes, searched from the first `position` that may hold its digest."""
+        while position < self.hashes.size and self.hashes[position] == key:
+            row = int(self.rows[position])
             if self._bytes_at(row) == data:
                 return row
-            place += 1
+            position += 1
         return -1
 
     def _bytes_at(self, row: int) -> bytes:

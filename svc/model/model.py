@@ -219,7 +219,7 @@ class Model(Stored):
         out. Raises UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
         """
         described = _by_item(item_features)
-        known = self._queries.columns([*seed_items, *(item for item in described if item is not None)])
+        seeds = self._queries.columns([*seed_items, *(item for item in described if item is not None)])
         ignored: dict[str, None] = {}
         unseen = []
         for item, features in described.items():
@@ -232,12 +232,12 @@ class Model(Stored):
             encoded, others = self._encode("user", user_features)
             prior = encoded.dense()
             ignored |= dict.fromkeys(others)
-        if not len(known) and not unseen:
+        if not len(seeds) and not unseen:
             if self._encoder("item") is not None:
                 raise UnknownSeedItems
             raise UnknownSeedItems(UnknownSeedItems.without_features)
         query, ignored_items = self._queries.build(limit, exclude_items, restriction)
-        query = query._replace(seeds=known, seed_features=tuple(unseen), user_features=prior)
+        query = query._replace(seeds=seeds, seed_features=tuple(unseen), user_features=prior)
         return self._queries.resolve_pins(
             Prepared(query, tuple(ignored), ignored_items, None, restriction.offset), restriction
         )
@@ -304,19 +304,20 @@ class Model(Stored):
 
     def scorer_of(self, query: Query) -> Scorer:
         """The part that answers `query`."""
-        if self.cold is None or query.user >= 0 or query.known:
+        if self.cold is None or query.user >= 0 or query.of_trained_user:
             return self.scorer
         return self.cold
 
     def _scored(self, queries: Sequence[Query]) -> list[Ranking]:
         if self.cold is None:
             return self.scorer.rank(queries, self.history)
-        found: dict[int, Ranking] = {}
+        rankings: dict[int, Ranking] = {}
         for part in (self.scorer, self.cold):
-            places = [place for place, query in enumerate(queries) if self.scorer_of(query) is part]
-            if places:
-                found.update(zip(places, part.rank([queries[place] for place in places], self.history), strict=True))
-        return [found[place] for place in range(len(queries))]
+            positions = [position for position, query in enumerate(queries) if self.scorer_of(query) is part]
+            if positions:
+                ranked = part.rank([queries[position] for position in positions], self.history)
+                rankings.update(zip(positions, ranked, strict=True))
+        return [rankings[position] for position in range(len(queries))]
 
     @cached_property
     def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
@@ -339,7 +340,8 @@ class Model(Stored):
         if profile == "user" and not (query.explain and self.scorer.explains_by_profile):
             return query._replace(user=user), profile
         seeds, weights, positions = joined_profile(self.history, user, given)
-        return query._replace(seeds=seeds, seed_weights=weights, seed_positions=positions, known=True), profile
+        query = query._replace(seeds=seeds, seed_weights=weights, seed_positions=positions, of_trained_user=True)
+        return query, profile
 
     def _without_hidden(self, query: Query, user: int) -> Query:
         """The query with the user's hidden items excluded."""

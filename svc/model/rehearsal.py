@@ -30,25 +30,25 @@ def rehearse(model: Model) -> list[Ranking]:
     """
     with np.errstate(all="ignore"):
         users = _picked(model.user_ids)
-        known = [(_of_user(model, user), f"the user in row {user}") for user in users]
-        found = _answered(model, known) + _answered(model, known[:1])
-        (whole,) = _answered(model, [(query._replace(limit=model.n_items), who) for query, who in known[:1]])
+        of_users = [(_of_user(model, user), f"the user in row {user}") for user in users]
+        rankings = _answered(model, of_users) + _answered(model, of_users[:1])
+        (whole,) = _answered(model, [(query._replace(limit=model.n_items), who) for query, who in of_users[:1]])
         if len(whole.items) != model.n_items:
             raise RehearsalFailed(
                 f"rehearsal: {model.n_items - len(whole.items)} of {model.n_items} items have no finite score"
             )
-        unknown = list(_unknown(model))
-        for asked in ([one] for one in unknown):
-            found += _answered(model, asked)
-        return found + _answered(model, unknown)
+        of_strangers = list(_unknown(model))
+        for asked in ([question] for question in of_strangers):
+            rankings += _answered(model, asked)
+        return rankings + _answered(model, of_strangers)
 
 
 def require_known_users(user_ids: IdTable, live_user_ids: IdTable, share: float) -> None:
     """Raise RehearsalFailed when fewer than `share` of the live model's users are among `user_ids`."""
-    known, total = user_ids.n_shared(live_user_ids), len(live_user_ids)
-    if known < share * total:
+    n_shared, total = user_ids.n_shared(live_user_ids), len(live_user_ids)
+    if n_shared < share * total:
         raise RehearsalFailed(
-            f"rehearsal: {known} of the live model's {total} users are known to the new model, "
+            f"rehearsal: {n_shared} of the live model's {total} users are known to the new model, "
             f"less than the share {share:g} of serving.rehearsal.min_known_users; "
             "compare the ids of both trainings, such as 1 and 1.0"
         )
@@ -83,8 +83,8 @@ def _answered(model: Model, asked: list[Asked]) -> list[Ranking]:
     except MemoryError:
         raise
     except Exception as error:
-        for one in asked if len(asked) > 1 else ():
-            _answered(model, [one])  # ranks them one at a time to name the one that fails
+        for question in asked if len(asked) > 1 else ():
+            _answered(model, [question])  # ranks them one at a time to name the one that fails
         who = asked[0][1] if len(asked) == 1 else f"a batch of {len(asked)}"
         raise RehearsalFailed(f"rehearsal: {who} got no answer: {type(error).__name__}: {error!s:.100}") from error
     for ranking, (_, who) in zip(rankings, asked, strict=True):

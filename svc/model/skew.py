@@ -87,8 +87,8 @@ def _minor(text: object) -> Minor | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def _verified(best_class: object, one: Minor, other: Minor) -> bool:
-    return isinstance(best_class, str) and best_class in COMPATIBLE.get(frozenset({one, other}), frozenset())
+def _verified(best_class: object, theirs: Minor, ours: Minor) -> bool:
+    return isinstance(best_class, str) and best_class in COMPATIBLE.get(frozenset({theirs, ours}), frozenset())
 
 
 def _class(header: Mapping[str, Any]) -> str:
@@ -104,10 +104,10 @@ def check_feature_version(header: Mapping[str, Any]) -> None:
     features = header.get("features")
     if features is None:
         return
-    found = features.get("version") if isinstance(features, Mapping) else None
-    if type(found) is not int:
+    trained = features.get("version") if isinstance(features, Mapping) else None
+    if type(trained) is not int:
         raise FeatureVersionMismatch("feature version check failed: features.version is missing or not an integer")
-    if found != FEATURE_VERSION:
+    if trained != FEATURE_VERSION:
         raise FeatureVersionMismatch(
-            f"feature version check failed: the artifact has version {found}, this build implements {FEATURE_VERSION}"
+            f"feature version check failed: the artifact has version {trained}, this build implements {FEATURE_VERSION}"
         )

@@ -31,8 +31,8 @@ def _parts(path: str, value: object) -> Iterator[tuple[str, int]]:
     elif isinstance(value, Stored):
         yield from ((f"{path}.{inner}", size) for inner, size in value.parts().items())
     elif isinstance(value, tuple):
-        for place, element in enumerate(value):
-            yield from _parts(f"{path}.{place}", element)
+        for position, element in enumerate(value):
+            yield from _parts(f"{path}.{position}", element)
     elif is_dataclass(value):
         for field in fields(value):
             yield from _parts(f"{path}.{field.name}", getattr(value, field.name))

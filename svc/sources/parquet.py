@@ -70,7 +70,7 @@ class ParquetSource:
         sieve = ParquetSieve(where, self._context.text_columns)
         shown_where = shown(self._config.location, self._context)
         builder = TableBuilder(self._context, shown_where)
-        n_rows, places = 0, [np.empty(0, np.int64)]
+        n_rows, positions = 0, [np.empty(0, np.int64)]
         for part in find_parts(self._config, self._context, _EXTENSIONS):
             with part.open() as data_file, _explained(data_file.where):
                 file, columns = self._begin(part, data_file, builder)
@@ -81,11 +81,11 @@ class ParquetSource:
                     for batch in self._batches(file, columns, data_file, [number]):
                         rows = sieve.rows(batch)
                         builder.add(batch if rows is None else batch.take(pa.array(rows)))
-                        places.append(start + (np.arange(batch.num_rows) if rows is None else rows))
+                        positions.append(start + (np.arange(batch.num_rows) if rows is None else rows))
                         start += batch.num_rows
                 n_rows += file.metadata.num_rows
         with _explained(shown_where):
-            return Prefiltered(builder.finish(), n_rows, np.concatenate(places))
+            return Prefiltered(builder.finish(), n_rows, np.concatenate(positions))
 
     def probe(self) -> list[str]:
         """Read the footer only; for a folder, the footer of its first file.

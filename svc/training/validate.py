@@ -150,8 +150,8 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
         for name in (schema.user_column, schema.item_column):
             floats = filter(is_float_text, frame[name].cat.categories)
             warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
-    kept = [] if rows.n_dropped is None else [_kept(len(frame), n_read)]
-    return kept + [f"warning: {text}" for text in warnings]
+    counts = [] if rows.n_dropped is None else [_kept(len(frame), n_read)]
+    return counts + [f"warning: {text}" for text in warnings]
 
 
 def _metadata_warnings(declared: ItemMetadata, items: set[str], frame: pandas.DataFrame) -> list[str]:

@@ -19,7 +19,7 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
 from svc.training.algorithms.self_weight import with_diagonal
 from svc.training.algorithms.transitions import TransitionsRecommender
-from svc.training.data.user_sample import place_everybody
+from svc.training.data.user_sample import solve_users
 from svc.training.winner.export import to_scorer
 from tests.families import N_ITEMS, N_USERS, family
 from tests.library.test_answers import both
@@ -115,7 +115,7 @@ def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[
     if factors is not None:
         none_of_features = sparse.csr_matrix((N_USERS, 4)) if isinstance(factors, IALSScorer) else None
         weighed = matrix_of([counted(own, recencies[0]) for own in events])
-        place_everybody(factors, weighed, np.empty(0, dtype=np.int64), none_of_features)
+        solve_users(factors, weighed, np.empty(0, dtype=np.int64), none_of_features)
     in_order = [sorted(own, key=lambda event: event[1]) for own in events]
     history = History(
         np.cumsum([0, *map(len, events)]),

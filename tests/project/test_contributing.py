@@ -21,17 +21,17 @@ WITHOUT_TESTS = {
 """Modules of declarations only, and why each needs no test module."""
 VAGUE = ("found", "place", "known", "one")
 VAGUE_AT_MOST: dict[str, tuple[int, int, int, int]] = {
-    "": (2, 1, 2, 3),
+    "": (0, 0, 0, 0),
     "artifact": (0, 0, 0, 0),
     "cli": (0, 0, 0, 0),
     "errors": (0, 0, 0, 0),
     "export": (0, 0, 0, 0),
-    "library": (2, 1, 1, 0),
-    "model": (34, 32, 13, 12),
+    "library": (0, 0, 0, 0),
+    "model": (0, 0, 0, 0),
     "recipe": (0, 0, 0, 0),
-    "serving": (4, 0, 1, 1),
+    "serving": (0, 0, 0, 0),
     "sources": (0, 0, 0, 0),
-    "training": (18, 8, 8, 1),
+    "training": (5, 6, 0, 1),
 }
 """How often a variable or parameter has each of these names in each part. Whoever renames some lowers the number."""
 ROW = re.compile(r"^\| (?P<what>[^|]+) \| `(?P<file>svc/[\w/]+\.py)` \| `(?P<name>[^`]+)` \|$", re.MULTILINE)

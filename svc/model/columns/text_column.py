@@ -84,7 +84,7 @@ class TextColumn(Stored):
     @cached_property
     def _place_of(self) -> dict[str, int]:
         """Much faster than the table for the few words of a text, and the vocabulary is small."""
-        return {word: place for place, word in enumerate(self.vocabulary.all())}
+        return {word: position for position, word in enumerate(self.vocabulary.all())}
 
     @cached_property
     def _idf(self) -> NDArray[np.float64]:
@@ -125,6 +125,6 @@ class TextColumn(Stored):
         ignored = [f"{self.name}: {n_unknown} {unit}{'' if n_unknown == 1 else 's'}"] if n_unknown else []
         if not placed:
             return NOTHING, ignored
-        places = np.array([place for place, _ in placed], dtype=np.intp)
+        places = np.array([position for position, _ in placed], dtype=np.intp)
         weights = np.array([count for _, count in placed], dtype=np.float64) * self._idf[places]
         return (places, weights / np.sqrt(np.square(weights).sum())), ignored

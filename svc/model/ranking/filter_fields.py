@@ -135,13 +135,13 @@ class LabelField:
     def matching(self, name: str, operand: Any) -> ItemSet:
         if name == "exists":
             return self.exists if operand else ~self.exists
-        found = self._finder.indices(operand)
-        known = found[found >= 0]
-        if name == "all" and len(known) < len(found):
-            return ItemSet.of_columns(known[:0], self.n_items)
-        items = [self.items[self.item_starts[label] : self.item_starts[label + 1]] for label in known.tolist()]
+        labels = self._finder.indices(operand)
+        labels = labels[labels >= 0]
+        if name == "all" and len(labels) < len(operand):
+            return ItemSet.of_columns(labels[:0], self.n_items)
+        items = [self.items[self.item_starts[label] : self.item_starts[label + 1]] for label in labels.tolist()]
         if name == "any":
-            return ItemSet.of_columns(np.concatenate([*items, known[:0]]), self.n_items)
+            return ItemSet.of_columns(np.concatenate([*items, labels[:0]]), self.n_items)
         times = np.bincount(np.concatenate(items), minlength=self.n_items)
         return ItemSet.of_flags(times == len(items))
 
@@ -185,8 +185,10 @@ class NumberField:
         return ItemSet.of_flags(_COMPARE[name](self.numbers, operand))
 
     def described(self) -> dict[str, Any]:
-        known = self.numbers[~np.isnan(self.numbers)]
-        return {"min": float(known.min()), "max": float(known.max())} if len(known) else {"min": None, "max": None}
+        present = self.numbers[~np.isnan(self.numbers)]
+        if not len(present):
+            return {"min": None, "max": None}
+        return {"min": float(present.min()), "max": float(present.max())}
 
 
 Field = LabelField | NumberField
@@ -230,22 +232,22 @@ class FilterFields:
 
     def items(self, tree: Tree) -> ItemSet:
         """The items that satisfy `tree`. Up to a millisecond at 41,000 items when it is new."""
-        found = self.cached(tree)
-        if found is None:
-            found = self._compiled(tree)
-            self._keep(tree, found)
-        return found
+        items = self.cached(tree)
+        if items is None:
+            items = self._compiled(tree)
+            self._keep(tree, items)
+        return items
 
     def items_as_asked(self, tree: ClientTree, canonical: Callable[[object], Tree]) -> ItemSet:
         """The items that satisfy a client's tree. `canonical` checks its value and makes a canonical tree of it.
 
         A tree that has passed the check before is not looked at again.
         """
-        found = self.cached(tree)
-        if found is None:
-            found = self.items(canonical(tree.value))
-            self._keep(tree, found)
-        return found
+        items = self.cached(tree)
+        if items is None:
+            items = self.items(canonical(tree.value))
+            self._keep(tree, items)
+        return items
 
     def described(self) -> list[dict[str, Any]]:
         """Name, kind and first values of each field that requests may name."""
@@ -270,12 +272,12 @@ class FilterFields:
 
     def _joined(self, join: Callable[[ItemSet, ItemSet], ItemSet], parts: Sequence[Tree], enough: int) -> ItemSet:
         """The parts joined, as far as that may still change how many items there are."""
-        found = self._compiled(parts[0])
+        items = self._compiled(parts[0])
         for part in parts[1:]:
-            if found.count == enough:
+            if items.count == enough:
                 break
-            found = join(found, self._compiled(part))
-        return found
+            items = join(items, self._compiled(part))
+        return items
 
 
 def _key(tree: Tree | ClientTree) -> bytes:

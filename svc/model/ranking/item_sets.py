@@ -57,9 +57,9 @@ class ItemSet:
         return cls(n_items, count, bits=bits)
 
     def __and__(self, other: ItemSet) -> ItemSet:
-        for one, another in ((self, other), (other, self)):
-            if one._columns is not None:
-                columns = one._columns[another.contains(one._columns)]
+        for small, another in ((self, other), (other, self)):
+            if small._columns is not None:
+                columns = small._columns[another.contains(small._columns)]
                 return ItemSet(self.n_items, len(columns), columns=columns)
         return ItemSet._of_bits(self.bits & other.bits, self.n_items)
 
@@ -128,9 +128,9 @@ def added_up(
     order = columns.argsort(kind="stable")
     rising = columns[order]
     is_first = firsts(rising)
-    found = rising[is_first].astype(np.int32, copy=False)
-    total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(found)).astype(np.float64, copy=False)
-    return found, None if (total == 1.0).all() else total
+    unique = rising[is_first].astype(np.int32, copy=False)
+    total = np.bincount(is_first.cumsum() - 1, weights[order], minlength=len(unique)).astype(np.float64, copy=False)
+    return unique, None if (total == 1.0).all() else total
 
 
 def firsts(rising: NDArray[Any]) -> NDArray[np.bool_]:
@@ -159,9 +159,9 @@ def mask(scores: NDArray[Any], flags: NDArray[np.bool_]) -> None:
 def joined(*sets: ItemSet | None) -> ItemSet | None:
     """The intersection of those that are given; None, no restriction, when none is."""
     result: ItemSet | None = None
-    for one in sets:
-        if one is not None:
-            result = one if result is None else result & one
+    for item_set in sets:
+        if item_set is not None:
+            result = item_set if result is None else result & item_set
     return result
 
 

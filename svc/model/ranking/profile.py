@@ -44,23 +44,23 @@ def profile_of(given: Given, history: History) -> Seeds:
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
     """The history of a training user, with that of a request, which is settled, behind it."""
-    known, values = history.items(user), history.values(user)
+    own_columns, values = history.items(user), history.values(user)
     weights = None
     if values is not None or given.weights is not None:
-        own = np.ones(len(known)) if values is None else values.astype(np.float64)
+        own_values = np.ones(len(own_columns)) if values is None else values.astype(np.float64)
         more = np.ones(len(given.columns)) if given.weights is None else given.weights
-        weights = np.concatenate([own, more])
-    columns = np.concatenate([known, given.columns])
+        weights = np.concatenate([own_values, more])
+    columns = np.concatenate([own_columns, given.columns])
     if not history.is_ordered:
         return Seeds(*added_up(columns, weights))
-    times = np.concatenate([history.times(user), len(known) + 1 + np.arange(len(given.columns))])
+    times = np.concatenate([history.times(user), len(own_columns) + 1 + np.arange(len(given.columns))])
     return _in_order(columns, weights, times, history)
 
 
 def _in_order(
     columns: NDArray[np.int32], weights: NDArray[np.float64] | None, times: NDArray[np.intp], history: History
 ) -> Seeds:
-    found = ordered(columns, weights, times)
+    by_time = ordered(columns, weights, times)
     if history.recency_by_part:
-        return Seeds(*found)
-    return Seeds(found.columns, decayed(found.weights, found.positions, history.recency))
+        return Seeds(*by_time)
+    return Seeds(by_time.columns, decayed(by_time.weights, by_time.positions, history.recency))

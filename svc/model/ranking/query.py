@@ -28,17 +28,17 @@ class NewCandidates(NamedTuple):
 class Query(NamedTuple):
     """One ranking to compute. Exactly one of `user`, `seeds`/`seed_features` or `user_features` says for whom.
 
-    `user` is a row of the training matrix: its history is the profile. `seeds` are known item columns, (s,) int32, and
+    `user` is a row of the training matrix: its history is the profile. `seeds` are item columns, (s,) int32, and
     `seed_features` describe items never seen: together they are the history of an unseen user. `user_features` is an
     encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior. `seed_weights` are the values of
     `seeds`, (s,) float64, where they are not all 1. With `seed_positions`, (s,), these are the values before the order
     of the seeds counts: each part of a blend weighs them by its own recency (see `at_recency`). `exclude` are item
     columns that must not come back, (e,) int32; unless `include_seen`, the seeds and the history of `user` must not
     either. With `allowed` only its items are ranked. `limit` is the most items to return. A `popular` query asks for
-    the most chosen items of the training data, the same for every user. `known` marks seeds that hold the history of a
-    training user. `rules` arrange the ranking. With `explain`, each item from position `offset` on gets at most that
-    many reasons. The ranking of an `unordered` query may come in any order: it is asked for all items, of which its
-    rules select the best. With `new`, new items are ranked too; the query then has `rules`.
+    the most chosen items of the training data, the same for every user. `of_trained_user` marks seeds that hold the
+    history of a training user. `rules` rerank the items. With `explain`, each item from position `offset` on gets at
+    most that many reasons. The ranking of an `unordered` query may come in any order: it is asked for all items, of
+    which its rules select the best. With `new`, new items are ranked too; the query then has `rules`.
     """
 
     limit: int
@@ -51,7 +51,7 @@ class Query(NamedTuple):
     seed_weights: NDArray[np.float64] | None = None
     allowed: ItemSet | None = None
     popular: bool = False
-    known: bool = False
+    of_trained_user: bool = False
     rules: Rules | None = None
     explain: int = 0
     offset: int = 0
@@ -124,12 +124,12 @@ class Ranking(NamedTuple):
     ties: NDArray[np.int64] | None = None
     spare: NDArray[np.int32] = NO_ITEMS
 
-    def from_place(self, place: int) -> Ranking:
-        """The ranking from position `place` on."""
-        if not place:
+    def from_place(self, position: int) -> Ranking:
+        """The ranking from position `position` on."""
+        if not position:
             return self
-        reasons, because = self.reasons[place:], self.because[place:]
-        return Ranking(self.items[place:], self.scores[place:], self.popular, reasons, because)
+        reasons, because = self.reasons[position:], self.because[position:]
+        return Ranking(self.items[position:], self.scores[position:], self.popular, reasons, because)
 
 
 class Prepared(NamedTuple):

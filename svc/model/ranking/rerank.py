@@ -99,7 +99,7 @@ class Reranked(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """A ranking by descending score. When `items` are only its beginning, `rest` returns all of it, in any order.
+    """A ranking by descending score. When `items` are only its beginning, `whole` returns all of it, in any order.
 
     With boosts the items may come in any order. `ties` rise among items of equal scores; None: columns do. `spare` are
     the items of a share that stand behind such a beginning, best first, where some of them may be due.
@@ -108,21 +108,21 @@ class Candidates(NamedTuple):
     items: Items
     scores: Scores
     is_whole: bool
-    rest: Callable[[], Candidates]
+    whole: Callable[[], Candidates]
     ties: Ties | None = None
     spare: Items = NO_SPARE
 
 
 def rerank(
-    found: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
+    candidates: Candidates, rules: Rules, wanted: int, similar: Callable[[Items], Similar], pinned: Scores
 ) -> Reranked:
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
-    most = rules.pool(wanted) if rules.share is None else len(found.items)
-    choice = _Choice(_ordered(found, rules.boosts, most), found.spare, rules)
+    most = rules.pool(wanted) if rules.share is None else len(candidates.items)
+    choice = _Choice(_ordered(candidates, rules.boosts, most), candidates.spare, rules)
     diversified = _diversify(choice, rules, wanted, similar)
     _continue(choice, rules, wanted)
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
-        whole = _whole(found)
+        whole = _whole(candidates)
         if rules.share is None:
             choice = choice.among(_valued(whole, rules.boosts), rules)
             _select(choice, wanted)
@@ -147,49 +147,49 @@ class _Valued(NamedTuple):
     is_whole: bool
     ties: Items | Ties
 
-    def at(self, places: NDArray[np.intp], *, is_whole: bool) -> _Valued:
+    def at(self, positions: NDArray[np.intp], *, is_whole: bool) -> _Valued:
         """The items at some places."""
         items, scores, values, _, ties = self
-        return _Valued(items[places], scores[places], values[places], is_whole, ties[places])
+        return _Valued(items[positions], scores[positions], values[positions], is_whole, ties[positions])
 
 
-def _whole(found: Candidates) -> Candidates:
-    if found.is_whole:
-        return found
-    return found.rest()
+def _whole(candidates: Candidates) -> Candidates:
+    if candidates.is_whole:
+        return candidates
+    return candidates.whole()
 
 
-def _valued(found: Candidates, boosts: Sequence[Boost]) -> _Valued:
+def _valued(candidates: Candidates, boosts: Sequence[Boost]) -> _Valued:
     """The candidates in the order in which they stand."""
-    items, scores = found.items, found.scores
-    ties = items if found.ties is None else found.ties
+    items, scores = candidates.items, candidates.scores
+    ties = items if candidates.ties is None else candidates.ties
     if not boosts or not len(items):
-        return _Valued(items, scores, scores, found.is_whole, ties)
+        return _Valued(items, scores, scores, candidates.is_whole, ties)
     values = (scores - min(0.0, float(scores.min()))) * _factors(items, boosts)
-    return _Valued(items, scores, values, found.is_whole, ties)
+    return _Valued(items, scores, values, candidates.is_whole, ties)
 
 
-def _ordered(found: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
+def _ordered(candidates: Candidates, boosts: Sequence[Boost], most: int) -> _Valued:
     """The candidates by descending value; with boosts only the best `most` of them."""
-    valued = _valued(found, boosts)
-    if not boosts or not len(found.items):
+    valued = _valued(candidates, boosts)
+    if not boosts or not len(candidates.items):
         return valued
-    kept = _best(valued, np.arange(len(found.items)), most)
-    return valued.at(kept, is_whole=found.is_whole and len(kept) == len(found.items))
+    best_positions = _best(valued, np.arange(len(candidates.items)), most)
+    return valued.at(best_positions, is_whole=candidates.is_whole and len(best_positions) == len(candidates.items))
 
 
-def _best(valued: _Valued, places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+def _best(valued: _Valued, positions: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     """The `most` best of some places, and others of equal value, by descending value and rising ties."""
-    kept = places[reaching(valued.values[places], most)]
-    return kept[np.lexsort((valued.ties[kept], -valued.values[kept]))]
+    leaders = positions[reaching(valued.values[positions], most)]
+    return leaders[np.lexsort((valued.ties[leaders], -valued.values[leaders]))]
 
 
 def _places(items: Items, some: Items) -> list[int]:
     """Where some of the items stand, in the order of `some`."""
-    place_of = np.zeros(int(items.max(initial=0)) + 1, dtype=np.intp)
-    place_of[items] = np.arange(len(items))
-    places: list[int] = place_of[some].tolist()
-    return places
+    position_of = np.zeros(int(items.max(initial=0)) + 1, dtype=np.intp)
+    position_of[items] = np.arange(len(items))
+    positions: list[int] = position_of[some].tolist()
+    return positions
 
 
 def _factors(items: Items, boosts: Sequence[Boost]) -> Scores:
@@ -222,10 +222,10 @@ class _Choice:
     def among(self, ordered: _Valued, rules: Rules) -> _Choice:
         """The same choice in a ranking that has all items."""
         choice = _Choice(ordered, NO_SPARE, rules)
-        places = _places(ordered.items, self.items[self.chosen])
+        positions = _places(ordered.items, self.items[self.chosen])
         anchors = _places(ordered.items, self.items[self.anchors])
-        for place, anchor in zip(places, anchors, strict=True):
-            choice.take(place, anchor)
+        for position, anchor in zip(positions, anchors, strict=True):
+            choice.take(position, anchor)
         return choice
 
     def now(self) -> NDArray[np.bool_]:
@@ -236,19 +236,19 @@ class _Choice:
         return eligible & (self.ordered.items < share.first)
 
     def due(self) -> int | None:
-        """The place of the best eligible item of the share where one must come next; None where none must, or can."""
+        """The position of the best eligible item of the share where one must come next; None where none must, or can."""
         share = self._share
         if share is None or self._n_sharing >= share.due(len(self.chosen) + 1):
             return None
         sharing = self.eligible & (self.items >= share.first)
         return int(np.argmax(sharing)) if sharing.any() else None
 
-    def take(self, place: int, anchor: int) -> None:
-        """Choose the item at a place, with the score of the item at `anchor`."""
-        self.eligible[place] = False
-        self.chosen.append(place)
+    def take(self, position: int, anchor: int) -> None:
+        """Choose the item at a position, with the score of the item at `anchor`."""
+        self.eligible[position] = False
+        self.chosen.append(position)
         self.anchors.append(anchor)
-        column = int(self.items[place])
+        column = int(self.items[position])
         self._n_sharing += self._share is not None and column >= self._share.first
         for number, limit in enumerate(self._limits):
             for label in limit.field.labels_of(column).tolist():
@@ -304,11 +304,11 @@ def _select(choice: _Choice, wanted: int) -> None:
     """
     most = POOL
     while len(choice.chosen) < wanted:
-        places = np.flatnonzero(choice.eligible)
-        if not len(places):
+        eligible = np.flatnonzero(choice.eligible)
+        if not len(eligible):
             break
         most = POOL_PER_ITEM * max(wanted - len(choice.chosen), most)
-        for rank in _best(choice.ordered, places, most).tolist():
+        for rank in _best(choice.ordered, eligible, most).tolist():
             if len(choice.chosen) < wanted and choice.eligible[rank]:
                 choice.take(rank, rank)
 

@@ -48,11 +48,11 @@ def best(scores: NDArray[np.float64], limit: int) -> NDArray[np.intp]:
     if len(scores) <= SORT_BELOW:
         order = (-scores).argsort(kind="stable")[:limit]
         return order[scores[order] > -np.inf]
-    kept = reaching(scores, limit)
-    values = scores[kept]
-    if len(kept) > 4 * limit:
-        kept, values = _thinned(kept, values, limit)
-    return kept[np.lexsort((kept, -values))[:limit]]
+    candidates = reaching(scores, limit)
+    values = scores[candidates]
+    if len(candidates) > 4 * limit:
+        candidates, values = _thinned(candidates, values, limit)
+    return candidates[np.lexsort((candidates, -values))[:limit]]
 
 
 def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np.intp]:
@@ -63,20 +63,20 @@ def reaching(scores: NDArray[Any], limit: int, slack: float = 0.0) -> NDArray[np
     maxima = scores
     if len(scores) > PARTITION_BELOW:
         maxima = group_maxima(scores[np.newaxis], group_count(limit))[0]
-    place = len(maxima) - limit
-    bound = float(np.partition(maxima, place)[place]) if place > 0 else -np.inf
+    position = len(maxima) - limit
+    bound = float(np.partition(maxima, position)[position]) if position > 0 else -np.inf
     if bound > -np.inf:
         return np.flatnonzero(scores >= np.nextafter(scores.dtype.type(bound - slack), -np.inf))
     return np.flatnonzero(scores > -np.inf)
 
 
 def _thinned(
-    kept: NDArray[np.intp], values: NDArray[np.float64], limit: int
+    candidates: NDArray[np.intp], values: NDArray[np.float64], limit: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """The `limit` best of many: all above the `limit`-th value, then its ties from the lowest index on."""
-    place = len(values) - limit
-    last = np.partition(values, place)[place]
+    position = len(values) - limit
+    last = np.partition(values, position)[position]
     above = np.flatnonzero(values > last)
     ties = np.flatnonzero(values == last)[: limit - len(above)]
     chosen = np.concatenate([above, ties])
-    return kept[chosen], values[chosen]
+    return candidates[chosen], values[chosen]

@@ -84,9 +84,9 @@ def best_items(scores: NDArray[np.float64], query: Query, history: History) -> N
         columns = allowed.columns()
         return columns[best(scores[columns], query.limit)]
     asked = SPARE_TIMES * query.limit * allowed.n_items // allowed.count
-    found = best(scores, asked).astype(np.int32)
-    shown = found[allowed.contains(found)][: query.limit]
-    if len(shown) == query.limit or len(found) < asked:
+    ranked = best(scores, asked).astype(np.int32)
+    shown = ranked[allowed.contains(ranked)][: query.limit]
+    if len(shown) == query.limit or len(ranked) < asked:
         return shown
     mask(scores, allowed.flags())
     return best(scores, query.limit).astype(np.int32)
@@ -104,7 +104,7 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
     """
     norms = np.sqrt(np.vecdot(vectors, vectors).astype(np.float64))
     scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
-    return lambda place: np.vecdot(vectors, vectors[place]) * (scales * scales[place])
+    return lambda row: np.vecdot(vectors, vectors[row]) * (scales * scales[row])
 
 
 def profile(query: Query, history: History, recency: float | None = None) -> Profile:

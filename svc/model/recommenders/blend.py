@@ -133,18 +133,18 @@ class BlendScorer(Stored):
         rankings: dict[int, Ranking] = {}
         together: list[int] = []
         are_many = len(queries) >= (MANY_FROM if self._rounded is None else 1)
-        for place, query in enumerate(queries):
+        for position, query in enumerate(queries):
             if self.factors is not None and (query.user_features is not None or query.seed_features):
-                rankings[place] = self.factors.rank([self._of_part(query, 0)], history)[0]
+                rankings[position] = self.factors.rank([self._of_part(query, 0)], history)[0]
             elif self.factors is None or not are_many or _is_narrow(query):
-                rankings[place] = self._rank(query, history)
+                rankings[position] = self._rank(query, history)
             else:
-                together.append(place)
+                together.append(position)
         if together:
             rank = self._rank_many if self._rounded is None else self._rank_rounded
-            ranked = rank([queries[place] for place in together], history)
+            ranked = rank([queries[position] for position in together], history)
             rankings.update(zip(together, ranked, strict=True))
-        return [rankings[place] for place in range(len(queries))]
+        return [rankings[position] for position in range(len(queries))]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
         """The contributions of every part, times its weight and divided by its deviation for the whole profile.
@@ -196,12 +196,12 @@ class BlendScorer(Stored):
         for start in range(0, len(queries), ROUNDED_AT_ONCE):
             part = queries[start : start + ROUNDED_AT_ONCE]
             vectors = np.array([self._scaled(query) for query in part])
-            for query, vector, look in zip(part, vectors, self._rounded.looks(vectors), strict=True):
-                if look.error == np.inf:
+            for query, vector, approximation in zip(part, vectors, self._rounded.approximations(vectors), strict=True):
+                if approximation.error == np.inf:
                     rankings.append(self._rank(query, history))
                 else:
                     offsets, wanted = self._offsets(query, history), _wanted(query, history)
-                    rankings.append(scan_rounded(index, look, vector, offsets, wanted))
+                    rankings.append(scan_rounded(index, approximation, vector, offsets, wanted))
         return rankings
 
     def _index(self) -> NormedLayout:
@@ -211,8 +211,8 @@ class BlendScorer(Stored):
     def _scaled(self, query: Query) -> Values:
         """The vector of the factor part times its share, (K,)."""
         vector = self._vector(query)
-        known = query.user >= 0
-        deviation = float(self.deviations[0, query.user]) if known else self._deviation_of(vector)
+        is_trained = query.user >= 0
+        deviation = float(self.deviations[0, query.user]) if is_trained else self._deviation_of(vector)
         scaled: Values = vector * (self.weights[0] / deviation if deviation > 0 else 0.0)
         return scaled
 
@@ -229,9 +229,9 @@ class BlendScorer(Stored):
 
     def _totals(self, query: Query, history: History) -> list[Values]:
         """The scores of all items, (n,), by each part of item weights; by position where there are factors."""
-        places = None if self.factors is None else self.factors.index.layout.positions
+        positions = None if self.factors is None else self.factors.index.layout.positions
         profiles = self._profiles(query, history)
-        return [part.totals(*own, places) for part, own in zip(self.sums, profiles, strict=True)]
+        return [part.totals(*own, positions) for part, own in zip(self.sums, profiles, strict=True)]
 
     def _profiles(self, query: Query, history: History) -> list[Profile]:
         """The profile of the query as each part of item weights sees it."""
@@ -245,10 +245,10 @@ class BlendScorer(Stored):
 
     def _vector(self, query: Query) -> Values:
         assert self.factors is not None, "there are vectors only where there are factors"
-        known = query.user >= 0
+        is_trained = query.user >= 0
         vector: Values = (
             self.factors.users[query.user].astype(np.float64)
-            if known
+            if is_trained
             else self.factors.embed_cold([self._of_part(query, 0)])[0]
         )
         return vector
@@ -258,8 +258,8 @@ class BlendScorer(Stored):
 
     def _deviations_of(self, query: Query, history: History) -> list[float]:
         """Deviations of one user's scores by each part."""
-        found = [_deviation(total) for total in self._totals(query, history)]
-        return found if self.factors is None else [self._deviation_of(self._vector(query)), *found]
+        by_sums = [_deviation(total) for total in self._totals(query, history)]
+        return by_sums if self.factors is None else [self._deviation_of(self._vector(query)), *by_sums]
 
 
 def _is_narrow(query: Query) -> bool:

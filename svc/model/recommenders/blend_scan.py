@@ -40,7 +40,7 @@ from svc.model.ranking.query import Ranking
 from svc.model.ranking.topk import reaching
 from svc.model.recommenders.base import is_few
 from svc.model.recommenders.factor_scan import RESCORE_AT_ONCE, UNIT_ROUNDOFF, Layout, Wanted, error_bound
-from svc.model.recommenders.rounded import ROUNDING, FirstLook
+from svc.model.recommenders.rounded import ROUNDING, Approximation
 
 FIRST_SCORED, SCORED_PER_ITEM = 256, 8
 """How many items are scored first: at least this many, and this many for each item wanted."""
@@ -107,11 +107,13 @@ def scan_sum(index: NormedLayout, vector: Values, offsets: Values, wanted: Wante
     return scan.ranked(scan.best_of_all(upper) if picked is None else picked)
 
 
-def scan_rounded(index: NormedLayout, look: FirstLook, vector: Values, offsets: Values, wanted: Wanted) -> Ranking:
-    """As `scan_sum`, with a first look for `vector`, whose scores are changed and whose error is finite."""
-    layout, scores = index.layout, look.scores
+def scan_rounded(
+    index: NormedLayout, approximation: Approximation, vector: Values, offsets: Values, wanted: Wanted
+) -> Ranking:
+    """As `scan_sum`, with an approximation for `vector`, whose scores are changed and whose error is finite."""
+    layout, scores = index.layout, approximation.scores
     scores += offsets
-    error = look.error + ROUNDING * max(float(scores.max()), -float(scores.min()))
+    error = approximation.error + ROUNDING * max(float(scores.max()), -float(scores.min()))
     scores[layout.positions[wanted.excluded]] = -np.inf
     if wanted.allowed is not None:
         scores[~wanted.allowed.flags()[layout.columns]] = -np.inf
@@ -199,10 +201,10 @@ class _Scan(NamedTuple):
 
     def floor(self, scores: Values) -> float:
         """A lower bound for the exact score of every item in the answer, from the approximate scores of some items."""
-        place = len(scores) - self.limit
-        if place < 0:
+        position = len(scores) - self.limit
+        if position < 0:
             return LOWEST  # still above minus infinity, the score of excluded items
-        return max(float(np.partition(scores, place)[place]) - 2 * self.slack, LOWEST)
+        return max(float(np.partition(scores, position)[position]) - 2 * self.slack, LOWEST)
 
 
 def head_scores(layout: Layout, vectors: Values, head: int) -> NDArray[np.float32]:

@@ -55,17 +55,17 @@ class DenseWeightsScorer(Stored):
         self,
         rows: NDArray[np.int32],
         values: NDArray[np.float64] | None,
-        places: NDArray[np.int32] | None = None,
+        positions: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float64]:
-        """Σ value · weights[row] in float64, (n,), row after row; with `places`, (n,), column c at places[c]."""
+        """Σ value · weights[row] in float64, (n,), row after row; with `positions`, (n,), column c at positions[c]."""
         total = np.zeros(self.n_items)
-        for place, row in enumerate(rows):
+        for number, row in enumerate(rows):
             exact = self.weights[row].astype(np.float64)
-            total += exact if values is None else values[place] * exact
-        if places is None:
+            total += exact if values is None else values[number] * exact
+        if positions is None:
             return total
         placed = np.empty_like(total)
-        placed[places] = total
+        placed[positions] = total
         return placed
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:

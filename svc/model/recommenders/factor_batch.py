@@ -53,18 +53,18 @@ class _Scan:
         *,
         cosine: bool,
     ) -> None:
-        excluded = [one.excluded for one in wanted]
+        excluded = [query.excluded for query in wanted]
         self.layout = layout
         self.cosine = cosine
         self.vectors = vectors
         self.approximate = vectors.astype(np.float32)
-        self.limits = np.array([one.limit for one in wanted], dtype=np.intp)
+        self.limits = np.array([query.limit for query in wanted], dtype=np.intp)
         self.most = int(self.limits.max())
         self.lengths = np.sqrt(row_sums(vectors * vectors))
         self.slack = error_bound(vectors.shape[1], self.lengths * (1.0 if cosine else layout.norms[0]))
         self.excluded_rows = np.repeat(np.arange(len(excluded)), [len(columns) for columns in excluded])
         self.excluded_positions = layout.positions[np.concatenate(excluded)]
-        self.allowed = [one.allowed for one in wanted]
+        self.allowed = [query.allowed for query in wanted]
         self.sets = _by_set(wanted)
         self.leaders = np.full((len(vectors), self.most), -np.inf, dtype=np.float32)
         self.floors = np.full(len(vectors), LOWEST, dtype=np.float32)
@@ -98,16 +98,16 @@ class _Scan:
         return alive[remaining], min(self.layout.nonzero, self.layout.end_of_norms(least))
 
     def _mask(self, scores: Scores, alive: Positions, start: int, stop: int) -> None:
-        for allowed, sharing in self.sets:
-            there = np.flatnonzero(np.isin(alive, sharing))
+        for allowed, sharing_rows in self.sets:
+            there = np.flatnonzero(np.isin(alive, sharing_rows))
             outside = np.flatnonzero(~allowed.contains(self.layout.columns[start:stop]))
             scores[np.ix_(there, outside)] = -np.inf
         inside = np.flatnonzero((self.excluded_positions >= start) & (self.excluded_positions < stop))
         if not len(inside):
             return
-        place = np.full(len(self.vectors), -1, dtype=np.intp)
-        place[alive] = np.arange(len(alive))
-        rows = place[self.excluded_rows[inside]]
+        row_of_alive = np.full(len(self.vectors), -1, dtype=np.intp)
+        row_of_alive[alive] = np.arange(len(alive))
+        rows = row_of_alive[self.excluded_rows[inside]]
         scored = rows >= 0
         scores[rows[scored], self.excluded_positions[inside[scored]] - start] = -np.inf
 
@@ -130,7 +130,7 @@ class _Scan:
 
     def _collect_zero_items(self) -> None:
         rows = np.flatnonzero(self.floors <= 0).tolist()
-        found = [
+        by_row = [
             zero_items(
                 self.layout,
                 int(self.limits[row]),
@@ -139,8 +139,8 @@ class _Scan:
             )
             for row in rows
         ]
-        positions = np.concatenate([*found, np.empty(0, dtype=np.intp)])
-        owners = np.repeat(np.array(rows, dtype=np.intp), [len(part) for part in found])
+        positions = np.concatenate([*by_row, np.empty(0, dtype=np.intp)])
+        owners = np.repeat(np.array(rows, dtype=np.intp), [len(part) for part in by_row])
         self._collect(owners, positions, np.zeros(len(positions), dtype=np.float32))
 
     def _settle(self) -> tuple[Positions, Positions, NDArray[np.float64]]:
@@ -168,8 +168,8 @@ class _Scan:
 
 def _by_set(wanted: Sequence[Wanted]) -> list[tuple[ItemSet, list[int]]]:
     """Each set of allowed items with the rows that share it; rows without a set are left out."""
-    found: dict[bytes, tuple[ItemSet, list[int]]] = {}
-    for row, one in enumerate(wanted):
-        if one.allowed is not None:
-            found.setdefault(one.allowed.bits.tobytes(), (one.allowed, []))[1].append(row)
-    return list(found.values())
+    by_bits: dict[bytes, tuple[ItemSet, list[int]]] = {}
+    for row, query in enumerate(wanted):
+        if query.allowed is not None:
+            by_bits.setdefault(query.allowed.bits.tobytes(), (query.allowed, []))[1].append(row)
+    return list(by_bits.values())

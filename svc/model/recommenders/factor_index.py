@@ -107,10 +107,10 @@ class FactorIndex(Stored):
         for rows in (*_portions(groups[0]), *_portions(groups[1])):
             some = [asked[row] for row in rows]
             if len(rows) < MANY_FROM:
-                found = [self.search_one(vectors[row], asked[row], cosine=cosine) for row in rows]
+                portion = [self.search_one(vectors[row], asked[row], cosine=cosine) for row in rows]
             else:
-                found = scan_many(self._layout, vectors[rows], some, cosine=cosine)
-            rankings.update(zip(rows, found, strict=True))
+                portion = scan_many(self._layout, vectors[rows], some, cosine=cosine)
+            rankings.update(zip(rows, portion, strict=True))
         return [rankings[row] for row in range(len(vectors))]
 
     def search_one(self, vector: NDArray[np.float64], wanted: Wanted, *, cosine: bool = False) -> Ranking:

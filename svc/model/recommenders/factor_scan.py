@@ -186,31 +186,31 @@ class _Lone(NamedTuple):
         scores, excluded = self.layout.scores_of_one(self.approximate, 0, stop, cosine=self.cosine), self.excluded
         scores[excluded if stop == len(self.layout.columns) else excluded[excluded < stop]] = -np.inf
         if flags is not None:
-            found = self._first_allowed(scores, flags)
-            if found is not None:
-                return found
+            candidates = self._first_allowed(scores, flags)
+            if candidates is not None:
+                return candidates
             mask(scores, flags.take(self.layout.columns[:stop]))
         bound = _bound_of_groups(scores, self.wanted.limit)
-        kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
-        return kept, scores[kept], bound
+        positions = (scores >= _floor(bound, self.slack)).nonzero()[0]
+        return positions, scores[positions], bound
 
     def _first_allowed(self, scores: Scores, flags: NDArray[np.bool_]) -> tuple[Positions, Scores, float] | None:
         """As `_first`, of the scores so high that enough of them should be allowed; None: not enough are."""
         assert self.wanted.allowed is not None
         asked = SPARE_TIMES * self.wanted.limit * len(flags) // self.wanted.allowed.count
         lowest = _floor(_bound_of_groups(scores, asked), self.slack)
-        kept = (scores >= lowest).nonzero()[0]
-        kept = kept[flags.take(self.layout.columns.take(kept))]
-        values = scores[kept]
+        positions = (scores >= lowest).nonzero()[0]
+        positions = positions[flags.take(self.layout.columns.take(positions))]
+        values = scores[positions]
         bound = _kth(values, self.wanted.limit)
-        return (kept, values, bound) if _floor(bound, self.slack) >= lowest else None
+        return (positions, values, bound) if _floor(bound, self.slack) >= lowest else None
 
     def _further(self, start: int, stop: int, bound: float, flags: NDArray[np.bool_]) -> tuple[Positions, Scores]:
         """Candidates among later positions: few reach the bound, and only these are looked at more closely."""
         scores = self.layout.scores_of_one(self.approximate, start, stop, cosine=self.cosine)
-        kept = (scores >= _floor(bound, self.slack)).nonzero()[0]
-        kept = kept[flags.take(self.layout.columns[start:stop].take(kept))]
-        return kept + start, scores[kept]
+        offsets = (scores >= _floor(bound, self.slack)).nonzero()[0]
+        offsets = offsets[flags.take(self.layout.columns[start:stop].take(offsets))]
+        return offsets + start, scores[offsets]
 
 
 def scan_few(
@@ -226,19 +226,19 @@ def scan_few(
     limit = wanted.limit
     slack = error_bound(len(vector), length if cosine else length * layout.norms[0])
     approximate = vector.astype(np.float32)
-    places = np.sort(layout.positions[columns]).astype(np.intp)
+    positions = np.sort(layout.positions[columns]).astype(np.intp)
     size = max(FIRST_GATHERED, GATHERED_PER_ITEM * limit)
-    kept = places[:size]
-    values = layout.scores_at(approximate, kept, cosine=cosine)
+    gathered = positions[:size]
+    values = layout.scores_at(approximate, gathered, cosine=cosine)
     bound, start = _kth(values, limit), size
-    while start < len(places):
+    while start < len(positions):
         if not cosine and bound > slack:
-            places = places[: places.searchsorted(layout.end_of_reach(bound - slack, length))]
-        part = places[start : start + size]
-        kept = np.concatenate([kept, part])
+            positions = positions[: positions.searchsorted(layout.end_of_reach(bound - slack, length))]
+        part = positions[start : start + size]
+        gathered = np.concatenate([gathered, part])
         values = np.concatenate([values, layout.scores_at(approximate, part, cosine=cosine)])
         bound, start, size = max(bound, _kth(values, limit)), start + size, 2 * size
-    return _ranked(layout, vector, wanted, kept[values >= _floor(bound, slack)], cosine=cosine)
+    return _ranked(layout, vector, wanted, gathered[values >= _floor(bound, slack)], cosine=cosine)
 
 
 def _ranked(

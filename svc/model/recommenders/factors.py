@@ -54,12 +54,12 @@ class FactorScorer(Stored, ABC):
             (query,) = queries
             return self.users[[query.user]].astype(np.float64) if query.user >= 0 else self.embed_cold(queries)
         users = np.array([query.user for query in queries], dtype=np.intp)
-        known = np.flatnonzero(users >= 0)
+        trained = np.flatnonzero(users >= 0)
         vectors = np.empty((len(queries), self.users.shape[1]))
-        vectors[known] = self.users[users[known]]
-        if len(known) < len(queries):
-            others = np.flatnonzero(users < 0)
-            vectors[others] = self.embed_cold([queries[row] for row in others.tolist()])
+        vectors[trained] = self.users[users[trained]]
+        if len(trained) < len(queries):
+            unseen = np.flatnonzero(users < 0)
+            vectors[unseen] = self.embed_cold([queries[row] for row in unseen.tolist()])
         return vectors
 
     def search(self, queries: Sequence[Query], vectors: Matrix, history: History) -> list[Ranking]:
@@ -125,14 +125,14 @@ class IALSScorer(FactorScorer):
 
     def contributions_to(self, query: Query, vectors: Matrix) -> Contributions:
         """As `contributions`, for items with these vectors, (m, K)."""
-        known, unseen, features = self.least_squares.addends(
+        of_seeds, of_described, of_features = self.least_squares.addends(
             vectors,
             self.index.vectors(query.seeds),
             query.seed_weights,
             query.seed_features,
             None if query.user_features is None else Encoded.of(query.user_features),
         )
-        return Contributions(query.seeds, known, features, unseen)
+        return Contributions(query.seeds, of_seeds, of_features, of_described)
 
     def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool) -> Matrix:
         """Vectors of queries that agree in their number of seeds and in having user features, and weights, or not."""
@@ -150,10 +150,10 @@ class IALSScorer(FactorScorer):
         return np.array([self._described(query) for query in queries])
 
     def _described(self, query: Query) -> Matrix:
-        known = self.index.vectors(query.seeds)
+        seeds = self.index.vectors(query.seeds)
         if not query.seed_features:
-            return known
-        return np.concatenate([known, self.least_squares.items_from_features(query.seed_features)])
+            return seeds
+        return np.concatenate([seeds, self.least_squares.items_from_features(query.seed_features)])
 
 
 class ColdStartScorer(IALSScorer):
@@ -175,10 +175,10 @@ class ColdStartScorer(IALSScorer):
 def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool], list[int]]:
     """Positions of the queries, grouped by number of seeds and by whether they have user features and weights."""
     groups: dict[tuple[int, bool, bool], list[int]] = {}
-    for place, query in enumerate(queries):
+    for position, query in enumerate(queries):
         n_seeds = len(query.seeds) + len(query.seed_features)
         kind = (n_seeds, query.user_features is not None, query.seed_weights is not None)
-        groups.setdefault(kind, []).append(place)
+        groups.setdefault(kind, []).append(position)
     return groups
 
 
@@ -230,11 +230,11 @@ class BPRScorer(FactorScorer):
         """Known users by inner product and bias, seeds by cosine."""
         rankings: dict[int, Ranking] = {}
         for related in (False, True):
-            places = [place for place, query in enumerate(queries) if (query.user < 0) == related]
-            if places:
-                chosen = [queries[place] for place in places]
-                rankings.update(zip(places, self._rank(chosen, history, cosine=related), strict=True))
-        return [rankings[place] for place in range(len(queries))]
+            positions = [position for position, query in enumerate(queries) if (query.user < 0) == related]
+            if positions:
+                chosen = [queries[position] for position in positions]
+                rankings.update(zip(positions, self._rank(chosen, history, cosine=related), strict=True))
+        return [rankings[position] for position in range(len(queries))]
 
     def _rank(self, queries: Sequence[Query], history: History, *, cosine: bool) -> list[Ranking]:
         components = self.users.shape[1]

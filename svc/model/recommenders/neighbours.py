@@ -51,12 +51,12 @@ class NeighbourScorer(Stored):
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:
         rows, values = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
-        place = np.full(self.n_items, -1, dtype=np.intp)
-        place[items] = np.arange(len(items))
+        position_of = np.full(self.n_items, -1, dtype=np.intp)
+        position_of[items] = np.arange(len(items))
         for number, row in enumerate(rows.tolist()):
             part = slice(self.offsets[row], self.offsets[row + 1])
-            found = place[self.columns[part]]
-            addends[found[found >= 0], number] = self.weights[part][found >= 0]
+            positions = position_of[self.columns[part]]
+            addends[positions[positions >= 0], number] = self.weights[part][positions >= 0]
         return Contributions(rows, addends if values is None else addends * values)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
@@ -73,21 +73,21 @@ class NeighbourScorer(Stored):
 
         def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
             """Of the entries of each item; `reduceat` knows no empty ones."""
-            found = np.zeros(len(items))
+            totals = np.zeros(len(items))
             if len(filled):
-                found[filled] = np.add.reduceat(values, firsts)
-            return found
+                totals[filled] = np.add.reduceat(values, firsts)
+            return totals
 
         norms = np.sqrt(sums(weights * weights))
         scales = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
         row = np.zeros(self.n_items)
 
-        def to_all(place: int) -> NDArray[np.float64]:
-            own = slice(ends[place] - lengths[place], ends[place])
+        def to_all(position: int) -> NDArray[np.float64]:
+            own = slice(ends[position] - lengths[position], ends[position])
             row[columns[own]] = weights[own]
             products = sums(row.take(columns) * weights)
             row[columns[own]] = 0
-            products *= scales * scales[place]
+            products *= scales * scales[position]
             return products
 
         return to_all
@@ -96,9 +96,9 @@ class NeighbourScorer(Stored):
         self,
         rows: NDArray[np.int32],
         values: NDArray[np.float64] | None,
-        places: NDArray[np.int32] | None = None,
+        positions: NDArray[np.int32] | None = None,
     ) -> NDArray[np.float64]:
-        """Σ value · weights[row], (n,), by column, or with `places`, (n,), column c at places[c]."""
+        """Σ value · weights[row], (n,), by column, or with `positions`, (n,), column c at positions[c]."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         ends = np.cumsum(lengths)
@@ -106,5 +106,5 @@ class NeighbourScorer(Stored):
         entries = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
         weights = self.weights[entries]
         addends = weights if values is None else weights * np.repeat(values, lengths)  # `bincount` adds in float64
-        columns = self.columns[entries] if places is None else places[self.columns[entries]]
+        columns = self.columns[entries] if positions is None else positions[self.columns[entries]]
         return np.bincount(columns, addends, minlength=self.n_items).astype(np.float64, copy=False)

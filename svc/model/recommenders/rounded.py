@@ -38,7 +38,7 @@ Values = NDArray[np.float64]
 Steps = NDArray[np.int8]
 
 
-class FirstLook(NamedTuple):
+class Approximation(NamedTuple):
     """Approximate scores of all items by position, (n,), and a bound of their errors.
 
     The bound is infinite where nothing can be told: for a vector of zeros, and for tiny or huge ones.
@@ -75,7 +75,7 @@ class RoundedItems:
             loss = max(loss, float(_norms(exact - steps[part] * sizes[part, np.newaxis]).max()))
         return cls(steps, sizes, longest, loss)
 
-    def looks(self, vectors: Values) -> list[FirstLook]:
+    def approximations(self, vectors: Values) -> list[Approximation]:
         """The inner products with each row of `vectors`, (b, K)."""
         peaks = np.abs(vectors).max(axis=1)
         usable = (peaks > LEAST) & (peaks < MOST)
@@ -85,7 +85,7 @@ class RoundedItems:
         errors = _norms(rounded) * self.loss + _norms(vectors - rounded) * self.longest
         errors += ROUNDING * vectors.shape[1] * _norms(vectors) * self.longest + LOST
         errors[~usable] = np.inf
-        return list(map(FirstLook, self._products(steps, sizes), errors.tolist()))
+        return list(map(Approximation, self._products(steps, sizes), errors.tolist()))
 
     def _products(self, steps: Steps, sizes: Values) -> Values:
         import numkong

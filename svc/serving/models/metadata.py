@@ -59,21 +59,21 @@ def load_metadata(
     if not fields:
         return ItemTables(None, None)
     bounds = TableBounds.for_serving(max(len(item_ids), n_rows), 1 + len(fields))
-    found = _fetch(declared, fields, bounds, recipe=recipe, settings=settings, variables=variables)
-    missing = [name for name in fields if name not in found.names]
+    table = _fetch(declared, fields, bounds, recipe=recipe, settings=settings, variables=variables)
+    missing = [name for name in fields if name not in table.names]
     if missing:
         logs.emit(events.METADATA_FIELD_MISSING, name=recipe.recipe.name, fields=missing)
-    metadata = MetadataTable(answered, _Rows(found, answered, item_ids)) if answered else None
+    metadata = MetadataTable(answered, _Rows(table, answered, item_ids)) if answered else None
     if not declared.filter_fields:
         return ItemTables(metadata, None)
-    return ItemTables(metadata, _filter_fields(declared, found, item_ids, settings.metadata_field_deny))
+    return ItemTables(metadata, _filter_fields(declared, table, item_ids, settings.metadata_field_deny))
 
 
-def _filter_fields(declared: ItemMetadata, found: ItemTable, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:
+def _filter_fields(declared: ItemMetadata, table: ItemTable, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:
     n_items = len(item_ids)
     fields: dict[str, Field] = {}
     for field in declared.filter_fields:
-        rows = _Rows(found, (field.name,), item_ids)
+        rows = _Rows(table, (field.name,), item_ids)
         values = (None if row is None else row[0] for row in rows)
         if field.kind == "numerical":
             fields[field.name] = NumberField.read(field.name, values, n_items)
@@ -113,13 +113,13 @@ def _lacking(text: str) -> MetadataError:
 class _Rows(Sequence[tuple[Any, ...] | None]):
     """The rows of the model's items, in their order, some of them at a time; rows of other items are left out."""
 
-    def __init__(self, found: ItemTable, fields: Sequence[str], item_ids: IdTable) -> None:
-        self._found = found
+    def __init__(self, table: ItemTable, fields: Sequence[str], item_ids: IdTable) -> None:
+        self._found = table
         self._fields = fields
         self._places = np.full(len(item_ids), -1, dtype=np.int64)
-        items = item_ids.indices(found.texts)[found.codes] if found.texts else np.empty(0, dtype=np.int32)
-        known = np.flatnonzero((items >= 0) & (found.codes[: len(items)] >= 0))
-        self._places[items[known]] = known
+        items = item_ids.indices(table.texts)[table.codes] if table.texts else np.empty(0, dtype=np.int32)
+        of_model = np.flatnonzero((items >= 0) & (table.codes[: len(items)] >= 0))
+        self._places[items[of_model]] = of_model
 
     def __len__(self) -> int:
         return len(self._places)

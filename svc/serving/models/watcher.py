@@ -170,22 +170,22 @@ class Watcher:
             return False
         timeout_s = self.settings.load_timeout_s if initial else self.stat_timeout_s
         try:
-            found = await self._scans.run(self.folder, self.folder.scan, timeout_s)
+            recipes = await self._scans.run(self.folder, self.folder.scan, timeout_s)
         except (OSError, CallTimeout, RuntimeError) as error:  # a RuntimeError: the system gives no more threads
             text = f"no answer within {timeout_s:g} s" if isinstance(error, CallTimeout) else str(error)
             logs.emit(events.RECIPES_DIR_SCAN_FAILED, error=text)
             self.metrics.of(metrics.SCAN_FAILURES).inc()
             return False
-        declared, refused = declare(found, {name: watched.declared for name, watched in self._watched.items()})
+        declared, refused = declare(recipes, {name: watched.declared for name, watched in self._watched.items()})
         self.publisher.refuse(refused)
         for name in self._watched.keys() - declared.keys():
             del self._watched[name]
             self.publisher.remove(name)
-        for one in declared.values():
-            if one.name in self._watched:
-                self._redeclare(self._watched[one.name], one)
+        for name, recipe in declared.items():
+            if name in self._watched:
+                self._redeclare(self._watched[name], recipe)
             else:
-                self._discover(one, initial=initial)
+                self._discover(recipe, initial=initial)
         self.lists.follow({name: watched.declared.loaded for name, watched in self._watched.items()})
         return True
 

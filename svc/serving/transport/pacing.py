@@ -74,10 +74,10 @@ class TurnScheduler(trio.abc.Instrument):
         else:
             await self._wait(self._queues[rank], self._somebody_refused if rank is Rank.REFUSED else self._somebody)
 
-    async def _wait(self, queue: deque[trio.lowlevel.Task], somebody: trio.Event) -> None:
+    async def _wait(self, queue: deque[trio.lowlevel.Task], has_waiter: trio.Event) -> None:
         task = trio.lowlevel.current_task()
         queue.append(task)
-        somebody.set()
+        has_waiter.set()
 
         def abort(_: object) -> trio.lowlevel.Abort:
             queue.remove(task)

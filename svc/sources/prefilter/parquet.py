@@ -86,7 +86,7 @@ class ParquetSieve:
             first += group.num_rows
 
     def rows(self, batch: pa.RecordBatch) -> NDArray[np.int64] | None:
-        """(n,) the places in `batch` of the rows that may satisfy the filter; None for all of them."""
+        """(n,) the positions in `batch` of the rows that may satisfy the filter; None for all of them."""
 
         def flags(name: str, operator_name: str, operand: Any) -> pa.Array | None:
             column = batch.column(name) if name in batch.schema.names else None

@@ -20,12 +20,12 @@ Term = TypeVar("Term")
 class Prefiltered:
     """The rows of a source that may satisfy a filter, in their order, and how many rows the source has.
 
-    `places` is (n,), the place of each row in the source, or None where the source does not say.
+    `positions` is (n,), the position of each row in the source, or None where the source does not say.
     """
 
     frame: pandas.DataFrame
     n_rows: int
-    places: NDArray[np.int64] | None = None
+    positions: NDArray[np.int64] | None = None
 
 
 def weakened(

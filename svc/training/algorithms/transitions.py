@@ -163,7 +163,7 @@ class _Near:
 
 def _strongest(weights: sparse.csr_matrix, top_k: int) -> sparse.csr_matrix:
     """The `top_k` largest entries of each row; of equal ones those of the first columns."""
-    kept = np.ones(weights.nnz, dtype=bool)
+    is_kept = np.ones(weights.nnz, dtype=bool)
     for row in np.flatnonzero(np.diff(weights.indptr) > top_k):
         begin, end = weights.indptr[row], weights.indptr[row + 1]
         values = weights.data[begin:end]
@@ -171,6 +171,6 @@ def _strongest(weights: sparse.csr_matrix, top_k: int) -> sparse.csr_matrix:
         at_bound = np.flatnonzero(values == bound)
         keep = values > bound
         keep[at_bound[: top_k - np.count_nonzero(keep)]] = True
-        kept[begin:end] = keep
-    rows = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr))[kept]
-    return sparse.csr_matrix((weights.data[kept], (rows, weights.indices[kept])), shape=weights.shape)
+        is_kept[begin:end] = keep
+    rows = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr))[is_kept]
+    return sparse.csr_matrix((weights.data[is_kept], (rows, weights.indices[is_kept])), shape=weights.shape)

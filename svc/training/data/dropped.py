@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-Places = NDArray[np.int64] | None
+Rows = NDArray[np.int64] | None
 """(n,) the position of each row in the source; None where the rows are those of the source."""
 MANY = 0.05
 """Share of unusable rows from which a training warns. Duplicates are usable: repeated choices are no mistake."""
@@ -18,20 +18,20 @@ _PLAUSIBLE_S = (631_152_000.0, 4_102_444_800.0)  # 1990 to 2100
 _SHOWN_CHARACTERS = 40
 
 
-def blank_ids(columns: dict[str, NDArray[np.bool_]], places: Places = None) -> str:
+def blank_ids(columns: dict[str, NDArray[np.bool_]], positions: Rows = None) -> str:
     """The message for blank ids; `columns` has a mask of the blank rows for each id column."""
     counts = {name: int(np.count_nonzero(blank)) for name, blank in columns.items()}
     descriptions = [
-        f"{name!r} is blank in {n} rows (first: data row {_data_row(_first(columns[name]), places)})"
+        f"{name!r} is blank in {n} rows (first: data row {_data_row(_first(columns[name]), positions)})"
         for name, n in counts.items()
         if n
     ]
     return "the id column " + ", the id column ".join(descriptions)
 
 
-def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None, places: Places = None) -> str:
+def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | None, positions: Rows = None) -> str:
     """The message for unreadable times, with the value of the first such row."""
-    value, row = column.iloc[_first(bad)], _data_row(_first(bad), places)
+    value, row = column.iloc[_first(bad)], _data_row(_first(bad), positions)
     if pd.isna(value):
         return f"the time column {name!r} is blank in data row {row}"
     shown = repr(str(value)[:_SHOWN_CHARACTERS])
@@ -41,9 +41,9 @@ def bad_times(column: pd.Series, bad: NDArray[np.bool_], name: str, unit: str | 
     return f"{where}, which is no time in {unit}{_unit_hint(value)}"
 
 
-def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, places: Places = None) -> str:
+def future_times(column: pd.Series, future: NDArray[np.bool_], name: str, positions: Rows = None) -> str:
     """The message for times after the start of the training, with the value of the first such row."""
-    row = _data_row(_first(future), places)
+    row = _data_row(_first(future), positions)
     shown = repr(str(column.iloc[_first(future)])[:_SHOWN_CHARACTERS])
     return f"the time column {name!r} holds {shown} in data row {row}, which is later than the start of the training"
 
@@ -77,9 +77,9 @@ def _is_plausible(value: float, unit: str) -> bool:
     return _PLAUSIBLE_S[0] <= value * _UNIT_S[unit] <= _PLAUSIBLE_S[1]
 
 
-def _data_row(row: int, places: Places) -> int:
+def _data_row(row: int, positions: Rows) -> int:
     """The number of a row in the source, counted from 1."""
-    return 1 + (row if places is None else int(places[row]))
+    return 1 + (row if positions is None else int(positions[row]))
 
 
 def _first(mask: NDArray[np.bool_]) -> int:

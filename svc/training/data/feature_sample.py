@@ -20,7 +20,7 @@ def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> 
     lines = []
     for column in columns:
         try:
-            lines.append(_told(column, frame[column.name]))
+            lines.append(_summary(column, frame[column.name]))
         except UnusableRow as error:
             raise refused_row(name, error.row + 1, error.message) from None
         if column.kind == "text" and (warning := _markup(column.name, frame[column.name])):
@@ -35,7 +35,7 @@ def described_sample(side: FeatureSide, name: SideName, frame: pd.DataFrame) -> 
     return lines
 
 
-def _told(column: FeatureColumn, values: pd.Series) -> str:
+def _summary(column: FeatureColumn, values: pd.Series) -> str:
     n_rows = len(values)
     if column.kind == "vector":
         _, rows = fit_vectors(values, column)

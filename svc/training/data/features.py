@@ -103,9 +103,9 @@ def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[st
     names = pd.Index([str(category) for category in texts.cat.categories], dtype=object)
     codes = texts.cat.codes.to_numpy()
     blank = np.asarray([not text.strip() for text in names] + [True], dtype=bool)
-    known = ~blank[codes]
-    first = known & ~pd.Series(codes).duplicated().to_numpy()
-    n_blank, n_repeated = int((~known).sum()), int(known.sum() - first.sum())
+    is_named = ~blank[codes]
+    first = is_named & ~pd.Series(codes).duplicated().to_numpy()
+    n_blank, n_repeated = int((~is_named).sum()), int(is_named.sum() - first.sum())
     if n_blank or n_repeated:
         logs.emit(events.FEATURE_ROWS_DROPPED, side=name, duplicates=n_repeated, blank_ids=n_blank)
     row_of_code = np.full(len(names) + 1, -1, dtype=np.int64)
@@ -118,10 +118,10 @@ def _table(frame: pd.DataFrame, id_column: str, name: SideName, ids: Sequence[st
     return _Table(frame[first].reset_index(drop=True), np.flatnonzero(first) + 1, row_of)
 
 
-def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], found: Sequence[str]) -> str:
+def _no_overlap(name: SideName, id_column: str, ids: Sequence[str], own_ids: Sequence[str]) -> str:
     return (
         f"features.{name}: no {name} id of the interactions is in the column {id_column!r} of the feature table. "
-        f"The interactions have ids such as {list(ids[:_SAMPLE])}, the table has {list(found)}. Ids are compared as "
+        f"The interactions have ids such as {list(ids[:_SAMPLE])}, the table has {list(own_ids)}. Ids are compared as "
         "text and never converted: a blank cell turns whole numbers into 1.0, 2.0 unless the type is pinned to str."
     )
 
@@ -163,17 +163,17 @@ def _fit_numbers(values: pd.Series, name: str) -> tuple[NumberColumn, sparse.csr
 
 def _encode_categories(categories: Sequence[object], column: TokenColumn) -> sparse.csr_matrix:
     """(distinct values, width), 1 at the tokens of each value."""
-    places = [column.encode(value)[0] for value in categories]
-    indptr = np.concatenate([[0], np.cumsum([len(found) for found in places])]).astype(np.int64)
-    indices = np.concatenate([*places, np.empty(0, dtype=np.intp)]).astype(np.int32)
+    tokens_of = [column.encode(value)[0] for value in categories]
+    indptr = np.concatenate([[0], np.cumsum([len(tokens) for tokens in tokens_of])]).astype(np.int64)
+    indices = np.concatenate([*tokens_of, np.empty(0, dtype=np.intp)]).astype(np.int32)
     data = np.ones(len(indices), dtype=np.float32)
     return sparse.csr_matrix((data, indices, indptr), shape=(len(categories), column.width))
 
 
-def _take(rows: sparse.csr_matrix, places: NDArray[Any]) -> sparse.csr_matrix:
+def _take(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_matrix:
     """Rows by place; an empty row for −1."""
     padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
-    return padded[np.where(places < 0, rows.shape[0], places)]
+    return padded[np.where(positions < 0, rows.shape[0], positions)]
 
 
 def _warn_of_pruning(

@@ -66,7 +66,7 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     n_fetched = len(rows.frame) + (rows.n_dropped or 0)
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
     progress.phase("cleansing")
-    found = cleaning.from_rows(
+    interactions = cleaning.from_rows(
         rows,
         recipe.schema_,
         recipe.cleansing,
@@ -81,36 +81,36 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
             logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
     n_kept = len(rows.frame)
     del rows
-    for reason, count in found.dropped.items():
-        example = {"detail": found.reasons[reason]} if reason in found.reasons else {}
+    for reason, count in interactions.dropped.items():
+        example = {"detail": interactions.reasons[reason]} if reason in interactions.reasons else {}
         logs.emit(events.DATA_LOST_ROWS, reason=reason, count=count, **example)
-    if found.future is not None:
-        logs.emit(events.FUTURE_TIMES, count=found.future.count, detail=found.future.detail)
-    if found.n_unusable > MANY * n_kept:
-        why = "; ".join(found.reasons.values())
-        logs.emit(events.MANY_ROWS_DROPPED, count=found.n_unusable, n_rows=n_kept, detail=why)
-    filtered = {} if found.dropped_by_where is None else {"dropped_by_where": found.dropped_by_where}
-    logs.emit(events.DATA_CLEANSED, n_rows=len(found), drop_count=found.drop_count, **filtered)
-    check_thresholds(found, recipe.cleansing)
-    _warn_of_ids(found)
-    sides = _sides(loaded, settings, variables, found, progress)
-    return TrainingData(found, n_fetched, sides, _sample(loaded, found))
+    if interactions.future is not None:
+        logs.emit(events.FUTURE_TIMES, count=interactions.future.count, detail=interactions.future.detail)
+    if interactions.n_unusable > MANY * n_kept:
+        why = "; ".join(interactions.reasons.values())
+        logs.emit(events.MANY_ROWS_DROPPED, count=interactions.n_unusable, n_rows=n_kept, detail=why)
+    filtered = {} if interactions.dropped_by_where is None else {"dropped_by_where": interactions.dropped_by_where}
+    logs.emit(events.DATA_CLEANSED, n_rows=len(interactions), drop_count=interactions.drop_count, **filtered)
+    check_thresholds(interactions, recipe.cleansing)
+    _warn_of_ids(interactions)
+    sides = _sides(loaded, settings, variables, interactions, progress)
+    return TrainingData(interactions, n_fetched, sides, _sample(loaded, interactions))
 
 
-def _sample(loaded: LoadedRecipe, found: Interactions) -> UserSample | None:
+def _sample(loaded: LoadedRecipe, interactions: Interactions) -> UserSample | None:
     training = loaded.recipe.training
     if training.sample_users is None:
         return None
-    sample = draw_users(found, training.sample_users, training.seed)
+    sample = draw_users(interactions, training.sample_users, training.seed)
     if sample is not None:
         n_rows = len(sample.interactions)
-        logs.emit(events.USERS_SAMPLED, n_users=len(found.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
+        logs.emit(events.USERS_SAMPLED, n_users=len(interactions.user_ids), n_sampled=len(sample.rows), n_rows=n_rows)
     return sample
 
 
-def _warn_of_ids(found: Interactions) -> None:
+def _warn_of_ids(interactions: Interactions) -> None:
     """Log a warning, one for each side and reason, about ids that requests can hardly name."""
-    for side, ids in (("user", found.user_ids), ("item", found.item_ids)):
+    for side, ids in (("user", interactions.user_ids), ("item", interactions.item_ids)):
         suspicious = {
             "too_long": [name for name in ids if len(name) > MAX_ID_CHARACTERS],
             "floating_point": [name for name in ids if is_float_text(name)],
@@ -177,7 +177,7 @@ def _sides(
     loaded: LoadedRecipe,
     settings: Settings,
     variables: Mapping[str, str],
-    found: Interactions,
+    interactions: Interactions,
     progress: Progress,
 ) -> dict[SideName, FittedSide]:
     block = loaded.recipe.features
@@ -186,8 +186,8 @@ def _sides(
         return sides
     progress.phase("encoding features")
     both: tuple[tuple[SideName, Any, list[str]], ...] = (
-        ("user", block.user, found.user_ids),
-        ("item", block.item, found.item_ids),
+        ("user", block.user, interactions.user_ids),
+        ("item", block.item, interactions.item_ids),
     )
     for name, side, ids in both:
         if side is not None:

@@ -124,8 +124,8 @@ class Interactions:
         if self.put_off == "none":
             return self
         rated = None if self.weights is None else self.weights.astype(np.float64)
-        kept, weights = _distinct_pairs((self.users, self.items), self.times, rated, self.put_off, len(self.item_ids))
-        pairs = replace(self.of_rows(kept), put_off="none")
+        rows, weights = _distinct_pairs((self.users, self.items), self.times, rated, self.put_off, len(self.item_ids))
+        pairs = replace(self.of_rows(rows), put_off="none")
         if weights is not None:
             summed = in_single_precision(
                 weights, lambda row: _pair(row, pairs.users, self.user_ids, pairs.items, self.item_ids)
@@ -200,7 +200,7 @@ def from_rows(
     have been split. `popular` needs times. Raises MinDataViolation when nothing at all
     is left, TimeUnitRequired for numeric times without a unit, and WeightOutOfRange.
     """
-    frame, places = rows.frame, rows.places
+    frame, positions = rows.frame, rows.positions
     users, user_names = _codes(frame[schema.user_column])
     items, item_names = _codes(frame[schema.item_column])
     times = _times(frame, schema) if with_times else None
@@ -208,14 +208,14 @@ def from_rows(
     reasons: dict[str, str] = {}
     keep = _known_ids(users, items, dropped)
     if not keep.all():
-        reasons["null_ids"] = why.blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, places)
+        reasons["null_ids"] = why.blank_ids({schema.user_column: users < 0, schema.item_column: items < 0}, positions)
     if times is not None:
         bad = keep & (times == BAD_TIME)
         dropped["bad_times"] = int(np.count_nonzero(bad))
         keep &= ~bad
         if bad.any() and schema.time_column is not None:
             name = schema.time_column
-            reasons["bad_times"] = why.bad_times(frame[name], bad, name, schema.time_unit, places)
+            reasons["bad_times"] = why.bad_times(frame[name], bad, name, schema.time_unit, positions)
     rated = _row_weights(frame, schema, cleansing)
     hidden = None
     if rated is not None:
@@ -275,7 +275,7 @@ def _future_rows(rows: KeptRows, schema: _Schema, which: NDArray[np.bool_]) -> F
         return None
     name = schema.time_column
     assert name is not None, "rows are late by the time column"
-    return FutureRows(int(np.count_nonzero(which)), why.future_times(rows.frame[name], which, name, rows.places))
+    return FutureRows(int(np.count_nonzero(which)), why.future_times(rows.frame[name], which, name, rows.positions))
 
 
 def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) -> RowWeights | None:
@@ -335,15 +335,15 @@ def _distinct_pairs(
     if dedup != "keep_first":
         edge = np.ones(len(ordered), dtype=bool)
         edge[:-1] = first[1:]
-    kept = order[edge]
+    chosen = order[edge]
     if weights is None and dedup not in {"sum", "count"}:
-        return np.sort(kept), None  # many times faster than positions
-    by_row = np.argsort(kept)
+        return np.sort(chosen), None  # many times faster than by position
+    by_row = np.argsort(chosen)
     if dedup not in _COMBINED:
-        return kept[by_row], None if weights is None else weights[kept[by_row]]
+        return chosen[by_row], None if weights is None else weights[chosen[by_row]]
     worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
     joined = _COMBINED[dedup].reduceat(worth[order], np.flatnonzero(first)) if len(keys) else worth
-    return kept[by_row], joined[by_row]
+    return chosen[by_row], joined[by_row]
 
 
 def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:

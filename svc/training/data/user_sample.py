@@ -43,33 +43,33 @@ def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample |
     rows = np.sort(np.random.default_rng([seed, 23]).permutation(n_all)[:n_users])
     row_of = np.full(n_all, -1, dtype=np.int32)
     row_of[rows] = np.arange(n_users, dtype=np.int32)
-    kept = row_of[everybody.users] >= 0
+    is_drawn = row_of[everybody.users] >= 0
     hidden = everybody.hidden
     if hidden is not None:
         inside = row_of[hidden[0]] >= 0
         hidden = (row_of[hidden[0][inside]], hidden[1][inside]) if inside.any() else None
     sampled = replace(
         everybody,
-        users=row_of[everybody.users[kept]],
-        items=everybody.items[kept],
-        times=None if everybody.times is None else everybody.times[kept],
+        users=row_of[everybody.users[is_drawn]],
+        items=everybody.items[is_drawn],
+        times=None if everybody.times is None else everybody.times[is_drawn],
         user_ids=[everybody.user_ids[row] for row in rows.tolist()],
-        weights=None if everybody.weights is None else everybody.weights[kept],
+        weights=None if everybody.weights is None else everybody.weights[is_drawn],
         hidden=hidden,
     )
     return UserSample(rows, sampled)
 
 
-def place_everybody(
+def solve_users(
     scorer: Scorer | None,
     matrix: sparse.csr_matrix,
-    kept: NDArray[np.int64],
+    trained: NDArray[np.int64],
     features: sparse.csr_matrix | None = None,
 ) -> None:
     """Give `scorer` a vector for each user of `matrix`, (users, items), solved for exactly.
 
-    Its own are those of the users in the rows `kept`, who keep what training found. `features` are those of the users,
-    (users, F). Raises TrainingError for a scorer that cannot place others.
+    The scorer has vectors of the users in the rows `trained`, who keep them. `features` are those of the users,
+    (users, F). Raises TrainingError for a scorer that cannot solve for other users.
     """
     if not isinstance(scorer, FactorScorer):
         return
@@ -77,9 +77,9 @@ def place_everybody(
         raise TrainingError("BPRFMRecommender places only users whom it was trained on: leave it out with sample_users")
     scorer.ready()
     users = np.empty((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
-    if len(kept):
-        users[kept] = scorer.users
-    others = np.setdiff1d(np.arange(matrix.shape[0]), kept)
+    if len(trained):
+        users[trained] = scorer.users
+    others = np.setdiff1d(np.arange(matrix.shape[0]), trained)
     chunks = [others[start : start + _USERS_AT_ONCE] for start in range(0, len(others), _USERS_AT_ONCE)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         placed = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)

@@ -38,13 +38,13 @@ _SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptRows:
-    """The rows that a filter keeps, in the order of the source; `places` is (n,), the place of each in the source.
+    """The rows that a filter keeps, in the order of the source.
 
-    `places` and `n_dropped` are None where there is no filter.
+    `positions` is (n,), the position of each row in the source. It and `n_dropped` are None where there is no filter.
     """
 
     frame: pd.DataFrame
-    places: NDArray[np.int64] | None = None
+    positions: NDArray[np.int64] | None = None
     n_dropped: int | None = None
 
 
@@ -57,8 +57,10 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None) -> KeptRows:
     if fetched is None:
         return kept_rows(source.fetch(), where)
     rows = kept_rows(fetched.frame, where)
-    places = rows.places if fetched.places is None or rows.places is None else fetched.places[rows.places]
-    return KeptRows(rows.frame, places, fetched.n_rows - len(rows.frame))
+    positions = rows.positions
+    if fetched.positions is not None and positions is not None:
+        positions = fetched.positions[positions]
+    return KeptRows(rows.frame, positions, fetched.n_rows - len(rows.frame))
 
 
 def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None) -> KeptRows:
@@ -78,23 +80,23 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None) -> KeptRows:
         if name in wanted.compared:
             columns[name].check()
     keep = _holds(wanted.tree, columns)
-    places = np.flatnonzero(keep)
-    kept = frame.iloc[places].reset_index(drop=True)
-    for name in kept.columns:
-        if isinstance(kept[name].dtype, pd.CategoricalDtype):
-            kept[name] = kept[name].cat.remove_unused_categories()
-    return KeptRows(kept, places, len(keep) - len(places))
+    positions = np.flatnonzero(keep)
+    satisfying = frame.iloc[positions].reset_index(drop=True)
+    for name in satisfying.columns:
+        if isinstance(satisfying[name].dtype, pd.CategoricalDtype):
+            satisfying[name] = satisfying[name].cat.remove_unused_categories()
+    return KeptRows(satisfying, positions, len(keep) - len(positions))
 
 
 def _holds(node: Filter, columns: Mapping[str, _Column]) -> Flags:
     """(n,) whether each row satisfies `node`."""
-    kind, *rest = node
+    kind, *operands = node
     if kind == "not":
-        return ~_holds(rest[0], columns)
+        return ~_holds(operands[0], columns)
     if kind == "field":
-        column = columns[rest[0]]
-        return _all([column.satisfy(*condition) for condition in rest[1]])
-    parts = [_holds(part, columns) for part in rest[0]]
+        column = columns[operands[0]]
+        return _all([column.satisfy(*condition) for condition in operands[1]])
+    parts = [_holds(part, columns) for part in operands[0]]
     return _all(parts) if kind == "all" else ~_all([~part for part in parts])
 
 
@@ -175,7 +177,7 @@ class _Texts(_Column):
 
 
 def _coded(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
-    """(n,) places in the distinct values that are returned; −1, the last place of a list, for null."""
+    """(n,) positions in the distinct values that are returned; −1, the last place of a list, for null."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return np.asarray(column.cat.codes), list(column.cat.categories)
     try:

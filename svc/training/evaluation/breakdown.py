@@ -135,10 +135,10 @@ def _popularity_parts(popularity: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _only(truth: sparse.csr_matrix, inside: NDArray[np.bool_]) -> sparse.csr_matrix:
     """Choices among some items."""
-    kept = truth @ sparse.diags(inside.astype(np.float32))
-    kept = kept.tocsr()
-    kept.eliminate_zeros()
-    return kept
+    choices = truth @ sparse.diags(inside.astype(np.float32))
+    choices = choices.tocsr()
+    choices.eliminate_zeros()
+    return choices
 
 
 def _diversity(

@@ -81,8 +81,8 @@ class Choice:
 
     def among(self, algorithm: str) -> Choice:
         """The choice among the trials of one algorithm."""
-        kept = [column for column, name in enumerate(self.algorithms) if name == algorithm]
-        return replace(self, scores=self.scores[:, kept], algorithms=[algorithm] * len(kept))
+        columns = [column for column, name in enumerate(self.algorithms) if name == algorithm]
+        return replace(self, scores=self.scores[:, columns], algorithms=[algorithm] * len(columns))
 
     def of_users(self, rows: NDArray[np.int64]) -> Choice:
         """The same choice, by some of its users."""

@@ -68,9 +68,9 @@ class Evaluator:
         if len(with_items) <= n_users:
             return self
         rows = np.random.default_rng([seed, 3]).permutation(with_items)[:n_users]
-        kept = np.zeros(self.heldout.shape[0], dtype=bool)
-        kept[rows] = True
-        sampled = sparse.diags(kept.astype(np.float32)) @ self.heldout
+        is_sampled = np.zeros(self.heldout.shape[0], dtype=bool)
+        is_sampled[rows] = True
+        sampled = sparse.diags(is_sampled.astype(np.float32)) @ self.heldout
         sampled.eliminate_zeros()
         return self.of(sampled)
 
@@ -225,16 +225,16 @@ def _best_first(
 ) -> NDArray[np.int64]:
     """The order of entries by row, then by falling value; equal values as the user of the row breaks ties.
 
-    Most values have no equal, so places in the users' orders, which cost most, are computed for the others alone.
+    Most values have no equal, so positions in the users' orders, which cost most, are computed for the others alone.
     """
     order = np.lexsort((-values, rows))
     is_equal = (rows[order[1:]] == rows[order[:-1]]) & (values[order[1:]] == values[order[:-1]])
     if not is_equal.any():
         return order
     among = order[np.append(is_equal, False) | np.append(False, is_equal)]
-    places = np.zeros(len(order), dtype=np.int64)
-    places[among] = ties.ranks(users[rows[among]], columns[among])
-    return np.lexsort((places, -values, rows))
+    positions = np.zeros(len(order), dtype=np.int64)
+    positions[among] = ties.ranks(users[rows[among]], columns[among])
+    return np.lexsort((positions, -values, rows))
 
 
 def _first_equal(  # noqa: PLR0917 - all of them are about the same rows

@@ -49,10 +49,10 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
     n_users, width = len(lengths), max(int(lengths.max(initial=0)), 1)
     rows = np.repeat(np.arange(n_users), lengths)
-    places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    positions = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     items = np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64, count=len(rows))
     gains = np.zeros((n_users, width))
-    gains[rows, places] = _worth(truth, rows, items)
+    gains[rows, positions] = _worth(truth, rows, items)
     hits = (gains > 0).astype(np.float64)
     total = np.bincount(_owners(truth), weights=truth.data, minlength=n_users)
     total = np.maximum(total, np.finfo(np.float64).tiny)
@@ -78,17 +78,17 @@ def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.
     if not len(chosen):
         return np.zeros(len(wanted))
     order = np.argsort(chosen)
-    places = order[np.minimum(np.searchsorted(chosen, wanted, sorter=order), len(order) - 1)]
-    return np.where(chosen[places] == wanted, truth.data[places], 0.0).astype(np.float64)
+    positions = order[np.minimum(np.searchsorted(chosen, wanted, sorter=order), len(order) - 1)]
+    return np.where(chosen[positions] == wanted, truth.data[positions], 0.0).astype(np.float64)
 
 
 def _ideal(truth: sparse.csr_matrix, lengths: NDArray[np.int64], discounts: Vector) -> Vector:
     """(users,) the gain of the best ranking of as many items as were recommended."""
     rows = _owners(truth)
     best_first = np.lexsort((-truth.data, rows))
-    places = np.arange(len(rows)) - truth.indptr[rows]
-    counts = places < lengths[rows]
-    gains = truth.data[best_first][counts] * discounts[places[counts]]
+    positions = np.arange(len(rows)) - truth.indptr[rows]
+    counts = positions < lengths[rows]
+    gains = truth.data[best_first][counts] * discounts[positions[counts]]
     return np.asarray(np.bincount(rows[counts], weights=gains, minlength=truth.shape[0]), dtype=np.float64)
 
 

@@ -76,8 +76,8 @@ def _by_least_squares(recommender: Any, features: sparse.csr_matrix | None) -> S
     items: NDArray[np.float32] = np.ascontiguousarray(recommender.get_item_embedding(), dtype=np.float32)
 
     def score(rows: Rows, histories: sparse.csr_matrix) -> Scores:
-        known = None if features is None else features[rows]
-        vectors = solved(served, histories, np.arange(len(rows)), known)
+        of_users = None if features is None else features[rows]
+        vectors = solved(served, histories, np.arange(len(rows)), of_users)
         return np.asarray(vectors.astype(np.float32) @ items.T)
 
     return score

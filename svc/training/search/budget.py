@@ -143,12 +143,12 @@ def plan_trials(
     """
     fixed = {name for name in algorithms if n_parameters.get(name) == 0}
     shares = {name: min(own[name], 1) if name in fixed else own[name] for name in algorithms if name in own}
-    rest = [name for name in algorithms if name not in own]
+    others = [name for name in algorithms if name not in own]
     left = max(0, n_trials - sum(shares.values()))
-    once = [name for name in rest if name in fixed][:left]
+    once = [name for name in others if name in fixed][:left]
     shares.update(dict.fromkeys(once, 1))
     left -= len(once)
-    tuned = [name for name in rest if name not in fixed]
+    tuned = [name for name in others if name not in fixed]
     soon_found = [name for name in tuned if name in one_number]
     if len(soon_found) < len(tuned) and left // len(tuned) > MOST_OF_ONE_NUMBER:
         shares.update(dict.fromkeys(soon_found, MOST_OF_ONE_NUMBER))
@@ -156,8 +156,8 @@ def plan_trials(
         tuned = [name for name in tuned if name not in one_number]
     for index, name in enumerate(tuned):
         shares[name] = left // len(tuned) + (index < left % len(tuned))
-    kept = {name: shares[name] for name in algorithms if shares.get(name, 0) > 0}
-    return TrialPlan(kept, n_parameters, frozenset(own), frozenset(needed))
+    given = {name: shares[name] for name in algorithms if shares.get(name, 0) > 0}
+    return TrialPlan(given, n_parameters, frozenset(own), frozenset(needed))
 
 
 def uses_budget(trial: FrozenTrial) -> bool:

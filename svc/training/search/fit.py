@@ -113,16 +113,16 @@ def fit_recency(
     evaluators: Evaluators,
     seen: sparse.csr_matrix,
     check: Callable[[], None],
-    look: Callable[[float], None],
+    report: Callable[[float], None],
 ) -> Fitted:
-    """Evaluate a trained model at the recency that suits it; `look` gets its score on the sample.
+    """Evaluate a trained model at the recency that suits it; `report` gets its score on the sample.
 
     The best value on the sample is taken if it is better than the lowest one on all users, by more than chance. Where
     the users of the screening leave no doubt of that, the lowest one is not evaluated on all.
     """
     chosen = choose(weighing, evaluators.brief, evaluators.metric, seen, check)
     if evaluators.full is not evaluators.quick:
-        look(chosen.score)
+        report(chosen.score)
 
     def evaluate(scorer: Scorer) -> Evaluation:
         check()
@@ -130,19 +130,19 @@ def fit_recency(
 
     metric, lowest = evaluators.metric, weighing.values[0]
     if chosen.recency == lowest:
-        found = evaluate(weighing.scorer(lowest))
-        return Fitted(found.metrics, None, found.by_user(metric), lowest)
-    found = evaluate(weighing.at(chosen.recency))
+        evaluation = evaluate(weighing.scorer(lowest))
+        return Fitted(evaluation.metrics, None, evaluation.by_user(metric), lowest)
+    evaluation = evaluate(weighing.at(chosen.recency))
     if evaluators.full is not evaluators.quick:
         check()
-        screened = found.by_user(metric)[evaluators.screened]
-        others = [evaluators.quick.scores_of_users(scorer, seen, metric) for scorer in weighing.rivals()]
+        screened = evaluation.by_user(metric)[evaluators.screened]
+        others = [evaluators.quick.scores_of_users(scorer, seen, metric) for scorer in weighing.baselines()]
         if all(is_gain(screened, other, BEYOND_DOUBT) for other in others):
-            return Fitted(found.metrics, None, found.by_user(metric), chosen.recency)
-    rivals = [evaluate(scorer) for scorer in weighing.rivals()]
-    if all(is_gain(found.by_user(metric), rival.by_user(metric)) for rival in rivals):
-        return Fitted(found.metrics, None, found.by_user(metric), chosen.recency)
-    return Fitted(rivals[0].metrics, None, rivals[0].by_user(metric), lowest)
+            return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)
+    baselines = [evaluate(scorer) for scorer in weighing.baselines()]
+    if all(is_gain(evaluation.by_user(metric), baseline.by_user(metric)) for baseline in baselines):
+        return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)
+    return Fitted(baselines[0].metrics, None, baselines[0].by_user(metric), lowest)
 
 
 def _fit_epochs(

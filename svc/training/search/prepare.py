@@ -302,7 +302,7 @@ def _fingerprint(task: Task) -> str:
     for side, matrix in sorted(task.features.items()):
         digest.update(side.encode() + matrix.indptr.tobytes() + matrix.indices.tobytes() + matrix.data.tobytes())
     chosen = training.split
-    rest: list[object] = [
+    choices: list[object] = [
         training.metric,
         training.cutoff,
         chosen.scheme,
@@ -311,15 +311,15 @@ def _fingerprint(task: Task) -> str:
         chosen.seed,
     ]
     if chosen.test:
-        rest.append(chosen.test)
+        choices.append(chosen.test)
     if interactions.weights is not None:
         digest.update(interactions.weights.tobytes())
-        rest.append(training.weighted_metric)
+        choices.append(training.weighted_metric)
     if task.loaded.recipe.recency != 0.0:
-        rest.append(f"recency {task.loaded.recipe.recency}")
+        choices.append(f"recency {task.loaded.recipe.recency}")
     if training.repeats:
-        rest.append(f"repeats {interactions.put_off}")
+        choices.append(f"repeats {interactions.put_off}")
     for part in interactions.hidden or ():
         digest.update(part.tobytes())
-    digest.update(json.dumps(rest).encode())
+    digest.update(json.dumps(choices).encode())
     return digest.hexdigest()

@@ -83,7 +83,7 @@ class Weighing(NamedTuple):
         """Of the model as it is served: training's own vectors of the users are kept where order plays no part."""
         return self.at(recency) if recency else self.as_trained
 
-    def rivals(self) -> list[Scorer]:
+    def baselines(self) -> list[Scorer]:
         """What a higher value has to be better than: the model at the lowest one.
 
         Solving for a user again can itself be a gain, which is none of recency; so without weights both forms count.
@@ -113,16 +113,16 @@ def choose(
         check()
         return sample.scores_of_users(scorer, seen, metric)
 
-    values, rivals = weighing.values, [scores_of(scorer) for scorer in weighing.rivals()]
-    best, scores = 0, {0: max(rivals, key=_mean)}
+    values, baselines = weighing.values, [scores_of(scorer) for scorer in weighing.baselines()]
+    best, scores = 0, {0: max(baselines, key=_mean)}
     unscored = {*range(_STRIDE, len(values), _STRIDE), len(values) - 1} - {0}
     while unscored:
         scores |= {index: scores_of(weighing.at(values[index])) for index in sorted(unscored)}
         best = max(scores, key=lambda index: _mean(scores[index]))
         unscored = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - scores.keys()
-    if best and all(is_gain(scores[best], rival, _PROMISING) for rival in rivals):
+    if best and all(is_gain(scores[best], baseline, _PROMISING) for baseline in baselines):
         return Chosen(values[best], _mean(scores[best]))
-    return Chosen(values[0], _mean(rivals[0]))
+    return Chosen(values[0], _mean(baselines[0]))
 
 
 def _mean(scores: UserScores) -> float:

@@ -79,7 +79,7 @@ class AlgorithmSampler(BaseSampler):
     def _choose(self, planned: tuple[str, int] | None, others: list[FrozenTrial], number: int) -> tuple[str, int]:
         if planned is None:
             return self._plan.most_remaining(others), number
-        name, place = planned
+        name, position = planned
         eliminated = self._plan.eliminated(others, [name for name, space in self._spaces.items() if space])
         if name not in eliminated:
             return planned
@@ -90,14 +90,14 @@ class AlgorithmSampler(BaseSampler):
         if not receivers:
             return planned
         receiver = min(receivers, key=lambda other: used[other])
-        return receiver, max(place, used[receiver])
+        return receiver, max(position, used[receiver])
 
     def space(self, algorithm: str) -> dict[str, BaseDistribution]:
         """The parameters of `algorithm` under their names in the study."""
-        return {parameter_name(algorithm, name): found for name, found in self._spaces[algorithm].items()}
+        return {parameter_name(algorithm, name): distribution for name, distribution in self._spaces[algorithm].items()}
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        algorithm, _place = self.slot(study, trial.number)
+        algorithm, _position = self.slot(study, trial.number)
         return self.space(algorithm)
 
     def sample_relative(
@@ -105,21 +105,21 @@ class AlgorithmSampler(BaseSampler):
     ) -> dict[str, Any]:
         if not search_space:
             return {}
-        algorithm, place = self.slot(study, trial.number)
+        algorithm, position = self.slot(study, trial.number)
         guesses = self._spaces[algorithm].guesses
-        if place < len(guesses):
-            return {parameter_name(algorithm, name): value for name, value in guesses[place].items()}
-        known = [
+        if position < len(guesses):
+            return {parameter_name(algorithm, name): value for name, value in guesses[position].items()}
+        trials = [
             other
             for other in study.get_trials(deepcopy=False)
             if other.number != trial.number and other.user_attrs.get(ALGORITHM) == algorithm
         ]
-        space, share = self._grown(algorithm, known), self._plan.shares[algorithm]
+        space, share = self._grown(algorithm, trials), self._plan.shares[algorithm]
         if self._spaces[algorithm].is_one_number:
-            return self._step(known, space, trial.number)
-        if (place - len(guesses)) % _EVERY == _EVERY - 1:
-            return self._suggest(known, space, trial.number, share)
-        return self._vary(known, space, trial.number, share)
+            return self._step(trials, space, trial.number)
+        if (position - len(guesses)) % _EVERY == _EVERY - 1:
+            return self._suggest(trials, space, trial.number, share)
+        return self._vary(trials, space, trial.number, share)
 
     def sample_independent(
         self,
@@ -130,14 +130,14 @@ class AlgorithmSampler(BaseSampler):
     ) -> Any:
         raise ValueError(f"{param_name} is not a parameter of trial {trial.number}")
 
-    def _grown(self, algorithm: str, known: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
+    def _grown(self, algorithm: str, trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
         """The current search space: a size that grows ends at twice that of the best trial so far.
 
         Of trials that are no worse than the best by more than chance, the smallest counts instead: a size that gains
         nothing costs time in the search and in each answer.
         """
         space = self.space(algorithm)
-        complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
+        complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
         for parameter in self._spaces[algorithm].grows if complete else ():
             name = parameter_name(algorithm, parameter)
             whole = space[name]
@@ -145,7 +145,7 @@ class AlgorithmSampler(BaseSampler):
             best = max(complete, key=lambda trial: trial.value or 0.0)
             equals = [trial for trial in complete if not self._is_better(best.number, trial.number)]
             smallest = min([best, *equals], key=lambda trial: int(trial.params[name]))
-            largest = max(int(trial.params[name]) for trial in known if name in trial.params)
+            largest = max(int(trial.params[name]) for trial in trials if name in trial.params)
             reached = max(GROWS_FROM, largest, 2 * int(smallest.params[name]) if self._may_double(smallest) else 0)
             space[name] = IntDistribution(whole.low, max(whole.low, min(whole.high, reached)), log=whole.log)
         return space
@@ -157,16 +157,16 @@ class AlgorithmSampler(BaseSampler):
         return 4 * trial.duration.total_seconds() <= self._most_seconds
 
     def _vary(
-        self, known: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
+        self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
         """Parameters near the best so far that no known trial has tried."""
-        complete = [trial for trial in known if trial.state is TrialState.COMPLETE]
+        complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
         if not complete:
-            return self._suggest(known, space, number, share)
+            return self._suggest(trials, space, number, share)
         best = max(complete, key=lambda trial: trial.value or 0.0)
         return _untried(
-            known,
-            lambda attempt: _near(best.params, known, space, np.random.default_rng([self._seed, number, attempt])),
+            trials,
+            lambda attempt: _near(best.params, trials, space, np.random.default_rng([self._seed, number, attempt])),
         )
 
     def _step(self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int) -> dict[str, Any]:
@@ -194,7 +194,7 @@ class AlgorithmSampler(BaseSampler):
         return self._suggest(trials, space, number, 1) if step in [trial.params for trial in trials] else step
 
     def _suggest(
-        self, known: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
+        self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
         """What TPE suggests after the known trials, and none of them has tried."""
 
@@ -202,15 +202,15 @@ class AlgorithmSampler(BaseSampler):
             seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
             sampler = TPESampler(seed=seed, n_startup_trials=min(10, max(3, share // 3)), constant_liar=True)
             local = optuna.create_study(direction="maximize", sampler=sampler)
-            local.add_trials([_copy(trial) for trial in known if trial.state is not TrialState.FAIL])
+            local.add_trials([_copy(trial) for trial in trials if trial.state is not TrialState.FAIL])
             return local.ask(fixed_distributions=space).params
 
-        return _untried(known, suggest)
+        return _untried(trials, suggest)
 
 
-def _untried(known: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
+def _untried(trials: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
     """The first suggestion that no known trial has tried, or after some attempts one that has."""
-    tried = [trial.params for trial in known]
+    tried = [trial.params for trial in trials]
     suggestion: dict[str, Any] = {}
     for attempt in range(_ATTEMPTS):
         suggestion = suggest(attempt)
@@ -221,20 +221,20 @@ def _untried(known: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, An
 
 def _near(
     params: Mapping[str, Any],
-    known: Sequence[FrozenTrial],
+    trials: Sequence[FrozenTrial],
     space: Mapping[str, BaseDistribution],
     rng: np.random.Generator,
 ) -> dict[str, Any]:
     """`params` with one of them changed: a number moves by about a tenth of its range, a choice is drawn anew.
 
-    Of the `known` trials that change nothing else some are close by: a number moves to the side with fewer of these.
+    Of the `trials` trials that change nothing else some are close by: a number moves to the side with fewer of these.
     """
     changed = list(space)[int(rng.integers(len(space)))]
     # A study that another recipe has begun may hold values outside of this space.
-    found = {name: nearest(params.get(name), distribution) for name, distribution in space.items()}
-    others = [trial.params for trial in known if changed in trial.params]
-    tried = [other[changed] for other in others if {**other, changed: found[changed]} == found]
-    return {**found, changed: _moved(found[changed], space[changed], tried, rng)}
+    nearby = {name: nearest(params.get(name), distribution) for name, distribution in space.items()}
+    others = [trial.params for trial in trials if changed in trial.params]
+    tried = [other[changed] for other in others if {**other, changed: nearby[changed]} == nearby]
+    return {**nearby, changed: _moved(nearby[changed], space[changed], tried, rng)}
 
 
 def _moved(value: Any, distribution: BaseDistribution, tried: Sequence[Any], rng: np.random.Generator) -> Any:
@@ -265,9 +265,13 @@ def _most_trials(space: Space) -> float:
     """How many trials make sense: one number is soon found, and a space that consists of choices only is exhausted."""
     if space.is_one_number:
         return MOST_OF_ONE_NUMBER
-    if not all(isinstance(found, CategoricalDistribution) for found in space.values()):
+    if not all(isinstance(distribution, CategoricalDistribution) for distribution in space.values()):
         return math.inf
-    return math.prod(len(found.choices) for found in space.values() if isinstance(found, CategoricalDistribution))
+    return math.prod(
+        len(distribution.choices)
+        for distribution in space.values()
+        if isinstance(distribution, CategoricalDistribution)
+    )
 
 
 def _copy(trial: FrozenTrial) -> FrozenTrial:

@@ -77,8 +77,8 @@ def to_history(
 
 
 def _history(matrix: Any, values: NDArray[np.float32], *, with_values: bool) -> History:
-    kept = values if with_values and (values != 1).any() else None
-    return History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), kept)
+    stored = values if with_values and (values != 1).any() else None
+    return History(_offsets(matrix.indptr), matrix.indices.astype(np.int32), stored)
 
 
 def _offsets(indptr: Any) -> Offsets:
@@ -98,9 +98,9 @@ def _bprfm(recommender: Any, columns: Columns) -> Scorer:
 
 def _neighbours(recommender: Any, columns: Columns) -> Scorer:
     weights = recommender.W.tocsr()[columns]
-    places = np.empty(weights.shape[1], dtype=weights.indices.dtype)
-    places[columns] = np.arange(len(places))
-    weights.indices = places[weights.indices]
+    positions = np.empty(weights.shape[1], dtype=weights.indices.dtype)
+    positions[columns] = np.arange(len(positions))
+    weights.indices = positions[weights.indices]
     weights.has_sorted_indices = False
     weights.sort_indices()
     return NeighbourScorer(

@@ -153,14 +153,14 @@ def _course(result: SearchResult) -> dict[str, list[Any]]:
     Of very many trials some, so that the header stays small; each algorithm's best is in `best_per_algorithm`.
     """
     complete = result.completed
-    kept = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []
+    shown = complete[:: -(-len(complete) // _MOST_TRIALS)] if complete else []
     names = list(result.best_per_algorithm)
     return {
         "algorithms": names,
-        "numbers": [trial.number for trial in kept],
-        "of": [names.index(trial.algorithm) for trial in kept],
-        "scores": [round(trial.score or 0.0, 6) for trial in kept],
-        "rank_ms": [trial.rank_ms for trial in kept],
+        "numbers": [trial.number for trial in shown],
+        "of": [names.index(trial.algorithm) for trial in shown],
+        "scores": [round(trial.score or 0.0, 6) for trial in shown],
+        "rank_ms": [trial.rank_ms for trial in shown],
     }
 
 

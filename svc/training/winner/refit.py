@@ -18,7 +18,7 @@ from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.data.decay import HALF_LIFE
 from svc.training.data.recency import weighed
-from svc.training.data.user_sample import place_everybody
+from svc.training.data.user_sample import solve_users
 from svc.training.search.blended import FACTORS
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
@@ -115,7 +115,7 @@ def place_users(
     """
     histories = matrix if positions is None else weighed(matrix, positions, _recency_of_factors(trial))
     kept = np.empty(0, dtype=np.int64) if as_trained is None else as_trained
-    place_everybody(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, kept, features)
+    solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, kept, features)
     if isinstance(scorer, BlendScorer):
         if trial.recency_by_part:
             scorer.recencies = tuple(own.recency for own in factors_first(trial.parts))

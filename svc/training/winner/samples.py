@@ -62,5 +62,5 @@ def _titles(loaded: LoadedRecipe, ids: set[str], settings: Settings, variables: 
         frame = build_source(declared.source, context).fetch()
     except DataSourceError:  # a report is no reason for a training to fail
         return {}
-    kept = frame[frame[declared.id_column].isin(ids)].dropna()
-    return dict(zip(kept[declared.id_column].astype(str), kept[fields[0]].astype(str), strict=True))
+    titled = frame[frame[declared.id_column].isin(ids)].dropna()
+    return dict(zip(titled[declared.id_column].astype(str), titled[fields[0]].astype(str), strict=True))

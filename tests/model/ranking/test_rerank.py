@@ -262,7 +262,7 @@ def test_a_pin_leaves_the_scale_of_diversity_alone() -> None:
     similarities = np.eye(4)
     similarities[1, 2] = similarities[2, 1] = 0.5
     scores = np.array([10.0, 1.0, 0.9, 0.0])
-    every = Candidates(np.arange(4, dtype=np.int32), scores, is_whole=True, rest=lambda: every)
+    every = Candidates(np.arange(4, dtype=np.int32), scores, is_whole=True, whole=lambda: every)
 
     def similar(pool: Items) -> Similar:
         return lambda place: similarities[pool[place], pool]
@@ -372,9 +372,9 @@ def test_reasons_are_the_same_where_the_rest_of_the_ranking_comes_in_another_ord
     scores, order = np.linspace(1.0, 0.0, MANY), rng.permutation(MANY)
     cosine = rng.random((MANY, MANY))
     rules = Rules(diversity=0.5, limits=(Limit(field_of(MANY), 3),))
-    whole = Candidates(items, scores, is_whole=True, rest=lambda: whole)
-    shuffled = Candidates(items[order], scores[order], is_whole=True, rest=lambda: shuffled)
-    part = Candidates(items[:POOL], scores[:POOL], is_whole=False, rest=lambda: shuffled)
+    whole = Candidates(items, scores, is_whole=True, whole=lambda: whole)
+    shuffled = Candidates(items[order], scores[order], is_whole=True, whole=lambda: shuffled)
+    part = Candidates(items[:POOL], scores[:POOL], is_whole=False, whole=lambda: shuffled)
 
     def similar(pool: Items) -> Similar:
         return lambda index: cosine[pool[index], pool]

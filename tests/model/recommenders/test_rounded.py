@@ -62,17 +62,17 @@ def test_rankings_are_those_of_brute_force_in_float64(
     excluded = rng.integers(0, n_items, n_items // 5).astype(np.int32)
     items = RoundedItems.of(layout.factors)
     assert items is not None
-    for vector, look in zip(vectors, items.looks(vectors), strict=True):
+    for vector, approximation in zip(vectors, items.approximations(vectors), strict=True):
         exact = np.add.reduce(layout.factors * vector, axis=1)
-        assert (np.abs(look.scores - exact) <= look.error).all()
-        if look.error == np.inf:
+        assert (np.abs(approximation.scores - exact) <= approximation.error).all()
+        if approximation.error == np.inf:
             assert vector_scale in (1e-200, 1e200)
             continue
         total = exact + offsets
         total[layout.positions[excluded]] = -np.inf
         order = np.lexsort((layout.columns, -total))
         order = order[total[order] > -np.inf][:LIMIT]
-        ranking = scan_rounded(index, look, vector, offsets, Wanted(LIMIT, excluded))
+        ranking = scan_rounded(index, approximation, vector, offsets, Wanted(LIMIT, excluded))
         assert ranking.items.tolist() == layout.columns[order].tolist()
         assert ranking.scores.tobytes() == total[order].tobytes()
 
@@ -96,6 +96,6 @@ def test_the_first_look_gives_the_bits_of_the_scan_without_it() -> None:
     items, vectors = RoundedItems.of(layout.factors), rng.normal(size=(3, 200))
     assert items is not None
     offsets, wanted = np.abs(rng.normal(size=9_000)), Wanted(20, np.arange(40, dtype=np.int32))
-    for vector, look in zip(vectors, items.looks(vectors), strict=True):
+    for vector, approximation in zip(vectors, items.approximations(vectors), strict=True):
         expected = scan_sum(index, vector, offsets, wanted)
-        assert same_bits(expected, scan_rounded(index, look, vector, offsets, wanted))
+        assert same_bits(expected, scan_rounded(index, approximation, vector, offsets, wanted))

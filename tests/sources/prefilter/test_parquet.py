@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
 def test_pushed_or_not_the_rows_are_the_same(
     make: Any, tmp_path: Path, where: dict[str, Any], seed: int, sizes: list[int]
 ) -> None:
-    """Rows, their order, values and places, and the count of the others: several files with several row groups each."""
+    """Rows, order, values, positions and the count of the other rows: several files with several row groups each."""
     folder = tmp_path / "rows"
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
@@ -46,8 +46,8 @@ def test_pushed_or_not_the_rows_are_the_same(
     source = make("parquet", path="rows")
     plain, pushed = kept_rows(source.fetch(), where), fetch_kept(source, where)
     assert pushed.n_dropped == plain.n_dropped
-    assert pushed.places is not None
-    np.testing.assert_array_equal(pushed.places, plain.places)
+    assert pushed.positions is not None
+    np.testing.assert_array_equal(pushed.positions, plain.positions)
     assert values(pushed.frame) == values(plain.frame)
 
 
@@ -67,9 +67,9 @@ def test_row_groups_and_partitions_that_hold_nothing_are_not_read(make: Any, tmp
     source = make("parquet", path="rows", progress=told.append)
     pushed = fetched(source, {"all": [{"ts": {"gte": 95}}, {"country": {"any": ["SE"]}}]})
     assert pushed is not None
-    assert pushed.places is not None
+    assert pushed.positions is not None
     assert (len(pushed.frame), pushed.n_rows, sum(told)) == (5, 200, 5)
-    assert pushed.places.tolist() == [*range(195, 200)]
+    assert pushed.positions.tolist() == [*range(195, 200)]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from svc.model.ranking.query import Query
 from svc.model.recommenders.factors import FactorScorer, SVDScorer
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.interactions import Interactions
-from svc.training.data.user_sample import draw_users, place_everybody
+from svc.training.data.user_sample import draw_users, solve_users
 from svc.training.search.served import to_scorer
 from tests.serving.artifacts import SIGNING_KEYS
 
@@ -76,7 +76,7 @@ def test_others_stand_where_training_would_put_them(counts: bool) -> None:
     scorer = to_scorer(trained, "IALSRecommender")
     assert isinstance(scorer, FactorScorer)
     before = scorer.users.copy()
-    place_everybody(scorer, whole, rows)
+    solve_users(scorer, whole, rows)
     assert (scorer.users[rows] == before).all()
     found = scorer.embed_cold(
         [Query(limit=1, seeds=whole[u].indices, seed_weights=whole[u].data if counts else None) for u in (1, 2, 299)]
@@ -100,7 +100,7 @@ def test_svd_projects_the_others() -> None:
     scorer = to_scorer(WeightedSVDRecommender(whole[rows], n_components=5).learn(), "TruncatedSVDRecommender")
     assert isinstance(scorer, SVDScorer)
     trained = scorer.users.copy()
-    place_everybody(scorer, whole, rows)
+    solve_users(scorer, whole, rows)
     components = scorer.index.vectors(np.arange(N_ITEMS, dtype=np.int32))
     scales = np.ones(N_ITEMS) if scorer.scales is None else scorer.scales
     np.testing.assert_allclose(scorer.users, whole @ (components * scales[:, np.newaxis]), rtol=1e-3, atol=1e-5)

@@ -59,10 +59,10 @@ FRAME = pd.DataFrame(
     ],
 )
 def test_rows_that_satisfy_the_filter_are_kept(where: dict[str, Any], kept: list[int]) -> None:
-    """In their order, with their places; missing values satisfy nothing but `exists: false`."""
+    """In their order, with their positions; missing values satisfy nothing but `exists: false`."""
     found = kept_rows(FRAME, where)
-    assert found.places is not None
-    assert found.places.tolist() == kept
+    assert found.positions is not None
+    assert found.positions.tolist() == kept
     assert (len(found.frame), found.n_dropped) == (len(kept), 5 - len(kept))
     assert found.frame["whole"].isna().sum() == (2 in kept)
 

@@ -330,7 +330,7 @@ def test_the_second_part_places_as_the_whole_recommender_does() -> None:
     for ranking, expected in zip(model.rank(queries), whole.rank(queries, model.history), strict=True):
         assert ranking.items.tobytes() == expected.items.tobytes()
         assert ranking.scores.tobytes() == expected.scores.tobytes()
-    known = [Query(limit=10, user=3), Query(limit=10, seeds=seeds, known=True)]
+    known = [Query(limit=10, user=3), Query(limit=10, seeds=seeds, of_trained_user=True)]
     mixed = model.rank([queries[0], known[0], queries[1], known[1]])
     for ranking, expected in zip(mixed[1::2], winner.rank(known), strict=True):
         assert ranking.scores.tobytes() == expected.scores.tobytes()
