@@ -19,6 +19,7 @@ from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.storage import StorageLocation
 from svc.training.search.trials import Reused, SearchResult, TrialRecord
+from svc.training.winner.confidence import evaluate_winner
 
 _COMPARED = ("training", "features", "schema", "cleansing")
 _NO_PARAMETERS = frozenset(
@@ -154,8 +155,10 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     """
     began, inputs = time.monotonic(), task.objective
     trained = refit_winner(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
-    evaluation = inputs.evaluators.full.evaluate(inputs.scorer(trained, trial), inputs.seen)
+    evaluation = evaluate_winner(task, inputs.scorer(trained, trial))
     seconds = round(time.monotonic() - began, 3)
     record = replace(trial, score=evaluation.metrics[inputs.metric], metrics=evaluation.metrics, seconds=seconds)
     by_user = {record.number: evaluation.by_user(inputs.metric)}
-    return SearchResult([record], seconds, n_orphaned=0, by_user=by_user, trained=trained, reused=reused)
+    return SearchResult(
+        [record], seconds, n_orphaned=0, by_user=by_user, trained=trained, evaluation=evaluation, reused=reused
+    )

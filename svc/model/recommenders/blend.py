@@ -77,13 +77,14 @@ class BlendScorer(Stored):
 
     @classmethod
     def of(
-        cls, factors: FactorPart | None, sums: Sequence[SumPart], weights: Sequence[float], history: History
+        cls, factors: FactorPart | None, sums: Sequence[SumPart], weights: Sequence[float], history: History | None
     ) -> BlendScorer:
-        """With the deviations of the users of `history`, whose values are those of the training."""
+        """With the deviations of the users of `history`, whose values are those of the training; None: not yet."""
         scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
         scorer.ready()
-        scorer.measure(history)
-        scorer.choose_plan(history)
+        if history is not None:
+            scorer.measure(history)
+            scorer.choose_plan(history)
         return scorer
 
     def measure(self, history: History) -> None:

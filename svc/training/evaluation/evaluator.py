@@ -33,15 +33,29 @@ Scorer = Callable[[Rows], Scores]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """All METRICS of `rankings`; row u of `truth` has what the user of ranking u chose."""
+    """All METRICS of `rankings`; row u of `truth` has what the user of ranking u chose.
+
+    `longer` are the same rankings with more items, where more were asked for.
+    """
 
     metrics: dict[str, float]
     rankings: list[list[int]]
     truth: sparse.csr_matrix
+    longer: list[list[int]]
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
         """(evaluated users,) scores of each evaluated user, whose mean `metrics` has."""
         return user_scores(self.rankings, self.truth)[metric]
+
+    def at_cutoffs(self, cutoffs: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Metrics that are means over users, at each of `cutoffs`, none above the length of `longer`."""
+        return {
+            cutoff: {
+                name: round(float(scores.mean()), _SCORE_DIGITS)
+                for name, scores in user_scores([ranking[:cutoff] for ranking in self.longer], self.truth).items()
+            }
+            for cutoff in cutoffs
+        }
 
 
 class Evaluator:
@@ -95,10 +109,14 @@ class Evaluator:
         self.heldout.eliminate_zeros()
         return np.flatnonzero(np.diff(self.heldout.indptr))
 
-    def evaluate(self, scorer: Scorer, seen: sparse.csr_matrix) -> Evaluation:
-        """Rank once, and return rankings and metrics. `seen` is the training matrix; its items are not recommended."""
-        rankings = self.rankings(scorer, seen)
-        return Evaluation(self._metrics(rankings), rankings, self.heldout[self.evaluated_users])
+    def evaluate(self, scorer: Scorer, seen: sparse.csr_matrix, *, longest: int = 0) -> Evaluation:
+        """Rank once, and return rankings and metrics. `seen` is the training matrix; its items are not recommended.
+
+        Rankings of `longest` items are kept too, where that is more than the cutoff.
+        """
+        longer = self._rankings(scorer, seen, max(self.cutoff, longest))
+        rankings = [ranking[: self.cutoff] for ranking in longer]
+        return Evaluation(self._metrics(rankings), rankings, self.heldout[self.evaluated_users], longer)
 
     def scores_of_users(self, scorer: Scorer, seen: sparse.csr_matrix, metric: str) -> NDArray[np.float64]:
         """(evaluated users,) scores by one of PER_USER alone, which costs less than all METRICS."""
@@ -107,21 +125,6 @@ class Evaluator:
     def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
         """All METRICS at the cutoff."""
         return self._metrics(self.rankings(scorer, seen))
-
-    def at_cutoffs(
-        self, cutoffs: Sequence[int], scorer: Scorer, seen: sparse.csr_matrix
-    ) -> dict[int, dict[str, float]]:
-        """Metrics that are means over users, at each of `cutoffs`, from one ranking as long as the longest."""
-        longest = copy.copy(self)
-        longest.cutoff = max(cutoffs)
-        rankings, truth = longest.rankings(scorer, seen), self.heldout[self.evaluated_users]
-        return {
-            cutoff: {
-                name: round(float(scores.mean()), _SCORE_DIGITS)
-                for name, scores in user_scores([ranking[:cutoff] for ranking in rankings], truth).items()
-            }
-            for cutoff in cutoffs
-        }
 
     def _metrics(self, rankings: list[list[int]]) -> dict[str, float]:
         indptr, indices = self.heldout.indptr, self.heldout.indices
@@ -135,7 +138,10 @@ class Evaluator:
 
     def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:
         """The best items of each evaluated user, best first; fewer than the cutoff where fewer are unseen."""
-        return [ranking for _, best in self._ranked(scorer, seen, self.cutoff) for ranking in best]
+        return self._rankings(scorer, seen, self.cutoff)
+
+    def _rankings(self, scorer: Scorer, seen: sparse.csr_matrix, size: int) -> list[list[int]]:
+        return [ranking for _, best in self._ranked(scorer, seen, size) for ranking in best]
 
     def pools(
         self, scorer: Scorer, seen: sparse.csr_matrix, size: int

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
 from svc.training.algorithms.registry import Params
+from svc.training.evaluation.evaluator import Evaluation
 from svc.training.search import budget
 from svc.training.search.fit import Fitted
 from svc.training.search.sampler import own_parameters
@@ -97,7 +98,8 @@ class SearchResult:
     trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the complete trials
     that this process has trained, by number (see kept_scores.py). `trained` is the model of the best trial on what the
     search trained on, where it was kept: it need not be trained again to be measured. With `reused` there was
-    no search, and `trials` has the one trial whose parameters an earlier search chose."""
+    no search, and `trials` has the one trial whose parameters an earlier search chose; `evaluation` is that of its
+    model, with rankings for all cutoffs."""
 
     trials: list[TrialRecord]
     seconds: float
@@ -105,6 +107,7 @@ class SearchResult:
     workers: int = 1
     by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
     trained: Any = None
+    evaluation: Evaluation | None = None
     reused: Reused | None = None
 
     @property

@@ -78,7 +78,7 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     trained = _train(task, winner) if result.trained is None else result.trained
     scorer = None if trained is None else task.objective.scorer(trained, winner)
     if scorer is not None:
-        evaluation |= _winner_again(task, scorer)
+        evaluation |= _winner_again(task, result.evaluation or evaluate_winner(task, scorer))
         evaluation |= _winner_on_test(task, scorer, others)
         if result.reused is None:  # a refit has not searched it, and eleven more evaluations take as long as a training
             evaluation |= _by_recency(task, winner, trained)
@@ -88,6 +88,12 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
     return Confidence(evaluation, spans, scorer, trained, choice)
+
+
+def evaluate_winner(task: Task, scorer: Scorer) -> Evaluation:
+    """By all validation users, with rankings that are long enough for all CUTOFFS."""
+    objective = task.objective
+    return objective.evaluators.full.evaluate(scorer, objective.seen, longest=max(CUTOFFS))
 
 
 def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
@@ -196,20 +202,20 @@ def _winner_on_test(task: Task, scorer: Scorer, others: tuple[str, Scores] | Non
     return measured
 
 
-def _winner_again(task: Task, scorer: Scorer) -> dict[str, Any]:
+def _winner_again(task: Task, evaluation: Evaluation) -> dict[str, Any]:
     """The winner, trained once more on what the search trained on: at CUTOFFS, and broken down."""
     seen, full = task.objective.seen, task.objective.evaluators.full
     cutoffs = [cutoff for cutoff in CUTOFFS if cutoff <= seen.shape[1]]
     measured: dict[str, Any] = {}
     if cutoffs:
-        measured["cutoffs"] = {str(cutoff): at for cutoff, at in full.at_cutoffs(cutoffs, scorer, seen).items()}
+        measured["cutoffs"] = {str(cutoff): at for cutoff, at in evaluation.at_cutoffs(cutoffs).items()}
     trained_on, held_out = task.split.train.indices, full.heldout.indices
     users_of = np.bincount(trained_on, minlength=seen.shape[1])
     measured["mean_popularity"] = {
         "held_out": _shortened(mean_popularity(held_out, users_of)),
         "trained": _shortened(mean_popularity(trained_on, users_of)),
     }
-    measured["breakdown"] = _breakdown(task, full.evaluate(scorer, seen))
+    measured["breakdown"] = _breakdown(task, evaluation)
     return measured
 
 

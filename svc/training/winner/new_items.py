@@ -176,8 +176,9 @@ def _fold(  # noqa: PLR0917 - all of them say what is trained
     if best.recency:
         assert objective.order is not None, "a trial has a recency only where order plays a part"
         positions = reordered(objective.order.positions[:, kept], columns)
-    scorer = to_scorer(trained(best), best.algorithm, columns)
-    if positions is not None or exact_users:
+    places_users = positions is not None or exact_users
+    scorer = to_scorer(trained(best), best.algorithm, columns, users_are_final=not places_users)
+    if places_users:
         place_users(best, scorer, matrix, positions, features=features.get("user"))
     cold = None
     if len(_trained_trials(best, aware)) > 1:

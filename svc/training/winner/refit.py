@@ -59,9 +59,10 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
     columns = most_chosen_first(matrix)
     matrix = reordered(matrix, columns)
     positions = reordered(task.positions(everybody=sampled), columns) if best.recency else None
-    scorer = to_scorer(recommender, best.algorithm, columns)
+    places_users = sampled or positions is not None or exact_users
+    scorer = to_scorer(recommender, best.algorithm, columns, users_are_final=not places_users)
     del recommender
-    if sampled or positions is not None or exact_users:
+    if places_users:
         as_trained = None if task.data.sample is None or exact_users or positions is not None else task.data.sample.rows
         place_users(best, scorer, matrix, positions, features=task.features.get("user"), as_trained=as_trained)
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)

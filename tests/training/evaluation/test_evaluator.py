@@ -50,6 +50,18 @@ def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters:
     assert set(found) == set(METRICS)
 
 
+@pytest.mark.parametrize("levels", [1, 2, 40])
+def test_longer_rankings_give_the_metrics_of_every_cutoff(levels: int) -> None:
+    """One evaluation with long rankings equals one for each cutoff, whatever is tied."""
+    scores = np.random.default_rng(levels).integers(0, levels, FULL.shape).astype(np.float32)
+    plain = {cutoff: Evaluator(HELD[20:], offset=20, cutoff=cutoff) for cutoff in (5, 20, 50)}
+    alone = {cutoff: judge.evaluate(lambda rows: scores[rows], TRAIN) for cutoff, judge in plain.items()}
+    found = plain[20].evaluate(lambda rows: scores[rows], TRAIN, longest=50)
+    assert (found.metrics, found.rankings, found.longer) == (alone[20].metrics, alone[20].rankings, alone[50].rankings)
+    for cutoff, metrics in found.at_cutoffs(list(plain)).items():
+        assert metrics == {name: alone[cutoff].metrics[name] for name in metrics}
+
+
 @pytest.mark.parametrize("cutoff", [1, 7, 60])
 @pytest.mark.parametrize("levels", [1, 2, 5, 40])
 @pytest.mark.parametrize("n_items", [2, 60, 513, 3000])

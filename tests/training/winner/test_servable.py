@@ -94,8 +94,8 @@ def test_a_model_that_a_server_would_refuse_is_not_written(
     before = _files(tmp_path / "out")
     export = refit.to_scorer
 
-    def damaged(*arguments: Any) -> Any:
-        scorer = export(*arguments)
+    def damaged(*arguments: Any, **options: Any) -> Any:
+        scorer = export(*arguments, **options)
         scorer.weights[:] = np.nan
         return scorer
 
