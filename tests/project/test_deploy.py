@@ -156,12 +156,15 @@ def test_the_job_passes_a_signal_on(tmp_path: Path) -> None:
     assert marker.exists()
 
 
-def test_the_chart_starts_trainings_like_the_manifest() -> None:
-    """The same shell around the same program; only the recipe is the chart's to say."""
-    lines = (CHART / "templates" / "train.yaml").read_text().splitlines()
-    script = cron_job_command()[2].splitlines()
-    begin = next(place for place, line in enumerate(lines) if line.strip() == script[0])
-    assert [line.strip() for line in lines[begin : begin + len(script)]] == [line.strip() for line in script]
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("more", "file"), [({}, "train-cronjob.yaml"), ({"searchHour": 3}, "batch/refit-cronjob.yaml")]
+)
+def test_the_chart_starts_trainings_like_the_manifests(more: dict[str, Any], file: str) -> None:
+    """The same shell around the same program, which refits in all hours but one where the values name that hour."""
+    schedule = {"recipe": "books", "schedule": "15 * * * *", **more}
+    ((_, container),) = containers(rendered({"train": {"schedules": [schedule]}})["CronJob", "shop-train-books"])
+    assert container["command"] == cron_job_command(file)
 
 
 def test_systemd_takes_a_refused_model_for_a_success() -> None:
@@ -227,6 +230,7 @@ def test_annotations_lead_a_scraper_to_a_port_without_a_key() -> None:
     ("values", "text"),
     [
         ({"train": {"schedules": [{"recipe": "books", "schedule": "every night"}]}}, "schedule"),
+        ({"train": {"schedules": [{"recipe": "books", "schedule": "@hourly", "searchHour": 24}]}}, "searchHour"),
         ({"metrics": {"port": 8080}}, "port"),
         ({"serviceAccount": {"create": True}}, "serviceAccount.name"),
         ({"metrics": {"port": 0, "serviceMonitor": {"enabled": True}}}, "keySecret.name"),
