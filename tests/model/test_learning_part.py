@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.ranking.filter_fields import LabelField
@@ -29,6 +30,8 @@ N_ALL = N_ITEMS + N_NEW
 NAMES = (*EVERY_FAMILY, "aware blend")
 NEAR = 1e-9
 """Values that differ by less are equal but for rounding, which depends on the order of additions."""
+LEARNED, OTHER = 0.7, 0.1
+"""Recencies of the learning part and of other parts, where parts have one of their own."""
 LABELS = ["ab"[item % 2] + ("|c" if item % 5 == 0 else "") for item in range(N_ALL)]
 FIELD = LabelField.read("genres", "multi_label", "|", LABELS, N_ALL)
 
@@ -58,6 +61,31 @@ def model_of(name: str) -> Model:
 
 
 @cache
+def model_of_recencies(name: str) -> Model:
+    """A blend whose learning part weighs histories by LEARNED, its other part by OTHER; or a blend of two other parts,
+    with a part for strangers that learned and weighs by LEARNED.
+    """
+    plain = model_of(name)
+    known = plain.history
+    history = History(known.offsets, known.columns, recency_by_part=True)
+    factors, sums = (plain.scorer.factors, plain.scorer.sums) if isinstance(plain.scorer, BlendScorer) else (None, ())
+    scorer = BlendScorer.of(factors, sums, [0.5, 0.5], known)
+    scorer.recencies = (LEARNED, OTHER) if plain.cold is None else (OTHER, OTHER)
+    scorer.measure(history)
+    made = Model(
+        user_ids=plain.user_ids,
+        item_ids=plain.item_ids,
+        history=history,
+        scorer=scorer,
+        features=plain.features,
+        cold=plain.cold,
+        cold_recency=0.0 if plain.cold is None else LEARNED,
+    )
+    made.ready()
+    return made
+
+
+@cache
 def new_items(max_share: float | None, min_share: float = 0.0) -> NewItems:
     """Some of equal vectors, some better and some worse than all items of the model."""
     vectors = np.random.default_rng(3).integers(-20, 21, (N_NEW, 1)) / 8
@@ -69,11 +97,17 @@ def learned(model: Model) -> IALSScorer:
     return cast(IALSScorer, part.factors if isinstance(part, BlendScorer) else part)
 
 
-def scores_by_features(model: Model, query: Query) -> NDArray[np.float64]:
+def scores_by_features(model: Model, query: Query, recency: float = LEARNED) -> NDArray[np.float64]:
     """The learning part's score of every item, new ones behind: its user vector times all item vectors."""
     part = learned(model)
     if query.user >= 0 and not len(part.users):
-        query = query._replace(user=-1, seeds=model.history.items(query.user))
+        seeds = model.history.items(query.user)
+        positions = np.arange(len(seeds))[::-1] if model.history.recency_by_part else None
+        query = query._replace(user=-1, seeds=seeds, seed_positions=positions)
+    if query.seed_positions is not None:
+        weights = np.ones(len(query.seeds)) if query.seed_weights is None else query.seed_weights
+        weights = weights * np.exp(-recency * query.seed_positions)
+        query = query._replace(seed_weights=weights, seed_positions=None)
     user = part.users[query.user].astype(float) if query.user >= 0 else part.embed_cold([query])[0]
     known = part.index.vectors(np.arange(N_ITEMS, dtype=np.int32))
     return np.concatenate([known, new_items(None).vectors]) @ user
@@ -237,9 +271,8 @@ restrictions = st.builds(
 )
 
 
-def check(name: str, questions: list[tuple[dict[str, Any], Restriction]]) -> None:
+def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> list[Prepared]:
     """Alone and in a batch; the scores are those of the places."""
-    model = model_of(name)
     prepared: list[Prepared] = [model.prepare_recommend(**body, restriction=one) for body, one in questions]
     for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
         (alone,) = model.rank([one.query])
@@ -257,6 +290,7 @@ def check(name: str, questions: list[tuple[dict[str, Any], Restriction]]) -> Non
         np.testing.assert_allclose(ranking.scores, [naive.scores[column] for column in found], atol=NEAR)
         reasons = ranking.reasons or ((),) * len(found)
         assert [column >= N_ITEMS for column in found] == ["new" in reason for reason in reasons]
+    return prepared
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -264,7 +298,7 @@ def check(name: str, questions: list[tuple[dict[str, Any], Restriction]]) -> Non
 @given(questions=st.lists(st.tuples(bodies, restrictions), min_size=1, max_size=3))
 def test_a_new_item_stands_where_the_learning_part_would_put_it(name: str, questions: Any) -> None:
     """By its own score, or by rank where another part answers; under filters, rules, pins and its share."""
-    check(name, questions)
+    check(model_of(name), questions)
 
 
 def test_at_most_their_share_of_every_beginning_is_new() -> None:
@@ -317,6 +351,35 @@ def test_a_new_item_is_explained_by_its_own_score() -> None:
         for column, because in zip(ranking.items.tolist(), ranking.because, strict=True):
             if column >= N_ITEMS and because.reasons:
                 assert abs(sum(share for _, share in because.reasons) + because.rest - 1) < NEAR
+
+
+@pytest.mark.parametrize("name", ["aware blend", "blend"])
+def test_the_learning_part_weighs_histories_by_its_own_recency(name: str) -> None:
+    """Not by that of other parts, which would turn the order of new items round for some of these users.
+
+    For a stranger with a history, behind the history of a training user, and for that history alone where the learning
+    part does not know the training users.
+    """
+    model = model_of_recencies(name)
+    by_vector = np.argsort(learned(model).index.vectors(np.arange(N_ITEMS, dtype=np.int32))[:, 0])
+    history = [Interaction(f"i{item}") for item in (*by_vector[-3:], by_vector[0])]
+    users = ["nobody", *(f"u{user}" for user in range(0, 12, 2))]
+    of = [{"user_id": user, "history": given} for given in (history, []) for user in users]
+    asked = [
+        ({"user_features": None, "limit": 20, "fallback": True, **who}, Restriction(new=new_items(None, 0.1)))
+        for who in of
+    ]
+    turned: dict[str | None, int] = {}
+    for prepared in check(model, asked):
+        query = prepared.query
+        if query.seed_positions is not None or (query.user >= 0 and not len(learned(model).users)):
+            signs = [np.sign(scores_by_features(model, query, recency)) for recency in (LEARNED, OTHER)]
+            turned[prepared.profile] = turned.get(prepared.profile, 0) + bool((signs[0] == -signs[1]).all())
+        elif prepared.profile == "history":  # answered by the learning part itself, which has weighed it already
+            assert query.seed_weights is not None
+            np.testing.assert_allclose(query.seed_weights, np.exp(-LEARNED * np.arange(4)[::-1]))
+    assert turned.keys() == ({"history", "user+history"} if name == "aware blend" else {"user", "user+history"})
+    assert all(turned.values()), turned
 
 
 def test_only_recommendations_for_somebody_hold_new_items() -> None:
