@@ -236,7 +236,7 @@ class _Choice:
         return eligible & (self.ordered.items < share.first)
 
     def due(self) -> int | None:
-        """The position of the best eligible item of the share where one must come next; None where none must, or can."""
+        """The best eligible item of the share, by position, where one must come next; None where none must, or can."""
         share = self._share
         if share is None or self._n_sharing >= share.due(len(self.chosen) + 1):
             return None
