@@ -92,7 +92,7 @@ def command(
 
 
 def _only_recipe(url: str, key: str | None) -> str:
-    """The name of the one recipe with a model. With several, somebody must choose."""
+    """The name of the only recipe with a model. Raises UsageError if there is not exactly one."""
     names = [recipe["name"] for recipe in get_json(url, "/v1/recipes", key)["recipes"] if recipe["loaded"]]
     if len(names) != 1:
         raise UsageError(f"--recipe: name one; models there are: {', '.join(names) or 'none'}")
@@ -100,7 +100,7 @@ def _only_recipe(url: str, key: str | None) -> str:
 
 
 def _seeds(url: str, recipe: str, key: str | None) -> list[dict[str, Any]]:
-    """Requests for what is like each of the first items that the server knows."""
+    """Requests for related items, each with one of the first items of the server as its seed."""
     items = get_json(url, f"/v1/recipes/{quote(recipe)}/items", key, accept=(200, 404, 503))
     if "items" not in items:
         raise UsageError(f"--recipe: {recipe}: {items.get('detail', NotFound.detail)}")
@@ -114,7 +114,7 @@ def _lines(figures: dict[str, Any]) -> str:
 
 
 def _fields(text: str | None) -> dict[str, Any]:
-    """The object that --with is. Raises UsageError."""
+    """The JSON object given by --with. Raises UsageError."""
     import json
 
     try:

@@ -114,7 +114,7 @@ def _summary(shown: dict[str, Any]) -> dict[str, str]:
 
 
 def _recency(shown: dict[str, Any]) -> dict[str, str]:
-    """That of the model, or of each part of a blend that has one of its own; nothing where order plays no part."""
+    """The recency of the model, or of each part of a blend that has its own; none where order plays no part."""
     if "recency" not in shown:
         return {}
     parts = shown.get("parts")
@@ -154,7 +154,7 @@ def _lines(shown: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def _by_place(value: Any) -> Any:
-    """A list of objects as one object, by place; anything else as it is."""
+    """Turn a list of objects into one object with positions as names; leave any other value as it is."""
     if isinstance(value, list) and all(isinstance(element, dict) for element in value):
         return {str(index): element for index, element in enumerate(value)}
     return value

@@ -66,7 +66,7 @@ def command(
 
 
 def _check(header: Mapping[str, Any]) -> None:
-    """Raise HeaderInvalid for one that tells nothing of a training."""
+    """Raise HeaderInvalid for a header without the facts of a training."""
     from svc.errors import HeaderInvalid
 
     missing = [name for name in ("metric", "cutoff", "tuning", "evaluation", "data_stats") if name not in header]

@@ -55,7 +55,7 @@ def source_context(settings: Settings) -> SourceContext:
 
 
 def check(request: ExportRequest) -> None:
-    """Raise UsageError for what no export can be."""
+    """Raise UsageError for a request that no export can fulfil."""
     format_of(request.output)
     if not 1 <= request.limit <= MAX_LIMIT:
         raise UsageError(f"--limit: {request.limit} is not within 1..{MAX_LIMIT}")
@@ -117,7 +117,7 @@ class _Job:
         self.empty = 0
 
     def write(self, out: BinaryIO) -> HashingFile:
-        """Everything to `out`."""
+        """Write every ranking to `out`."""
         request, model = self._request, self._model
         self._progress.phase("recommending")
         leaders = model.item_ids if request.related else model.user_ids

@@ -1,4 +1,4 @@
-"""Rankings of many rows: several threads score, the order stays."""
+"""Ranks for many rows: several threads score, the results keep the order of the rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Scored(NamedTuple):
     scores: NDArray[np.float64]
 
     def ranks(self) -> NDArray[np.int32]:
-        """The place of each entry in its ranking, from 1."""
+        """The rank of each entry in its ranking, from 1."""
         ends = np.cumsum(self.counts)
         starts = np.repeat(ends - self.counts, self.counts)
         return (np.arange(len(self.items)) - starts + 1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Whose recommendations are written: rows of the model, in an order that depends on nothing but the request."""
+"""Selects the users to export: rows of the model, in an order that depends on the request alone."""
 
 from __future__ import annotations
 

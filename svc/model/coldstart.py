@@ -207,7 +207,7 @@ class LeastSquares(Stored):
     def _map(
         self, weights: NDArray[np.float32], basis: NDArray[np.float64], eigenvalues: Vector, others: int
     ) -> NDArray[np.float64]:
-        """G, (F, K)."""
+        """The map G from features to vectors, (F, K)."""
         r0 = self.regularization(0, others)
         return (weights.astype(np.float64) @ basis) * (r0 / (eigenvalues + r0)) @ basis.T
 

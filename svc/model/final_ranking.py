@@ -110,14 +110,14 @@ def _reasons(
 
 
 def _as_objects(because: Sequence[Because]) -> NDArray[np.object_]:
-    """As an array of one dimension, although each is a tuple."""
+    """An array of one dimension; numpy would make a table of the tuples."""
     array = np.empty(len(because), dtype=object)
     array[:] = because
     return array
 
 
 def naming_new(ranking: Ranking, n_items: int) -> Ranking:
-    """The ranking with a reason at each new item, before those of rules."""
+    """Add the reason `new` to each new item, before the reasons that rules give."""
     is_new = (ranking.items >= n_items).tolist()
     if not any(is_new):
         return ranking

@@ -282,7 +282,7 @@ class Model(Stored):
     def new_items(
         self, ids: Sequence[str], features: Sequence[Features], max_share: float | None, min_share: float = 0.0
     ) -> NewItems:
-        """Those of some items that the model does not know, placed by their features. Slow for many: use a thread.
+        """Compute the vectors of items that the model does not know, by their features. Slow for many: use a thread.
 
         Raises FeaturesNotSupported where the model has no features of items, and FeatureValueUnusable, which names the
         item and its place in the list, from 1.

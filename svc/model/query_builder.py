@@ -1,4 +1,4 @@
-"""Builds queries from the ids of a request: what does not depend on the scorer that answers them."""
+"""Builds the parts of a query that do not depend on the scorer: columns of ids, restrictions, pins."""
 
 from __future__ import annotations
 

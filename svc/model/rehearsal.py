@@ -18,7 +18,7 @@ N_USERS = 32
 LIMIT = 10
 
 Asked = tuple[Query, str]
-"""A query, and who asks it: the words for a message."""
+"""A query, and for messages a name of whom it is for."""
 
 
 def rehearse(model: Model) -> list[Ranking]:
@@ -67,7 +67,7 @@ def _of_user(model: Model, user: int) -> Query:
 
 
 def _unknown(model: Model) -> Iterator[Asked]:
-    """Queries of users who are not in the training data, and what they are asked by."""
+    """Queries for users who are not in the training data, each with the name of its kind for messages."""
     yield Query(limit=LIMIT, seeds=model.item_ids.rows[:1].astype(np.int32), include_seen=True), "a seed item"
     features = model.features
     if features is not None and features.user is not None:

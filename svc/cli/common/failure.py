@@ -15,14 +15,14 @@ from svc.settings import Settings
 
 
 def usage_text(error: TyperException) -> str:
-    """What was wrong with the command line, and where its help is."""
+    """The message for wrong usage: the mistake, and the command that shows help."""
     text = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{text}. See: {context.command_path if context else 'svc'} --help"
 
 
 def report(error: SvcError, *, command: str) -> int:
-    """Say what went wrong and return the exit code."""
+    """Report an error and return its exit code."""
     fields = {"code": error.code, "exit_code": error.exit_code, **error.fields}
     return _write(error.message, fields, error, command)
 

@@ -26,7 +26,7 @@ def base_url(url: str) -> str:
 
 
 def not_answering(url: str, error: Exception) -> str:
-    """What to say when nobody listens, and what to do."""
+    """The message for a server that does not answer, with advice."""
     return f"{url} does not answer: {error}. Start one with `svc serve --recipes FOLDER`, or check host and port"
 
 

@@ -23,7 +23,7 @@ _PROMOTION_LINE = re.compile(
 
 
 def check_metrics_file(path: Path) -> None:
-    """Raise before a training what would only be found after it."""
+    """Check before a training that the file of metrics can be written after it. Raises ConfigError."""
     if path.suffix != ".prom":
         raise UsageError(f"--metrics-file: {path} must end in .prom, or the textfile collector does not read it")
     folder = path.absolute().parent

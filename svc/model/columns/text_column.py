@@ -78,17 +78,17 @@ class TextColumn(Stored):
         return len(self.vocabulary)
 
     def ready(self) -> None:
-        """Make what the first text would otherwise wait for: tens of milliseconds for a large vocabulary."""
+        """Compute the index of words and their IDF weights: tens of milliseconds for a large vocabulary."""
         _ = self._place_of, self._idf
 
     @cached_property
     def _place_of(self) -> dict[str, int]:
-        """Much faster than the table for the few words of a text, and the vocabulary is small."""
+        """The position of each word. For the few words of a text a dict is much faster than the table of ids."""
         return {word: position for position, word in enumerate(self.vocabulary.all())}
 
     @cached_property
     def _idf(self) -> NDArray[np.float64]:
-        """(W,)"""
+        """The IDF weight of each word, (W,)."""
         return np.asarray(np.log((1.0 + self.n_items) / (1.0 + self.item_counts)) + 1.0, dtype=np.float64)
 
     def check(self, value: object) -> str | None:

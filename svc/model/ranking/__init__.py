@@ -1,1 +1,1 @@
-"""What is ranked for a request, and the rules that arrange it."""
+"""Queries, candidates and filters, exact top-k selection, and the rules that rerank a page."""

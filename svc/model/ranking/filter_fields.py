@@ -103,7 +103,7 @@ class LabelField:
         )
 
     def followed_by(self, other: LabelField) -> LabelField:
-        """The field of the own items and behind them those of `other`."""
+        """The field of the items of this one, followed by the items of `other`."""
         others = other.names.all()
         codes = self._finder.indices(others)
         unknown = np.flatnonzero(codes < 0)
@@ -172,7 +172,7 @@ class NumberField:
         return NumberField(self.numbers[items])
 
     def followed_by(self, other: NumberField) -> NumberField:
-        """The field of the own items and behind them those of `other`."""
+        """The field of the items of this one, followed by the items of `other`."""
         return NumberField(np.concatenate([self.numbers, other.numbers]))
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
@@ -209,7 +209,7 @@ class FilterFields:
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Without the cache and its lock, which stay in their process."""
+        """Pickle the fields without the cache and its lock, which stay in their process."""
         return FilterFields, (self.fields, self._n_items, self.hidden)
 
     def of_items(self, items: NDArray[np.int64]) -> FilterFields:
@@ -218,7 +218,7 @@ class FilterFields:
         return FilterFields(fields, len(items), self.hidden)
 
     def followed_by(self, other: FilterFields) -> FilterFields:
-        """The fields of the own items and behind them those of `other`, which has the same fields."""
+        """The fields of the items of this model, followed by the items of `other`, which has the same fields."""
         fields: dict[str, Field] = {}
         for name, field in self.fields.items():
             fields[name] = field.followed_by(cast(Any, other.fields[name]))
@@ -271,7 +271,7 @@ class FilterFields:
         raise ValueError("not a canonical filter tree")
 
     def _joined(self, join: Callable[[ItemSet, ItemSet], ItemSet], parts: Sequence[Tree], enough: int) -> ItemSet:
-        """The parts joined, as far as that may still change how many items there are."""
+        """Join the item sets of the parts; stop as soon as a set of `enough` items can no longer change."""
         items = self._compiled(parts[0])
         for part in parts[1:]:
             if items.count == enough:

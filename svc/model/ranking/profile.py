@@ -43,7 +43,7 @@ def profile_of(given: Given, history: History) -> Seeds:
 
 
 def joined_profile(history: History, user: int, given: Given) -> Seeds:
-    """The history of a training user, with that of a request, which is settled, behind it."""
+    """The history of a training user, followed by that of a request, which is settled."""
     own_columns, values = history.items(user), history.values(user)
     weights = None
     if values is not None or given.weights is not None:

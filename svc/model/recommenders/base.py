@@ -18,11 +18,9 @@ Side = Literal["user", "item"]
 Profile = tuple[NDArray[np.int32], NDArray[np.float64] | None]
 """Item columns, (h,), and what each of them counts, (h,); None: all count 1."""
 FEW_SHARE = 8
-"""Up to one allowed item in this many, the allowed items are scored one by one; above, all are scored and the others
-left out.
-"""
+"""Up to one allowed item in this many, only the allowed items are scored; above it all items are, and then masked."""
 SPARE_TIMES = 2
-"""Of items of which many are allowed so many times as many are ranked as hold `limit` allowed ones on average."""
+"""Over-fetch factor: rank this many times the number expected to contain `limit` allowed items."""
 
 
 class Scorer(Protocol):
@@ -108,7 +106,7 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
 
 
 def profile(query: Query, history: History, recency: float | None = None) -> Profile:
-    """What the profile of the query holds. `recency` is that of one part of a blend, None the one of all histories."""
+    """The profile of the query. `recency` is that of one part of a blend; None: the recency of all histories."""
     if query.user < 0:
         own = query if recency is None else query.at_recency(recency)
         return own.seeds, own.seed_weights

@@ -34,7 +34,7 @@ FactorPart = IALSScorer | SVDScorer
 SumPart = NeighbourScorer | DenseWeightsScorer
 Values = NDArray[np.float64]
 PROBED, PROBED_LIMIT = 16, 10
-"""Users by whose rankings the scan is chosen, and the items that each of them asks for."""
+"""Number of users whose rankings decide which scan is cheaper, and the limit of each of these rankings."""
 SCORES_AT_ONCE, LEAST_AT_ONCE = 1 << 23, 32
 """Scores that are held in memory at once while several queries are ranked, 32 MiB of float32; but those of at least so
 many queries, for which one product takes much less time than one for each."""
@@ -79,7 +79,7 @@ class BlendScorer(Stored):
     def of(
         cls, factors: FactorPart | None, sums: Sequence[SumPart], weights: Sequence[float], history: History | None
     ) -> BlendScorer:
-        """With the deviations of the users of `history`, whose values are those of the training; None: not yet."""
+        """A blend with the deviations of the users of `history`, the training histories; None: not measured yet."""
         scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
         scorer.ready()
         if history is not None:
@@ -166,7 +166,7 @@ class BlendScorer(Stored):
         return Contributions(rows, addends)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
-        """Those of the factor part, or of the first of the others."""
+        """Similarities by the factor part; without one, by the first part of item weights."""
         return (self.factors or self.sums[0]).similar(items)
 
     def _rank(self, query: Query, history: History) -> Ranking:
@@ -218,7 +218,7 @@ class BlendScorer(Stored):
         return scaled
 
     def _offsets(self, query: Query, history: History) -> Values:
-        """What the parts of item weights give each item, (n,); by position where there are factors."""
+        """The weighted sum of the scores by the parts of item weights, (n,); by position where there are factors."""
         totals = self._totals(query, history)
         first = len(self.weights) - len(totals)
         offsets = None

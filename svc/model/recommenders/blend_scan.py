@@ -79,7 +79,7 @@ def default_plan(n_items: int) -> Plan:
 
 
 def choose_plan(index: NormedLayout, probes: Iterable[tuple[Values, Values, Wanted]]) -> Plan:
-    """The cheaper plan for such vectors, offsets and wishes, by the number of items that are scored for them."""
+    """The plan that scores fewer items for the `probes`: user vectors, offsets, and what each ranking may hold."""
     n_items = len(index.norms)
     plan = default_plan(n_items)
     alone, behind = [], []
@@ -154,7 +154,7 @@ class _Scan(NamedTuple):
     slack: float
 
     def picked(self, upper: Values) -> _Picked:
-        """Few positions outside of which nothing can be in the answer."""
+        """A few positions that contain the whole answer."""
         size, scored = max(FIRST_SCORED, SCORED_PER_ITEM * self.limit), 0
         while size * FULL_SHARE < len(upper):
             first = reaching(upper, size)

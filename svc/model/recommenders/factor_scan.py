@@ -195,7 +195,7 @@ class _Lone(NamedTuple):
         return positions, scores[positions], bound
 
     def _first_allowed(self, scores: Scores, flags: NDArray[np.bool_]) -> tuple[Positions, Scores, float] | None:
-        """As `_first`, of the scores so high that enough of them should be allowed; None: not enough are."""
+        """As `_first`, from the highest scores alone, of which enough should be allowed; None if too few are."""
         assert self.wanted.allowed is not None
         asked = SPARE_TIMES * self.wanted.limit * len(flags) // self.wanted.allowed.count
         lowest = _floor(_bound_of_groups(scores, asked), self.slack)
@@ -288,7 +288,7 @@ def _kth(values: Scores, k: int) -> float:
 
 
 def _floor(bound: float, slack: float) -> float:
-    """What a candidate must reach. Minus infinity, the score of excluded items, never does."""
+    """The least score of a candidate. It is above minus infinity, the score of excluded items."""
     return max(bound - 2 * slack, LOWEST)
 
 

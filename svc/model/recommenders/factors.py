@@ -120,7 +120,10 @@ class IALSScorer(FactorScorer):
         return vectors
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
-        """Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5."""
+        """The addends of the exact solve for the history of the query.
+
+        See Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5.
+        """
         return self.contributions_to(query, self.index.vectors(items))
 
     def contributions_to(self, query: Query, vectors: Matrix) -> Contributions:
@@ -165,7 +168,7 @@ class ColdStartScorer(IALSScorer):
 
     @classmethod
     def of(cls, scorer: IALSScorer) -> ColdStartScorer:
-        """What `scorer` needs for such users."""
+        """The part of `scorer` that answers for users whom training never saw."""
         return cls(scorer.index, scorer.least_squares, gram(scorer.users))
 
     def _gram_of_users(self) -> NDArray[np.float64]:
@@ -227,7 +230,7 @@ class BPRScorer(FactorScorer):
         self.index.ready(cosine=True)
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """Known users by inner product and bias, seeds by cosine."""
+        """Rank for known users by inner product and bias, for seeds by cosine."""
         rankings: dict[int, Ranking] = {}
         for related in (False, True):
             positions = [position for position, query in enumerate(queries) if (query.user < 0) == related]
@@ -279,7 +282,7 @@ def _directions(vectors: Matrix) -> Matrix:
 
 
 def _mean_direction(vectors: Matrix, query: Query) -> NDArray[np.float64]:
-    """(K,), of length 1, or zero if nothing has a direction."""
+    """The mean direction of the seeds, (K,), scaled to length 1; zero if no seed has a direction."""
     total: NDArray[np.float64] = _weighted(_directions(vectors), query).sum(axis=0)
     length = float(np.sqrt(total @ total))
     return total / length if length else total

@@ -72,7 +72,7 @@ class NeighbourScorer(Stored):
         firsts = (ends - lengths)[filled]
 
         def sums(values: NDArray[np.float64]) -> NDArray[np.float64]:
-            """Of the entries of each item; `reduceat` knows no empty ones."""
+            """The sum over the entries of each item; `reduceat` cannot sum an empty slice."""
             totals = np.zeros(len(items))
             if len(filled):
                 totals[filled] = np.add.reduceat(values, firsts)

@@ -41,11 +41,11 @@ class PopularityScorer(Stored):
         return [self._rank(query, excluded_columns(query, history)) for query in queries]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> None:  # noqa: ARG002
-        """Everybody gets the same order: no item of a profile is a reason."""
+        """None: every user gets the same order, so no item of a profile is a reason."""
         return
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
-        """Nothing is known of how items relate: diversity changes nothing."""
+        """Zeros: the model does not know how items relate, so diversity changes nothing."""
         return lambda _: np.zeros(len(items))
 
     def _rank(self, query: Query, excluded: NDArray[np.int32]) -> Ranking:

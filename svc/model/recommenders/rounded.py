@@ -1,4 +1,4 @@
-"""A first look at all items through vectors rounded to eight bits, with a bound of what the rounding may hide.
+"""Approximate scores of all items from vectors rounded to eight bits, with a bound of the rounding error.
 
 | symbol | shape | meaning |
 |---|---|---|

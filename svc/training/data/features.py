@@ -79,7 +79,7 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
 
 
 def refused_row(name: SideName, number: int, message: str) -> FeatureTableError:
-    """The error of a row, counted from 1, that holds what no encoder accepts."""
+    """The error for a row, counted from 1, with a value that no encoder accepts."""
     return FeatureTableError(f"features.{name}: row {number} of the table: {message}")
 
 
@@ -171,7 +171,7 @@ def _encode_categories(categories: Sequence[object], column: TokenColumn) -> spa
 
 
 def _take(rows: sparse.csr_matrix, positions: NDArray[Any]) -> sparse.csr_matrix:
-    """Rows by place; an empty row for −1."""
+    """The rows at `positions`; an empty row for −1."""
     padded = sparse.vstack([rows, sparse.csr_matrix((1, rows.shape[1]), dtype=rows.dtype)], format="csr")
     return padded[np.where(positions < 0, rows.shape[0], positions)]
 

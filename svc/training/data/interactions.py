@@ -103,7 +103,7 @@ class Interactions:
 
     @property
     def has_weights(self) -> bool:
-        """Whether pairs count by more than that they occur."""
+        """Whether pairs have weights: given ones, or the sum or count of their rows."""
         return self.weights is not None or self.put_off in {"sum", "count"}
 
     def of_rows(self, rows: NDArray[np.int64]) -> Interactions:

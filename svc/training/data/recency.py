@@ -42,7 +42,7 @@ def weighed(
 
 
 def in_order(positions: sparse.csr_matrix) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """(nnz,) the places of the entries of each row, oldest first, and which share the time of the one before them."""
+    """(nnz,) positions of the entries of each row, oldest first, and which of them share the time of the one before."""
     rows = np.repeat(np.arange(positions.shape[0]), np.diff(positions.indptr))
     order = stable_order([rows, -positions.data])
     oldest_first = positions.data[order]

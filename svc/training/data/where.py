@@ -114,7 +114,7 @@ class _Column(ABC):
         self._codes, self._values = _coded(column, name)
 
     def _flags(self, tells: Callable[[Any], bool]) -> Flags:
-        """(n,) what `tells` says of each value; False where there is none."""
+        """(n,) the result of `tells` for each value; False for a missing one."""
         of_values: Flags = np.asarray([*map(tells, self._values), False], dtype=bool)
         flags: Flags = of_values[self._codes]
         return flags
@@ -177,7 +177,7 @@ class _Texts(_Column):
 
 
 def _coded(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
-    """(n,) positions in the distinct values that are returned; −1, the last place of a list, for null."""
+    """(n,) positions in the distinct values that are returned; for null −1, the index of the last element."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return np.asarray(column.cat.codes), list(column.cat.categories)
     try:
@@ -209,7 +209,7 @@ def _as_number(value: Any) -> float:
 
 
 def _is_number_or_nothing(value: Any) -> bool:
-    """Infinity is nothing, as in filters of requests."""
+    """Whether `value` is a number or missing; infinity counts as missing, as in filters of requests."""
     if isinstance(value, str) and value.strip() in WORDS_FOR_NOTHING:
         return True
     return not math.isnan(_as_number(value)) or (isinstance(value, float | np.floating) and math.isnan(value))

@@ -63,7 +63,7 @@ def read_incumbent(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) 
 
 
 def counts(interactions: Interactions) -> dict[str, int]:
-    """The counts of the cleansed data that `data_stats` has too."""
+    """Rows, users and items of the cleansed data, under the names of `data_stats`."""
     values = (len(interactions), len(interactions.user_ids), len(interactions.item_ids))
     return dict(zip(COUNTS, values, strict=True))
 

@@ -38,7 +38,7 @@ class Evaluators:
 
     @property
     def screened(self) -> NDArray[np.intp]:
-        """The places of the users of `quick` among those of `full`."""
+        """The positions of the users of `quick` among those of `full`."""
         return np.searchsorted(self.full.evaluated_users, self.quick.evaluated_users)
 
     @classmethod

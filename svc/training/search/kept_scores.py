@@ -22,7 +22,7 @@ _DEVIATIONS = 1.96
 
 @dataclass(slots=True)
 class KeptScores:
-    """Of each algorithm the best trial is kept whatever it takes."""
+    """Keeps the scores of many trials; those of the best trial of each algorithm always, whatever their size."""
 
     most_bytes: int = MOST_BYTES
     by_user: dict[int, NDArray[np.float64]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class KeptScores:
     def is_better(self, first: int, second: int) -> bool:
         """Whether trial `first` is better than `second` for the same users by more than chance.
 
-        True where the scores of one of them are not kept: what it scored in the mean has to do then.
+        True where the scores of one of them are not kept: then only the means can be compared.
         """
         if first not in self.by_user or second not in self.by_user:
             return True

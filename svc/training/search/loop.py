@@ -215,7 +215,7 @@ class Search:
             attempt.trial.set_user_attr(trials.SOURCE, attempt.source)
 
     def _patience(self, deadline: float) -> float:
-        """Seconds that may pass before something else than a trial's end has to be looked at."""
+        """Seconds to wait for the end of a trial: until the next poll, a trial's time limit or the deadline."""
         running, now = self._running(), time.monotonic()
         moments = [deadline, now + (_POLL_S if self.storage.shared or not running else 1.0)]
         if self.limits.per_trial_timeout_s is not None:

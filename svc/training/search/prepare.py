@@ -102,7 +102,7 @@ def split_plan(loaded: LoadedRecipe) -> SplitPlan:
 
 
 def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) -> None:
-    """Raise ZeroScore where nothing that was tried found a single held-out item."""
+    """Raise ZeroScore where no trial ranked a single held-out item."""
     if best_score <= 0.0:
         raise ZeroScore(f"every trial scored 0. {_remedy(loaded, data)}")
 

@@ -57,7 +57,7 @@ class Order:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def values(self, algorithm: str) -> tuple[float, ...]:
-        """What is tried of a model of this algorithm, rising; nothing where order plays no part in its scores."""
+        """The recencies to try for a model of this algorithm, rising; none where order plays no part in its scores."""
         if algorithm not in TAKES_RECENCY:
             return ()
         if self.fixed is not None:
@@ -84,9 +84,10 @@ class Weighing(NamedTuple):
         return self.at(recency) if recency else self.as_trained
 
     def baselines(self) -> list[Scorer]:
-        """What a higher value has to be better than: the model at the lowest one.
+        """The scorers that a higher recency has to beat: the model at the lowest value.
 
-        Solving for a user again can itself be a gain, which is none of recency; so without weights both forms count.
+        Solving for a user again may raise the score by itself. So where the lowest value is 0, the model must be beaten
+        both with the vectors of training and with users solved for again.
         """
         lowest = self.values[0]
         is_one = bool(lowest) or self.is_same_at_0

@@ -196,7 +196,7 @@ class AlgorithmSampler(BaseSampler):
     def _suggest(
         self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
-        """What TPE suggests after the known trials, and none of them has tried."""
+        """The first suggestion of TPE that none of the trials has tried."""
 
         def suggest(attempt: int) -> dict[str, Any]:
             seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
@@ -227,7 +227,7 @@ def _near(
 ) -> dict[str, Any]:
     """`params` with one of them changed: a number moves by about a tenth of its range, a choice is drawn anew.
 
-    Of the `trials` trials that change nothing else some are close by: a number moves to the side with fewer of these.
+    A number moves to the side on which fewer of the `trials` differ in nothing else.
     """
     changed = list(space)[int(rng.integers(len(space)))]
     # A study that another recipe has begun may hold values outside of this space.
@@ -256,13 +256,13 @@ def _on_scale(value: float, distribution: IntDistribution | FloatDistribution) -
 
 
 def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) -> Any:
-    """The value in the range that lies there."""
+    """The value of the range at the position `at` of its scale."""
     value = math.exp(min(at, math.log(distribution.high))) if distribution.log else at
     return nearest(round(value) if isinstance(distribution, IntDistribution) else float(value), distribution)
 
 
 def _most_trials(space: Space) -> float:
-    """How many trials make sense: one number is soon found, and a space that consists of choices only is exhausted."""
+    """The most trials that a space is worth: few for a single number, all combinations where there are only choices."""
     if space.is_one_number:
         return MOST_OF_ONE_NUMBER
     if not all(isinstance(distribution, CategoricalDistribution) for distribution in space.values()):

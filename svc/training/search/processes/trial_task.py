@@ -60,7 +60,7 @@ class TrialOutcome:
 
 
 def run_trial(objective: Objective, task: TrialTask, check: Callable[[], None]) -> TrialOutcome:
-    """Do what `task` asks. Never raises: whatever happens is in the outcome. `check` may raise Stop."""
+    """Train and score the trial of `task`. Never raises: the outcome holds the error. `check` may raise Stop."""
     begin, curve = time.monotonic(), Curve()
 
     def report(epoch: int, score: float) -> None:

@@ -166,7 +166,7 @@ class ProcessWorkers:
             self._shared = None
 
     def _begin(self) -> SharedObject:
-        """What must be there before the first worker starts."""
+        """Start the resource trackers and share the objective: the first worker needs both."""
         if self._shared is None:
             self._shared = SharedObject.of(self._objective)
             _start_trackers()  # not with signals blocked: it would unblock them for the workers
@@ -206,7 +206,7 @@ class ProcessWorkers:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """A process that is started within never sees these signals: a terminal sends Ctrl-C to all of them."""
+    """Block the signals of a terminal for processes that start within: Ctrl-C reaches the whole process group."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
@@ -258,7 +258,7 @@ def _die_with(parent: int) -> None:
 
 
 def _warm_up() -> int:
-    """The first task of a worker: imports, whose time counts for no trial. Returns the process id."""
+    """Import the libraries of a trial, so that no trial is charged for it; the process id. A worker's first task."""
     _own_objective[0].warm_up()
     return os.getpid()
 
