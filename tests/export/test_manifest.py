@@ -34,7 +34,7 @@ def test_a_part_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert "shard" not in json.loads(encoded(whole))
 
 
-def test_what_is_no_manifest_says_what_to_do(tmp_path: Path) -> None:
+def test_an_invalid_manifest_is_refused_with_advice(tmp_path: Path) -> None:
     """None there, not JSON, and the manifest of a merged export."""
     path = tmp_path / f"all.csv{SUFFIX}"
     merged = MergedManifest(rows=0, model_version="sha256:1", skipped=0, empty=0, asked={})

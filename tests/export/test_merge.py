@@ -41,7 +41,9 @@ def test_shards_of_a_list_count_their_own_unknown_ids(artifact: Artifact, recomm
     assert (manifest_of(out)["skipped"], manifest_of(out)["rows"]) == (40, N_USERS)
 
 
-def test_merge_refuses_what_is_no_export(artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any) -> None:
+def test_merge_refuses_missing_damaged_stale_or_foreign_parts(
+    artifact: Artifact, recommend: Export, tmp_path: Path, capsys: Any
+) -> None:
     """A missing, damaged, stale or foreign part ends with 5 and writes nothing."""
     out, source = tmp_path / "all.csv", artifact("popularity")
     write = lambda index, *more, model=source: recommend(  # noqa: E731

@@ -25,7 +25,7 @@ def books(artifact: Path) -> svc.Recommender:
     return svc.load(artifact, keys=SIGNING_KEYS)
 
 
-def test_what_a_recommender_says_of_itself(books: svc.Recommender) -> None:
+def test_a_recommender_tells_its_sizes_ids_header_and_version(books: svc.Recommender) -> None:
     """Sizes, ids in training order, header and version."""
     assert (books.n_users, books.n_items) == (700, 90)
     assert books.users()[1] == "ü 1"
@@ -65,7 +65,7 @@ def test_many_users_get_what_each_gets_alone(books: svc.Recommender, kind: Any) 
     assert found["rank"].tolist() == [rank + 1 for one in alone for rank in range(len(one))]
 
 
-def test_everybody(books: svc.Recommender) -> None:
+def test_recommend_many_covers_all_users_by_default(books: svc.Recommender) -> None:
     """Without a list: all users of the training data, in order; nobody at all is an empty frame."""
     found = books.recommend_many(limit=3)
     assert found["user_id"].drop_duplicates().tolist() == [user for user in books.users() if user != "ü 5"]

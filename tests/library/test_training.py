@@ -89,7 +89,7 @@ def test_a_refused_model_is_written_and_not_promoted(recipe: Path) -> None:
         ({"cleansing": {"min_rows": 10**6}}, errors.MinDataViolation, "1000000"),
     ],
 )
-def test_what_fails_is_an_exception(
+def test_failures_raise_exceptions(
     recipe: Path, options: dict[str, Any], error: type[errors.SvcError], words: str
 ) -> None:
     """The class says which; nothing was written."""

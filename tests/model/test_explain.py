@@ -81,7 +81,7 @@ def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_what_an_interaction_adds_is_what_is_missing_without_it(name: str) -> None:
+def test_a_contribution_equals_the_change_of_score_without_the_item(name: str) -> None:
     """For models that are sums; for iALS with the matrix of the solve held fixed, as the formula says."""
     model = family(name)
     history = [Interaction(f"i{item}", weight) for item, weight in ((2, 1.0), (5, 2.0), (9, 0.5), (30, 1.0))]
@@ -152,7 +152,7 @@ def test_only_the_page_is_explained_and_only_the_strongest_are_named() -> None:
         assert because.rest == 1.0 - sum(share for _, share in because.reasons)
 
 
-def test_long_feature_vectors_are_explained_by_what_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_feature_vectors_are_explained_by_their_nonzero_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reasons are those of the whole vector, of one user or item and of several."""
     model = family("IALS")
     two = {"new": {"tag": "b", "age": 24}, "newer": {"tag": "a"}}

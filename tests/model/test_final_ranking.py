@@ -12,7 +12,7 @@ from svc.model.ranking.rerank import POOL, Boost, Pin, Rules
 from tests.families import EVERY_FAMILY, N_ITEMS, family
 
 
-def test_what_is_ranked_is_no_more_than_the_rules_need() -> None:
+def test_no_more_items_are_ranked_than_the_rules_need() -> None:
     """A plain query as it is; diversity a pool; boosts everything; never more items than there are."""
     plain = Query(limit=3, user=0)
     assert candidate_query(plain, 10_000) is plain

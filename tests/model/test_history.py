@@ -35,7 +35,7 @@ def test_a_history_in_order_counts_its_items_by_their_age() -> None:
     np.testing.assert_allclose(by_part.weighed(0, 0.0), [2, 1, 1])
 
 
-def test_what_plays_no_part_is_not_stored() -> None:
+def test_unused_attributes_are_not_stored() -> None:
     """Histories without an order have the state that they always had."""
     state = History(np.array([0, 1]), np.array([0], dtype=np.int32)).__getstate__()
     assert set(state) == {"offsets", "columns", "weights"}

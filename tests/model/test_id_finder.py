@@ -54,7 +54,7 @@ def test_a_large_table_is_prepared_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
     assert IdFinder(IdTable.from_ids(ids)).indices(ids).tolist() == list(range(100))
 
 
-def test_an_empty_table_knows_nobody() -> None:
+def test_an_empty_table_finds_no_id() -> None:
     """Without ids every look-up misses, and with the empty one all others do."""
     assert IdFinder(IdTable.from_ids([])).indices(["a"] * 20).tolist() == [-1] * 20
     assert IdFinder(IdTable.from_ids([""])).indices(["", *["a"] * 20]).tolist() == [0] + [-1] * 20

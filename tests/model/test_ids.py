@@ -36,7 +36,7 @@ def test_unknown_ids_are_minus_one() -> None:
     assert table.indices([]).tolist() == []
 
 
-def test_an_empty_table_knows_nobody() -> None:
+def test_an_empty_table_finds_no_id() -> None:
     """Without ids every lookup misses and no row exists."""
     table = IdTable.from_ids([])
     assert (len(table), table.index("a"), table.indices(["a", "b"]).tolist()) == (0, -1, [-1, -1])

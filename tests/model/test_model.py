@@ -149,7 +149,7 @@ def test_an_answer_has_the_same_bits_alone_and_in_any_batch(family: str) -> None
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_ranking_falls_and_leaves_out_what_it_must(family: str) -> None:
+def test_rankings_descend_and_omit_excluded_and_seen_items(family: str) -> None:
     """Scores fall, ties by column; seen, excluded and seed items never come back; the limit is filled."""
     model = made(family)
     for query, ranking in zip(queries(model, 60), model.rank(queries(model, 60)), strict=True):
@@ -218,7 +218,7 @@ def test_seeds_may_be_known_described_or_both() -> None:
     assert len(model.rank([mixed, alone])[1].items) == 3
 
 
-def test_seeds_that_nobody_knows_are_an_error() -> None:
+def test_unknown_seeds_without_features_are_an_error() -> None:
     """Also beside user features: they are a prior to seeds, not seeds."""
     model = made("ials", features=True)
     for user_features in (None, {"tag": "a"}):

@@ -21,7 +21,7 @@ def test_a_factor_is_never_zero() -> None:
     assert np.float32(LEAST) > 0
 
 
-def test_an_item_that_comes_again_takes_its_latest_place_and_weights_add() -> None:
+def test_a_repeated_item_takes_its_latest_position_and_adds_weights() -> None:
     """The place that it leaves is closed."""
     columns = np.array([7, 3, 7, 5], dtype=np.int32)
     found, weights, positions = ordered(columns, None, np.arange(4))

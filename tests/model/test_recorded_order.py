@@ -12,7 +12,7 @@ from svc.model.model import Model
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def test_a_model_whose_items_stand_in_training_order_keeps_it_among_equal_scores() -> None:
+def test_items_of_equal_score_keep_training_order_in_older_models() -> None:
     """Item by item and bit by bit, alone and in a batch; more than half of the items score 0."""
     model = cast(Model, codec.decode(memoryview((RECORDED / "in_training_order.payload").read_bytes())))
     model.ready()

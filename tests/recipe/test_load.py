@@ -140,7 +140,7 @@ def test_all_problems_come_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "word"), [("", "empty"), ("# only this\n", "empty"), ("- a\n", "a mapping"), ("name: [", "line 1")]
 )
-def test_what_is_no_recipe_is_said_to_be_none(tmp_path: Path, text: str, word: str) -> None:
+def test_a_file_that_is_no_recipe_is_refused_in_one_line(tmp_path: Path, text: str, word: str) -> None:
     """Empty files, lists and broken YAML give one clear line."""
     assert word in refusal(tmp_path, text)
 

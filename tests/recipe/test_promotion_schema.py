@@ -70,7 +70,7 @@ def test_popularity_may_be_spelled_as_among_the_algorithms(tmp_path: Path, spell
         ({"guardrail": {}}, "promotion.guardrail: unknown key; did you mean `guardrails`?"),
     ],
 )
-def test_what_makes_no_sense_names_its_place(tmp_path: Path, block: dict[str, Any], said: str) -> None:
+def test_contradictory_fields_are_refused_with_their_path(tmp_path: Path, block: dict[str, Any], said: str) -> None:
     """And what is allowed there."""
     assert said in refusal(tmp_path, {"output": VERSIONS, "promotion": block})
 

@@ -49,7 +49,7 @@ def test_columns_are_named_by_text() -> None:
         (["a"], "mapping"),
     ],
 )
-def test_what_is_no_filter_is_refused(tmp_path: Path, where: Any, told: str) -> None:
+def test_invalid_filters_are_refused(tmp_path: Path, where: Any, told: str) -> None:
     """With exit code 2, naming the field."""
     found = refusal(tmp_path, {"cleansing": {"where": where}})
     assert "cleansing.where" in found

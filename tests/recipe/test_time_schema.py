@@ -16,7 +16,7 @@ def test_a_half_life_is_named_once() -> None:
         TimeDecay.model_validate({"half_life": ["7d", "none", "7d"]})
 
 
-def test_a_search_that_nobody_asked_for_gives_way() -> None:
+def test_the_default_search_for_recency_is_off_where_it_cannot_run() -> None:
     """What the recipe asks for is refused instead."""
     for time_column, scheme in (("t", "random"), (None, "leave_one_out")):
         assert recency_in_effect("search", time_column=time_column, scheme=scheme) == 0.0

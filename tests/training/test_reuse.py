@@ -104,7 +104,7 @@ def test_another_recipe_is_refused_with_what_differs(
     assert live(other) == before
 
 
-def test_what_only_bounds_a_search_may_differ(
+def test_bounds_of_the_search_may_differ(
     searched: LoadedRecipe, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
     changes = {"n_trials": 9, "parallelism": 1, "timeout_seconds": 60.0, "max_search_age": "7d"}

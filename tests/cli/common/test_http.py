@@ -26,7 +26,7 @@ def test_a_missing_key_is_told_with_the_way_to_give_it(
 
 
 @pytest.mark.parametrize("command", [["status"], ["bench", "--recipe", "books", "--users", "users.txt"]])
-def test_nobody_there_is_told_with_what_to_start(
+def test_an_unreachable_server_is_an_error_with_advice(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line, exit code 1."""
@@ -44,7 +44,7 @@ def test_an_address_is_that_of_a_server() -> None:
             base_url(wrong)
 
 
-def test_what_does_not_answer_as_svc_does_is_told(url: str, answers: type[Answers]) -> None:
+def test_an_answer_of_another_server_is_an_error(url: str, answers: type[Answers]) -> None:
     """A status that the command cannot use ends it; one that it accepts is given with its body."""
     with pytest.raises(ServerUnreachable, match="answers 404"):
         get_json(url, "/nothing", None)

@@ -15,7 +15,7 @@ from svc.cli import main
 from tests.cli.conftest import KEY, history, train
 
 
-def test_what_cannot_be_done_says_why(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_request_is_refused_with_its_reason(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing to go back to, no such version: 5. No keys: 8. A recipe without versions: 2."""
     train(recipe, "r1")
     pointer = (recipe.parent / "out/books.svc").read_text()

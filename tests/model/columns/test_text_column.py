@@ -85,7 +85,7 @@ def test_accents_may_be_typed_in_two_ways() -> None:
 
 
 @pytest.mark.parametrize("value", [["sea"], {"a": 1}, "x" * (MAX_CHARACTERS + 1), "sea " * 300_000])
-def test_what_is_no_text_or_a_very_long_one_is_refused(value: object) -> None:
+def test_values_that_are_no_text_or_too_long_are_refused(value: object) -> None:
     """By the name of the column, without the text."""
     column, _ = fitted("word")
     with pytest.raises(FeatureValueUnusable, match=r"^feature 'title'") as caught:
@@ -93,7 +93,7 @@ def test_what_is_no_text_or_a_very_long_one_is_refused(value: object) -> None:
     assert len(caught.value.message) < 200
 
 
-def test_missing_texts_and_numbers_are_what_they_are_elsewhere() -> None:
+def test_missing_texts_and_numbers_follow_the_rules_of_request_filters() -> None:
     """Null, NaN and blanks are missing; a number is the text of its digits."""
     column, _ = fitted("word")
     for value in (None, float("nan"), "  "):

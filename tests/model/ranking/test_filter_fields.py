@@ -117,7 +117,7 @@ def test_any_filter_keeps_the_items_that_brute_force_keeps(table: list[dict[str,
         assert fields.cached(canonical) is fields.items(canonical)
 
 
-def test_the_cache_is_bounded_and_drops_what_was_not_asked_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_bounded_and_drops_the_least_recently_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most one bit an item for each filter that is kept."""
     monkeypatch.setattr(filter_fields, "CACHE_BYTES", 0)
     monkeypatch.setattr(filter_fields, "LEAST_CACHED", 3)

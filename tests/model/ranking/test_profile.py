@@ -26,7 +26,7 @@ def test_without_recency_order_plays_no_part() -> None:
     assert (columns.tolist(), weights.tolist()) == ([0, 1, 2, 4, 5], [1.0, 1.0, 1.0, 1.0, 2.0])  # type: ignore[union-attr]
 
 
-def test_a_request_stands_behind_the_known_history() -> None:
+def test_a_request_history_follows_the_known_history() -> None:
     """Positions are counted over both; the place that an item leaves is closed, unless others share it."""
     history = History(OFFSETS, COLUMNS, recency=1.0, ties=np.array([False, True, False]))
     columns, weights, _ = joined_profile(history, 0, settled(given([9, 4]), history))

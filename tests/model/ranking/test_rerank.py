@@ -275,7 +275,7 @@ def test_a_pin_leaves_the_scale_of_diversity_alone() -> None:
     assert order(Pin(0, 3)) == [1, 3, 2, 0]
 
 
-def test_reasons_say_what_moved_an_item() -> None:
+def test_reasons_name_the_rules_that_moved_an_item() -> None:
     """Pinned, boosted, diversified; nothing for those that stand where their score puts them."""
     model = model_of("SVD")
     plain = shown(model, 5)

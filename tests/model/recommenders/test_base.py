@@ -20,7 +20,7 @@ def columns(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int32)
 
 
-def test_what_must_not_come_back() -> None:
+def test_excluded_and_seen_items_never_come_back() -> None:
     """What is excluded, and unless it is asked for, seeds and the own history."""
     query = Query(limit=5, user=0, seeds=columns(1), exclude=columns(7))
     assert set(excluded_columns(query, HISTORY).tolist()) == {1, 4, 7, 9}

@@ -160,7 +160,7 @@ def test_features_are_answered_by_the_part_that_learned_from_them() -> None:
     assert bits(found[1]) == bits(scorer.rank(described[1:], seen)[0])
 
 
-def test_a_user_whom_no_part_knows_gets_the_first_items() -> None:
+def test_a_user_unknown_to_all_parts_gets_the_first_items() -> None:
     """All score 0, so ties decide: an empty history and a zero vector."""
     rng = np.random.default_rng(5)
     seen = history(rng, 50)

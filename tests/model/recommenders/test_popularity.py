@@ -12,7 +12,7 @@ from svc.model.recommenders.popularity import PopularityScorer
 EMPTY = History(np.array([0, 0, 2], dtype=np.int64), np.array([1, 4], dtype=np.int32))
 
 
-def test_everybody_gets_the_same_order_less_their_own() -> None:
+def test_all_users_get_the_same_order_without_their_own_items() -> None:
     """Falling score, ties by column; what is seen, excluded or not allowed is left out."""
     scorer = PopularityScorer(np.array([2.0, 5.0, 2.0, 0.0, 9.0]))
     scorer.ready()

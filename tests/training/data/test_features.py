@@ -106,7 +106,7 @@ def test_numbers_in_text_columns_are_read() -> None:
     np.testing.assert_allclose(fitted.matrix.toarray()[:, 0], [-1, 1, 0])
 
 
-def test_counting_keeps_only_what_can_be_frequent() -> None:
+def test_counting_keeps_only_tokens_that_can_be_frequent() -> None:
     """A million values that occur once leave nothing behind but their number of buckets."""
     values = [f"v{i}" for i in range(200_000)] + ["often"]
     weights = np.ones(len(values), dtype=np.int64)

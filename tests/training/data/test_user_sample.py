@@ -120,7 +120,7 @@ def recipe(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("algorithm", ["IALS", "TruncatedSVD", "CosineKNN", "RP3beta", "DenseSLIM", "TopPop"])
-def test_everybody_is_served(recipe: Path, algorithm: str) -> None:
+def test_users_outside_the_sample_are_served(recipe: Path, algorithm: str) -> None:
     """Known users are all users of the data, whoever was sampled; the header says how many there are."""
     result = svc.train(recipe, keys=SIGNING_KEYS, algorithms=[algorithm], n_trials=1, sample_users=120)
     assert result.header["data_stats"]["n_users"] == N_USERS
@@ -133,7 +133,7 @@ def test_everybody_is_served(recipe: Path, algorithm: str) -> None:
     assert not seen & set(zip(found["user_id"], found["item_id"], strict=True))
 
 
-def test_a_blend_of_a_sample_serves_everybody(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blend_trained_on_a_sample_serves_all_users(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Deviations are those of every user's own history, so a user outside the sample scores as a new one would."""
     monkeypatch.setattr(
         "svc.training.search.trials.by_score", lambda trials: sorted(trials, key=lambda one: not one.parts)
@@ -153,7 +153,7 @@ def test_a_blend_of_a_sample_serves_everybody(recipe: Path, monkeypatch: pytest.
         np.testing.assert_allclose(known.scores, new.scores, rtol=1e-3)
 
 
-def test_a_sample_of_everybody_changes_nothing(recipe: Path) -> None:
+def test_a_sample_of_all_users_changes_nothing(recipe: Path) -> None:
     """As many users as there are, or more: the same model."""
     plain = svc.load(svc.train(recipe, keys=SIGNING_KEYS).artifact, keys=SIGNING_KEYS).recommend_many(limit=5)
     for n_users in (N_USERS, 10**9):
@@ -177,7 +177,7 @@ def test_a_sample_of_everybody_changes_nothing(recipe: Path) -> None:
         {"sample_users": 0},
     ],
 )
-def test_what_cannot_be_sampled_is_refused(recipe: Path, more: dict[str, Any]) -> None:
+def test_recipes_that_cannot_be_sampled_are_refused(recipe: Path, more: dict[str, Any]) -> None:
     """Features, BPRFM and no users at all: the recipe says so."""
     with pytest.raises(RecipeError, match="sample_users"):
         svc.train(recipe, keys=SIGNING_KEYS, **{"sample_users": 10, **more})

@@ -27,7 +27,7 @@ def test_the_headline_is_the_score_by_which_nothing_was_chosen() -> None:
 
 
 @pytest.mark.parametrize(("among", "words"), [((40, 0), "among 40 trials"), ((38, 2), "among 40 trials"), ((1, 0), "")])
-def test_an_interval_says_what_it_is_corrected_for(among: tuple[int, int], words: str) -> None:
+def test_an_interval_names_its_correction(among: tuple[int, int], words: str) -> None:
     """And what it is not; a single trial was not chosen."""
     interval = headline(header(chosen_among=dict(zip(("trials", "unknown"), among, strict=True)))).lines[0]
     assert words in interval
@@ -41,7 +41,7 @@ def test_headers_of_earlier_versions_lack_corrections() -> None:
     assert "(interval -0.0200 to 0.0400): no more than chance" in lead_sentences(header(lead=old), "ndcg@20")[0]
 
 
-def test_a_lead_says_on_whom_it_was_measured() -> None:
+def test_a_lead_names_the_users_it_was_measured_on() -> None:
     """On the test users the winner may also be behind."""
     assert "corrected for the choice of both: no more" in lead_sentences(header(lead=LEAD), "ndcg@20")[0]
     behind = {**LEAD, "change": -0.01, "users": "test"}

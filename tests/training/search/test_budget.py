@@ -19,7 +19,7 @@ def trial(number: int, state: TrialState, **attrs: object) -> FrozenTrial:
     return found
 
 
-def test_the_budget_is_divided_evenly_and_what_needs_no_tuning_costs_one() -> None:
+def test_the_budget_is_divided_evenly_and_untuned_algorithms_get_one_trial() -> None:
     """What TopPop leaves goes to the others; a remainder goes to the first ones."""
     plan = plan_trials(["A", "Pop", "B", "C"], 12, own={}, n_parameters={"Pop": 0})
     assert plan.shares == {"A": 4, "Pop": 1, "B": 4, "C": 3}
@@ -73,7 +73,7 @@ def test_lost_trials_do_not_use_the_budget() -> None:
     assert not budget.is_within(trials, 3, 2)
 
 
-def test_a_replacement_goes_to_the_algorithm_that_lost_most() -> None:
+def test_a_replaced_trial_goes_to_the_algorithm_with_most_remaining() -> None:
     """After a crash the shares are filled up again."""
     plan = TrialPlan({"A": 1, "B": 2})
     assert plan.most_remaining([trial(0, TrialState.COMPLETE, algorithm="A")]) == "B"
@@ -129,7 +129,7 @@ def test_an_algorithm_below_the_best_is_eliminated_once_its_trials_bring_nothing
     assert is_eliminated(0.0)
 
 
-def test_the_best_of_what_a_blend_needs_keeps_its_trials() -> None:
+def test_the_best_algorithm_that_a_blend_needs_keeps_its_trials() -> None:
     """However far behind it is; the others of its kind do not."""
     plan = plan_trials(("A", "F", "G"), 9, own={}, n_parameters={}, needed=("F", "G", "absent"))
     scored = [("A", 0.5)] * 3 + [("F", 0.1)] * 3 + [("G", 0.2)] * 3

@@ -16,7 +16,7 @@ def test_the_lowest_scores_go_first_and_the_best_of_each_algorithm_stays() -> No
     assert sum(scores.nbytes for scores in kept.by_user.values()) <= kept.most_bytes
 
 
-def test_the_best_of_each_algorithm_stays_whatever_it_takes() -> None:
+def test_the_scores_of_the_best_trial_of_each_algorithm_stay() -> None:
     """A bound that is too small for them is exceeded."""
     kept = KeptScores(most_bytes=0)
     for number, algorithm in enumerate("aab"):

@@ -219,7 +219,7 @@ def test_an_interrupt_gives_running_trials_back(tmp_path: Path) -> None:
     assert len(again.trained) == 3
 
 
-def test_what_a_dead_process_left_running_is_tried_again(tmp_path: Path) -> None:
+def test_trials_of_a_dead_process_are_tried_again(tmp_path: Path) -> None:
     """Its trial is found by its owner's pid at once, without waiting for a heartbeat to go stale."""
     storage = open_storage(locate("s.db", tmp_path))
     lost = make({KNN: 4}, Peak(), storage=storage)
@@ -242,7 +242,7 @@ def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(tmp_p
     assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
 
 
-def test_what_ends_first_does_not_change_the_search() -> None:
+def test_the_order_in_which_trials_end_does_not_change_the_search() -> None:
     """Trials that take random times, in several threads: the parameters tried are the same each time."""
     found = []
     for seed in range(4):

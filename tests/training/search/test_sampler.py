@@ -90,7 +90,7 @@ def test_sizes_do_not_grow_for_a_gain_that_may_be_chance() -> None:
     assert size_after(*trials, is_better=lambda first, second: {first, second} == {1, 2}) <= 200
 
 
-def test_sizes_do_not_grow_beyond_what_ends_in_time() -> None:
+def test_sizes_do_not_grow_beyond_the_time_limit_of_a_trial() -> None:
     """Twice the size takes up to four times as long."""
     assert size_after((128, 0.2), seconds=30, most_seconds=60) <= 128
     assert size_after((128, 0.2), seconds=10, most_seconds=60) > 128

@@ -193,7 +193,7 @@ def test_stored_zeros_are_not_seen_items() -> None:
     assert column in ranking.items
 
 
-def test_parts_of_a_payload_are_what_serving_needs() -> None:
+def test_a_payload_holds_only_arrays_that_serving_reads() -> None:
     """A factor model holds both matrices once, the order of the index, the history and the ids; nothing else."""
     matrix = interactions(counts=False)
     parts = payload_parts(exported("IALSRecommender", trained("IALSRecommender", matrix), matrix))
@@ -283,7 +283,7 @@ def test_a_blend_is_served_as_the_search_has_scored_it(counts: bool) -> None:
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
 
 
-def test_the_allow_list_is_what_exported_models_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Over all families every allowed name is used, and no payload names anything else."""
     named: set[tuple[str, str]] = set()
     find_class = codec._Decoder.find_class

@@ -66,7 +66,7 @@ def test_each_of_three_ways_asks_for_a_serial(
         assert freshness.expires_at(found) == datetime.fromisoformat("2026-12-22T01:02:03+00:00")
 
 
-def test_a_serial_is_higher_whatever_the_clock_says(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_serial_is_higher_even_if_the_clock_was_set_back(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the clock while it goes forward, by what is there when it was set back."""
     loaded, settings = make_recipe(), Settings()
     assert abs(next_serial(loaded, settings, KEYS) - time.time() * 1000) < 60_000
@@ -78,7 +78,7 @@ def test_a_serial_is_higher_whatever_the_clock_says(make_recipe: Make, monkeypat
     assert next_serial(loaded, settings, KEYS) == 1
 
 
-def test_what_another_key_signed_leads_nowhere(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serials_signed_by_another_key_do_not_count(make_recipe: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that got out cannot use up the serials of the next one; nor can a file that does not verify."""
     monkeypatch.setattr(time, "time_ns", lambda: 7_000_000)
     loaded, settings = make_recipe(), Settings()

@@ -79,9 +79,7 @@ def measured(task: Task, *trials: TrialRecord, **shares: float | None) -> dict[s
 
 
 @pytest.mark.parametrize("trials", [(IALS,), (NEIGHBOURS, IALS)])
-def test_a_feature_that_decides_what_is_chosen_finds_new_items(
-    task_of: TaskOf, trials: tuple[TrialRecord, ...]
-) -> None:
+def test_a_decisive_feature_finds_new_items(task_of: TaskOf, trials: tuple[TrialRecord, ...]) -> None:
     """Whether the part that learned from features makes the ranking, or places new items in that of another part."""
     found = measured(task_of(KINDS, "categorical"), *trials)
     assert (found["n_draws"], found["n_held"], found["cutoff"]) == (10, N_ITEMS, CUTOFF)

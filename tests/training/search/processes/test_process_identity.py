@@ -36,7 +36,7 @@ def test_one_process_has_one_identity() -> None:
     assert is_dead(f"{host}|{pid}|{int(start) + 1}")
 
 
-def test_nothing_is_known_of_other_hosts() -> None:
+def test_processes_of_other_hosts_never_count_as_dead() -> None:
     """A trial of theirs is never taken for lost; nor is what is no identity."""
     host, pid, start = own_identity().split("|")
     assert not is_dead(f"{host}x|{pid}|{int(start) + 1}")

@@ -45,7 +45,7 @@ def test_a_complete_trial_has_its_result_and_its_curve() -> None:
 
 
 @pytest.mark.parametrize("end", [TrialPruned("too hopeless"), Stop()])
-def test_what_cannot_be_trained_is_pruned(end: Exception) -> None:
+def test_parameters_that_cannot_be_trained_are_pruned(end: Exception) -> None:
     """The search goes on without an error."""
     outcome = run_trial(Objective({1: 0.1}, end), task(), lambda: None)
     assert (outcome.state, outcome.fitted, outcome.error) == ("pruned", None, "")
