@@ -9,7 +9,7 @@ from typing import cast
 from svc.model import codec
 from svc.model.model import Model
 
-RECORDED = Path(__file__).parent / "recorded"
+RECORDED = Path(__file__).parent
 
 
 def test_items_of_equal_score_keep_training_order_in_older_models() -> None:
