@@ -2,8 +2,8 @@
 
 Importing all modules takes ten times as long as most selections run. Each run that collects whole modules therefore
 notes the names of their tests in pytest's cache. A module is skipped if it has not changed since and no noted name
-contains a word of the expression. Names that another module provides as parameters are noted as they were in the last
-run that imported the module.
+contains a word of the expression; a folder is skipped, with its conftest.py, if all its modules are. Names that
+another module provides as parameters are noted as they were in the last run that imported the module.
 """
 
 from __future__ import annotations
@@ -42,11 +42,15 @@ class KeywordIndex:
             self._index = cache.get(CACHE_KEY, {})
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """True for a module that was noted as it is now and has no name with any of the words."""
-        noted = self._index.get(self._name(collection_path))
-        if noted is None or noted[:2] != stamp(collection_path):
+        """True for a module, or a folder of modules, that were noted as they are now without any of the words."""
+        if not self._index:
             return None
-        return None if any(word in noted[2] for word in self._words) else True
+        modules = [*collection_path.rglob("test_*.py")] if collection_path.is_dir() else [collection_path]
+        return True if modules and all(map(self._lacks_the_words, modules)) else None
+
+    def _lacks_the_words(self, module: Path) -> bool:
+        noted = self._index.get(self._name(module))
+        return noted is not None and noted[:2] == stamp(module) and not any(word in noted[2] for word in self._words)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:

@@ -45,12 +45,17 @@ def test_modules_without_the_word_are_not_imported_until_they_change(tmp_path: P
         tmp_path / "test_tools.py",
         "import pytest\n@pytest.mark.parametrize('x', ['saw'])\nclass TestCut:\n    def test_it(self, x): pass",
     )
-    assert run(tmp_path) == (2, {"test_fruit", "test_tools"})
+    (tmp_path / "shed").mkdir()
+    write_module(tmp_path / "shed" / "conftest.py", "")
+    write_module(tmp_path / "shed" / "test_rakes.py", "def test_rake(): pass")
+    shed = {"conftest", "test_rakes"}
+    assert run(tmp_path) == (3, {"test_fruit", "test_tools", *shed})
+    assert run(tmp_path, "-k", "rake") == (1, shed)
     assert run(tmp_path, "-k", "Apple") == (1, {"test_fruit"})
     assert run(tmp_path, "-k", "saw") == (1, {"test_tools"})
     assert run(tmp_path, "-k", "cut or saw") == (1, {"test_tools"})
     assert run(tmp_path, "-k", "parametrize") == (1, {"test_tools"})
-    assert run(tmp_path, "-k", "not apple") == (1, {"test_fruit", "test_tools"})
+    assert run(tmp_path, "-k", "not apple") == (2, {"test_fruit", "test_tools", *shed})
     write_module(tmp_path / "test_tools.py", "def test_apple_press(): pass")
     assert run(tmp_path, "-k", "apple") == (2, {"test_fruit", "test_tools"})
 
