@@ -110,26 +110,29 @@ def audit(session: nox.Session) -> None:
     session.install("pip-audit>=2.10,<3", "uv>=0.9")
     session.run("uv", "lock", "--check")
     folder = Path(session.create_tmp())
-    locked, found = folder / "locked.txt", folder / "audit.json"
-    found.unlink(missing_ok=True)
+    locked, advisories = folder / "locked.txt", folder / "audit.json"
+    advisories.unlink(missing_ok=True)
     what = ["--frozen", "--all-extras", "--no-default-groups", "--no-emit-project", "--output-file", str(locked)]
     session.run("uv", "export", "--quiet", *what, silent=True)
-    how = ["--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json", "--output", str(found)]
-    session.run("pip-audit", "--requirement", str(locked), *how, *session.posargs, success_codes=[0, 1], silent=True)
-    if not found.exists():
+    how = ["--disable-pip", "--require-hashes", "--progress-spinner", "off", *session.posargs]
+    output = ["--format", "json", "--output", str(advisories)]
+    session.run("pip-audit", "--requirement", str(locked), *how, *output, success_codes=[0, 1], silent=True)
+    if not advisories.exists():
         session.error("the advisories could not be reached: nothing was audited")
-    _judge(session, json.loads(found.read_text())["dependencies"])
+    _require_no_advisory(session, json.loads(advisories.read_text())["dependencies"])
 
 
-def _judge(session: nox.Session, audited: list[dict[str, Any]]) -> None:
-    skipped = [one["name"] for one in audited if "skip_reason" in one]
+def _require_no_advisory(session: nox.Session, audited: list[dict[str, Any]]) -> None:
+    skipped = [package["name"] for package in audited if "skip_reason" in package]
     if skipped:
         session.error(
             f"{len(skipped)} of {len(audited)} packages could not be audited, such as {skipped[0]}: the advisories "
             "were not reached; `nox -s audit -- --vulnerability-service osv` asks elsewhere"
         )
     faulty = [
-        f"{one['name']} {one['version']}: {', '.join(v['id'] for v in one['vulns'])}" for one in audited if one["vulns"]
+        f"{package['name']} {package['version']}: {', '.join(advisory['id'] for advisory in package['vulns'])}"
+        for package in audited
+        if package["vulns"]
     ]
     if faulty:
         session.error("; ".join(faulty))

@@ -126,14 +126,14 @@ def _shown(value: Any) -> str:
 
 def start_refit(task: Task, reusable: Reusable | str) -> tuple[TrialRecord, Reused] | None:
     """The trial to train, and where it comes from. None where a search is needed; the event says why."""
-    found, reason = _start(task, reusable)
+    start, reason = _start(task, reusable)
     logs.emit(
         events.REFIT_STARTED,
         recipe=task.loaded.recipe.name,
-        reused_from=None if found is None else found[1].as_fields(),
+        reused_from=None if start is None else start[1].as_fields(),
         reason=reason,
     )
-    return found
+    return start
 
 
 def _start(task: Task, reusable: Reusable | str) -> tuple[tuple[TrialRecord, Reused] | None, str | None]:

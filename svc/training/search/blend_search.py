@@ -133,7 +133,7 @@ class _Parts:
         return by_number.get(trial.number)
 
     def _candidates(self) -> list[Recencies]:
-        """What the parts may have: the lowest, one for all, or each the one that suits it by itself."""
+        """The recencies to try: the lowest for all parts, the best one for all, and the best of each part by itself."""
         if len(self._values) < 2:
             return [self._alike(*(self._values or (0.0,)))]
         lowest, highest = self._values[0], self._values[-1]
@@ -169,31 +169,31 @@ class _Parts:
         """Whether `first` scores higher by more than chance, and by more than solving for users again gains."""
         objective = self._objective
         metric = objective.metric
-        rivals = [second.evaluation.by_user(metric)]
+        baselines = [second.evaluation.by_user(metric)]
         if not any(second.recencies) and self._learns_users(second.weights):
             exact = self._scorer(second.recencies, second.weights, exact=True)
-            rivals.append(objective.evaluators.full.scores_of_users(exact, objective.seen, metric))
-        return all(is_gain(first.evaluation.by_user(metric), rival) for rival in rivals)
+            baselines.append(objective.evaluators.full.scores_of_users(exact, objective.seen, metric))
+        return all(is_gain(first.evaluation.by_user(metric), baseline) for baseline in baselines)
 
     def _learns_users(self, weights: Weights) -> bool:
-        return any(self._histories[place].learns_users for place in _kept(weights))
+        return any(self._histories[part].learns_users for part in _weighed(weights))
 
     def _scorer(self, recencies: Recencies, weights: Weights, *, exact: bool = False) -> Scorer:
-        """Of the blend of the parts that count, with users solved for `exact`ly even where order plays no part."""
-        scorers, kept = self._scorers(recencies, exact=exact), _kept(weights)
-        shares = [weights[place] / _STEPS for place in kept]
-        return lambda rows: weighted(standardized([scorers[place] for place in kept], rows), shares)
+        """The scorer of a blend of the parts that count; `exact` solves for users even where order plays no part."""
+        scorers, weighed = self._scorers(recencies, exact=exact), _weighed(weights)
+        shares = [weights[part] / _STEPS for part in weighed]
+        return lambda rows: weighted(standardized([scorers[part] for part in weighed], rows), shares)
 
     def _scorers(self, recencies: Recencies, *, exact: bool = False) -> list[Scorer]:
-        """Of all parts. Training's own vectors of the users are kept where order plays no part at all."""
+        """The scorers of all parts, with the vectors of training where order plays no part at all."""
         if not (any(recencies) or exact):
             return [scorer_of(part) for part in self._trained]
         return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)]
 
     def _record(self, tried: _Tried, number: int, shared: Params) -> TrialRecord:
-        kept = _kept(tried.weights)
-        parts = tuple(replace(self._trials[place], recency=tried.recencies[place]) for place in kept)
-        weights = {self._trials[place].algorithm: tried.weights[place] / _STEPS for place in kept}
+        weighed = _weighed(tried.weights)
+        parts = tuple(replace(self._trials[position], recency=tried.recencies[position]) for position in weighed)
+        weights = {self._trials[position].algorithm: tried.weights[position] / _STEPS for position in weighed}
         metrics = tried.evaluation.metrics
         return TrialRecord(
             number,
@@ -209,9 +209,9 @@ class _Parts:
         )
 
 
-def _kept(weights: Weights) -> list[int]:
-    """The places of the parts that count."""
-    return [place for place, weight in enumerate(weights) if weight]
+def _weighed(weights: Weights) -> list[int]:
+    """The positions of the parts whose weight is not 0."""
+    return [position for position, weight in enumerate(weights) if weight]
 
 
 def candidates(result: SearchResult) -> list[TrialRecord]:
@@ -219,19 +219,19 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
 
     All have the half-life of the best: the history of a user is stored once, with one set of values.
     """
-    found: list[TrialRecord] = []
+    best: list[TrialRecord] = []
     for trial in by_score(result.completed):
-        fits = trial.algorithm in BLENDED and trial.score and trial.algorithm not in [o.algorithm for o in found]
-        if not fits or (found and trial.params.get(HALF_LIFE) != found[0].params.get(HALF_LIFE)):
+        fits = trial.algorithm in BLENDED and trial.score and trial.algorithm not in [o.algorithm for o in best]
+        if not fits or (best and trial.params.get(HALF_LIFE) != best[0].params.get(HALF_LIFE)):
             continue
-        has_factors = any(other.algorithm in FACTORS for other in found)
+        has_factors = any(other.algorithm in FACTORS for other in best)
         # One place is reserved for a factor model: it generalizes where neighbour models cannot.
         if trial.algorithm in FACTORS and has_factors:
             continue
-        if trial.algorithm not in FACTORS and not has_factors and len(found) == MOST_PARTS - 1:
+        if trial.algorithm not in FACTORS and not has_factors and len(best) == MOST_PARTS - 1:
             continue
-        found.append(trial)
-    return found[:MOST_PARTS]
+        best.append(trial)
+    return best[:MOST_PARTS]
 
 
 def _skipped(result: SearchResult, reason: str) -> SearchResult:

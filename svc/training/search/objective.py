@@ -211,8 +211,8 @@ def refit_winner(
 
 def failures(name: str) -> tuple[type[Exception], ...]:
     """The errors that irspack raises when algorithm `name` cannot be trained with some parameters."""
-    found: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
-    return found
+    errors: tuple[type[Exception], ...] = ALGORITHMS[name].irspack_class.optuna_trial_failure_exceptions
+    return errors
 
 
 def solves_for_all_items(name: str) -> bool:

@@ -77,8 +77,8 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
         cold = ColdStartScorer.of(placing)
         parts = parts or [part(best, scorer, EVERYTHING)]
         cold_recency = aware.recency if best.recency_by_part else 0.0
-        parts = [{**one, "answers": KNOWN_USERS} for one in parts]
-        parts += [part(aware, cold, FEATURES_AND_SEEDS) | _told(cold_recency)]
+        parts = [{**described, "answers": KNOWN_USERS} for described in parts]
+        parts += [part(aware, cold, FEATURES_AND_SEEDS) | _recency_fields(cold_recency)]
         logs.emit(
             events.COLD_START_PART_TRAINED, recommender=aware.algorithm, score=aware.score, bytes=parts[-1]["bytes"]
         )
@@ -139,7 +139,7 @@ def recency_of_histories(trial: TrialRecord) -> float | None:
     return None if trial.recency_by_part else trial.recency
 
 
-def _told(recency: float) -> dict[str, float]:
+def _recency_fields(recency: float) -> dict[str, float]:
     """What the header says of the recency of a part that has one of its own."""
     return {"recency": recency} if recency else {}
 
@@ -163,13 +163,13 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
     assert isinstance(scorer, BlendScorer), "a trial with parts is a blend"
     weights = dict(zip((trial.algorithm for trial in blend.parts), blend.params["weights"].values(), strict=True))
     sums = iter(scorer.sums)
-    found = []
+    described = []
     for trial in blend.parts:
         own = scorer.factors if trial.algorithm in FACTORS else next(sums)
         assert own is not None, "the scorer has every part"
         told = part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]}
-        found.append(told | _told(trial.recency if blend.recency_by_part else 0.0))
-    return found
+        described.append(told | _recency_fields(trial.recency if blend.recency_by_part else 0.0))
+    return described
 
 
 def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> Any:
@@ -183,7 +183,7 @@ def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:
         return None
     within = [part for part in result.best.parts if part.algorithm == FEATURE_AWARE]
     beside = None if result.reused is None else result.reused.feature_aware
-    found = within[0] if within else beside or result.best_per_algorithm.get(FEATURE_AWARE)
-    if found is None:
+    trial = within[0] if within else beside or result.best_per_algorithm.get(FEATURE_AWARE)
+    if trial is None:
         logs.emit(events.FEATURES_INACTIVE, reason=f"no trial of {FEATURE_AWARE} was completed")
-    return found
+    return trial
