@@ -2,6 +2,7 @@
 
     python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts [--days 5] [--trials 40]
     python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts --starts
+    python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts --weights
     python -m benchmarks.refit --rows 10000000 --trials 4
 
 The first form trains with the data before each of the last days of a table, in a process of its own: once with a
@@ -12,6 +13,9 @@ processor seconds of a whole `svc train` with its workers.
 With `--starts` it says whether iALS that starts from the vectors of the day before, for as many epochs or for fewer,
 comes as far as one that starts from random vectors, over `--seeds` seeds. Intervals are those of the paired differences
 of users, for 95 of 100 draws of them.
+
+With `--weights` it searches once, for a winner that is a blend, and says whether a blend with its weights is worse on
+the next day than one whose weights are searched again on the data of each day, with the same parts.
 
 `--rows` generates rows (see training_scale.py) and trains iALS on them. A search of 40 trials is computed from one of
 few trials: the seconds of the refit, which reads, measures and trains the final model as a search does, and 40 times
@@ -30,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,14 +49,19 @@ from benchmarks.training_scale import generate
 from svc import logs
 from svc.model.model import Model
 from svc.progress import Progress
+from svc.recipe.algorithms import BLEND
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.evaluation.intervals import interval
+from svc.training.promotion.live_trial import trainable
 from svc.training.search import prepare
-from svc.training.search.objective import Builder
+from svc.training.search.blend_search import SAMPLE_USERS, WeightSearch
+from svc.training.search.objective import Builder, refit_winner
 from svc.training.search.served import to_scorer
+from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner.export import assemble
+from svc.training.winner.refit import train_final
 
 CUTOFF, DAY_S, FULL_TRIALS = 20, 86_400, 40
 KEY = "SVC_SIGNING_KEYS"
@@ -256,6 +266,49 @@ def mean(scores: ByUser) -> float:
     return float(np.mean(list(scores.values())))
 
 
+def search_weights_again(task: prepare.Task, trial: TrialRecord) -> TrialRecord:
+    """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
+    objective, seed = task.objective, task.loaded.recipe.training.split.seed
+    scorers = [
+        objective.scorer(
+            refit_winner(task.builder, part, objective.decayed(part.params), objective.features, objective.times), part
+        )
+        for part in trial.parts
+    ]
+    weights = WeightSearch(objective.evaluators.full.sample(SAMPLE_USERS, seed), scorers, task).best()
+    kept = [(part, weight / 10) for part, weight in zip(trial.parts, weights, strict=True) if weight]
+    params = {**trial.params, "weights": {part.algorithm: weight for part, weight in kept}}
+    return replace(trial, params=params, parts=tuple(part for part, _ in kept))
+
+
+def compare_weights(days: Days, recipe: Path) -> None:
+    """Print ndcg on each next day of a blend with the weights of one search, and with weights of every day."""
+    days.write_before(0, recipe.parent)
+    train(recipe)
+    header = live(recipe).header
+    if header["best_class"] != BLEND:
+        sys.exit(f"{header['best_class']} won and not a blend: give other --algorithms or more --trials")
+    scores: dict[str, list[ByUser]] = {"kept": [], "searched again": []}
+    searching = 0.0
+    for day in range(1, days.count + 1):
+        days.write_before(day, recipe.parent)
+        task = task_of(recipe)
+        trial = replace(trainable(task, header), score=0.0)
+        began = time.process_time()
+        blends = {"kept": trial, "searched again": search_weights_again(task, trial)}
+        searching += time.process_time() - began
+        for name, blend in blends.items():
+            final = train_final(task, SearchResult([blend], 0.0, 0))
+            scores[name].append(ndcg(final.model, days.of(day)))
+        told = "; ".join(
+            f"{name} {blend.params['weights']}, ndcg {mean(scores[name][-1]):.4f}" for name, blend in blends.items()
+        )
+        print(f"day {day}, {len(scores['kept'][-1])} users: {told}", flush=True)
+    print(f"kept -> searched again: {difference(scores['kept'], scores['searched again'])}")
+    refitting = train(recipe, "--refit")
+    print(f"training the parts and searching takes {searching / days.count:.1f} s, a refit {refitting:.1f} s")
+
+
 def compare_generated(rows: int, trials: int, folder: Path) -> None:
     """Print processor seconds of a search of few trials and of its refit, on generated rows."""
     generate(folder / "data", rows)
@@ -293,6 +346,7 @@ def main() -> None:
     parser.add_argument("--algorithms", nargs="+", default=["IALS", "RP3beta", "Transitions", "Blend"])
     parser.add_argument("--trials", type=int, default=FULL_TRIALS)
     parser.add_argument("--starts", action="store_true", help="start iALS from the vectors of the day before")
+    parser.add_argument("--weights", action="store_true", help="search the weights of a blend again each day")
     parser.add_argument("--seeds", type=int, default=20, help="of --starts")
     parser.add_argument("--rows", type=int, help="generate so many rows instead")
     options = parser.parse_args()
@@ -310,6 +364,8 @@ def main() -> None:
         days = Days(options)
         if options.starts:
             compare_starts(days, write_recipe(folder, options), options.seeds)
+        elif options.weights:
+            compare_weights(days, write_recipe(folder, options))
         else:
             compare_with_search(days, folder, options)
 

@@ -157,7 +157,7 @@ class _Parts:
     def _weights(self, recencies: Recencies) -> Weights:
         """The best weights of all parts at these recencies."""
         if recencies not in self._weights_at:
-            self._weights_at[recencies] = _Search(self._sample, self._scorers(recencies), self._task).best()
+            self._weights_at[recencies] = WeightSearch(self._sample, self._scorers(recencies), self._task).best()
         return self._weights_at[recencies]
 
     def _tried(self, recencies: Recencies) -> _Tried:
@@ -247,7 +247,7 @@ class _Block(NamedTuple):
     values: NDArray[np.float32]
 
 
-class _Search:
+class WeightSearch:
     """Compares weights on `sample`: first coarsely, then around the best.
 
     What is best for a user by some weights is among the best by one part. So of each user only the CANDIDATES best
