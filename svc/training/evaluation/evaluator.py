@@ -18,7 +18,7 @@ from irspack.evaluation._core_evaluator import evaluate_list_vs_list
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.evaluation.intervals import user_scores
+from svc.training.evaluation.intervals import PER_USER, user_scores
 from svc.training.evaluation.ties import TieOrder
 
 METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
@@ -27,6 +27,8 @@ _SCORE_DIGITS = 12
 
 Rows = NDArray[np.int64]
 Scores = NDArray[Any]
+Rankings = list[list[int]]
+"""The best items of each of some users, best first."""
 Scorer = Callable[[Rows], Scores]
 """(r,) ascending rows of the training matrix to their scores, (r, items), free to overwrite."""
 
@@ -39,9 +41,9 @@ class Evaluation:
     """
 
     metrics: dict[str, float]
-    rankings: list[list[int]]
+    rankings: Rankings
     truth: sparse.csr_matrix
-    longer: list[list[int]]
+    longer: Rankings
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
         """(evaluated users,) scores of each evaluated user, whose mean `metrics` has."""
@@ -114,9 +116,24 @@ class Evaluator:
 
         Rankings of `longest` items are kept too, where that is more than the cutoff.
         """
-        longer = self._rankings(scorer, seen, max(self.cutoff, longest))
+        longer = self._rankings(scorer, seen, max(self.cutoff, longest), self.evaluated_users)
         rankings = [ranking[: self.cutoff] for ranking in longer]
         return Evaluation(self._metrics(rankings), rankings, self.heldout[self.evaluated_users], longer)
+
+    def complete(self, scorer: Scorer, seen: sparse.csr_matrix, sample: Evaluator, ranked: Rankings) -> Evaluation:
+        """As `evaluate`, where the users of `sample` have been `ranked` by the same scorer already."""
+        evaluated, by_user = self.evaluated_users, dict(zip(sample.evaluated_users.tolist(), ranked, strict=True))
+        others = evaluated[~np.isin(evaluated, sample.evaluated_users)]
+        by_user.update(zip(others.tolist(), self._rankings(scorer, seen, self.cutoff, others), strict=True))
+        rankings = [by_user[row] for row in evaluated.tolist()]
+        return Evaluation(self._metrics(rankings), rankings, self.heldout[evaluated], rankings)
+
+    def score(self, rankings: Rankings, metric: str) -> float:
+        """The metric of the rankings of the evaluated users; one of PER_USER costs less than all METRICS."""
+        if metric not in PER_USER:
+            return self._metrics(rankings)[metric]
+        scores = user_scores(rankings, self.heldout[self.evaluated_users])[metric]
+        return round(float(scores.mean()), _SCORE_DIGITS)
 
     def scores_of_users(self, scorer: Scorer, seen: sparse.csr_matrix, metric: str) -> NDArray[np.float64]:
         """(evaluated users,) scores by one of PER_USER alone, which costs less than all METRICS."""
@@ -126,7 +143,7 @@ class Evaluator:
         """All METRICS at the cutoff."""
         return self._metrics(self.rankings(scorer, seen))
 
-    def _metrics(self, rankings: list[list[int]]) -> dict[str, float]:
+    def _metrics(self, rankings: Rankings) -> dict[str, float]:
         indptr, indices = self.heldout.indptr, self.heldout.indices
         truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in self.evaluated_users]
         n_items = self.heldout.shape[1]
@@ -136,26 +153,28 @@ class Evaluator:
         metrics.update({name: values.mean() for name, values in scores.items() if len(values)})
         return {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
 
-    def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> list[list[int]]:
+    def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> Rankings:
         """The best items of each evaluated user, best first; fewer than the cutoff where fewer are unseen."""
-        return self._rankings(scorer, seen, self.cutoff)
+        return self._rankings(scorer, seen, self.cutoff, self.evaluated_users)
 
-    def _rankings(self, scorer: Scorer, seen: sparse.csr_matrix, size: int) -> list[list[int]]:
-        return [ranking for _, best in self._ranked(scorer, seen, size) for ranking in best]
+    def _rankings(self, scorer: Scorer, seen: sparse.csr_matrix, size: int, users: Rows) -> Rankings:
+        return [ranking for _, best in self._ranked(scorer, seen, size, users) for ranking in best]
 
     def pools(
         self, scorer: Scorer, seen: sparse.csr_matrix, size: int
     ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
         """For each evaluated user the columns of the `size` best items, best first, and their scores."""
-        for scores, best in self._ranked(scorer, seen, size):
+        for scores, best in self._ranked(scorer, seen, size, self.evaluated_users):
             for row, ranking in zip(scores, best, strict=True):
                 yield np.array(ranking, dtype=np.int32), row[ranking].astype(np.float64)
 
-    def _ranked(self, scorer: Scorer, seen: sparse.csr_matrix, size: int) -> Iterator[tuple[Scores, list[list[int]]]]:
-        """Evaluated users by blocks: their scores of all items, and their `size` best items."""
-        evaluated, step = self.evaluated_users, self._rows_per_block()
-        for begin in range(0, len(evaluated), step):
-            rows = evaluated[begin : begin + step]
+    def _ranked(
+        self, scorer: Scorer, seen: sparse.csr_matrix, size: int, users: Rows
+    ) -> Iterator[tuple[Scores, Rankings]]:
+        """These evaluated `users` by blocks: their scores of all items, and their `size` best items."""
+        step = self._rows_per_block()
+        for begin in range(0, len(users), step):
+            rows = users[begin : begin + step]
             scores = scorer(self.offset + rows)
             _mask(scores, seen[self.offset + rows])
             yield scores, _best(scores, size, self._ties, rows)
@@ -194,7 +213,7 @@ def _mask(scores: Scores, seen: sparse.csr_matrix) -> None:
     scores[rows, seen.indices] = -np.inf
 
 
-def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> list[list[int]]:
+def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> Rankings:
     """For each row the columns of its `k` best scores, best first; masked ones never; ties as `users` break them.
 
     Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     n_users, width = len(lengths), max(int(lengths.max(initial=0)), 1)
     rows = np.repeat(np.arange(n_users), lengths)
     positions = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    items = np.fromiter((item for ranking in rankings for item in ranking), dtype=np.int64, count=len(rows))
+    items = np.fromiter(chain.from_iterable(rankings), dtype=np.int64, count=len(rows))
     gains = np.zeros((n_users, width))
     gains[rows, positions] = _worth(truth, rows, items)
     hits = (gains > 0).astype(np.float64)

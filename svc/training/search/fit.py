@@ -6,6 +6,7 @@ state a second time; so its few lines are reimplemented here over the same irspa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
-from svc.training.evaluation.evaluator import Evaluation, Evaluator, Scorer, scorer_of
+from svc.training.evaluation.evaluator import Evaluation, Evaluator, Rankings, Scorer, scorer_of
 from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, Weighing, choose, is_gain
 from svc.training.search.screening import SCREENING_STEP
 
@@ -92,11 +93,11 @@ def fit(
         scorer = scorer_of(recommender)
         if weighing is not None:
             return fit_recency(weighing(), evaluators, seen, check, lambda score: report(SCREENING_STEP, score))
+        ranked = evaluators.quick.rankings(scorer, seen)
         if is_sampled:
-            report(SCREENING_STEP, evaluators.quick.metrics(scorer, seen)[evaluators.metric])
-        evaluation = evaluators.full.evaluate(scorer, seen)
-        return Fitted(evaluation.metrics, None, evaluation.by_user(evaluators.metric))
-    best, best_epoch = _fit_epochs(
+            report(SCREENING_STEP, evaluators.quick.score(ranked, evaluators.metric))
+        return _fitted(evaluators, scorer, seen, ranked, None)
+    ranked, best_epoch = _fit_epochs(
         recommender, epochs, evaluators, seen=seen, check=check, report=report, keep=is_sampled or weighing is not None
     )
     if weighing is not None:
@@ -104,8 +105,15 @@ def fit(
         return replace(fit_recency(weighing(), evaluators, seen, check, lambda _: None), epochs=best_epoch)
     if is_sampled:
         recommender.load_state()
-        best = evaluators.full.evaluate(scorer_of(recommender), seen)
-    return Fitted(best.metrics, best_epoch, best.by_user(evaluators.metric))
+    return _fitted(evaluators, scorer_of(recommender), seen, ranked, best_epoch)
+
+
+def _fitted(
+    evaluators: Evaluators, scorer: Scorer, seen: sparse.csr_matrix, ranked: Rankings, epochs: int | None
+) -> Fitted:
+    """What `scorer` is worth for all users, of whom those of `quick` have been `ranked` by it."""
+    evaluation = evaluators.full.complete(scorer, seen, evaluators.quick, ranked)
+    return Fitted(evaluation.metrics, epochs, evaluation.by_user(evaluators.metric))
 
 
 def fit_recency(
@@ -154,27 +162,27 @@ def _fit_epochs(
     check: Callable[[], None],
     report: Callable[[int, float], None],
     keep: bool,
-) -> tuple[Evaluation, int]:
-    """The judgement of the best epoch, and its number. With `keep` the recommender can go back to its state."""
+) -> tuple[Rankings, int]:
+    """The rankings of the best epoch, and its number. With `keep` the recommender can go back to its state."""
     recommender.start_learning()
-    best: Evaluation | None = None
+    best, best_score = Rankings(), -math.inf
     best_epoch, without_gain = 0, 0
     for epoch in range(1, epochs.most + 1):
         check()
         recommender.run_epoch()
         if epoch % epochs.every:
             continue
-        evaluation = evaluators.quick.evaluate(scorer_of(recommender), seen)
-        if best is None or evaluation.metrics[evaluators.metric] > best.metrics[evaluators.metric]:
-            best, best_epoch, without_gain = evaluation, epoch, 0
+        ranked = evaluators.quick.rankings(scorer_of(recommender), seen)
+        score = evaluators.quick.score(ranked, evaluators.metric)
+        if score > best_score:
+            best, best_score, best_epoch, without_gain = ranked, score, epoch, 0
             if keep:
                 recommender.save_state()
         else:
             without_gain += 1
             if without_gain >= epochs.patience:
                 break
-        report(epoch, evaluation.metrics[evaluators.metric])
-    assert best is not None, "every training is judged at least once"
+        report(epoch, score)
     return best, best_epoch
 
 

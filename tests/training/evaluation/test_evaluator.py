@@ -146,6 +146,25 @@ def test_a_sample_is_seeded_and_no_larger_than_asked() -> None:
 
 
 @pytest.mark.parametrize("n_users", [1, 7, 1000])
+def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) -> None:
+    """The evaluation of all is the same, and the score of the sample that of all its metrics."""
+    full, scored, scores = Evaluator(HELD, offset=0, cutoff=20), set[int](), RNG.random(HELD.shape)
+    sample = full.sample(n_users, seed=1)
+    ranked = sample.rankings(lambda rows: scores[rows].copy(), TRAIN)
+    metrics = sample.metrics(lambda rows: scores[rows].copy(), TRAIN)
+    assert all(sample.score(ranked, name) == metrics[name] for name in METRICS)
+
+    def scorer(rows: np.ndarray) -> np.ndarray:
+        scored.update(rows.tolist())
+        return scores[rows].copy()
+
+    found, expected = full.complete(scorer, TRAIN, sample, ranked), full.evaluate(lambda r: scores[r].copy(), TRAIN)
+    assert scored == set(full.evaluated_users.tolist()) - set(sample.evaluated_users.tolist())
+    assert (found.rankings, found.metrics) == (expected.rankings, expected.metrics)
+    assert (found.by_user("ndcg") == expected.by_user("ndcg")).all()
+
+
+@pytest.mark.parametrize("n_users", [1, 7, 1000])
 def test_each_judged_user_is_scored_once_and_no_other(n_users: int) -> None:
     """Each of them once, wherever in the matrix they are: scoring is what an epoch's judgement costs."""
     evaluator = Evaluator(HELD[20:], offset=20, cutoff=5).sample(n_users, 1)
