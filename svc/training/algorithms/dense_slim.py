@@ -8,6 +8,7 @@ knows nothing of symmetry, which takes several times as long. So LAPACK's Choles
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,14 @@ from scipy.linalg import cython_lapack
 
 _ROWS_AT_ONCE = 256
 
+Vector = NDArray[np.float64]
+
 
 class UnlockedDenseSLIMRecommender(DenseSLIMRecommender, register_class=False):
     """As irspack's: the weights of Steck, "Embarrassingly Shallow Autoencoders for Sparse Data", arXiv:1905.03375."""
 
     def _learn(self) -> None:
-        gram = _gram(self.X_train_all)
-        np.fill_diagonal(gram, gram.diagonal() + np.float32(self.reg))
-        self._W = _weights(gram)
+        self._W = _weights(self.X_train_all, np.full(self.n_items, float(self.reg)))
 
 
 class SparseEDLAERecommender(EDLAERecommender, register_class=False):
@@ -40,29 +41,79 @@ class SparseEDLAERecommender(EDLAERecommender, register_class=False):
         self.top_k = top_k
 
     def _learn(self) -> None:
-        gram = _gram(self.X_train_all)
-        diagonal = gram.diagonal()
-        dropped = np.float32(self.dropout_p / (1.0 - self.dropout_p))
-        np.fill_diagonal(gram, diagonal + dropped * diagonal + np.float32(self.reg))
-        self._W = _strongest(_weights(gram), self.top_k or len(gram))
+        x = self.X_train_all
+        squares = np.asarray(x.multiply(x).sum(axis=0), dtype=np.float64).ravel()
+        dropped = self.dropout_p / (1.0 - self.dropout_p)
+        self._W = _strongest(_weights(x, dropped * squares + self.reg), self.top_k or x.shape[1])
 
 
-def _gram(matrix: Any) -> NDArray[np.float32]:
-    """XᵀX, (items, items), by rows."""
-    x = matrix.astype(np.float32)
-    gram: NDArray[np.float32] = (x.T @ x).toarray(order="C")
-    return gram
-
-
-def _weights(system: NDArray[np.float32]) -> NDArray[np.float32]:
-    """With P the inverse of `system` the weight of item i for item j is −P_ij / P_jj, and 0 for i = j.
-
-    `system` is overwritten.
-    """
-    weights = _inverse(system)
+def _weights(matrix: Any, ridge: Vector) -> NDArray[np.float32]:
+    """With P = (XᵀX + diag(`ridge`))⁻¹ the weight of item i for item j is −P_ij / P_jj, and 0 for i = j."""
+    weights = _System(matrix, ridge).inverse()
     weights /= -weights.diagonal()
     np.fill_diagonal(weights, 0.0)
     return weights
+
+
+class _System:
+    """XᵀX + diag(`ridge`), whose inverse needs a dense decomposition of the items that several users chose only.
+
+    The part about the `single` items, those of one user at most, consists of one block of rank one for each user, so it
+    is solved on paper. With s_u = Σ x_ut² / ridge_t over the single items t of a user u, the rows of `common`, (users,
+    other items), then count 1 / (1 + s_u) times in the system of the others. Its inverse gives the rest: with
+    w_t = (x_ut / ridge_t) / (1 + s_u), a single item is to another one what −w_t times the history of its user is.
+    """
+
+    def __init__(self, matrix: Any, ridge: Vector) -> None:
+        x = matrix.astype(np.float32).tocsc(copy=True)
+        x.eliminate_zeros()
+        counts = np.diff(x.indptr)
+        self.others, self.single = np.flatnonzero(counts > 1), np.flatnonzero(counts <= 1)
+        self.common = x[:, self.others].tocsr()
+        self.ridge = ridge
+        has_user = counts[self.single] == 1
+        owners, values = np.zeros(len(self.single), dtype=np.int64), np.zeros(len(self.single))
+        entries = x.indptr[self.single[has_user]]
+        owners[has_user], values[has_user] = x.indices[entries], x.data[entries]
+        by_ridge = values / ridge[self.single]
+        self.sums = np.bincount(owners, weights=values * by_ridge, minlength=x.shape[0])
+        self.owners, self.shares = owners, by_ridge / (1.0 + self.sums[owners])
+
+    def inverse(self) -> NDArray[np.float32]:
+        """By rows, (items, items)."""
+        scaled = sparse.diags((1.0 / np.sqrt(1.0 + self.sums)).astype(np.float32)) @ self.common
+        system: NDArray[np.float32] = (scaled.T @ scaled).toarray(order="C")
+        np.fill_diagonal(system, system.diagonal() + self.ridge[self.others].astype(np.float32))
+        of_others = _inverse(system)
+        if not len(self.single):
+            return of_others
+        users, places = np.unique(self.owners, return_inverse=True)
+        histories = self.common[users]
+        by_user = histories @ of_others
+        among = np.asarray(histories @ by_user.T)
+        of_user = among.diagonal() - (1.0 + self.sums[users])
+        own = 1.0 / self.ridge[self.single] + self.shares**2 * of_user[places]
+        np.fill_diagonal(among, of_user)
+        shares = self.shares.astype(np.float32)
+        inverse = np.empty((len(self.ridge),) * 2, dtype=np.float32)
+        # The columns of others and single items, which lie side by side in a block, in the order of the items.
+        order = np.argsort(np.concatenate([self.others, self.single]))
+        for rows, part in _blocks(self.others):
+            to_single = by_user[:, part].T[:, places] * -shares
+            inverse[rows] = np.concatenate([of_others[part], to_single], axis=1)[:, order]
+        for rows, part in _blocks(self.single):
+            mine, share = places[part], shares[part, np.newaxis]
+            to_single = among[mine][:, places] * share * shares
+            inverse[rows] = np.concatenate([by_user[mine] * -share, to_single], axis=1)[:, order]
+        inverse[self.single, self.single] = own
+        return inverse
+
+
+def _blocks(items: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], slice]]:
+    """Some of the items at a time, and where they are among all."""
+    for start in range(0, len(items), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        yield items[part], part
 
 
 def _inverse(system: NDArray[np.float32]) -> NDArray[np.float32]:
