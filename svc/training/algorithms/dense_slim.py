@@ -18,6 +18,8 @@ from scipy import sparse
 from scipy.linalg import cython_lapack
 
 _ROWS_AT_ONCE = 256
+_FEW_USERS = 16
+"""Items of more users are not looked at: they are hardly ever apart, and co-occur with much of the catalogue."""
 
 Vector = NDArray[np.float64]
 
@@ -56,57 +58,77 @@ def _weights(matrix: Any, ridge: Vector) -> NDArray[np.float32]:
 
 
 class _System:
-    """XᵀX + diag(`ridge`), whose inverse needs a dense decomposition of the items that several users chose only.
+    """XᵀX + diag(`ridge`), whose inverse needs a dense decomposition of some of the items only.
 
-    The part about the `single` items, those of one user at most, consists of one block of rank one for each user, so it
-    is solved on paper. With s_u = Σ x_ut² / ridge_t over the single items t of a user u, the rows of `common`, (users,
-    other items), then count 1 / (1 + s_u) times in the system of the others. Its inverse gives the rest: with
-    w_t = (x_ut / ridge_t) / (1 + s_u), a single item is to another one what −w_t times the history of its user is.
+    Some items of few users stand `apart`: no two of them have a user in common, unless these are items of one user.
+    Their part of the system consists of single numbers, and of a block of rank one for the items of a single user u, so
+    it is solved on paper. What u chose of the rest then counts 1 / (1 + s_u) times, with s_u = Σ x_ut² / ridge_t, and
+    the other items apart take away from the rest what is in line with their columns. The inverse has for an item t
+    apart −`shares`_t times row `rows`_t of `histories`, (rows, rest), times that of the rest.
     """
 
     def __init__(self, matrix: Any, ridge: Vector) -> None:
         x = matrix.astype(np.float32).tocsc(copy=True)
         x.eliminate_zeros()
-        counts = np.diff(x.indptr)
-        self.others, self.single = np.flatnonzero(counts > 1), np.flatnonzero(counts <= 1)
-        self.common = x[:, self.others].tocsr()
-        self.ridge = ridge
-        has_user = counts[self.single] == 1
-        owners, values = np.zeros(len(self.single), dtype=np.int64), np.zeros(len(self.single))
-        entries = x.indptr[self.single[has_user]]
-        owners[has_user], values[has_user] = x.indices[entries], x.data[entries]
-        by_ridge = values / ridge[self.single]
-        self.sums = np.bincount(owners, weights=values * by_ridge, minlength=x.shape[0])
-        self.owners, self.shares = owners, by_ridge / (1.0 + self.sums[owners])
+        counts, is_apart = np.diff(x.indptr), _are_apart(x)
+        single, several = np.flatnonzero(is_apart & (counts == 1)), np.flatnonzero(is_apart & (counts != 1))
+        self.rest, self.apart = np.flatnonzero(~is_apart), np.concatenate([single, several])
+        self.common, columns = x[:, self.rest].tocsr(), x[:, several]
+        values = x.data[x.indptr[single]].astype(np.float64)
+        users, owners = np.unique(x.indices[x.indptr[single]], return_inverse=True)
+        divisors = 1.0 + np.bincount(owners, weights=values**2 / ridge[single], minlength=len(users))
+        totals = np.asarray(columns.multiply(columns).sum(axis=0), dtype=np.float64).ravel() + ridge[several]
+        together = columns.T @ self.common
+        self.histories = sparse.vstack([self.common[users], together], format="csr")
+        self.rows = np.concatenate([owners, len(users) + np.arange(len(several))])
+        self.shares = np.concatenate([values / ridge[single] / divisors[owners], 1.0 / totals])
+        self.divisors = np.concatenate([divisors, np.zeros(len(several))])
+        self.own = np.concatenate([1.0 / ridge[single], 1.0 / totals])
+        self.ridge = ridge[self.rest]
+        self._scales = np.ones(x.shape[0], dtype=np.float32)
+        self._scales[users] = divisors**-0.5
+        self._taken = sparse.diags(totals**-0.5) @ together
 
     def inverse(self) -> NDArray[np.float32]:
         """By rows, (items, items)."""
-        scaled = sparse.diags((1.0 / np.sqrt(1.0 + self.sums)).astype(np.float32)) @ self.common
-        system: NDArray[np.float32] = (scaled.T @ scaled).toarray(order="C")
-        np.fill_diagonal(system, system.diagonal() + self.ridge[self.others].astype(np.float32))
-        of_others = _inverse(system)
-        if not len(self.single):
-            return of_others
-        users, places = np.unique(self.owners, return_inverse=True)
-        histories = self.common[users]
-        by_user = histories @ of_others
-        among = np.asarray(histories @ by_user.T)
-        of_user = among.diagonal() - (1.0 + self.sums[users])
-        own = 1.0 / self.ridge[self.single] + self.shares**2 * of_user[places]
-        np.fill_diagonal(among, of_user)
+        scaled = sparse.diags(self._scales) @ self.common
+        system: NDArray[np.float32] = (scaled.T @ scaled - self._taken.T @ self._taken).astype(np.float32).toarray("C")
+        np.fill_diagonal(system, system.diagonal() + self.ridge.astype(np.float32))
+        of_rest = _inverse(system)
+        if not len(self.apart):
+            return of_rest
+        by_row = self.histories @ of_rest
+        among = np.asarray(self.histories @ by_row.T)
+        diagonal = among.diagonal() - self.divisors
+        np.fill_diagonal(among, diagonal)
         shares = self.shares.astype(np.float32)
-        inverse = np.empty((len(self.ridge),) * 2, dtype=np.float32)
-        # The columns of others and single items, which lie side by side in a block, in the order of the items.
-        order = np.argsort(np.concatenate([self.others, self.single]))
-        for rows, part in _blocks(self.others):
-            to_single = by_user[:, part].T[:, places] * -shares
-            inverse[rows] = np.concatenate([of_others[part], to_single], axis=1)[:, order]
-        for rows, part in _blocks(self.single):
-            mine, share = places[part], shares[part, np.newaxis]
-            to_single = among[mine][:, places] * share * shares
-            inverse[rows] = np.concatenate([by_user[mine] * -share, to_single], axis=1)[:, order]
-        inverse[self.single, self.single] = own
+        n_items = len(self.rest) + len(self.apart)
+        inverse = np.empty((n_items, n_items), dtype=np.float32)
+        # Columns of the rest and of those apart, which lie side by side in a block, in the order of the items.
+        order = np.argsort(np.concatenate([self.rest, self.apart]))
+        for items, part in _blocks(self.rest):
+            to_apart = by_row[:, part].T[:, self.rows] * -shares
+            inverse[items] = np.concatenate([of_rest[part], to_apart], axis=1)[:, order]
+        for items, part in _blocks(self.apart):
+            mine, share = self.rows[part], shares[part, np.newaxis]
+            to_apart = among[mine][:, self.rows] * share * shares
+            inverse[items] = np.concatenate([by_row[mine] * -share, to_apart], axis=1)[:, order]
+        inverse[self.apart, self.apart] = self.own + self.shares**2 * diagonal[self.rows]
         return inverse
+
+
+def _are_apart(x: Any) -> NDArray[np.bool_]:
+    """Items of at most one user, and items of few whose users have no other item apart; those of fewer users first."""
+    counts = np.diff(x.indptr)
+    is_apart: NDArray[np.bool_] = counts <= 1
+    is_taken = np.zeros(x.shape[0], dtype=bool)
+    is_taken[x.indices[x.indptr[:-1][counts == 1]]] = True
+    few = np.flatnonzero((counts > 1) & (counts <= _FEW_USERS))
+    for item in few[np.argsort(counts[few], kind="stable")]:
+        users = x.indices[x.indptr[item] : x.indptr[item + 1]]
+        if not is_taken[users].any():
+            is_apart[item] = is_taken[users] = True
+    return is_apart
 
 
 def _blocks(items: NDArray[np.intp]) -> Iterator[tuple[NDArray[np.intp], slice]]:

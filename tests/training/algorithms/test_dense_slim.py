@@ -52,13 +52,15 @@ def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
 
 @pytest.mark.parametrize("reg", [0.01, 5.0])
 @pytest.mark.parametrize("n_common", [0, 40])
-def test_items_of_one_user_get_the_weights_that_the_whole_system_has(n_common: int, reg: float) -> None:
-    """Several of one user, with values of their own, beside items that nobody chose and some that many did."""
+def test_items_of_few_users_get_the_weights_that_the_whole_system_has(n_common: int, reg: float) -> None:
+    """Several of one user, some of two or three, with values, beside items that nobody chose and some that many did."""
     rng = np.random.default_rng(3)
     dense = np.zeros((90, n_common + 120))
     dense[:, :n_common] = (rng.random((90, n_common)) < 0.1) * rng.integers(1, 4, (90, n_common))
     tail = np.arange(n_common, n_common + 100)
     dense[rng.integers(0, 30, 100), tail] = rng.integers(1, 4, 100)
+    dense[rng.integers(0, 90, 30), tail[:30]] = 1.0
+    dense[rng.integers(60, 90, 15), tail[:15]] = 2.0
     matrix = sparse.csr_matrix(dense[:, rng.permutation(dense.shape[1])].astype(np.float32))
     inverse = np.linalg.inv((matrix.T @ matrix).toarray().astype(np.float64) + reg * np.eye(matrix.shape[1]))
     expected = -inverse / inverse.diagonal()
