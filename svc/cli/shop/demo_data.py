@@ -11,6 +11,7 @@ learned. Everything follows from the seed.
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +79,27 @@ LAST_NAMES = (
 )
 
 
+NEW_BOOKS: tuple[dict[str, object], ...] = (
+    {
+        "item_id": "b1001",
+        "title": "The Vanished Witness",
+        "author": "Ada Abel",
+        "categories": "Crime",
+        "price": 14.9,
+        "year": 2026,
+    },
+    {
+        "item_id": "b1002",
+        "title": "Tales of the Amber Road",
+        "author": "Kaya Lind",
+        "categories": "History|Travel",
+        "price": 22.5,
+        "year": 2026,
+    },
+)
+"""They have just come in: nobody has bought them yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shop:
     """`books` and `readers` are rows of the tables; `purchases` rows of (reader, book, UNIX seconds), by time."""
@@ -97,8 +119,9 @@ def make_shop(seed: int = 7) -> Shop:
 
 
 def write_shop(shop: Shop, folder: Path) -> None:
-    """Write books.csv, readers.csv and purchases.csv."""
-    _write(folder / "books.csv", shop.books)
+    """Write books.csv, with the new ones, new-books.csv, readers.csv and purchases.csv."""
+    _write(folder / "books.csv", [*shop.books, *NEW_BOOKS])
+    _write(folder / "new-books.csv", NEW_BOOKS)
     _write(folder / "readers.csv", shop.readers)
     rows = [
         {"user_id": shop.readers[user]["user_id"], "item_id": shop.books[item]["item_id"], "ts": ts}
@@ -107,7 +130,7 @@ def write_shop(shop: Shop, folder: Path) -> None:
     _write(folder / "purchases.csv", rows)
 
 
-def _write(path: Path, rows: list[dict[str, object]]) -> None:
+def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
         writer.writeheader()

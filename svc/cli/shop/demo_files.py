@@ -1,7 +1,7 @@
 """The demo's folder: data, two recipes and development keys.
 
 svc-demo/
-  data/books.csv readers.csv purchases.csv
+  data/books.csv new-books.csv readers.csv purchases.csv
   recipes/books.yaml books-cold-start.yaml
   artifacts/            what svc train writes
   keys.env              signing key, which every command finds; API key entry and the API key itself, which only the
@@ -38,7 +38,7 @@ training:
 output: {path: ../artifacts/books.svc, versioning: append_sha}
 """
 _BOOKS_COLD_START = """\
-# The same shop, with features: it also answers for readers and books that training never saw.
+# The same shop, with features: it also answers for readers and books that training never saw, and recommends new books.
 name: books-cold-start
 source: {type: csv, path: ../data/purchases.csv}
 schema: {user_column: user_id, item_column: item_id, time_column: ts, time_unit: s}
@@ -67,6 +67,8 @@ training:
   n_trials: 4
   split: {scheme: time_user, heldout_ratio: 0.2}
 output: {path: ../artifacts/books-cold-start.svc, versioning: append_sha}
+serving:
+  new_items: {source: {type: csv, path: ../data/new-books.csv}, min_share: 0.2, max_share: 0.2}
 """
 
 

@@ -28,7 +28,8 @@ def print_requests(url: str, folder: Path, api_key: str) -> None:
         typer.echo(_curl(url, request, api_key))
         for item in _ask(url, request, api_key)["items"]:
             shown = f"{item['score']:9.4f}" if "score" in item else f"{item['reason'][0]:>9}"
-            typer.echo(f"    {item['item_id']}  {shown}  {item['title']} ({item['categories']})")
+            new = ", new" if "new" in item.get("reason", ()) else ""
+            typer.echo(f"    {item['item_id']}  {shown}  {item['title']} ({item['categories']}){new}")
     typer.echo(f"\n# To look and try in the browser\n{url}/ with the API key {api_key}")
     typer.echo(f"\nServing at {url}. Ctrl-C ends it. Everything is in {folder}: recipes, data, artifacts, keys.")
 
@@ -70,6 +71,11 @@ def _requests(data: Path) -> list[Request]:
             "For somebody new, of whom only the age is known",
             "books-cold-start:recommend",
             {"user_features": {"age_band": "18-29"}, "limit": 5},
+        ),
+        Request(
+            f"For reader {reader} again, with a book that nobody has bought yet",
+            "books-cold-start:recommend",
+            {"user_id": reader, "limit": 5},
         ),
         Request(
             "Like a book that is not in the shop yet",

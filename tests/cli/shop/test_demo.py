@@ -51,8 +51,9 @@ def test_the_whole_demo(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait(timeout=60) == 0
     text = "".join(lines)
-    assert len(re.findall(r"^curl -s http://127.0.0.1:\d+/v1/recipes/books", text, re.MULTILINE)) == 7
-    assert len(re.findall(r"^    b\d{4} ", text, re.MULTILINE)) == 35
+    assert len(re.findall(r"^curl -s http://127.0.0.1:\d+/v1/recipes/books", text, re.MULTILINE)) == 8
+    assert len(re.findall(r"^    b\d{4} ", text, re.MULTILINE)) == 40
+    assert len(re.findall(r"^    b100[12] .*, new$", text, re.MULTILINE)) == 2
     port = int(re.findall(r"Serving at http://127.0.0.1:(\d+)", text)[0])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)

@@ -17,6 +17,7 @@ def test_the_files_make_a_folder_to_work_in(tmp_path: Path) -> None:
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert found == {
         "data/books.csv",
+        "data/new-books.csv",
         "data/readers.csv",
         "data/purchases.csv",
         "recipes/books.yaml",
