@@ -138,7 +138,7 @@ def test_each_part_of_a_blend_counts_by_a_recency_of_its_own(
         "svc.training.search.blend_search._Parts._candidates",
         lambda parts: [tuple(own[trial.algorithm] for trial in parts._trials)],
     )
-    monkeypatch.setattr("svc.training.search.blend_search._Search.best", lambda _: (4, 3, 3))
+    monkeypatch.setattr("svc.training.search.blend_search.WeightSearch.best", lambda _: (4, 3, 3))
     events = write_events(tmp_path / "events.csv", weighted=True, ties=True)
     blocks = recipe_blocks(["IALS", "RP3beta", "DenseSLIM", "Blend"], weighted=True)
     model, head, payload = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
