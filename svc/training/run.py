@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from svc.sources import digests
 from svc.training import reuse
 from svc.training.algorithms.registry import check_available
 from svc.training.data import fetch
+from svc.training.outcome import REFUSED, Outcome, TrainResult, now
 from svc.training.promotion.incumbent import check_data_change, read_incumbent
 from svc.training.run_report import RunReport
 from svc.training.search import prepare
@@ -28,17 +28,12 @@ from svc.training.search.storage import StorageLocation, preflight
 from svc.training.search.trials import SearchResult
 from svc.training.winner.freshness import Inputs, fresh_fields, is_asked
 from svc.training.winner.header import Facts, header
-from svc.training.winner.publication import Publication, publish
+from svc.training.winner.publication import publish
 
 if TYPE_CHECKING:
     from svc.recipe.promotion_schema import Promotion
     from svc.training.winner.confidence import Confidence
     from svc.training.winner.refit import FinalModel
-
-INTERNAL_ERROR = "internal_error"
-_FAILED = 4
-REFUSED = 9
-"""Exit code of a training whose model was written and may not go live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +54,6 @@ class TrainOptions:
     refit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class TrainResult:
-    """`artifact` is None where none was written: a failure, a skip, or `search_only`.
-
-    `decision` is "promoted" or "refused" where the recipe asks for one.
-    """
-
-    exit_code: int
-    artifact: str | None = None
-    decision: str | None = None
-
-
 def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> TrainResult:
     """Train the recipe. Every outcome is an exit code and an event; only a second interrupt passes through.
 
@@ -81,15 +64,15 @@ def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progr
     try:
         return run.run()
     except KeyboardInterrupt as interrupt:
-        return run.interrupted(int(getattr(interrupt, "exit_code", 130)))
+        return run.outcome.interrupted(int(getattr(interrupt, "exit_code", 130)))
     except SvcError as error:
-        return run.failed(error.message, error.code, error.exit_code, error.fields)
+        return run.outcome.failed(error.message, error.code, error.exit_code, error.fields)
     except Exception as error:
         limit = exhaustion(error)
         if limit is not None:
-            return run.failed(limit.message, limit.code, limit.exit_code, {})
+            return run.outcome.failed(limit.message, limit.code, limit.exit_code, {})
         # a bug in svc: it still ends with one clear last line
-        return run.failed(f"{type(error).__name__}: {error}", INTERNAL_ERROR, _FAILED, {}, defect=error)
+        return run.outcome.failed_by_defect(error)
 
 
 def train_or_raise(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> str:
@@ -106,15 +89,14 @@ class _Run:
     options: TrainOptions
     settings: Settings
     progress: Progress
-    kid: str | None = None
-    kept: str = "nothing was written; the last artifact, if there is one, is unchanged"
-
     inputs: Inputs = field(init=False)
+    outcome: Outcome = field(init=False)
     report: RunReport = field(init=False)
 
     def __post_init__(self) -> None:
         self.inputs = Inputs(self.loaded.base_dir)
         options = self.options
+        self.outcome = Outcome(self.name, options.run_id, self.progress)
         self.report = RunReport(options.report, self.loaded, self.settings, options.variables, self.progress)
 
     @property
@@ -133,7 +115,7 @@ class _Run:
         if self.options.search_only:
             return self._search_only(location)
         keys = self._keys()
-        self.kid = keys.active[0]
+        self.outcome.kid = keys.active[0]
         self.report.check()
         try:
             with self._lock():
@@ -189,7 +171,7 @@ class _Run:
 
     def _search(self, task: prepare.Task, location: StorageLocation) -> SearchResult:
         if location.shared:
-            self.kept = f"finished trials are kept: continue with --run-id {self.options.run_id}"
+            self.outcome.kept = f"finished trials are kept: continue with --run-id {self.options.run_id}"
         search = prepare.open_search(
             task,
             location,
@@ -268,7 +250,7 @@ class _Run:
         new_items = self._new_items(task, result, final, confidence)
         facts = Facts(
             run_id=self.options.run_id,
-            trained_at=_now(),
+            trained_at=now(),
             kid=keys.active[0],
             fingerprint=signing.signer_fingerprint(keys.active[1], self.settings.artifact_signature),
             data=task.data,
@@ -295,10 +277,10 @@ class _Run:
         earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
         published = publish(self.loaded, head, model, keys, self.settings, move=not _is_refused(promotion))
-        self.kept = published.kept
+        self.outcome.kept = published.kept
         self.report.write(head, model, earlier)
         exit_code = 0 if published.promoted or published.held else REFUSED
-        self._done(head, published, result, exit_code)
+        self.outcome.done(head, published, result, self.loaded.path, exit_code)
         return TrainResult(exit_code, published.artifact, None if promotion is None else promotion["decision"])
 
     @property
@@ -348,77 +330,6 @@ class _Run:
         exact_users = confidence.serves_exact_users
         return evaluate_new_items(task, result, final.aware, serving.new_items, exact_users=exact_users)
 
-    def _done(self, head: Mapping[str, Any], published: Publication, result: SearchResult, exit_code: int) -> None:
-        stats = head["data_stats"]
-        is_told = "promotion" in head or published.held
-        promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_told else {}
-        if exit_code == REFUSED:
-            from svc.training.promotion.refusal import refusal
-
-            promotion_fields["refused"] = refusal(
-                head["promotion"], self.loaded.path, published.artifact, published.live
-            )
-        self.progress.close()
-        logs.emit(
-            events.TRAIN_DONE,
-            name=self.name,
-            run_id=self.options.run_id,
-            exit_code=exit_code,
-            artifact=published.artifact,
-            best_class=head["best_class"],
-            best_score=head["best_score"],
-            rank_ms=head["rank_ms"],
-            trials=len(result.trials),
-            n_orphaned=result.n_orphaned,
-            trained_at=head["trained_at"],
-            kid=head["kid"],
-            recipe_hash=head["recipe_hash"],
-            **promotion_fields,
-            **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
-        )
-
-    def failed(
-        self, message: str, code: str, exit_code: int, fields: Mapping[str, Any], defect: Exception | None = None
-    ) -> TrainResult:
-        self.progress.close()
-        if defect is not None:
-            fields = {**fields, "traceback": _where(defect)}
-        kid_field = {} if self.kid is None else {"kid": self.kid}
-        logs.emit(
-            events.TRAIN_ERROR,
-            error=message,
-            code=code,
-            name=self.name,
-            run_id=self.options.run_id,
-            exit_code=exit_code,
-            trained_at=_now(),
-            **kid_field,
-            **fields,
-        )
-        return TrainResult(exit_code)
-
-    def interrupted(self, exit_code: int) -> TrainResult:
-        self.progress.close()
-        logs.emit(
-            events.TRAIN_INTERRUPTED,
-            name=self.name,
-            run_id=self.options.run_id,
-            exit_code=exit_code,
-            kept=self.kept,
-        )
-        return TrainResult(exit_code)
-
 
 def _is_refused(promotion: Mapping[str, Any] | None) -> bool:
     return promotion is not None and promotion["mode"] == "enforce" and promotion["decision"] == "refused"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _where(error: Exception) -> list[str]:
-    """The innermost stack frames of an unexpected error, for a bug report."""
-    import traceback
-
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]

@@ -24,7 +24,8 @@ from svc.model.rehearsal import rehearse
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.run import TrainOptions, TrainResult, train
+from svc.training.outcome import TrainResult
+from svc.training.run import TrainOptions, train
 from svc.training.winner import confidence, refit
 
 Make = Callable[..., LoadedRecipe]

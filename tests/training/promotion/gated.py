@@ -15,7 +15,8 @@ from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data import fetch
-from svc.training.run import TrainOptions, TrainResult, train
+from svc.training.outcome import TrainResult
+from svc.training.run import TrainOptions, train
 from svc.training.search import prepare
 
 Make = Callable[..., LoadedRecipe]

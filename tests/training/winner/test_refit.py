@@ -16,7 +16,7 @@ from svc.model.columns.feature_values import Encoded
 from svc.model.ranking.query import Query
 from svc.model.rehearsal import rehearse
 from svc.settings import Settings
-from svc.training.run import TrainResult
+from svc.training.outcome import TrainResult
 from svc.training.search.trials import TrialRecord
 from tests.training.test_run import Make, item_features, run, small_training
 

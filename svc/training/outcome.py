@@ -1,0 +1,119 @@
+"""How a training ends: its result, and the event that is its last line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from svc import events, logs
+from svc.progress import Progress
+
+if TYPE_CHECKING:
+    from svc.training.search.trials import SearchResult
+    from svc.training.winner.publication import Publication
+
+INTERNAL_ERROR = "internal_error"
+_FAILED = 4
+REFUSED = 9
+"""Exit code of a training whose model was written and may not go live."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """`artifact` is None where none was written: a failure, a skip, or `search_only`.
+
+    `decision` is "promoted" or "refused" where the recipe asks for one.
+    """
+
+    exit_code: int
+    artifact: str | None = None
+    decision: str | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Reports the end of one training. `kid` is that of its signing key, `kept` says what an interrupt leaves."""
+
+    name: str
+    run_id: str
+    progress: Progress
+    kid: str | None = None
+    kept: str = "nothing was written; the last artifact, if there is one, is unchanged"
+
+    def done(
+        self, head: Mapping[str, Any], published: Publication, result: SearchResult, recipe: Path, exit_code: int
+    ) -> None:
+        """Report a training that wrote an artifact: `head` is its header, `recipe` the file of the recipe."""
+        stats = head["data_stats"]
+        is_told = "promotion" in head or published.held
+        promotion_fields: dict[str, Any] = {"promoted": published.promoted} if is_told else {}
+        if exit_code == REFUSED:
+            from svc.training.promotion.refusal import refusal
+
+            promotion_fields["refused"] = refusal(head["promotion"], recipe, published.artifact, published.live)
+        self.progress.close()
+        logs.emit(
+            events.TRAIN_DONE,
+            name=self.name,
+            run_id=self.run_id,
+            exit_code=exit_code,
+            artifact=published.artifact,
+            best_class=head["best_class"],
+            best_score=head["best_score"],
+            rank_ms=head["rank_ms"],
+            trials=len(result.trials),
+            n_orphaned=result.n_orphaned,
+            trained_at=head["trained_at"],
+            kid=head["kid"],
+            recipe_hash=head["recipe_hash"],
+            **promotion_fields,
+            **{name: stats[name] for name in ("n_rows", "n_users", "n_items")},
+        )
+
+    def failed_by_defect(self, error: Exception) -> TrainResult:
+        """Report an error that svc does not raise on purpose; the last line has the innermost frames."""
+        return self.failed(f"{type(error).__name__}: {error}", INTERNAL_ERROR, _FAILED, {"traceback": _frames(error)})
+
+    def failed(self, message: str, code: str, exit_code: int, fields: Mapping[str, Any]) -> TrainResult:
+        """Report an error; `fields` join those of the event."""
+        self.progress.close()
+        kid_field = {} if self.kid is None else {"kid": self.kid}
+        logs.emit(
+            events.TRAIN_ERROR,
+            error=message,
+            code=code,
+            name=self.name,
+            run_id=self.run_id,
+            exit_code=exit_code,
+            trained_at=now(),
+            **kid_field,
+            **fields,
+        )
+        return TrainResult(exit_code)
+
+    def interrupted(self, exit_code: int) -> TrainResult:
+        """Report that a signal ended the training, and what is in place."""
+        self.progress.close()
+        logs.emit(
+            events.TRAIN_INTERRUPTED,
+            name=self.name,
+            run_id=self.run_id,
+            exit_code=exit_code,
+            kept=self.kept,
+        )
+        return TrainResult(exit_code)
+
+
+def now() -> str:
+    """The time in UTC, as ISO 8601 to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _frames(error: Exception) -> list[str]:
+    """The innermost stack frames of an unexpected error, for a bug report."""
+    import traceback
+
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)[-4:]]

@@ -1,0 +1,58 @@
+"""Each way to end a training emits one last event, which says what happened and what is in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from svc import logs
+from svc.events import Event
+from svc.progress import Progress
+from svc.training.outcome import Outcome, TrainResult
+
+Emitted = list[tuple[str, dict[str, Any]]]
+
+
+@pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch) -> Emitted:
+    events: Emitted = []
+
+    def emit(event: Event, /, **fields: Any) -> None:
+        events.append((event.name, fields))
+
+    monkeypatch.setattr(logs, "emit", emit)
+    return events
+
+
+def test_a_failure_names_its_key_once_there_is_one(emitted: Emitted) -> None:
+    """Fields of the error join those of the event."""
+    outcome = Outcome("books", "run-1", Progress())
+    assert outcome.failed("no rows", "min_data_violation", 5, {"n_rows": 0}) == TrainResult(5)
+    outcome.kid = "k1"
+    outcome.failed("no rows", "min_data_violation", 5, {})
+    (first, fields), (second, later) = emitted
+    assert first == second == "train_error"
+    assert (fields["error"], fields["run_id"], fields["n_rows"]) == ("no rows", "run-1", 0)
+    assert ("kid" in fields, later["kid"]) == (False, "k1")
+
+
+def test_a_defect_has_the_exit_code_of_a_failed_training_and_its_frames(emitted: Emitted) -> None:
+    """The frames are the innermost ones, at most four."""
+    outcome = Outcome("books", "run-1", Progress())
+    try:
+        {}["missing"]
+    except KeyError as error:
+        assert outcome.failed_by_defect(error) == TrainResult(4)
+    ((name, fields),) = emitted
+    assert (name, fields["code"], fields["error"]) == ("train_error", "internal_error", "KeyError: 'missing'")
+    assert __file__ in fields["traceback"][-1]
+
+
+def test_an_interrupt_tells_what_is_in_place(emitted: Emitted) -> None:
+    """By default that nothing was written."""
+    outcome = Outcome("books", "run-1", Progress())
+    assert outcome.interrupted(130) == TrainResult(130)
+    outcome.kept = "the artifact a.svc is live"
+    outcome.interrupted(143)
+    assert [fields["kept"][:19] for _, fields in emitted] == ["nothing was written", "the artifact a.svc "]
