@@ -56,7 +56,7 @@ def agree(blend: BlendScorer, history: History) -> int:
     assert blend.factors is not None, "iALS is the first part"
     items = np.empty(blend.factors.index.factors.shape)
     items[blend.factors.index.columns] = blend.factors.index.factors
-    found = 0
+    n_equal = 0
     for query in queries(len(history), CHECKED, 1):
         own, other = (
             items @ blend.factors.users[query.user].astype(np.float64),
@@ -65,8 +65,8 @@ def agree(blend: BlendScorer, history: History) -> int:
         scores = blend.weights[0] * own / own.std() + blend.weights[1] * other / other.std()
         scores[history.items(query.user)] = -np.inf
         order = np.lexsort((np.arange(len(scores)), -scores))[:LIMIT]
-        found += blend.rank([query], history)[0].items.tolist() == order.tolist()
-    return found
+        n_equal += blend.rank([query], history)[0].items.tolist() == order.tolist()
+    return n_equal
 
 
 def picking(blend: BlendScorer) -> BlendScorer:

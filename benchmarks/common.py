@@ -153,7 +153,7 @@ def _memory_gib() -> float:
 
 def _commit() -> str:
     root = Path(__file__).resolve().parent
-    found = subprocess.run(
+    listing = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True, check=False
     )
-    return found.stdout.strip() or "unknown"
+    return listing.stdout.strip() or "unknown"

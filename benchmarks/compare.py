@@ -30,11 +30,11 @@ def main() -> None:
     options = parser.parse_args()
     ratings = pd.read_csv(options.ratings, dtype={"user_id": str, "item_id": str})
     ratings = ratings[ratings["rating"] >= 7]
-    found = svc.compare(CANDIDATES, ratings, seeds=options.seeds, metrics=["ndcg", "recall"], progress=True)
-    print(found.round(4))
-    print(found.differences.round(4))
+    comparison = svc.compare(CANDIDATES, ratings, seeds=options.seeds, metrics=["ndcg", "recall"], progress=True)
+    print(comparison.round(4))
+    print(comparison.differences.round(4))
     if options.plot is not None:
-        axes: Any = found.plot()
+        axes: Any = comparison.plot()
         axes.figure.savefig(options.plot, dpi=110)
 
 

@@ -59,34 +59,34 @@ def measure(places: int) -> dict[str, Any]:
     model = export(recommender, "IALSRecommender", X=matrix, features=None, **names)
     began = time.perf_counter()
     model.ready()
-    found = {"training": trained_s, "peak": peak, "ready": time.perf_counter() - began}
-    found["weights"] = sum(size for name, size in payload_parts(model).items() if name.endswith("_weights"))
+    figures = {"training": trained_s, "peak": peak, "ready": time.perf_counter() - began}
+    figures["weights"] = sum(size for name, size in payload_parts(model).items() if name.endswith("_weights"))
     least_squares = vars(model.scorer)["least_squares"]
     derived = [value for name, value in vars(least_squares).items() if name in {"_prior", "_user_map", "_item_map"}]
-    found["derived"] = sum(value.nbytes for value in derived if value is not None)
+    figures["derived"] = sum(value.nbytes for value in derived if value is not None)
     if places:
         vectors = np.zeros((256, places))
         vectors[np.repeat(np.arange(256), ACTIVE), random.integers(0, places, 256 * ACTIVE)] = 1.0
         queries = [Query(limit=10, user_features=vector) for vector in vectors]
         calls = {"one": lambda i: model.rank(queries[i % 256 : i % 256 + 1]), "batch": lambda _: model.rank(queries)}
         times = side_by_side(calls, 100)
-        found |= {"one": times["one"] * 1e6, "batch": times["batch"] / 256 * 1e6}
-    return found
+        figures |= {"one": times["one"] * 1e6, "batch": times["batch"] / 256 * 1e6}
+    return figures
 
 
 def report(places: int, rounds: int) -> None:
     command = [sys.executable, "-m", "benchmarks.feature_dim", "--measure", str(places)]
     runs = [json.loads(subprocess.check_output(command, text=True)) for _ in range(rounds)]
-    found = {name: median(run[name] for run in runs) for name in runs[0]}
+    medians = {name: median(run[name] for run in runs) for name in runs[0]}
     cells = [
         f"{places:,}",
-        f"{found['training']:.1f}",
-        f"{found['peak'] / 2**30:.2f}",
-        f"{found['weights'] / MB:.1f}",
-        f"{found['derived'] / MB:.1f}",
-        f"{found['ready']:.2f}",
-        f"{found['one']:.0f}" if places else "",
-        f"{found['batch']:.0f}" if places else "",
+        f"{medians['training']:.1f}",
+        f"{medians['peak'] / 2**30:.2f}",
+        f"{medians['weights'] / MB:.1f}",
+        f"{medians['derived'] / MB:.1f}",
+        f"{medians['ready']:.2f}",
+        f"{medians['one']:.0f}" if places else "",
+        f"{medians['batch']:.0f}" if places else "",
     ]
     print("| " + " | ".join(cells) + " |", flush=True)
 

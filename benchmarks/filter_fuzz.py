@@ -34,7 +34,7 @@ def home(folder: Path) -> Path:
     return filterable_home(folder, "m", served(ials(numbers), numbers).model, rows)
 
 
-def measure(server: Server, make: Callable[[random.Random], Any], count: int, found: Counter[int]) -> list[float]:
+def measure(server: Server, make: Callable[[random.Random], Any], count: int, statuses: Counter[int]) -> list[float]:
     """Milliseconds of each request, ascending."""
     rng, spent = random.Random(count), []
     for number in range(count):
@@ -43,7 +43,7 @@ def measure(server: Server, make: Callable[[random.Random], Any], count: int, fo
         before = processor_s(server.process.pid)
         answer = server.client.post("/v1/recipes/m:recommend", content=content)
         spent.append((processor_s(server.process.pid) - before) * 1e3)
-        found[answer.status_code] += 1
+        statuses[answer.status_code] += 1
     return sorted(spent)
 
 
@@ -64,10 +64,10 @@ def main() -> None:
         for number in range(50):
             server.recommend("m", f"u{number}")
         for name, (make, count) in kinds.items():
-            found: Counter[int] = Counter()
-            spent = measure(server, make, count, found)
-            over = sum(one > BOUND_MS for one in spent)
-            shown = ", ".join(f"{status}: {n}" for status, n in sorted(found.items()))
+            statuses: Counter[int] = Counter()
+            spent = measure(server, make, count, statuses)
+            over = sum(duration > BOUND_MS for duration in spent)
+            shown = ", ".join(f"{status}: {n}" for status, n in sorted(statuses.items()))
             p99 = spent[int(0.99 * len(spent))]
             print(
                 f"| {name} | {count} | {median(spent):.2f} | {p99:.2f} | {spent[-1]:.2f} | {over} | {shown} |",

@@ -181,9 +181,9 @@ def measure(name: str, spend: Spend, chosen: np.ndarray) -> None:
         for kind, total in spent.items():
             times.setdefault(kind, []).append(total / REQUESTS_A_ROUND * 1e6)
     print(f"\n{name}, {N_ITEMS:,} items\n\n| request | µs | ratio |\n|---|---|---|")
-    for kind, found in times.items():
-        ratio = statistics.median(a / b for a, b in zip(found, times["no filter"], strict=True))
-        print(f"| {kind} | {statistics.median(found):.0f} | {ratio:.2f} |")
+    for kind, durations in times.items():
+        ratio = statistics.median(a / b for a, b in zip(durations, times["no filter"], strict=True))
+        print(f"| {kind} | {statistics.median(durations):.0f} | {ratio:.2f} |")
 
 
 def main() -> None:

@@ -93,22 +93,25 @@ def main() -> None:
         started = stack.enter_context(Server(home, env=env))
         server = Running(started.url, started.process.pid)
         asked = [request(keys["other"], user) for user in range(2_000)]
-        found: dict[str, list[tuple[float, float]]] = {name: [] for name in ("alone", *KINDS)}
+        by_kind: dict[str, list[tuple[float, float]]] = {name: [] for name in ("alone", *KINDS)}
         refused: dict[str, list[int]] = {name: [] for name in KINDS}
         for _ in range(options.rounds):
-            found["alone"].append(rate(server, asked, options.seconds))
+            by_kind["alone"].append(rate(server, asked, options.seconds))
             for kind in KINDS:
                 with flood(address_of(server.url), keys[kind]) as told:
                     time.sleep(0.5)
-                    found[kind].append(rate(server, asked, options.seconds))
+                    by_kind[kind].append(rate(server, asked, options.seconds))
                     while told.poll():
                         last = told.recv()
                     refused[kind].append(last)
     print("| beside | requests/s of the others | of their rate alone | CPU µs | of that alone | refused |")
     print("|---|---|---|---|---|---|")
-    for name, rounds in found.items():
-        shares = [median(one[k] / alone[k] for one, alone in zip(rounds, found["alone"], strict=True)) for k in (0, 1)]
-        rates, costs = (median(one[k] for one in rounds) for k in (0, 1))
+    for name, rounds in by_kind.items():
+        shares = [
+            median(round_of[k] / alone[k] for round_of, alone in zip(rounds, by_kind["alone"], strict=True))
+            for k in (0, 1)
+        ]
+        rates, costs = (median(round_of[k] for round_of in rounds) for k in (0, 1))
         last = median(refused.get(name, [0]))
         print(f"| {name} | {rates:,.0f} | {shares[0]:.0%} | {costs:,.0f} | {shares[1]:.0%} | {last:,.0f} |")
 

@@ -119,14 +119,14 @@ def texts(rows: int, places: int, components: int) -> dict[str, float]:
     drawn = rng.integers(0, places + 200, (N_TEXTS, WORDS_OF_AN_ITEM))
     described = [{"title": " ".join(f"Word{number}" for number in row)} for row in drawn.tolist()]
     encoder.encode_sparse(described[0])
-    found: dict[str, list[float]] = {"encoded": [], "placed": []}
+    durations: dict[str, list[float]] = {"encoded": [], "placed": []}
     for _ in range(5):
         began = time.process_time()
         encoded = [encoder.encode_sparse(features)[0] for features in described]
-        found["encoded"].append(time.process_time() - began)
+        durations["encoded"].append(time.process_time() - began)
         least_squares.items_from_features(encoded)
-        found["placed"].append(time.process_time() - began)
-    return {name: median(seconds) for name, seconds in found.items()}
+        durations["placed"].append(time.process_time() - began)
+    return {name: median(seconds) for name, seconds in durations.items()}
 
 
 PARTS = {"solve": solve, "epoch": epoch, "equal": equal, "texts": texts}

@@ -109,8 +109,8 @@ def bodies() -> None:
                 print(f"body of {size / MB:.0f} MB, {name:9} {found}", flush=True)
 
 
-def row(what: str, name: str, found: float, size: int) -> None:
-    print(f"{name:18} {what:18} {found / MB:9.1f} MB   ratio {(found - BASE_BYTES) / size:6.2f}", flush=True)
+def row(what: str, name: str, peak: float, size: int) -> None:
+    print(f"{name:18} {what:18} {peak / MB:9.1f} MB   ratio {(peak - BASE_BYTES) / size:6.2f}", flush=True)
 
 
 def main() -> None:

@@ -68,12 +68,12 @@ def model(scorer: Scorer, recencies: tuple[float, ...] = (), **order: Any) -> Mo
         scorer.recencies = recencies
         scorer.ready()
         scorer.measure(history)
-    found = Model(
+    model = Model(
         user_ids=IdTable.from_ids(ids("u", N_USERS)), item_ids=IdTable.from_ids(ids("i", N_ITEMS)),
         history=history, scorer=scorer, features=None,
     )  # fmt: skip
-    found.ready()
-    return found
+    model.ready()
+    return model
 
 
 def asking(asked: Model, *, known: bool, given: bool) -> Callable[[int], Any]:

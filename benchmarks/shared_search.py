@@ -41,13 +41,13 @@ def measure(recipe: Path, name: str, storage: str, n_processes: int) -> str:
     seconds = time.monotonic() - begin
     opened = open_storage(locate(storage, recipe.parent))
     study = optuna.load_study(study_name=f"svc_{name}_{run_id}", storage=opened.backend)
-    found = [trial for trial in study.get_trials(deepcopy=False) if budget.uses_budget(trial)]
+    used = [trial for trial in study.get_trials(deepcopy=False) if budget.uses_budget(trial)]
     opened.close()
-    trained = [trial for trial in found if trials.REUSED not in trial.user_attrs]
+    trained = [trial for trial in used if trials.REUSED not in trial.user_attrs]
     distinct = {(trial.user_attrs[budget.ALGORITHM], str(sorted(trial.params.items()))) for trial in trained}
-    best = max(trial.value for trial in found if trial.value is not None)
+    best = max(trial.value for trial in used if trial.value is not None)
     return (
-        f"{n_processes} processes: {seconds:6.1f} s  {len(found)} trials, {len(trained) - len(distinct)} twice, "
+        f"{n_processes} processes: {seconds:6.1f} s  {len(used)} trials, {len(trained) - len(distinct)} twice, "
         f"best {best:.5f}, exit codes {codes}"
     )
 

@@ -73,17 +73,17 @@ def main() -> None:
     print(f"{shape.n_users:,} users, {shape.n_items:,} items, {train.nnz:,} interactions to train on")
     whole = None
     for share in SHARES:
-        found, best, seconds = np.zeros(len(users)), REGS[0], 0.0
+        best_scores, best, seconds = np.zeros(len(users)), REGS[0], 0.0
         for reg in REGS:
             began = time.perf_counter()
             model = trained(train, share, reg)
             seconds = time.perf_counter() - began
             judged = ndcg(model, users, truth)
-            found, best = (judged, reg) if judged.mean() > found.mean() else (found, best)
-        whole = found if whole is None else whole
-        change = paired_change(found, whole, seed=0, relative=True)
+            best_scores, best = (judged, reg) if judged.mean() > best_scores.mean() else (best_scores, best)
+        whole = best_scores if whole is None else whole
+        change = paired_change(best_scores, whole, seed=0, relative=True)
         print(
-            f"{share:5.0%} of the users: ndcg@{CUTOFF} {found.mean():.4f}, change {change.value:+.2%} "
+            f"{share:5.0%} of the users: ndcg@{CUTOFF} {best_scores.mean():.4f}, change {change.value:+.2%} "
             f"({change.low:+.2%} to {change.high:+.2%}), reg {best:g}, {seconds:.1f} s",
             flush=True,
         )

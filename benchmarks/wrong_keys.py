@@ -101,11 +101,11 @@ def timing(watch: Watch, pairs: int) -> bool:
     return low <= 0 <= high or p > 0.01
 
 
-def _interval(one: np.ndarray, other: np.ndarray) -> tuple[float, float]:
+def _interval(own: np.ndarray, other: np.ndarray) -> tuple[float, float]:
     """Where the difference of the medians lies in 95 of 100 resamplings."""
     rng = np.random.default_rng(0)
     differences = [
-        np.median(rng.choice(one, len(one))) - np.median(rng.choice(other, len(other))) for _ in range(RESAMPLINGS)
+        np.median(rng.choice(own, len(own))) - np.median(rng.choice(other, len(other))) for _ in range(RESAMPLINGS)
     ]
     low, high = np.quantile(differences, (0.025, 0.975))
     return float(low), float(high)
