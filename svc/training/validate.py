@@ -61,7 +61,7 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
-        yield from _check(name, partial(_look, spec, context, frame_checks.get(name)))
+        yield from _check(name, partial(_probe_source, spec, context, frame_checks.get(name)))
         rating = unused_rating(loaded, context) if name == "source" else None
         if rating is not None:
             yield Check(name, True, f"warning: {rating}")
@@ -188,7 +188,7 @@ def _kept(n_kept: int, n_read: int) -> str:
     return f"{'' if n_kept or not n_read else 'warning: '}cleansing.where keeps {n_kept} of the first {n_read} rows"
 
 
-def _look(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:
+def _probe_source(spec: SourceSpec, context: SourceContext, check_frame: FrameCheck | None) -> Iterator[str]:
     """The lines of the source's probe, then those of `check_frame` about its first rows, where the source shows any."""
     source = build_source(spec, context)
     if check_frame is None:

@@ -66,11 +66,11 @@ class RecipeFolder:
         """Parse every new or changed recipe file; results by file name, sorted. Raises OSError if the listing fails."""
         home = self._folder.resolve(strict=True)
         files = sorted(path for path in self._folder.iterdir() if path.name.endswith(self._endings))
-        seen = {_text(path.name): scanned for path in files if (scanned := self._look(path, home)) is not None}
+        seen = {_text(path.name): scanned for path in files if (scanned := self._scan_file(path, home)) is not None}
         self._seen = seen
         return {name: scanned.outcome for name, scanned in seen.items()}
 
-    def _look(self, path: Path, home: Path) -> _Seen | None:
+    def _scan_file(self, path: Path, home: Path) -> _Seen | None:
         name = _text(path.name)
         if path.suffix == ".yml" and path.with_suffix(".yaml").exists():
             error = f"{name}: {name.removesuffix('yml')}yaml is there too, and both mean one recipe: remove one"

@@ -220,7 +220,7 @@ class Watcher:
         """The marker of an artifact to load now; None if it is unchanged, unavailable or not yet due for a retry."""
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
-        marker = await self._look(watched, initial=initial)
+        marker = await self._read_marker(watched, initial=initial)
         if marker is None or self._watched.get(watched.name) is not watched:
             return None
         self.publisher.stat_restored(watched.name)
@@ -231,7 +231,7 @@ class Watcher:
             return None
         return marker
 
-    async def _look(self, watched: Watched, *, initial: bool) -> str | None:
+    async def _read_marker(self, watched: Watched, *, initial: bool) -> str | None:
         """Ask the store for the marker within the stat timeout. None when it fails; the failure is published."""
         timeout_s = self.stat_timeout_s
         try:

@@ -294,7 +294,7 @@ class Fleet:
         while True:
             await trio.sleep(BEAT_S)
             for worker in self._workers:
-                worker.pulse.look(worker.page.beats)
+                worker.pulse.check(worker.page.beats)
                 if worker.pulse.is_silent:
                     worker.kill()
             if not self.is_ending:

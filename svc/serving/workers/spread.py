@@ -11,12 +11,12 @@ EARLY_S = 1.0
 EARLY_DEATHS_ALLOWED = 3
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 BEAT_S = 0.25
-"""Seconds between two signs of life of a worker, and between two looks at them."""
-SILENT_LOOKS = 20
-"""Looks without a new sign after which a worker is taken to hang. Looks, not seconds: if the whole machine was
-suspended, nobody looked either."""
-DOUBTFUL_LOOKS = 3
-"""Looks without a new sign after which a worker gets no new connections while another one can have them."""
+"""Seconds between two heartbeats of a worker, and between two checks of them."""
+SILENT_CHECKS = 20
+"""Checks without a new heartbeat after which a worker is taken to hang. Checks, not seconds: while the whole machine is
+suspended, nothing is checked either."""
+DOUBTFUL_CHECKS = 3
+"""Checks without a new heartbeat after which a worker gets no new connections while another one can have them."""
 
 
 class Candidate(Protocol):
@@ -73,19 +73,19 @@ class Pauses:
 
 @dataclass(slots=True)
 class Pulse:
-    """The signs of life of one worker, as seen at regular looks."""
+    """The heartbeats of one worker: `quiet_checks` counts the checks in a row that saw no new one."""
 
     beats: int = -1
-    quiet_looks: int = field(default=0)
+    quiet_checks: int = field(default=0)
 
-    def look(self, beats: int) -> None:
-        self.quiet_looks = self.quiet_looks + 1 if beats == self.beats else 0
+    def check(self, beats: int) -> None:
+        self.quiet_checks = self.quiet_checks + 1 if beats == self.beats else 0
         self.beats = beats
 
     @property
     def is_doubtful(self) -> bool:
-        return self.quiet_looks >= DOUBTFUL_LOOKS
+        return self.quiet_checks >= DOUBTFUL_CHECKS
 
     @property
     def is_silent(self) -> bool:
-        return self.quiet_looks >= SILENT_LOOKS
+        return self.quiet_checks >= SILENT_CHECKS

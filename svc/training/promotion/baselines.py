@@ -26,11 +26,11 @@ from svc.training.search.trials import TrialRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rival:
-    """`scorer` scores the rows of the search's training matrix, and `evaluation` judges it and the new model alike.
+class ComparedModel:
+    """A model that the new one is compared with; `evaluator` judges both.
 
-    `seen` is what neither may recommend. `scored` is "live" for the model that is served, and "refitted" for one that
-    was trained anew on what the search trained on.
+    `scorer` scores the rows of the search's training matrix. `seen` is what neither may recommend. `scored` is "live"
+    for the model that is served, and "refitted" for one that was trained anew on what the search trained on.
     """
 
     name: str
@@ -46,13 +46,13 @@ def heldout(task: Task) -> Evaluator:
     return full if task.split.test is None else full.of(task.split.test)
 
 
-def baseline(task: Task) -> Rival:
+def baseline(task: Task) -> ComparedModel:
     """Popularity on what the search trained on."""
     trained = _refit(task, TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.0), {})
-    return Rival(BASELINE, "refitted", scorer_of(trained), heldout(task), task.objective.seen)
+    return ComparedModel(BASELINE, "refitted", scorer_of(trained), heldout(task), task.objective.seen)
 
 
-def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, Rival] | None:
+def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, ComparedModel] | None:
     """The live model of the recipe, scored fairly.
 
     It is scored as it is if it has seen nothing that is held out: under `time_global` with a cut-off not before it was
@@ -63,14 +63,14 @@ def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incum
     if incumbent is None:
         return None
     try:
-        rival = _as_it_is(task, incumbent, settings) or _refitted(task, incumbent.header)
+        compared = _as_it_is(task, incumbent, settings) or _refitted(task, incumbent.header)
     except Unfit as unfit:
         logs.emit(events.INCUMBENT_NOT_COMPARABLE, recipe=task.loaded.recipe.name, reason=str(unfit))
         return None
-    return incumbent, rival
+    return incumbent, compared
 
 
-def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> Rival | None:
+def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> ComparedModel | None:
     if not _is_older_than_the_cutoff(task, incumbent.header):
         return None
     try:
@@ -90,7 +90,8 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> Rival | N
     truth.eliminate_zeros()
     if not truth.nnz:
         return None
-    return Rival(INCUMBENT, "live", LiveScores(model, mapping, seen, evaluator.cutoff), evaluator.of(truth), seen)
+    scorer = LiveScores(model, mapping, seen, evaluator.cutoff)
+    return ComparedModel(INCUMBENT, "live", scorer, evaluator.of(truth), seen)
 
 
 def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
@@ -104,11 +105,11 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
     return global_cutoff(task.data.trained, plan) >= int(trained_at.timestamp()) * 1_000_000_000
 
 
-def _refitted(task: Task, header: Mapping[str, Any]) -> Rival:
+def _refitted(task: Task, header: Mapping[str, Any]) -> ComparedModel:
     features = task.objective.features if header.get("features") else {}
     trial = trainable(task, header)
     scorer = task.objective.scorer(_refit(task, trial, features), trial)
-    return Rival(INCUMBENT, "refitted", scorer, heldout(task), task.objective.seen)
+    return ComparedModel(INCUMBENT, "refitted", scorer, heldout(task), task.objective.seen)
 
 
 def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Any:

@@ -23,7 +23,7 @@ from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import Evaluator, Scorer
 from svc.training.evaluation.intervals import paired_change
 from svc.training.evaluation.rank_cost import rank_ms
-from svc.training.promotion.baselines import Rival, baseline, heldout, live_model
+from svc.training.promotion.baselines import ComparedModel, baseline, heldout, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
 from svc.training.promotion.refusal import tell_precision
 from svc.training.search.prepare import Task
@@ -92,8 +92,8 @@ def decide(
     guardrails: dict[str, dict[str, Any]] = {}
     live = live_model(task, keys, settings) if INCUMBENT in rules.against else None
     if live is not None:
-        incumbent, rival = live
-        comparisons.append(compare(task, candidate, rival, rules.confidence))
+        incumbent, compared = live
+        comparisons.append(compare(task, candidate, compared, rules.confidence))
         guardrails = guarded(task, incumbent, comparisons[0], rules) | cost(candidate, incumbent, rules, settings)
     if BASELINE in rules.against:
         comparisons.append(compare(task, candidate, baseline(task), rules.confidence))
@@ -112,22 +112,22 @@ def decide(
     return decision
 
 
-def compare(task: Task, candidate: Candidate, rival: Rival, confidence: float) -> Comparison:
-    """Evaluate both by the same users."""
-    mine = rival.evaluator.evaluate(candidate.scorer, rival.seen)
-    other = rival.evaluator.evaluate(rival.scorer, rival.seen)
+def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> Comparison:
+    """Evaluate the candidate and the compared model by the same users."""
+    mine = compared.evaluator.evaluate(candidate.scorer, compared.seen)
+    other = compared.evaluator.evaluate(compared.scorer, compared.seen)
     first, second = mine.by_user(task.objective.metric), other.by_user(task.objective.metric)
     seed = task.loaded.recipe.training.seed
-    choice = candidate.choice_by(task, rival.evaluator)
+    choice = candidate.choice_by(task, compared.evaluator)
     change = paired_change(first, second, seed=seed, confidence=confidence, relative=True, choice=choice)
     return Comparison(
-        name=rival.name,
+        name=compared.name,
         candidate=float(first.mean()),
         other=float(second.mean()),
         change=change.value,
         interval=(change.low, change.high),
         n_users=len(first),
-        scored=rival.scored,
+        scored=compared.scored,
         coverage=(mine.metrics["catalog_coverage"], other.metrics["catalog_coverage"]),
     )
 

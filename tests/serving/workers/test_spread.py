@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from svc.serving.workers.spread import DOUBTFUL_LOOKS, SILENT_LOOKS, Pauses, Pulse, in_order, surpluses
+from svc.serving.workers.spread import DOUBTFUL_CHECKS, SILENT_CHECKS, Pauses, Pulse, in_order, surpluses
 
 
 @dataclass(eq=False)
@@ -100,13 +100,13 @@ def test_silence_is_counted_in_looks() -> None:
     """Whoever gives a sign between two looks is well, however long a look takes to come."""
     pulse = Pulse()
     for beats in range(100):
-        pulse.look(beats)
+        pulse.check(beats)
         assert not pulse.is_doubtful
-    for _ in range(DOUBTFUL_LOOKS):
-        pulse.look(99)
+    for _ in range(DOUBTFUL_CHECKS):
+        pulse.check(99)
     assert pulse.is_doubtful and not pulse.is_silent
-    for _ in range(SILENT_LOOKS - DOUBTFUL_LOOKS):
-        pulse.look(99)
+    for _ in range(SILENT_CHECKS - DOUBTFUL_CHECKS):
+        pulse.check(99)
     assert pulse.is_silent
-    pulse.look(100)
+    pulse.check(100)
     assert not pulse.is_doubtful

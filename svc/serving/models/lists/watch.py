@@ -42,8 +42,8 @@ class ListKind(Protocol):
     async def publish(self, name: str, content: Any, began: float) -> None:
         """Put what was read into force; its reading began at that time of trio's clock."""
 
-    def look(self, name: str, followed: Followed) -> None:
-        """Called every TICK_S."""
+    def check_age(self, name: str, followed: Followed) -> None:
+        """Report the age of the list in force; called every TICK_S."""
 
 
 @dataclass(slots=True, eq=False)
@@ -96,7 +96,7 @@ class ListWatch:
                     if followed.due_at <= now and not followed.refreshing and not self._reads.outstanding(followed):
                         followed.due_at = now + followed.declared.refresh_seconds
                         nursery.start_soon(self._refresh, name, followed)
-                    followed.kind.look(name, followed)
+                    followed.kind.check_age(name, followed)
                 await trio.sleep(TICK_S)
 
     async def _refresh(self, name: str, followed: Followed) -> None:
@@ -153,7 +153,7 @@ class AvailabilityLists:
     async def publish(self, name: str, content: tuple[str, ...], began: float) -> None:
         await self.publisher.list_read(name, ItemList(content, began))
 
-    def look(self, name: str, followed: Followed) -> None:
+    def check_age(self, name: str, followed: Followed) -> None:
         """Log once for each time that the list becomes too old."""
         age_s, stale = self.publisher.list_age(name)
         if stale and not followed.stale:
@@ -191,5 +191,5 @@ class NewItemLists:
     async def publish(self, name: str, content: NewItemList, began: float) -> None:
         await self.publisher.new_items_read(name, replace(content, read_at=began))
 
-    def look(self, name: str, followed: Followed) -> None:  # noqa: ARG002
+    def check_age(self, name: str, followed: Followed) -> None:  # noqa: ARG002
         self.publisher.new_items_age(name)
