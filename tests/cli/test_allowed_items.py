@@ -48,7 +48,7 @@ def names(found: Any) -> list[str]:
 
 
 def test_without_rules_everything_is_allowed(make: Any) -> None:
-    """And no table is read."""
+    """Without filters and lists all items are allowed, and no table is read."""
     assert allowed_items(make(None), None, ITEMS, Settings(), {}) is None
 
 

@@ -45,7 +45,7 @@ def test_bench_needs_nothing_but_the_address(url: str, capsys: pytest.CaptureFix
 def test_bench_asks_which_of_several_recipes(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And names them."""
+    """With several recipes the command asks for one and names them."""
     both = [*RECIPES["recipes"], {"name": "films", "loaded": True}, {"name": "news", "loaded": False}]
     monkeypatch.setitem(RECIPES, "recipes", both)
     assert run(["bench", url]) == 2

@@ -32,7 +32,7 @@ def test_status_for_programs_is_the_document(url: str, capsys: pytest.CaptureFix
 def test_a_healthy_server_is_exit_code_0(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """So that a deployment can wait for it."""
+    """A healthy server gives exit code 0, so that a deployment can wait for it."""
     monkeypatch.setitem(DETAILS, "status", "ok")
     assert run(["status", url]) == 0
     assert capsys.readouterr().out.startswith(f"{url}: ok")

@@ -109,7 +109,7 @@ def test_wrong_filters_end_with_2(recommend: Export, shop: Path, capsys: Any, tr
 
 
 def test_a_bare_artifact_cannot_be_filtered(recommend: Export, shop: Path, capsys: Any) -> None:
-    """It has no metadata: exit 2 and the way out."""
+    """An artifact without a recipe has no metadata to filter by: exit code 2 with advice."""
     artifact = shop.with_suffix(".svc")
     assert recommend(artifact, "--output", shop.parent / "x.csv", "--filter", '{"year": {"gte": 1}}') == 2
     assert "needs a recipe" in capsys.readouterr().err

@@ -72,7 +72,7 @@ def test_parts_and_intervals(shop: svc.Recommender) -> None:
 
 
 def test_ids_may_be_numbers_or_categories(tmp_path: Path) -> None:
-    """They mean what their text means."""
+    """Ids that are numbers or categories count as their text."""
     path = tmp_path / "a.svc"
     model = MODELS["popularity"]()
     write_artifact(path, model)

@@ -25,5 +25,5 @@ def test_text_is_escaped() -> None:
 
 
 def test_the_package_shows_what_is_public() -> None:
-    """And nothing that it imports itself."""
+    """`dir(svc)` shows the public names and none that the package imports itself."""
     assert dir(svc) == sorted([*svc.__all__, "__version__"])

@@ -99,7 +99,7 @@ def test_failures_raise_exceptions(
 
 
 def test_a_missing_recipe_and_a_held_lock(recipe: Path) -> None:
-    """Both are exceptions, too."""
+    """A missing recipe and a held lock raise exceptions."""
     with pytest.raises(errors.RecipeError, match="no such file"):
         svc.train(recipe.with_name("none.yaml"), keys=SIGNING_KEYS)
     with (

@@ -47,7 +47,7 @@ def test_missing_null_and_unseen_values_give_no_signal() -> None:
 
 
 def test_keys_that_name_no_column_are_reported() -> None:
-    """They come back in the order of the request and change nothing."""
+    """Unknown keys are reported in the order of the request and do not change the vector."""
     vector, ignored = encoder().encode({"zeta": 1, "year": 2010, "alpha": {"x": 1}})
     assert ignored == ("zeta", "alpha")
     assert vector[5] == 1.0

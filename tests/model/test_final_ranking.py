@@ -24,7 +24,7 @@ def test_no_more_items_are_ranked_than_the_rules_need() -> None:
 
 @pytest.mark.parametrize("name", EVERY_FAMILY)
 def test_a_pin_has_the_score_of_the_model(name: str) -> None:
-    """It moves, and nothing else does: the others follow in their order."""
+    """The pinned item moves with its score; the other items keep their order."""
     model = family(name)
     query = Query(limit=N_ITEMS, user=2, include_seen=True)
     (whole,) = model.rank([query])

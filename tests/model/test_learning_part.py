@@ -339,7 +339,7 @@ def test_at_least_their_share_of_every_beginning_is_new() -> None:
 
 
 def test_a_new_item_is_explained_by_its_own_score() -> None:
-    """That of the part that learned from features, whatever score its place has."""
+    """The explanation is that of the score by the part that learned from features."""
     for name in ("IALS", "neighbours", "aware blend"):
         model = model_of(name)
         restriction = Restriction(new=new_items(None), explain=10)

@@ -27,7 +27,7 @@ def test_an_opened_model_answers() -> None:
 
 
 def test_a_payload_that_is_no_model_is_refused() -> None:
-    """Whatever else the allow-list lets it hold."""
+    """A payload of any other allowed object is refused."""
     history = History(np.array([0, 0], dtype=np.int64), np.empty(0, dtype=np.int32))
     with pytest.raises(PayloadInvalid, match="holds History, not a model"):
         load_model(header(), payload(history), name="a", allow_skew=False)

@@ -219,7 +219,7 @@ def test_seeds_may_be_known_described_or_both() -> None:
 
 
 def test_unknown_seeds_without_features_are_an_error() -> None:
-    """Also beside user features: they are a prior to seeds, not seeds."""
+    """User features do not replace seeds: they are only a prior."""
     model = made("ials", features=True)
     for user_features in (None, {"tag": "a"}):
         with pytest.raises(UnknownSeedItems):
@@ -228,7 +228,7 @@ def test_unknown_seeds_without_features_are_an_error() -> None:
 
 @pytest.mark.parametrize("given", [{"item_features": {"tag": "a"}}, {"user_features": {"tag": "a"}}])
 def test_features_beside_seeds_need_a_model_with_features(given: dict[str, Any]) -> None:
-    """They are refused rather than silently ignored."""
+    """A model without features refuses features beside seeds instead of ignoring them."""
     with pytest.raises(FeaturesNotSupported):
         related(made("svd"), seed_items=["i1"], **given)
 

@@ -33,7 +33,7 @@ def test_a_repeated_item_takes_its_latest_position_and_adds_weights() -> None:
 
 
 def test_without_recency_weights_stay_as_they_are() -> None:
-    """Also those that are all 1."""
+    """Without recency weights stay None where all are 1, and else what they were."""
     assert decayed(None, np.arange(3), 0.0) is None
     weights = np.array([1.0, 2.0])
     assert decayed(weights, np.arange(2), 0.0) is weights

@@ -62,7 +62,7 @@ def test_factors_that_are_nan_are_found(family: str) -> None:
 
 
 def test_an_error_for_one_user_is_found_and_told() -> None:
-    """Whatever a model raises becomes the reason."""
+    """The message names the user and the error that the model raised."""
     model = made("neighbours")
     model.ready()
     row = int(model.user_ids.rows[5])

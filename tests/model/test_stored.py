@@ -23,7 +23,7 @@ class Outer(Stored):
 
 
 def test_derived_attributes_stay_out() -> None:
-    """They are computed again after loading."""
+    """Attributes with a leading underscore are not stored; they are computed again after loading."""
     assert set(Inner().__getstate__()) == {"numbers"}
 
 

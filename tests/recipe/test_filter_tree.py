@@ -75,7 +75,7 @@ def test_bounds_are_inclusive() -> None:
 
 
 def test_order_and_repeats_do_not_change_the_canonical_form() -> None:
-    """So that a cache knows both as one filter."""
+    """Filters that differ in order or repeats have one canonical form, so that a cache holds them once."""
     first = {"all": [{"genres": {"any": ["b", "a", "b"]}}, {"year": {"lt": 3, "gte": 1}}]}
     second = {"all": [{"year": {"gte": 1.0, "lt": 3}}, {"genres": {"any": ["a", "b"]}}, {"year": {"lt": 3, "gte": 1}}]}
     assert parse_filter(first, KINDS) == parse_filter(second, KINDS)

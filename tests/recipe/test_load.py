@@ -48,7 +48,7 @@ def test_a_server_accepts_any_unset_variable_of_training(tmp_path: Path, more: d
 
 @pytest.mark.parametrize("more", [{"schema": "${SVC_RECIPE_A}"}, {"source": "${SVC_RECIPE_A}"}])
 def test_a_required_block_is_never_a_variable(tmp_path: Path, more: dict[str, Any]) -> None:
-    """It is refused, for serving too."""
+    """A variable in the place of a required block is refused, also for serving."""
     assert "recipe.yaml" in refusal(tmp_path, more, for_serving=True)
 
 
@@ -132,7 +132,7 @@ def test_features_need_the_algorithm_that_learns_from_them(tmp_path: Path, train
 
 
 def test_all_problems_come_at_once(tmp_path: Path) -> None:
-    """Nobody fixes one line a run."""
+    """All problems of a recipe are reported together."""
     message = refusal(tmp_path, {"training": {"cutof": 3, "n_trials": "many"}, "nmae": "x"})
     assert message.count("\n") == 3
 
@@ -186,7 +186,7 @@ def test_a_value_from_a_variable_is_never_shown(tmp_path: Path) -> None:
 
 
 def test_duplicates_and_idle_options_are_warned_of(tmp_path: Path) -> None:
-    """They work, but hardly as meant."""
+    """Duplicates and options without effect give warnings, not errors."""
     columns = [{"name": "year", "encoding": "numerical", "delimiter": ";"}]
     side = {"source": {"type": "csv", "path": "a.csv"}, "id_column": "i", "columns": columns}
     loaded = load(tmp_path, {"algorithms": ["ials", "IALSRecommender"], "features": {"item": side}})

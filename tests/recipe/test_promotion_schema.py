@@ -49,7 +49,7 @@ def test_a_bare_off_is_the_mode_off(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spelled", ["TopPop", "toppop", "TopPopRecommender"])
 def test_popularity_may_be_spelled_as_among_the_algorithms(tmp_path: Path, spelled: str) -> None:
-    """And twice is once."""
+    """Popularity may be spelled as among the algorithms; named twice it counts once."""
     assert promotion(tmp_path, {"against": [spelled, "TopPop"]}).against == ("TopPop",)
 
 
@@ -71,7 +71,7 @@ def test_popularity_may_be_spelled_as_among_the_algorithms(tmp_path: Path, spell
     ],
 )
 def test_contradictory_fields_are_refused_with_their_path(tmp_path: Path, block: dict[str, Any], said: str) -> None:
-    """And what is allowed there."""
+    """The message names the path of the field and what is allowed there."""
     assert said in refusal(tmp_path, {"output": VERSIONS, "promotion": block})
 
 

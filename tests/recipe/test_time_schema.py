@@ -28,7 +28,7 @@ def test_the_default_search_for_recency_is_off_where_it_cannot_run() -> None:
 
 
 def test_transitions_are_tried_by_default_where_order_is_searched() -> None:
-    """Nowhere else, and never in the place of what the recipe lists; what is wrong is left to the schema."""
+    """Transitions join the default algorithms only where order is searched; a recipe's own list stays as it is."""
     timed, split = {"time_column": "t"}, {"scheme": "leave_one_out"}
     found = with_default_algorithms({"schema": timed, "training": {"split": split}})
     assert found["training"] == {"split": split, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}

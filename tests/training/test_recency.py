@@ -231,7 +231,7 @@ def test_a_batch_and_explanations_say_the_same(make_recipe: Make, tmp_path: Path
 
 
 def test_off_and_nothing_are_the_same_model(make_recipe: Make, tmp_path: Path) -> None:
-    """Neither stores an order, and the header does not speak of one."""
+    """A model without recency stores no order, and its header does not name one."""
     write_events(tmp_path / "events.csv", weighted=False, ties=False)
     found = []
     for recency in ("off", 0, 0.0):

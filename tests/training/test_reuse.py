@@ -192,7 +192,7 @@ def test_gate_hold_lock_and_bounds_of_the_data_hold_for_a_refit(
 
 
 def test_each_refit_has_a_higher_serial(make_recipe: Make, tmp_path: Path) -> None:
-    """So that servers which remember the highest one take it."""
+    """Each refit gets a higher serial, so that servers that remember the highest one accept it."""
     table = write_tastes(tmp_path / "tastes.csv")
     loaded = make_recipe(ratings=table, output={**OUTPUT, "expires_after": "30d"}, training=training())
     serials = [header(run(loaded, refit=refit).artifact)["serial"] for refit in (False, True, True)]

@@ -23,7 +23,7 @@ def report_at(path: Path | None, loaded: LoadedRecipe) -> RunReport:
 
 
 def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
-    """Neither the model nor the artifact before it is looked at."""
+    """Without a path nothing is measured, and the earlier artifact is not read."""
     report, unused = report_at(None, make_recipe()), Any
     report.check()
     assert report.diversity(unused, unused, unused) is None

@@ -15,7 +15,7 @@ from tests.cli.conftest import Answers
 def test_a_missing_key_is_told_with_the_way_to_give_it(
     url: str, answers: type[Answers], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And with the key it works."""
+    """A request without a key fails with advice; with the key it works."""
     monkeypatch.setattr(answers, "key", "secret-of-the-client")
     assert run(["status", url]) == 1
     assert "asks for an API key (401 Unauthorized): set SVC_CLIENT_KEY" in capsys.readouterr().err

@@ -51,7 +51,7 @@ def test_anything_else_is_refused_by_column(value: object, reason: str) -> None:
 
 
 def test_a_column_without_any_vector_has_no_places() -> None:
-    """It still refuses what is no vector."""
+    """A column without vectors still refuses values that are no vector."""
     empty = VectorColumn("embedding", dimensions=3, delimiter="|", length=0.0)
     assert empty.width == len(empty.read([1, 2, 3])[0][0]) == 0
     with pytest.raises(FeatureVectorUnusable):

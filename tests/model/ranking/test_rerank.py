@@ -237,7 +237,7 @@ def test_rules_together_are_a_greedy_choice_among_all_items(rules: tuple[str, ..
 @settings(max_examples=25)
 @given(data=st.data())
 def test_any_mixture_is_arranged_as_the_rules_say(name: str, data: Any) -> None:
-    """Also where the pool holds the whole catalogue, and rules are mixed within one batch."""
+    """The rules hold for every mixture within one batch, also where the pool is the whole catalogue."""
     mixed = st.sampled_from([(), *((rule,) for rule in RULES), *TOGETHER]).flatmap(
         lambda rules: requests(N_ITEMS, rules)
     )

@@ -115,7 +115,7 @@ def test_a_large_index_is_scanned_exactly_under_filters(scorer: Any, share: floa
 
 
 def test_the_profile_names_the_known_parts_of_the_request() -> None:
-    """And the query of a user whose history is replaced is the one of that history alone."""
+    """A replaced history gives the query of that history alone."""
     model = model_of("IALS")
     given = [Interaction("i3"), Interaction("none"), Interaction("i1", 2.0), Interaction("i3")]
 

@@ -38,7 +38,7 @@ def test_the_profile_is_the_history_or_the_seeds() -> None:
 
 @pytest.mark.parametrize("share", [1.0, 0.8, 0.3, 0.02, 0.0])
 def test_the_best_are_those_of_a_full_sort(share: float) -> None:
-    """Whatever part of the items is allowed; ties go to the lower column."""
+    """The best items equal those of a full sort for any allowed part; ties go to the lower column."""
     rng = np.random.default_rng([3, int(share * 100)])
     for limit in (1, 10, N_ITEMS + 1):
         scores = rng.integers(0, 20, N_ITEMS).astype(np.float64)

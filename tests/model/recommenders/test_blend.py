@@ -126,7 +126,7 @@ def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch:
 def test_the_bytes_are_the_same_alone_and_in_any_batch(
     kind: str, n_items: int, scan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever scan was chosen for the model."""
+    """Every scan gives the same bytes for a query alone and in a batch."""
     shrink(monkeypatch)
     plan = blend_scan.default_plan(n_items) if scan == "picks" else blend_scan.Plan(picks=False, head=n_items)
 

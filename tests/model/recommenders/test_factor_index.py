@@ -89,7 +89,7 @@ def test_everything_banned_gives_an_empty_ranking() -> None:
 
 
 def test_a_limit_above_the_catalogue_returns_all_of_it() -> None:
-    """Also the items of norm zero, which score 0."""
+    """A limit above the catalogue returns every item, those of norm zero with the score 0."""
     factors = np.array([[0.0], [-1.0], [2.0], [0.0]])
     (ranking,) = built(factors).search(np.array([[1.0]]), [100], [NONE])
     assert ranking.items.tolist() == [2, 0, 3, 1]

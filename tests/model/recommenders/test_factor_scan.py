@@ -13,7 +13,7 @@ from tests.model.recommenders.test_factor_index import NONE, built, exact, same_
 @pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e6])
 @pytest.mark.parametrize("components", [1, 8, 257])
 def test_no_float32_product_errs_by_more_than_the_bound(components: int, scale: float) -> None:
-    """Also where numbers are so small that float32 loses them."""
+    """The bound holds also for numbers so small that float32 loses them."""
     rng = np.random.default_rng(components)
     items = (rng.normal(size=(500, components)) * scale).astype(np.float32)
     for vector in rng.normal(size=(20, components)):

@@ -44,7 +44,7 @@ def test_bpr_answers_seeds_by_their_mean_direction() -> None:
 
 
 def test_a_cold_start_part_places_as_the_whole_scorer_does() -> None:
-    """It holds no vectors of users, and needs none for those whom training never saw."""
+    """The cold-start part holds no vectors of users: it solves for users whom training never saw."""
     whole = cast(IALSScorer, family("IALS").scorer)
     part = ColdStartScorer.of(whole)
     part.ready()

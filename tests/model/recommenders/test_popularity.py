@@ -29,7 +29,7 @@ def test_all_users_get_the_same_order_without_their_own_items() -> None:
 
 
 def test_no_item_is_a_reason_and_none_is_like_another() -> None:
-    """So that explanations say `popular`, and diversity changes nothing."""
+    """Explanations say `popular`, and diversity changes nothing."""
     scorer = PopularityScorer(np.arange(4.0))
     items = np.arange(4, dtype=np.int32)
     assert scorer.contributions(Query(limit=1, user=0), EMPTY, items) is None

@@ -39,7 +39,7 @@ def test_scores_are_those_of_a_dense_solve(ridge: float, monkeypatch: pytest.Mon
 
 
 def test_a_system_that_is_not_solved_ends_as_in_irspack(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a search goes on with other parameters."""
+    """A singular system raises irspack's error, by which a search goes on with other parameters."""
     monkeypatch.setattr(feature_ridge, "MOST_STEPS", 2)
     features, vectors, weights = problem(2)
     with pytest.raises(FeatureRidgeCholeskyError, match="600 features"):

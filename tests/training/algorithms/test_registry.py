@@ -14,7 +14,7 @@ TRAINABLE = [name for name in ALGORITHMS if name != "BPRFMRecommender"]
 @pytest.mark.parametrize("name", TRAINABLE)
 @pytest.mark.parametrize(("n_users", "n_items"), [(3, 2), (40, 30), (50_000, 40_000)])
 def test_first_guesses_lie_in_the_search_space(name: str, n_users: int, n_items: int) -> None:
-    """However small the data is, and each names every parameter."""
+    """Every first guess names all parameters within the space, however small the data is."""
     space = search_space(name, n_users=n_users, n_items=n_items, in_order=True)
     without_order = search_space(name, n_users=n_users, n_items=n_items).guesses
     assert space.guesses[: len(without_order)] == without_order

@@ -85,7 +85,7 @@ def test_the_weights_equal_the_formula(  # noqa: PLR0917 - the parameters of the
     target_exponent: float,
     distinct_times: int,
 ) -> None:
-    """Whatever the parameters and times, equal times among them."""
+    """The weights equal the formula for any parameters and times, equal times included."""
     times = histories(seed, distinct_times=distinct_times)
     expected = formula(
         times.toarray(),
@@ -205,7 +205,7 @@ def test_a_served_model_recommends_what_comes_next(make_recipe: Make, tmp_path: 
 
 
 def test_a_blend_takes_transitions_as_a_part(make_recipe: Make, tmp_path: Path) -> None:
-    """Its scores are added to those of a factor model like those of any item-weight model."""
+    """A blend adds the scores of transitions to those of a factor model."""
     ratings = write_chain(tmp_path / "chain.csv")
     header, _ = trained(make_recipe(ratings=ratings, training=chain_training("TruncatedSVD", "Transitions", "Blend")))
     assert "TransitionsRecommender" in header["tuning"]["best_per_algorithm"]

@@ -41,7 +41,7 @@ def test_numbers_share_a_tenth_of_the_known_ids() -> None:
 
 
 def test_equal_numbers_share_a_bin() -> None:
-    """However often one repeats."""
+    """A number that repeats often stays within one bin."""
     values = shared_values(fitted(AGE, rows=[[0.0]] * 50 + [[1.0]] * 50), np.arange(100)).toarray()
     assert len(np.unique(values[:50], axis=0)) == len(np.unique(values[50:], axis=0)) == 1
     assert not np.array_equal(values[0], values[-1])
@@ -58,7 +58,7 @@ def test_a_number_that_most_share_has_a_bin_of_its_own(usual: float) -> None:
 
 
 def test_an_id_that_is_not_known_falls_into_a_bin_of_those_that_are() -> None:
-    """Also beyond the lowest and the highest of them."""
+    """An unknown id falls into a bin of known ids, also below the lowest and above the highest."""
     rows = [[float(n)] for n in range(100)] + [[-7.0], [1000.0], [55.5]]
     values = shared_values(fitted(AGE, rows=rows), np.arange(100)).toarray()
     assert values[100:].argmax(axis=1).tolist() == [0, N_BINS - 1, 5]

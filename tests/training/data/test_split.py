@@ -205,7 +205,7 @@ def test_repeats_are_split_before_duplicates_are_joined(scheme: Scheme, dedup: D
 
 
 def test_the_time_of_a_pair_that_trains_is_its_latest_before_the_holdout() -> None:
-    """Also where the first of its rows is kept."""
+    """A pair keeps its latest time before the holdout, also where dedup keeps its first row."""
     data = replace(
         interactions([[0, 1, 0, 1]], [[1, 2, 3, 9]]), reference=10, put_off="keep_first", weights=np.ones(4, np.float32)
     )

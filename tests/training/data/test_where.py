@@ -151,7 +151,7 @@ def test_every_source_reads_what_the_filter_needs(
 def test_a_column_that_the_table_lacks_ends_with_3(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
 ) -> None:
-    """Both in a training and before one."""
+    """`svc train` and `svc validate` end with 3 and name the missing column."""
     recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": {"stars": {"gte": 4}}})
     variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
     with pytest.raises(SvcError, match="stars") as caught:

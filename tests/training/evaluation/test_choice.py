@@ -124,7 +124,7 @@ def test_trials_of_other_processes_count_as_independent_ones() -> None:
 
 
 def test_a_single_trial_was_not_chosen() -> None:
-    """Its interval is that of any mean."""
+    """The interval of a single trial is that of a mean, without a correction for choosing."""
     scores = np.random.default_rng(4).random((300, 1))
     choice = Choice(scores, ["one"])
     assert interval(scores[:, 0], seed=1, choice=choice)[0] == pytest.approx(

@@ -49,7 +49,7 @@ def test_the_cost_is_the_median_over_users_from_all_of_the_model(monkeypatch: py
 
 
 def test_the_cost_of_a_scorer_is_that_of_its_model() -> None:
-    """It ranks the same users, with the same histories."""
+    """The cost of a scorer is measured with the users and histories of its model."""
     matrix = sps.random(400, 50, density=0.2, random_state=1, format="csr")
     asked: list[tuple[int, list[int], list[float]]] = []
 

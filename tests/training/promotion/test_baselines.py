@@ -204,7 +204,7 @@ def test_the_same_training_twice_changes_nothing(changes: dict[str, Any], make_r
 
 
 def test_features_are_learned_again(make_recipe: Make, items_csv: Path, log: list[dict[str, Any]]) -> None:
-    """And a model that had some cannot be trained again where the recipe has lost them."""
+    """The live model is trained with features again; without them in the recipe it cannot be."""
     column = {"name": "group", "kind": "categorical"}
     source = {"type": "csv", "path": str(items_csv)}
     features = {"item": {"source": source, "id_column": "item_id", "columns": [column]}}

@@ -86,7 +86,7 @@ def test_promotion_off_changes_nothing_but_the_log_of_versions(
 
 
 def test_the_block_is_no_part_of_the_hash_nor_of_the_header(make_recipe: Make) -> None:
-    """It does not change what a model is."""
+    """Neither the hash nor the header has the block: it does not change the model."""
     plain, gated = make_recipe(output=OUTPUT), make_recipe(output=OUTPUT, promotion=ENFORCE)
     assert plain.recipe_hash == gated.recipe_hash
     assert "promotion" not in gated.unexpanded
@@ -157,7 +157,7 @@ def test_a_model_that_is_too_slow_is_refused(make_recipe: Make, monkeypatch: pyt
 
 
 def test_the_decision_is_in_the_signed_header(make_recipe: Make, tmp_path: Path) -> None:
-    """It stands in the header as plain JSON."""
+    """The header of the artifact holds the decision as plain JSON."""
     result = run(make_recipe(output=OUTPUT, promotion=ENFORCE, training=training()))
     found = header(result.artifact)["promotion"]
     assert json.loads(json.dumps(found)) == found

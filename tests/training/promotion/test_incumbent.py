@@ -52,7 +52,7 @@ def test_a_change_up_to_its_bound_passes(after: tuple[int, int, int]) -> None:
     ],
 )
 def test_a_larger_change_names_both_counts(after: tuple[int, int, int], said: str) -> None:
-    """And the flag that lets it pass."""
+    """The message names both counts and the flag that accepts the change."""
     before = {"n_rows": 100, "n_users": 10, "n_items": 4}
     with pytest.raises(DataChangedTooMuch) as caught:
         check_data_change(before, Table(*after), MaxChange(**BOUNDS["max_change"]))
@@ -116,7 +116,7 @@ def test_a_pointer_to_a_missing_artifact_counts_as_no_live_model(
 
 
 def test_the_bounds_are_no_part_of_the_hash(make_recipe: Callable[..., LoadedRecipe]) -> None:
-    """They do not change what a model is."""
+    """The bounds of a data change do not change the model, so the hash leaves them out."""
     plain = make_recipe()
     assert make_recipe(cleansing=BOUNDS).recipe_hash == plain.recipe_hash
     kept = {"path": "out/small.svc", "versioning": "append_sha"}

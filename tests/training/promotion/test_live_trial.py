@@ -18,7 +18,7 @@ LEARNS_BY_HEART = {"TruncatedSVD": {"n_components": [59, 59], "weighting": ["NON
 def test_a_decomposition_has_no_more_components_than_the_data_of_now(
     make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There were more users when it was trained."""
+    """A live model of more users is trained again with as many components as the data allows now."""
     by_heart = training("TruncatedSVD", search_space=LEARNS_BY_HEART)
     run(make_recipe(ratings=write_tastes(tmp_path / "many.csv"), output=OUTPUT, training=by_heart))
     few = make_recipe(

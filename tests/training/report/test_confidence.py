@@ -28,7 +28,7 @@ def test_the_headline_is_the_score_by_which_nothing_was_chosen() -> None:
 
 @pytest.mark.parametrize(("among", "words"), [((40, 0), "among 40 trials"), ((38, 2), "among 40 trials"), ((1, 0), "")])
 def test_an_interval_names_its_correction(among: tuple[int, int], words: str) -> None:
-    """And what it is not; a single trial was not chosen."""
+    """The page says whether an interval is corrected for choosing; a single trial was not chosen."""
     interval = headline(header(chosen_among=dict(zip(("trials", "unknown"), among, strict=True)))).lines[0]
     assert words in interval
     assert ("not corrected is" in interval) == bool(words)

@@ -25,7 +25,7 @@ def header(recipe: dict[str, Any], evaluation: dict[str, Any] | None = None, **m
 
 
 def test_the_value_that_was_taken_is_marked() -> None:
-    """Also where 0 won, which the header does not name."""
+    """The chosen recency is marked, also the value 0, which the header leaves out."""
     assert list(recency_rows(header(TIMED, TRIED, recency=0.5))) == [
         ("0", "0.1000", "0.0800 to 0.1200"),
         ("0.5 (taken)", "0.2000", "0.1800 to 0.2200"),

@@ -183,7 +183,7 @@ def test_text_of_the_data_is_never_markup(make_recipe: Make) -> None:
 
 
 def test_an_artifact_that_was_not_trained_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to report of it."""
+    """An artifact without the facts of a training gives no report."""
     path = tmp_path / "a.svc"
     write_artifact(path, popularity_model())
     monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)

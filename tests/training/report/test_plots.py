@@ -45,7 +45,7 @@ def test_each_picture_is_one_svg_without_a_size() -> None:
 
 
 def test_the_same_figures_are_the_same_bytes() -> None:
-    """So that a page made again is the page of the training."""
+    """A page made again from the artifact has the bytes of the page of the training."""
     assert drawn() == drawn()
 
 

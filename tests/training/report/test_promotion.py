@@ -34,7 +34,7 @@ def header(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_the_decision_comes_with_its_rule(changes: dict[str, Any], said: str) -> None:
-    """And nothing for a recipe that asks for none."""
+    """The page shows the decision with its rule; without a `promotion` block it shows neither."""
     assert said in " ".join(decision_sentences(header(**changes)))
     assert decision_sentences({}) == []
 

@@ -81,7 +81,7 @@ def test_a_replaced_trial_goes_to_the_algorithm_with_most_remaining() -> None:
 
 @pytest.mark.parametrize("n_trials", [1, 7, 40])
 def test_every_plan_adds_up(n_trials: int) -> None:
-    """Whatever the numbers, the shares sum to the budget."""
+    """The shares of any plan sum to the budget."""
     assert plan_trials(["A", "B", "C", "D", "E", "Pop"], n_trials, own={}, n_parameters={"Pop": 0}).total == n_trials
 
 

@@ -80,7 +80,7 @@ def test_epochs_between_judgements_are_not_judged(evaluators: Evaluators) -> Non
 
 
 def test_without_epochs_it_learns_once(evaluators: Evaluators) -> None:
-    """And is judged on all validation users."""
+    """A recommender without epochs is trained once and evaluated on all validation users."""
     learner = Learner([2])
     fitted, told = trained(learner, None, evaluators, lambda: None)
     assert learner.learned

@@ -128,7 +128,7 @@ def test_nothing_is_trained_twice() -> None:
 
 
 def test_a_failing_trial_does_not_end_the_search(log: list[dict]) -> None:
-    """Its error is logged, its place in the budget is used."""
+    """A failing trial is logged and uses its place in the budget; the search goes on."""
 
     def act(algorithm: str, params: dict, check: Callable[[], None]) -> None:
         if algorithm == SLIM:

@@ -31,7 +31,7 @@ def test_a_cutoff_above_the_number_of_items_is_refused(make_recipe: Make, log: l
 def test_a_study_of_other_data_is_not_continued(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]]
 ) -> None:
-    """Its scores could not be compared; the way out is another run id."""
+    """A study of other data is refused, as scores could not be compared; the message suggests another run id."""
     assert run(make_recipe(training=small_training(storage_path="s.db"))).exit_code == 0
     other = make_ratings("other.csv", seed=9)
     assert run(make_recipe(ratings=other, training=small_training(storage_path="s.db"))).exit_code == 4

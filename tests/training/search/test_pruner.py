@@ -11,7 +11,7 @@ from tests.training.search.test_loop import KNN, SLIM
 
 
 def test_screening_is_no_epoch() -> None:
-    """They are compared among themselves, pruned trials included, and never with scores of epochs."""
+    """Screening scores are compared among themselves, pruned trials included, never with scores of epochs."""
     study = optuna.create_study(direction="maximize")
     for state, curve in (
         (TrialState.COMPLETE, {0: 0.9, 1: 0.1}),

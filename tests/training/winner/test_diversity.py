@@ -106,7 +106,7 @@ def test_a_model_without_similarities_gains_nothing() -> None:
 
 
 def test_many_users_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that no value costs more than an evaluation."""
+    """Many users are sampled, so that no value costs more than an evaluation."""
     monkeypatch.setattr("svc.training.winner.diversity.MOST_USERS", 20)
     winner, evaluator, seen, _ = parts()
     assert measure_diversity(winner, evaluator, seen, seed=1)["n_users"] == 20

@@ -29,12 +29,12 @@ def test_all_cores_work_and_each_trial_has_its_share() -> None:
 
 
 def test_a_small_search_stays_in_this_process() -> None:
-    """It costs about as much as the start of one worker."""
+    """A search that costs about as much as the start of one worker stays in this process."""
     assert choose(None, 40, SMALL) == (1, 8, False)
 
 
 def test_what_the_recipe_says_holds_up_to_the_number_of_trials() -> None:
-    """Also for a small search, and above the number of cores."""
+    """The number of the recipe counts also for a small search and above the number of cores."""
     assert choose(2, 40, SMALL) == (2, 4, True)
     assert choose(16, 40, BIG) == (16, 1, True)
     assert choose(16, 3, BIG) == (3, 2, True)

@@ -52,7 +52,7 @@ def test_parameters_that_cannot_be_trained_are_pruned(end: Exception) -> None:
 
 
 def test_a_defect_fails_only_its_trial() -> None:
-    """Its type and words are kept."""
+    """The outcome of a failed trial holds the type and text of its error."""
     outcome = run_trial(Objective({}, ValueError("no such shape")), task(), lambda: None)
     assert (outcome.state, outcome.error) == ("failed", "ValueError: no such shape")
 
