@@ -153,7 +153,7 @@ def _ids(path: Path, column: str) -> list[str]:
 
 
 def _figures(measured: Measured) -> dict[str, Any]:
-    """What is printed; latencies in milliseconds."""
+    """The figures to print, by name; latencies in milliseconds."""
     answered = sum(measured.statuses.values())
     errors = {str(status): n for status, n in sorted(measured.statuses.items()) if status != 200}
     if measured.broken:

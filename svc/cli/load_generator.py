@@ -20,7 +20,7 @@ _CHUNK_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go. `headers` are complete lines without their line ends."""
+    """The address of the server. `headers` of each request are complete lines without their line ends."""
 
     url: str
     path: str

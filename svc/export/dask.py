@@ -139,7 +139,7 @@ def run_task(task: _Task) -> Manifest:
 
 
 def _worker_settings() -> Settings:
-    """Those of the worker's environment; its threads share the cores."""
+    """The settings of the worker's environment; its threads share the cores."""
     from distributed import get_worker
 
     settings = Settings.from_env(environment())

@@ -60,7 +60,7 @@ class ExportRequest:
         return replace(self, shard=Shard(index, count))
 
     def asked(self, users: str) -> dict[str, Any]:
-        """What the manifest says was asked for; parts of one export say the same. `users` is `all` or a digest."""
+        """The request as the manifest has it, the same in all parts of one export. `users` is `all` or a digest."""
         request = {"users": users, "limit": self.limit, "related": self.related}
         return request if self.filter is None else {**request, "filter": self.filter}
 

@@ -69,7 +69,7 @@ class History(Stored):
         return (~self.ties[self.offsets[user] : self.offsets[user + 1]]).cumsum()
 
     def weighed(self, user: int, recency: float | None = None) -> NDArray[np.float64] | None:
-        """What each of `items(user)` counts, (h,): its value, less the older it is; None: all count 1.
+        """The weights of `items(user)`, (h,): their values, decayed by recency; None: all are 1.
 
         `recency` is that of one part of a blend, or None for the one of all histories.
         """

@@ -38,7 +38,7 @@ def positions_of(times: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def decayed(weights: Weights | None, positions: NDArray[Any], recency: float) -> Weights | None:
-    """What items of these `weights`, (h,), count at their `positions`, (h,); None: all count 1."""
+    """The `weights`, (h,), decayed by their `positions`, (h,); None: all are 1."""
     if not recency:
         return weights
     decay = factors(positions, recency)

@@ -155,7 +155,7 @@ _READERS: Final[Mapping[str, Callable[[object, Place], Any]]] = {
 
 
 def _kind_of(value: object) -> str:
-    """What JSON calls a value, never the value itself."""
+    """The JSON type of a value, for messages that must not repeat the value."""
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", type(None): "null"}

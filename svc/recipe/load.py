@@ -116,7 +116,7 @@ class _Loading:
     overrides: Mapping[str, Any]
 
     def named(self, load: Callable[[], LoadedRecipe]) -> LoadedRecipe:
-        """What `load` gives; its error names the recipe."""
+        """The result of `load`, whose error names the recipe."""
         try:
             return load()
         except RecipeError as error:

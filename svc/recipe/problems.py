@@ -206,7 +206,7 @@ def _one_of(expected: str, value: Any) -> str:
 
 
 def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
-    """How the value is written in a recipe, where that can be told."""
+    """The spelling that the recipe needs, where it can be told from the value."""
     if isinstance(value, Mapping | list) or has_reference(value) or value is None:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
@@ -241,7 +241,7 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
 
 
 def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
-    """Where else in the recipe a field called `key` stands."""
+    """The other block of the recipe that has a field called `key`."""
     for name, field in model.model_fields.items():
         own = field.alias or name
         inner = _model_in(field.annotation)

@@ -74,7 +74,7 @@ def _column(name: object, path: Place) -> str:
 
 
 def _kind(operators: object, path: Place) -> str | None:
-    """What the operators of one condition say of its column."""
+    """The kind of a column, from the operators of one condition."""
     if not isinstance(operators, Mapping) or not operators:
         words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
         raise FilterProblem(path, words, "filter_condition")

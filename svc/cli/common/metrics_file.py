@@ -69,7 +69,7 @@ def _promotions(recipe: str, decision: str | None, before: str) -> str:
 
 
 def _content(path: Path) -> str:
-    """What the last run wrote; "" where there is nothing to read."""
+    """The text that the last run wrote; "" where there is nothing to read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

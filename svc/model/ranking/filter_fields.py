@@ -116,7 +116,7 @@ class LabelField:
         return LabelField(self.kind, self.n_items + other.n_items, np.concatenate(pairs), names)
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """All that the field consists of."""
+        """The arrays of which the field consists."""
         return self.names.blob, self.names.offsets, self.labels, self.label_starts
 
     def _pairs(self) -> NDArray[np.int32]:
@@ -176,7 +176,7 @@ class NumberField:
         return NumberField(np.concatenate([self.numbers, other.numbers]))
 
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """All that the field consists of."""
+        """The arrays of which the field consists."""
         return (self.numbers,)
 
     def matching(self, name: str, operand: Any) -> ItemSet:

@@ -185,7 +185,7 @@ def _best(valued: _Valued, positions: NDArray[np.intp], most: int) -> NDArray[np
 
 
 def _places(items: Items, some: Items) -> list[int]:
-    """Where some of the items stand, in the order of `some`."""
+    """The positions of `some` of the items, in their order."""
     position_of = np.zeros(int(items.max(initial=0)) + 1, dtype=np.intp)
     position_of[items] = np.arange(len(items))
     positions: list[int] = position_of[some].tolist()
@@ -229,7 +229,7 @@ class _Choice:
         return choice
 
     def now(self) -> NDArray[np.bool_]:
-        """Of each item of the ranking whether it may come next: one of the share only where there is room for it."""
+        """Whether each item of the ranking may come next, (n,); one of the share only where there is room for it."""
         eligible, share = self.eligible[: len(self.ordered.items)], self._share
         if share is None or self._n_sharing < share.room(len(self.chosen) + 1):
             return eligible

@@ -40,7 +40,7 @@ class TrainingData:
 
     @property
     def trained(self) -> Interactions:
-        """What models are trained on: the interactions of the sample, or all."""
+        """The interactions that models are trained on: those of the sample, or all."""
         return self.interactions if self.sample is None else self.sample.interactions
 
     @property

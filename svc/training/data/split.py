@@ -85,7 +85,7 @@ class _Pairs:
     source_rows: NDArray[np.int64]
 
     def where(self, chosen: NDArray[np.bool_]) -> _Pairs:
-        """Those at which `chosen`, (m,), is true."""
+        """The pairs at which `chosen`, (m,), is true."""
         times = None if self.times is None else self.times[chosen]
         return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.source_rows[chosen])
 
@@ -110,7 +110,7 @@ def split(interactions: Interactions, plan: SplitPlan) -> Split:
 
 
 def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
-    """What the split divides: distinct pairs, or rows where items may be chosen again."""
+    """The pairs that the split divides: distinct ones, or rows where items may be chosen again."""
     if not plan.repeats:
         return _distinct(interactions)
     order = _by_pair(interactions)[1]

@@ -25,7 +25,7 @@ _AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexMapping:
-    """Where the users and items of a split are in the live model: its rows by row, its columns by column, or −1."""
+    """Maps rows and columns of a split to those of the live model; −1 for users and items that it lacks."""
 
     rows: NDArray[np.int64]
     columns: NDArray[np.int64]

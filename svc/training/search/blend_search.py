@@ -95,7 +95,7 @@ class _Tried(NamedTuple):
 
     @property
     def order(self) -> float:
-        """How much order plays a part: the mean recency of the parts by their weights, in tenths."""
+        """The mean recency of the parts, by their weights in tenths: how much order counts."""
         return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=True))
 
 
@@ -288,7 +288,7 @@ class WeightSearch:
         return self._scores[weights]
 
     def _block(self, users: Rows) -> _Block:
-        """Of these users, who come together again for all weights."""
+        """The candidates of these users, kept for all weights."""
         first = int(users[0])
         if first not in self._blocks:
             parts = standardized(self._scorers, users)

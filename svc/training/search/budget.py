@@ -77,7 +77,7 @@ class TrialPlan:
         return sum(1 for trial in trials if trial.user_attrs.get(ALGORITHM) == name and uses_budget(trial))
 
     def eliminated(self, trials: Sequence[FrozenTrial], names: Iterable[str]) -> frozenset[str]:
-        """Those of `names` whose best score is clearly below the best of all, or somewhat below it and stalled.
+        """The algorithms whose best score is clearly below the best of all, or somewhat below it and stalled.
 
         Both only after a fair part of their trials. Those with a number of their own keep their trials, and the best of
         those that are needed does.

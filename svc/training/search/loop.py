@@ -128,7 +128,7 @@ class Search:
 
     @property
     def _ahead(self) -> int:
-        """How many trials may be asked for and not told."""
+        """The most trials that may be asked for and not yet told."""
         count = self.workers.count
         return count if self.storage.shared or count == 1 else _AHEAD * count
 

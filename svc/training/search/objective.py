@@ -100,7 +100,7 @@ class TrialObjective:
 
     @property
     def seen(self) -> sparse.csr_matrix:
-        """What is not recommended to the users of `train`."""
+        """The matrix of items that are not recommended to the users of `train`."""
         if self.repeats:
             return sparse.csr_matrix(self.train.shape, dtype=np.float32) if self.hidden is None else self.hidden
         return self.train if self.hidden is None else (self.train + self.hidden).tocsr()
@@ -147,7 +147,7 @@ class TrialObjective:
         return blend.by(scorers)
 
     def _weighing(self, algorithm: str, recommender: Any, params: Params) -> Callable[[], Weighing] | None:
-        """Of the recommender once it is trained; None where order plays no part."""
+        """Makes the weighing of the trained recommender; None where order plays no part."""
         values = () if self.order is None else self.order.values(algorithm)
         if not values:
             return None

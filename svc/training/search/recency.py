@@ -80,7 +80,7 @@ class Weighing(NamedTuple):
     is_same_at_0: bool
 
     def scorer(self, recency: float) -> Scorer:
-        """Of the model as it is served: training's own vectors of the users are kept where order plays no part."""
+        """The scorer of the model as it is served: at recency 0 with the vectors of users from the training."""
         return self.at(recency) if recency else self.as_trained
 
     def baselines(self) -> list[Scorer]:

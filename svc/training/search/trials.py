@@ -139,7 +139,7 @@ def by_score(trials: list[TrialRecord]) -> list[TrialRecord]:
 
 
 def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
-    """What to store with a complete trial."""
+    """The attributes to store with a complete trial."""
     stored: dict[str, object] = {METRICS: fitted.metrics, EPOCHS: fitted.epochs, SECONDS: round(seconds, 3)}
     if fitted.rank_ms is not None:
         stored[RANK_MS] = fitted.rank_ms
@@ -147,7 +147,7 @@ def attributes(fitted: Fitted, seconds: float) -> dict[str, object]:
 
 
 def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
-    """Those of `trials` that are finished and used the budget."""
+    """The finished ones of `trials` that used the budget."""
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 

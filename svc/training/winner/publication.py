@@ -34,7 +34,7 @@ class Publication:
 
     @property
     def kept(self) -> str:
-        """What is in place if the run is interrupted from now on, for its last message."""
+        """For the message of an interrupt from now on: the artifact that is in place."""
         if not self.promoted:
             return f"the new artifact {self.artifact} is written, and not live"
         return f"the new artifact {self.pointer or self.artifact} is in place"

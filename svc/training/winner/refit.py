@@ -130,22 +130,22 @@ def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def _recency_of_factors(trial: TrialRecord) -> float:
-    """By which the histories of the users are weighed whose vectors are stored."""
+    """The recency of the histories from which the stored vectors of users are solved."""
     return factors_first(trial.parts or (trial,))[0].recency
 
 
 def recency_of_histories(trial: TrialRecord) -> float | None:
-    """That of all histories; None: each part has its own."""
+    """The recency of all histories; None: each part has its own."""
     return None if trial.recency_by_part else trial.recency
 
 
 def _recency_fields(recency: float) -> dict[str, float]:
-    """What the header says of the recency of a part that has one of its own."""
+    """The recency of a part as the header has it; empty where it has none of its own."""
     return {"recency": recency} if recency else {}
 
 
 def part(trial: TrialRecord, scorer: Scorer, answers: str) -> dict[str, Any]:
-    """What the header says of one part."""
+    """One part as the header describes it."""
     return {
         "class": trial.algorithm,
         "answers": answers,
