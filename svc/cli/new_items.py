@@ -11,7 +11,7 @@ from svc.training.validate import Check
 if TYPE_CHECKING:
     from svc.model.model import Model
     from svc.recipe.load import LoadedRecipe
-    from svc.serving.models.lists.new_items import PlacedItems
+    from svc.serving.models.lists.new_items import NewItemList, PlacedItems
     from svc.settings import Settings
 
 NAME = "serving.new_items"
@@ -31,13 +31,30 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
         if model is None:
             return Check(NAME, True, f"{len(listed.ids)} items; there is no model yet that may know some of them")
         n_new = len(place(listed, model, declared).items)
+        words = _unknown_words(listed, model)
     except (FeatureValueUnusable, FeaturesNotSupported) as error:
         code, exit_code = DataSourceError.code, DataSourceError.exit_code
         return Check(NAME, False, f"the model cannot use the list: {error.message}", exit_code, code)
     except SvcError as error:
         return Check(NAME, False, error.message, DataSourceError.exit_code, DataSourceError.code)
     n_known = len(listed.ids) - n_new
-    return Check(NAME, True, f"{len(listed.ids)} items: {n_new} are new, {n_known} the model knows")
+    return Check(NAME, True, f"{len(listed.ids)} items: {n_new} are new, {n_known} the model knows{words}")
+
+
+def _unknown_words(listed: NewItemList, model: Model) -> str:
+    """How many different words, of how many, in each text column of the new items training did not see or keep."""
+    from svc.model.columns.text_column import TextColumn
+
+    told = ""
+    new = [listed.features[position] for position in model.unknown(listed.ids).tolist()]
+    encoder = None if model.features is None else model.features.item
+    for column in () if encoder is None else encoder.encoders:
+        if isinstance(column, TextColumn):
+            values = [features.get(column.name) for features in new]
+            unknown = set[str]().union(*map(column.unknown_words, values))
+            n_words = len(set[str]().union(*map(column.words, values)))
+            told += f"; it does not know {len(unknown)} of the {n_words} words in their {column.name!r}"
+    return told
 
 
 def new_items(

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from svc.artifact.keys import parse_signing_keys
 from svc.cli.new_items import check_new_items, new_items
 from svc.export.request import ExportRequest
 from svc.export.run import export, open_artifact
+from svc.model.columns.text_column import TextColumn
+from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
+from svc.model.ids import IdTable
 from svc.model.ranking.query import Restriction
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from tests.e2e.test_new_items import HEAD
-from tests.serving.artifacts import SIGNING_KEYS, write_artifact
+from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import model
 from tests.serving.models.lists.test_new_items import RECIPE
 
@@ -66,3 +70,25 @@ def test_an_export_has_the_new_items_that_a_server_would_recommend(tmp_path: Pat
     (ranking,) = opened.model.rank([asked.query])
     assert [float(row[3]) for row in rows if row[0] == "u4"] == ranking.scores.tolist()
     assert (ranking.items[4] >= opened.model.n_items) == (min_share == 0.2)
+
+
+def test_it_counts_the_words_that_the_model_does_not_know(tmp_path: Path) -> None:
+    """Each word once, of the items that are new."""
+    (tmp_path / "titles.csv").write_text("item_id,title\n", encoding="utf-8")
+    (tmp_path / "new.csv").write_text("item_id,title\nx,The old sea\ny,The old man\ni3,a b c d\n", encoding="utf-8")
+    columns = "columns: [{name: title, kind: text}]"
+    text = RECIPE.replace("columns: [{name: tag, kind: categorical}, {name: age, kind: numerical}]", columns)
+    (tmp_path / "a.yaml").write_text(text, encoding="utf-8")
+    settings = Settings.from_env({"SVC_SIGNING_KEYS": SIGNING_KEYS})
+    recipe = load_recipe(tmp_path / "a.yaml", {}, settings=settings)
+    known_words = IdTable.from_ids(["a", "old", "sea"])
+    counts = np.array([2, 3, 2], dtype=np.int32)
+    title = TextColumn("title", known_words, counts, n_items=9, max_words=8192, analyzer="word")
+    described = model()
+    described.features = FeatureState(FEATURE_VERSION, described.features.user, SideEncoder((title,)))
+    sides = {"user": HEAD["features"]["user"], "item": {"dimension": 4, "columns": ["title"]}}
+    write_artifact(tmp_path / "a.svc", described, head=header(features={"version": 1, "active": True, **sides}))
+    check = check_new_items(recipe, settings, {})
+    assert check is not None
+    told = "3 items: 2 are new, 1 the model knows; it does not know 2 of the 4 words in their 'title'"
+    assert (check.ok, check.detail) == (True, told)

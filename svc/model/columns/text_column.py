@@ -111,6 +111,10 @@ class TextColumn(Stored):
         text = self.check(value)
         return [] if text is None else words_of(text, self.analyzer)
 
+    def unknown_words(self, value: object) -> set[str]:
+        """The words of one value that training did not see or keep."""
+        return {*self.words(value)} - self._place_of.keys()
+
     def encode(self, value: object) -> Value:
         """The places of the known words, rising, and their weights, of length one together."""
         return self.read(value)[0]
