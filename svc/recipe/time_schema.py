@@ -82,7 +82,7 @@ def check_recency(asked: Literal["search", "off"] | float, *, time_column: str |
 
 
 def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`recipe`, which has not been validated, with Transitions and Blend among the default algorithms where order is searched."""
+    """`recipe`, not validated yet; where order is searched, Transitions and Blend join the default algorithms."""
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe
