@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -280,9 +280,17 @@ class Model(Stored):
         return LearningPart.of(self.cold or self.scorer, self.history, self.cold_recency)
 
     def new_items(
-        self, ids: Sequence[str], features: Sequence[Features], max_share: float | None, min_share: float = 0.0
+        self,
+        ids: Sequence[str],
+        features: Sequence[Features],
+        max_share: float | None,
+        min_share: float = 0.0,
+        *,
+        rest: Callable[[], None] = lambda: None,
     ) -> NewItems:
         """Compute the vectors of items that the model does not know, by their features. Slow for many: use a thread.
+
+        `rest` is called behind each item, so that a thread of a server can let others have the interpreter.
 
         Raises FeaturesNotSupported where the model has no features of items, and FeatureValueUnusable, which names the
         item and its place in the list, from 1.
@@ -294,7 +302,11 @@ class Model(Stored):
         vectors = [self._learning.place(())]
         for start in range(0, len(unknown), PLACED_AT_ONCE):
             some = unknown[start : start + PLACED_AT_ONCE]
-            vectors.append(self._learning.place([_encoded(encoder, ids, features, row) for row in some]))
+            encoded = []
+            for row in some:
+                encoded.append(_encoded(encoder, ids, features, row))
+                rest()
+            vectors.append(self._learning.place(encoded))
         table = IdTable.from_ids([ids[row] for row in unknown])
         return NewItems(table, np.concatenate(vectors), self.n_items, max_share, min_share)
 

@@ -149,3 +149,20 @@ async def test_a_late_call_gets_the_interpreter_from_a_loop_that_never_rests(mon
         nursery.cancel_scope.cancel()
     trio.lowlevel.remove_instrument(scoring)
     assert set(rested) == {threading.current_thread()}
+
+
+def test_a_long_list_rests_between_bursts_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three quarters of the time the interpreter is free for the event loop."""
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(threads.time, "sleep", sleep)
+    take_a_break = threads.Breaks()
+    for _ in range(1000):
+        now[0] += 50e-6
+        take_a_break()
+    assert sum(slept) == pytest.approx(0.75 * now[0], rel=0.05)

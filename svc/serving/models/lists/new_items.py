@@ -24,7 +24,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import ROWS_AT_ONCE, ids_and_features, read_item_table
 from svc.serving.models.metadata import MetadataTable, load_metadata
-from svc.serving.models.threads import be_nice
+from svc.serving.models.threads import Breaks, be_nice
 from svc.settings import Settings
 from svc.sources.bounds import TableBounds
 
@@ -117,7 +117,7 @@ def place(listed: NewItemList, model: Model, declared: serving_schema.NewItems) 
     Raises FeaturesNotSupported and FeatureValueUnusable.
     """
     be_nice()
-    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share)
+    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, rest=Breaks())
     rows = model.unknown(listed.ids)
     metadata = None
     if listed.metadata is not None:
