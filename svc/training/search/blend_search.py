@@ -284,7 +284,8 @@ class WeightSearch:
                 scores[block.rows, block.columns] = shares @ block.values
                 return scores
 
-            self._scores[weights] = self._sample.metrics(scorer, self._seen)[self._metric]
+            rankings = self._sample.rankings(scorer, self._seen)
+            self._scores[weights] = self._sample.score(rankings, self._metric)
         return self._scores[weights]
 
     def _block(self, users: Rows) -> _Block:
