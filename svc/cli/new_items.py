@@ -50,10 +50,9 @@ def _unknown_words(listed: NewItemList, model: Model) -> str:
     encoder = None if model.features is None else model.features.item
     for column in () if encoder is None else encoder.encoders:
         if isinstance(column, TextColumn):
-            values = [features.get(column.name) for features in new]
-            unknown = set[str]().union(*map(column.unknown_words, values))
-            n_words = len(set[str]().union(*map(column.words, values)))
-            told += f"; it does not know {len(unknown)} of the {n_words} words in their {column.name!r}"
+            words = {word for features in new for word in column.words(features.get(column.name))}
+            n_unknown = len(column.unknown(words))
+            told += f"; it does not know {n_unknown} of the {len(words)} words in their {column.name!r}"
     return told
 
 

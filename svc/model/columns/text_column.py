@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Literal
 
@@ -111,9 +112,9 @@ class TextColumn(Stored):
         text = self.check(value)
         return [] if text is None else words_of(text, self.analyzer)
 
-    def unknown_words(self, value: object) -> set[str]:
-        """The words of one value that training did not see or keep."""
-        return {*self.words(value)} - self._place_of.keys()
+    def unknown(self, words: Iterable[str]) -> set[str]:
+        """Those of the words that training did not see or keep."""
+        return {*words} - self._place_of.keys()
 
     def encode(self, value: object) -> Value:
         """The places of the known words, rising, and their weights, of length one together."""
