@@ -24,6 +24,7 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from tests.families import EVERY_FAMILY, N_ITEMS, family
+from tests.model.ranking.brute_force import with_pins
 
 N_NEW = 30
 N_ALL = N_ITEMS + N_NEW
@@ -193,12 +194,7 @@ class Naive:
                 break
             due = self.due()
             self.chosen.append(left if due is None else due)
-        page = self.chosen.copy()
-        is_whole = len(page) < self.wanted
-        for column, position in sorted(self.pinned.items(), key=lambda pin: pin[1]):
-            if position <= len(page) or is_whole:
-                page.insert(position, column)
-        return page[: self.wanted]
+        return with_pins(self.chosen, self.pinned, self.wanted)
 
     def _choose_from_pool(self, answered: list[int]) -> None:
         size, share = max(100, 5 * self.wanted), self.rules.diversity

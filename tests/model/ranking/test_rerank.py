@@ -18,6 +18,7 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
 from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
 from tests.families import EVERY_FAMILY, N_ITEMS, family
+from tests.model.ranking.brute_force import with_pins
 from tests.serving.artifacts import factor_model
 
 NO_SCORES = np.empty(0)
@@ -187,12 +188,7 @@ class Naive:
             if not len(left):
                 break
             self.take(int(left[0]))
-        page = self.chosen.copy()
-        is_whole = len(page) < self.wanted
-        for column, position in sorted(self.pinned.items(), key=lambda pin: pin[1]):
-            if position <= len(page) or is_whole:
-                page.insert(position, column)
-        return page[: self.wanted]
+        return with_pins(self.chosen, self.pinned, self.wanted)
 
     def _choose_from_pool(self, answered: list[int]) -> None:
         size, share = max(100, 5 * self.wanted), self.rules.diversity
