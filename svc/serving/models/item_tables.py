@@ -39,12 +39,18 @@ class ItemTable:
 
 
 def read_item_table(
-    source: SourceSpec, context: SourceContext, needed: Sequence[str], lacking: Callable[[str], SvcError]
+    source: SourceSpec,
+    context: SourceContext,
+    needed: Sequence[str],
+    lacking: Callable[[str], SvcError],
+    *,
+    shown: str = "the table",
 ) -> ItemTable:
     """The table of `source`, with the columns `needed`, of which the first holds the ids. Blocks.
 
     Through Arrow where the source can: importing pandas takes as much memory as a small server. Raises DataSourceError,
-    also for a table beyond the bounds of `context`, and `lacking(text)` for a table without a column that is needed.
+    also for a table beyond the bounds of `context`, which it calls `shown`, and `lacking(text)` for a table without a
+    column that is needed.
     """
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps what it had
     from svc.sources.base import build_source
@@ -57,7 +63,7 @@ def read_item_table(
         return of_arrow(table, needed[0])
     frame = built.fetch()
     if context.bounds is not None:  # of a plug-in that does not know them
-        context.bounds.check(len(frame), int(frame.memory_usage().sum()), "the table")
+        context.bounds.check(len(frame), int(frame.memory_usage().sum()), shown)
     _require(needed, list(frame.columns), lacking)
     return _of_frame(frame, needed[0])
 

@@ -5,10 +5,8 @@ A list is read whole and swapped as one reference. A refresh that fails keeps th
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,12 +16,9 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability
-from svc.serving.models.threads import be_nice
+from svc.serving.models.item_tables import read_item_table
 from svc.settings import Settings
 from svc.sources.bounds import TableBounds
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,9 +76,7 @@ def read_ids(
 
     Raises DataSourceError, also for a list that is far larger than the model's items need.
     """
-    be_nice()
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    from svc.sources.base import SourceContext, build_source
+    from svc.sources.base import SourceContext
 
     assert recipe.recipe.serving is not None and recipe.recipe.serving.availability is not None
     declared = recipe.recipe.serving.availability
@@ -91,18 +84,10 @@ def read_ids(
     context = SourceContext.for_served_table(
         recipe.base_dir, settings, variables, declared.id_column, (declared.id_column,), bounds=bounds
     )
-    source = build_source(declared.source, context)
-    fetch_arrow: Callable[[], pa.Table] | None = getattr(source, "fetch_arrow", None)
-    if fetch_arrow is not None:
-        table = fetch_arrow()
-        _require(declared.id_column, table.column_names)
-        return tuple(text for text in table.column(declared.id_column).combine_chunks().dictionary.to_pylist() if text)
-    frame = source.fetch()
-    bounds.check(len(frame), int(frame.memory_usage().sum()), "the list")  # of a plug-in that does not know them
-    _require(declared.id_column, [str(name) for name in frame.columns])
-    return tuple(str(text) for text in frame[declared.id_column].cat.categories if str(text))
+    table = read_item_table(declared.source, context, (declared.id_column,), lacking, shown="the list")
+    return tuple(text for text in table.texts if text)
 
 
-def _require(column: str, there: list[str]) -> None:
-    if column not in there:
-        raise DataSourceError(f"the list lacks the column {column!r}; it has {', '.join(there)}")
+def lacking(text: str) -> DataSourceError:
+    """The error of a list that lacks what `text` says."""
+    return DataSourceError(f"the list {text}")

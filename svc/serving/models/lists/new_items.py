@@ -6,7 +6,7 @@ A list is read whole, checked, and swapped as one reference. A refresh that fail
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -23,8 +23,8 @@ from svc.recipe import serving_schema
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.item_tables import ROWS_AT_ONCE, ids_and_features, read_item_table
+from svc.serving.models.lists.availability import lacking
 from svc.serving.models.metadata import MetadataTable, load_metadata
-from svc.serving.models.threads import Breaks, be_nice
 from svc.settings import Settings
 from svc.sources.bounds import TableBounds
 
@@ -84,7 +84,6 @@ def read_new_items(
 
     Raises DataSourceError, which names row and column, and MetadataError.
     """
-    be_nice()
     from svc.sources.base import SourceContext
 
     declared, features = declared_in(recipe), recipe.recipe.features
@@ -95,7 +94,7 @@ def read_new_items(
     context = SourceContext.for_served_table(
         recipe.base_dir, settings, variables, id_column, (id_column, *names), bounds=bounds
     )
-    table = read_item_table(declared.source, context, (id_column, *names), _lacking)
+    table = read_item_table(declared.source, context, (id_column, *names), lacking)
     n_rows = len(table.codes)
     if n_rows > declared.max_items:
         raise DataSourceError(
@@ -111,23 +110,22 @@ def read_new_items(
     return NewItemList(ids, rows, metadata, filters, _digest(ids, rows, metadata, filters))
 
 
-def place(listed: NewItemList, model: Model, declared: serving_schema.NewItems) -> PlacedItems:
+def place(
+    listed: NewItemList, model: Model, declared: serving_schema.NewItems, *, rest: Callable[[], None] = lambda: None
+) -> PlacedItems:
     """The items of the list that the model does not know. Slow for long lists: call it in a thread.
+
+    `rest` is called behind each item.
 
     Raises FeaturesNotSupported and FeatureValueUnusable.
     """
-    be_nice()
-    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, rest=Breaks())
+    items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, rest=rest)
     rows = model.unknown(listed.ids)
     metadata = None
     if listed.metadata is not None:
         metadata = MetadataTable(listed.metadata.fields, [listed.metadata.rows[row] for row in rows.tolist()])
     filters = None if listed.filters is None else listed.filters.of_items(rows)
     return PlacedItems(items, ItemFragments.build(items.ids, metadata), filters)
-
-
-def _lacking(text: str) -> DataSourceError:
-    return DataSourceError(f"the list {text}")
 
 
 def _digest(

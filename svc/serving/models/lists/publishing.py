@@ -21,6 +21,7 @@ from svc.model.ids import IdTable
 from svc.serving.models.lists.availability import Available, ItemList, line_up
 from svc.serving.models.lists.new_items import NewItemList, PlacedItems, joined_filters, place
 from svc.serving.models.registry import Entry, ListsInForce, Registry
+from svc.serving.models.threads import Breaks, be_nice
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -202,7 +203,8 @@ def _line_up(entry: Entry, beside: Beside) -> ListsInForce:
     """The lists of the entry for a model. Blocks and computes. Raises SvcError for new items that it cannot place."""
     new: PlacedItems | None = None
     if entry.new_items is not None and entry.new_listed is not None:
-        new = place(entry.new_listed, beside.model, entry.new_items)
+        be_nice()
+        new = place(entry.new_listed, beside.model, entry.new_items, rest=Breaks())
     available = None
     if entry.availability is not None:
         items = None if new is None else new.items

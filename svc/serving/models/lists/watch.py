@@ -19,7 +19,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.recipe.serving_schema import Availability, NewItems
 from svc.serving.models.bounded_calls import Calls, CallTimeout
 from svc.serving.models.lists.availability import ItemList
-from svc.serving.models.lists.new_items import NewItemList
+from svc.serving.models.lists.new_items import NewItemList, declared_in
 from svc.serving.models.lists.publishing import ListPublisher
 
 READS_AT_ONCE = 4
@@ -173,8 +173,7 @@ class NewItemLists:
     failed: Event = events.NEW_ITEMS_LOAD_FAILED
 
     def declared_in(self, recipe: LoadedRecipe) -> NewItems | None:
-        serving = recipe.recipe.serving
-        return None if serving is None else serving.new_items
+        return declared_in(recipe)
 
     def read(self, recipe: LoadedRecipe) -> NewItemList:
         """Raises DataSourceError for a list without items: its writer failed more likely than nothing is new."""
