@@ -132,7 +132,9 @@ class _Outcome(NamedTuple):
 
 def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
     from svc.cli.common.progress import progress_for
+    from svc.model.threads import shorten_blas_waits
 
+    shorten_blas_waits()
     with progress_for(settings, quiet=bool(options["quiet"])) as progress:
         try:
             loaded, variables = load(recipe_file, env_var, settings)

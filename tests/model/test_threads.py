@@ -1,7 +1,8 @@
-"""One thread an operation, whether numpy is there yet or not."""
+"""One thread an operation, whether numpy is there yet or not; and how long the threads of OpenBLAS wait."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -25,3 +26,23 @@ def test_the_limit_holds_before_and_after_numpy_is_imported(before: str) -> None
     program = PROGRAM.format(before=before)
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.strip() == "[1]"
+
+
+WAITS = """
+import os, sys
+assert 'numpy' not in sys.modules
+from svc.model.threads import shorten_blas_waits
+shorten_blas_waits()
+print(os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+"""
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(("given", "expected"), [(None, "20"), ("26", "26")])
+def test_threads_of_openblas_soon_sleep_unless_the_environment_says_otherwise(given: str | None, expected: str) -> None:
+    """The variable counts cycles as a power of two; one that is set already stays."""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    environment |= {} if given is None else {"OPENBLAS_THREAD_TIMEOUT": given}
+    command = [sys.executable, "-c", WAITS]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, env=environment)
+    assert run.stdout.strip() == expected

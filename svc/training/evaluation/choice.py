@@ -51,8 +51,10 @@ class Choice:
         """By how much the part below the winner's value of an interval that knows of no choice is too short; 1 or more.
 
         The value of a trial is its mean score, from which the mean of `minus` is subtracted and which the mean of
-        `over` divides, (users,) each, where they are given.
+        `over` divides, (users,) each, where they are given. Of a single trial nothing was chosen.
         """
+        if self.scores.shape[1] + self.n_unknown == 1:
+            return 1.0
         n_users = len(self.scores)
         less, divisor = np.zeros(n_users) if minus is None else minus, np.ones(n_users) if over is None else over
         columns = np.column_stack([self.scores - less[:, np.newaxis], divisor])

@@ -10,6 +10,7 @@ import numpy as np
 from svc.training.evaluation.evaluator import Rows, Scorer, Scores, scorer_of
 from svc.training.search.trials import TrialRecord
 
+_ROWS_AT_ONCE = 16
 FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
 
 
@@ -45,10 +46,16 @@ def standardized(scorers: Sequence[Scorer], rows: Rows) -> list[Scores]:
     standardized_scores = []
     for scorer in scorers:
         scores = np.asarray(scorer(rows), dtype=np.float32)
-        deviations = scores.std(axis=1, dtype=np.float64)[:, np.newaxis]
+        deviations = _deviations(scores)[:, np.newaxis]
         scale = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
         standardized_scores.append(scores * scale.astype(np.float32))
     return standardized_scores
+
+
+def _deviations(scores: Scores) -> Scores:
+    """(rows,) float64 deviations, of a few rows at a time: numpy computes them by float64 copies."""
+    parts = [scores[begin : begin + _ROWS_AT_ONCE] for begin in range(0, len(scores), _ROWS_AT_ONCE)]
+    return np.concatenate([part.std(axis=1, dtype=np.float64) for part in parts])
 
 
 def weighted(parts: Sequence[Scores], weights: Sequence[float]) -> Scores:
