@@ -128,6 +128,7 @@ def origin() -> list[str]:
     return [
         f"machine: {_processor()}, {os.cpu_count()} cores, {_memory_gib():.0f} GiB, {platform.platform(terse=True)}",
         f"python {platform.python_version()}, " + ", ".join(f"{name} {_version(name)}" for name in PACKAGES),
+        f"linear algebra: {_linear_algebra()}",
         f"commit: {_commit()}",
         f"command: {' '.join([Path(sys.executable).name, *sys.orig_argv[1:]])}",
     ]
@@ -138,6 +139,16 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "absent"
+
+
+def _linear_algebra() -> str:
+    """The libraries and the processors whose kernels they take, which `OPENBLAS_CORETYPE` can change."""
+    from threadpoolctl import threadpool_info
+
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    return ", ".join(
+        f"{library['prefix']} {library['version']} for {library.get('architecture')}" for library in libraries
+    )
 
 
 def _processor() -> str:

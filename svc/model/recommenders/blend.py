@@ -17,9 +17,8 @@ from svc.model.recommenders.blend_scan import (
     Plan,
     choose_plan,
     default_plan,
-    head_scores,
+    first_looks,
     scan_behind,
-    scan_rounded,
     scan_sum,
 )
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
@@ -38,8 +37,6 @@ PROBED, PROBED_LIMIT = 16, 10
 SCORES_AT_ONCE, LEAST_AT_ONCE = 1 << 23, 32
 """Scores that are held in memory at once while several queries are ranked, 32 MiB of float32; but those of at least so
 many queries, for which one product takes much less time than one for each."""
-ROUNDED_AT_ONCE = 64
-"""The same for products of rounded vectors: more at once gain nothing."""
 
 
 class BlendScorer(Stored):
@@ -133,17 +130,15 @@ class BlendScorer(Stored):
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
         together: list[int] = []
-        are_many = len(queries) >= (MANY_FROM if self._rounded is None else 1)
         for position, query in enumerate(queries):
             if self.factors is not None and (query.user_features is not None or query.seed_features):
                 rankings[position] = self.factors.rank([self._of_part(query, 0)], history)[0]
-            elif self.factors is None or not are_many or _is_narrow(query):
-                rankings[position] = self._rank(query, history)
-            else:
+            elif self._takes_head(len(queries)) and not _is_narrow(query):
                 together.append(position)
+            else:
+                rankings[position] = self._rank(query, history)
         if together:
-            rank = self._rank_many if self._rounded is None else self._rank_rounded
-            ranked = rank([queries[position] for position in together], history)
+            ranked = self._rank_many([queries[position] for position in together], history)
             rankings.update(zip(together, ranked, strict=True))
         return [rankings[position] for position in range(len(queries))]
 
@@ -174,35 +169,28 @@ class BlendScorer(Stored):
         if self.factors is None:
             items = best_items(offsets.copy(), query, history)
             return Ranking(items, offsets[items])
-        wanted = _wanted(query, history)
-        return scan_sum(self._index(), self._scaled(query), offsets, wanted, picks=self._plan.picks)
+        return scan_sum(self._index(), self._scaled(query), offsets, _wanted(query, history))
+
+    def _takes_head(self, n_queries: int) -> bool:
+        """Whether so many queries begin with a product of all of them with the items of the largest norms."""
+        return self.factors is not None and (n_queries >= MANY_FROM or not self._plan.picks)
 
     def _rank_many(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """A matrix product for many queries, then each query alone, so that its arrays stay in the processor cache."""
+        """A first look for all queries, then each query alone, so that its arrays stay in the processor cache."""
         index, head, rankings = self._index(), self._plan.head, []
-        vectors = np.array([self._scaled(query) for query in queries])
         step = max(LEAST_AT_ONCE, SCORES_AT_ONCE // head)
         for start in range(0, len(queries), step):
-            part = slice(start, start + step)
-            scores = head_scores(index.layout, vectors[part], head)
-            for query, vector, mine in zip(queries[part], vectors[part], scores, strict=True):
-                offsets = self._offsets(query, history)
-                rankings.append(scan_behind(index, mine, vector, offsets, _wanted(query, history)))
-        return rankings
-
-    def _rank_rounded(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """As `_rank_many`, by a product of rounded vectors; also for a single query."""
-        assert self._rounded is not None, "asked only where there are rounded vectors"
-        index, rankings = self._index(), []
-        for start in range(0, len(queries), ROUNDED_AT_ONCE):
-            part = queries[start : start + ROUNDED_AT_ONCE]
+            part = queries[start : start + step]
             vectors = np.array([self._scaled(query) for query in part])
-            for query, vector, approximation in zip(part, vectors, self._rounded.approximations(vectors), strict=True):
-                if approximation.error == np.inf:
-                    rankings.append(self._rank(query, history))
-                else:
-                    offsets, wanted = self._offsets(query, history), _wanted(query, history)
-                    rankings.append(scan_rounded(index, approximation, vector, offsets, wanted))
+            looks = (
+                first_looks(index.layout, vectors, head)
+                if self._rounded is None
+                else self._rounded.first_looks(vectors)
+            )
+            for query, vector, look in zip(part, vectors, looks, strict=True):
+                rankings.append(
+                    scan_behind(index, look, vector, self._offsets(query, history), _wanted(query, history))
+                )
         return rankings
 
     def _index(self) -> NormedLayout:

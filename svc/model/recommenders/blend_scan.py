@@ -18,10 +18,11 @@ for each than picking some out; of the others `upper` leaves few.
 
 Both ways lose where norms hardly differ, as those of wide models do: then `upper` leaves nearly all items, and the
 first attempts were for nothing. So `choose_plan` lets some users of the model take both ways when it is loaded, counts
-the items that were scored for them, and where that exceeds one product with all items, later queries begin with that
-product.
+the items that were scored for them, and where that exceeds one product with all items, the head is all items, for a
+single vector too.
 
-Where numkong is installed, such a model begins with a product of rounded vectors instead; see rounded.py.
+Where numkong is installed, such a model begins with a product of rounded vectors instead; see rounded.py. Either
+product is a first look.
 
 Whichever way, candidates are scored exactly and sorted by that, so all give the same bits.
 """
@@ -39,8 +40,7 @@ from numpy.typing import NDArray
 from svc.model.ranking.query import Ranking
 from svc.model.ranking.topk import reaching
 from svc.model.recommenders.base import is_few
-from svc.model.recommenders.factor_scan import RESCORE_AT_ONCE, UNIT_ROUNDOFF, Layout, Wanted, error_bound
-from svc.model.recommenders.rounded import ROUNDING, Approximation
+from svc.model.recommenders.factor_scan import RESCORE_AT_ONCE, UNIT_ROUNDOFF, Layout, Wanted, error_bound, row_sums
 
 FIRST_SCORED, SCORED_PER_ITEM = 256, 8
 """How many items are scored first: at least this many, and this many for each item wanted."""
@@ -52,6 +52,12 @@ HEAD, HEAD_SHARE = 4096, 6
 SHARED_PRODUCT_GAIN = 4
 """The product of many vectors with the items takes so many times less for each of them than that of one vector."""
 LOWEST = float(np.finfo(np.float32).min)
+MOST = 1e37
+"""Scores above this may be beyond the range of float32 in a first look."""
+LOST = 1e-44
+"""More than a component below the smallest normal number loses when it becomes float32."""
+ROUNDINGS = 4
+"""More than the operations in float32 by which an offset is added."""
 
 Positions = NDArray[np.intp]
 Values = NDArray[np.float64]
@@ -64,13 +70,24 @@ class NormedLayout(NamedTuple):
     norms: Values
 
 
+class FirstLook(NamedTuple):
+    """Approximate inner products of a vector with the first items of an index, (m,), and a bound of their errors.
+
+    The bound is infinite where nothing can be told: then all items are scored exactly.
+    """
+
+    scores: NDArray[np.float32]
+    error: float
+
+
 class Plan(NamedTuple):
     """How the items of a model are scanned. It decides about time alone, never about a ranking."""
 
     picks: bool
-    """Whether the scan of one vector picks out items by `upper` before it scores all."""
+    """Whether one vector or a few begin with the items of the largest `upper`, each for itself, and not with the head.
+    """
     head: int
-    """How many items of the largest norms are scored for several vectors at once."""
+    """How many items of the largest norms are scored for all vectors at once."""
 
 
 def default_plan(n_items: int) -> Plan:
@@ -96,28 +113,15 @@ def choose_plan(index: NormedLayout, probes: Iterable[tuple[Values, Values, Want
     return Plan(picks=fmean(alone) <= n_items, head=plan.head if fmean(behind) <= n_items else n_items)
 
 
-def scan_sum(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted, *, picks: bool = True) -> Ranking:
-    """The best items by vector · item + offset. Ties: lower column first. `picks` is that of the plan."""
+def scan_sum(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted) -> Ranking:
+    """The best items by vector · item + offset. Ties: lower column first."""
     if wanted.allowed is not None and is_few(wanted.allowed):
         positions = index.layout.positions
         few = np.setdiff1d(positions[wanted.allowed.columns()], positions[wanted.excluded])
         return _scan(index, vector, offsets, wanted).ranked(few.astype(np.intp))
     scan, upper = _prepared(index, vector, offsets, wanted)
-    picked = scan.picked(upper).positions if picks else None
+    picked = scan.picked(upper).positions
     return scan.ranked(scan.best_of_all(upper) if picked is None else picked)
-
-
-def scan_rounded(
-    index: NormedLayout, approximation: Approximation, vector: Values, offsets: Values, wanted: Wanted
-) -> Ranking:
-    """As `scan_sum`, with an approximation for `vector`, whose scores are changed and whose error is finite."""
-    layout, scores = index.layout, approximation.scores
-    scores += offsets
-    error = approximation.error + ROUNDING * max(float(scores.max()), -float(scores.min()))
-    scores[layout.positions[wanted.excluded]] = -np.inf
-    if wanted.allowed is not None:
-        scores[~wanted.allowed.flags()[layout.columns]] = -np.inf
-    return _scan(index, vector, offsets, wanted).ranked_exactly(reaching(scores, wanted.limit, 2 * error))
 
 
 def _scan(index: NormedLayout, vector: Values, offsets: Values, wanted: Wanted) -> _Scan:
@@ -180,18 +184,7 @@ class _Scan(NamedTuple):
         if len(positions) > GROWTH * self.limit:
             scores = self._scores(positions)
             positions = positions[scores >= self.floor(scores)]
-        return self.ranked_exactly(positions)
-
-    def ranked_exactly(self, positions: Positions) -> Ranking:
-        """The best at these positions, all of which are scored exactly."""
-        scores = np.empty(len(positions))
-        for start in range(0, len(positions), RESCORE_AT_ONCE):
-            part = slice(start, start + RESCORE_AT_ONCE)
-            scores[part] = self.layout.exact(self.vector[np.newaxis], positions[part], cosine=False)
-        scores += self.offsets[positions]
-        columns = self.layout.columns[positions]
-        order = np.lexsort((columns, -scores))[: self.limit]
-        return Ranking(columns[order], scores[order])
+        return _ranked(self.layout, self.vector, self.offsets, self.limit, positions)
 
     def _scores(self, positions: Positions) -> Values:
         """Approximate scores."""
@@ -207,36 +200,60 @@ class _Scan(NamedTuple):
         return max(float(np.partition(scores, position)[position]) - 2 * self.slack, LOWEST)
 
 
-def head_scores(layout: Layout, vectors: Values, head: int) -> NDArray[np.float32]:
-    """Approximate inner products, (b, head), of the first items of the index with the rows of `vectors`."""
-    return layout.scores(vectors.astype(np.float32), 0, head, cosine=False)
+def first_looks(layout: Layout, vectors: Values, head: int) -> list[FirstLook]:
+    """At the first items of the index, for each row of `vectors`, (b, K)."""
+    components, longest = vectors.shape[1], layout.norms[0]
+    usable = np.abs(vectors).max(axis=1) * components * max(longest, 1.0) < MOST
+    vectors = np.where(usable[:, np.newaxis], vectors, 0.0)
+    errors = error_bound(components, np.sqrt(row_sums(vectors * vectors)) * longest) + LOST * components * longest
+    errors[~usable] = np.inf
+    return list(map(FirstLook, layout.scores(vectors.astype(np.float32), 0, head, cosine=False), errors.tolist()))
 
 
-def scan_behind(
-    index: NormedLayout, scores: NDArray[np.float32], vector: Values, offsets: Values, wanted: Wanted
-) -> Ranking:
-    """As `scan_sum`, with the row of `head_scores` for `vector`, which is changed."""
+def scan_behind(index: NormedLayout, look: FirstLook, vector: Values, offsets: Values, wanted: Wanted) -> Ranking:
+    """As `scan_sum`, with a first look at the items, whose scores are changed."""
     layout, norms = index
-    length, head = math.sqrt(vector @ vector), len(scores)
-    rounded = offsets[:head].astype(np.float32)
-    scores += rounded
-    reach = max(float(rounded.max()), -float(rounded.min()))
-    slack = error_bound(len(vector), length * layout.norms[0]) + 4 * UNIT_ROUNDOFF * reach
-    scan = _Scan(layout, vector, vector.astype(np.float32), offsets, wanted.limit, slack)
+    scores, head = look.scores, len(look.scores)
     excluded = layout.positions[wanted.excluded]
-    upper = norms[head:] * length
-    upper += offsets[head:]
-    behind = excluded >= head
-    upper[excluded[behind] - head] = -np.inf
-    scores[excluded[~behind]] = -np.inf
-    if wanted.allowed is not None:
-        unwanted = ~wanted.allowed.flags()[layout.columns]
+    unwanted = None if wanted.allowed is None else ~wanted.allowed.flags()[layout.columns]
+    reach = max(float(offsets.max()), -float(offsets.min()))
+    if not max(look.error, reach) < MOST:
+        return _ranked(layout, vector, offsets, wanted.limit, _all_but(len(norms), excluded, unwanted))
+    scores += offsets[:head].astype(np.float32)
+    slack = look.error + ROUNDINGS * UNIT_ROUNDOFF * reach
+    scan = _Scan(layout, vector, vector.astype(np.float32), offsets, wanted.limit, slack)
+    scores[excluded if head == len(norms) else excluded[excluded < head]] = -np.inf
+    if unwanted is not None:
         scores[unwanted[:head]] = -np.inf
-        upper[unwanted[head:]] = -np.inf
     first = reaching(scores, wanted.limit, 2 * slack)
+    if head == len(norms):
+        return scan.ranked(first)
+    upper = norms[head:] * math.sqrt(vector @ vector)
+    upper += offsets[head:]
+    upper[excluded[excluded >= head] - head] = -np.inf
+    if unwanted is not None:
+        upper[unwanted[head:]] = -np.inf
     floor = scan.floor(scores[first].astype(np.float64))
     more = np.flatnonzero(upper >= floor)
     if len(more) * FULL_SHARE > len(upper):
         tail = layout.scores_of_one(scan.approximate, head, len(norms), cosine=False) + offsets[head:]
         more = more[tail[more] >= floor]
     return scan.ranked(np.concatenate([first, more + head]))
+
+
+def _all_but(n_items: int, excluded: NDArray[np.int32], unwanted: NDArray[np.bool_] | None) -> Positions:
+    kept = np.ones(n_items, dtype=np.bool_) if unwanted is None else ~unwanted
+    kept[excluded] = False
+    return np.flatnonzero(kept)
+
+
+def _ranked(layout: Layout, vector: Values, offsets: Values, limit: int, positions: Positions) -> Ranking:
+    """The best at these positions, all of which are scored exactly."""
+    scores = np.empty(len(positions))
+    for start in range(0, len(positions), RESCORE_AT_ONCE):
+        part = slice(start, start + RESCORE_AT_ONCE)
+        scores[part] = layout.exact(vector[np.newaxis], positions[part], cosine=False)
+    scores += offsets[positions]
+    columns = layout.columns[positions]
+    order = np.lexsort((columns, -scores))[:limit]
+    return Ranking(columns[order], scores[order])

@@ -30,6 +30,7 @@ from svc.model.ranking.item_sets import ItemSet, mask
 from svc.model.ranking.query import Ranking
 from svc.model.ranking.topk import group_count
 from svc.model.recommenders.base import SPARE_TIMES
+from svc.model.recommenders.products import inner_products
 
 NORM_STEP = 256
 """Norms are kept for every such position."""
@@ -39,8 +40,6 @@ MOST_FIRST_BLOCKS = 2
 """Where not all items are allowed the first block is larger, so many times at most, to have as many candidates."""
 FIRST_BLOCK_PER_ITEM = 128
 """The first block has this many positions for each item wanted, if that is more: fewer blocks for long answers."""
-GEMM_FROM = 8
-"""Fewer vectors than this are multiplied faster one at a time."""
 RESCORE_AT_ONCE = 1 << 11
 """Candidates scored exactly at once: many long answers together would otherwise take tens of MB for a moment."""
 
@@ -93,13 +92,7 @@ class Layout:
 
     def scores(self, vectors: Scores, start: int, stop: int, *, cosine: bool) -> Scores:
         """Approximate scores of the positions start..stop, (b, stop − start)."""
-        factors = self.factors[start:stop]
-        scores = np.empty((len(vectors), len(factors)), dtype=np.float32)
-        if len(vectors) >= GEMM_FROM:
-            np.matmul(vectors, factors.T, out=scores)
-        else:
-            for vector, row in zip(vectors, scores, strict=True):
-                np.dot(factors, vector, out=row)
+        scores = inner_products(vectors, self.factors[start:stop])
         if cosine and self.inverse_norms is not None:
             scores *= self.inverse_norms[start:stop]
         return scores

@@ -104,7 +104,9 @@ class NeighbourScorer(Stored):
         ends = np.cumsum(lengths)
         total = int(ends[-1]) if len(ends) else 0
         entries = np.arange(total) + np.repeat(starts - ends + lengths, lengths)
-        weights = self.weights[entries]
+        weights = self.weights.take(entries)
         addends = weights if values is None else weights * np.repeat(values, lengths)  # `bincount` adds in float64
-        columns = self.columns[entries] if positions is None else positions[self.columns[entries]]
+        columns = self.columns.take(entries)
+        if positions is not None:
+            columns = positions.take(columns)
         return np.bincount(columns, addends, minlength=self.n_items).astype(np.float64, copy=False)

@@ -10,42 +10,32 @@
     u·v = t·s·(p·q) + t·p·e + r·v ,   so by Cauchy and Schwarz   |u·v − t·s·(p·q)| ≤ ‖t·p‖·‖e‖ + ‖r‖·‖v‖
 
 p·q is a whole number that fits into 32 bits for K up to 2¹⁷, and it is computed exactly from a quarter of the bytes
-that a float32 product reads. It comes from numkong, which the extra `fast` installs; without it there is no first look.
+that a float32 product reads. It comes from numkong, which the extra `fast` installs; without it there is no such look.
+The rest is float32: within the bounds of LEAST and MOST no result leaves its range, and rounding is in the error.
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.recommenders.factor_scan import row_sums
+from svc.model.recommenders.blend_scan import FirstLook
+from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, row_sums
 
 MOST_STEPS = 127
 MOST_COMPONENTS = 1 << 17
 ITEMS_AT_ONCE = 4096
 """Products that are scaled and transposed while they are in the processor's cache."""
-ROUNDING = 2.0**-50
-"""More than the relative error of a few operations in float64, and of a sum's for each of its addends."""
-LEAST, MOST = 1e-150, 1e150
-"""Largest components between which squares and products of two are far from the ends of float64."""
-LOST = 1e-290
-"""More than what results below the smallest normal number may lose."""
+LEAST, MOST = 1e-15, 1e15
+"""Largest components of vectors of which something can be told."""
+ROUNDINGS = 8
+"""More than the operations in float32 of which a score comes."""
 
 Values = NDArray[np.float64]
+Scores = NDArray[np.float32]
 Steps = NDArray[np.int8]
-
-
-class Approximation(NamedTuple):
-    """Approximate scores of all items by position, (n,), and a bound of their errors.
-
-    The bound is infinite where nothing can be told: for a vector of zeros, and for tiny or huge ones.
-    """
-
-    scores: Values
-    error: float
 
 
 class RoundedItems:
@@ -54,7 +44,7 @@ class RoundedItems:
     `longest` is the largest ‖v‖ and `loss` the largest ‖e‖.
     """
 
-    def __init__(self, steps: Steps, sizes: Values, longest: float, loss: float) -> None:
+    def __init__(self, steps: Steps, sizes: Scores, longest: float, loss: float) -> None:
         self.steps = steps
         self.sizes = sizes
         self.longest = longest
@@ -62,44 +52,48 @@ class RoundedItems:
 
     @classmethod
     def of(cls, factors: NDArray[np.float32]) -> RoundedItems | None:
-        """From item vectors, (n, K). None without numkong, or where its products are not exact on this processor."""
+        """From item vectors, (n, K).
+
+        None without numkong, where its products are not exact on this processor, and for tiny and huge vectors.
+        """
         if find_spec("numkong") is None or factors.shape[1] > MOST_COMPONENTS or not _is_exact(factors.shape[1]):
             return None
-        steps, sizes = np.empty(factors.shape, dtype=np.int8), np.empty(len(factors))
+        steps, sizes = np.empty(factors.shape, dtype=np.int8), np.empty(len(factors), dtype=np.float32)
         longest = loss = 0.0
         for start in range(0, len(factors), ITEMS_AT_ONCE):
             part = slice(start, start + ITEMS_AT_ONCE)
             exact = factors[part].astype(np.float64)
             steps[part], sizes[part] = _rounded(exact)
             longest = max(longest, float(_norms(exact).max()))
-            loss = max(loss, float(_norms(exact - steps[part] * sizes[part, np.newaxis]).max()))
-        return cls(steps, sizes, longest, loss)
+            loss = max(loss, float(_norms(exact - steps[part] * sizes[part, np.newaxis].astype(np.float64)).max()))
+        return cls(steps, sizes, longest, loss) if LEAST < longest < MOST else None
 
-    def approximations(self, vectors: Values) -> list[Approximation]:
+    def first_looks(self, vectors: Values) -> list[FirstLook]:
         """The inner products with each row of `vectors`, (b, K)."""
         peaks = np.abs(vectors).max(axis=1)
-        usable = (peaks > LEAST) & (peaks < MOST)
+        usable = (peaks == 0) | (peaks > LEAST) & (peaks < MOST)
         vectors = np.where(usable[:, np.newaxis], vectors, 0.0)
         steps, sizes = _rounded(vectors)
         rounded = steps * sizes[:, np.newaxis]
-        errors = _norms(rounded) * self.loss + _norms(vectors - rounded) * self.longest
-        errors += ROUNDING * vectors.shape[1] * _norms(vectors) * self.longest + LOST
+        lengths = _norms(rounded)
+        errors = lengths * self.loss + _norms(vectors - rounded) * self.longest
+        errors += ROUNDINGS * UNIT_ROUNDOFF * lengths * (self.longest + self.loss)
         errors[~usable] = np.inf
-        return list(map(Approximation, self._products(steps, sizes), errors.tolist()))
+        return list(map(FirstLook, self._products(steps, sizes.astype(np.float32)), errors.tolist()))
 
-    def _products(self, steps: Steps, sizes: Values) -> Values:
+    def _products(self, steps: Steps, sizes: Scores) -> Scores:
         import numkong
 
+        scores = np.empty((len(steps), len(self.steps)), dtype=np.float32)
         if len(steps) == 1:  # a third faster than by a packed matrix of one row
-            scores: Values = np.asarray(numkong.cdist(steps, self.steps, "dot")) * self.sizes
-            scores *= sizes[0]
-            return scores
-        scores = np.empty((len(steps), len(self.steps)))
-        packed = numkong.dots_pack(steps, "int8")
-        for start in range(0, len(self.steps), ITEMS_AT_ONCE):
-            part = slice(start, start + ITEMS_AT_ONCE)
-            products = np.asarray(numkong.dots_packed(self.steps[part], packed))
-            np.multiply(products.T, self.sizes[part], out=scores[:, part])
+            scores[:] = numkong.cdist(steps, self.steps, "dot")
+            scores *= self.sizes
+        else:
+            packed = numkong.dots_pack(steps, "int8")
+            for start in range(0, len(self.steps), ITEMS_AT_ONCE):
+                part = slice(start, start + ITEMS_AT_ONCE)
+                scores[:, part] = np.asarray(numkong.dots_packed(self.steps[part], packed)).T
+                scores[:, part] *= self.sizes[part]
         scores *= sizes[:, np.newaxis]
         return scores
 
@@ -109,9 +103,10 @@ def _is_exact(components: int) -> bool:
     rng = np.random.default_rng(0)
     steps = rng.integers(-MOST_STEPS, MOST_STEPS, (3, components), dtype=np.int8, endpoint=True)
     steps[0], steps[1] = -MOST_STEPS, MOST_STEPS
-    wide = steps.astype(np.int64)
-    items = RoundedItems(steps, np.ones(3), 1.0, 0.0)
-    return all(np.array_equal(items._products(steps[:b], np.ones(b)), wide[:b] @ wide.T) for b in (1, 3))
+    products = (steps.astype(np.int64) @ steps.T.astype(np.int64)).astype(np.float32)
+    ones = np.ones(3, dtype=np.float32)
+    items = RoundedItems(steps, ones, 1.0, 0.0)
+    return all(np.array_equal(items._products(steps[:b], ones[:b]), products[:b]) for b in (1, 3))
 
 
 def _rounded(vectors: Values) -> tuple[Steps, Values]:

@@ -11,7 +11,7 @@ from svc.model.recommenders.blend_scan import (
     Plan,
     choose_plan,
     default_plan,
-    head_scores,
+    first_looks,
     scan_behind,
     scan_sum,
 )
@@ -45,7 +45,7 @@ def test_one_and_several_vectors_give_the_answer_of_a_full_sort(
     allowed = None if share == 1.0 else ItemSet.of_flags(rng.random(N) < share)
     excluded = rng.integers(0, N, 50).astype(np.int32)
     vectors = rng.normal(size=(9, K))
-    head, whole = (head_scores(layout, vectors, size) for size in (default_plan(N).head, N))
+    head, whole = (first_looks(layout, vectors, size) for size in (default_plan(N).head, N))
     for vector, first, all_first in zip(vectors, head, whole, strict=True):
         wanted = Wanted(15, excluded, allowed)
         scores = np.add.reduce(layout.factors.astype(np.float64) * vector, axis=1) + own
@@ -56,9 +56,8 @@ def test_one_and_several_vectors_give_the_answer_of_a_full_sort(
         alone = scan_sum(index, vector, own, wanted)
         assert alone.items.tolist() == layout.columns[order].tolist()
         assert alone.scores.tolist() == scores[order].tolist()
-        assert same_bits(alone, scan_sum(index, vector, own, wanted, picks=False))
-        for scores_of_head in (first, all_first):
-            assert same_bits(alone, scan_behind(index, scores_of_head.copy(), vector, own, wanted))
+        for look in (first, all_first):
+            assert same_bits(alone, scan_behind(index, look, vector, own, wanted))
 
 
 def test_the_plan_picks_items_out_only_where_norms_differ(index: NormedLayout) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from svc.model.recommenders import rounded
-from svc.model.recommenders.blend_scan import NormedLayout, scan_rounded, scan_sum
+from svc.model.recommenders.blend_scan import NormedLayout, first_looks, scan_behind, scan_sum
 from svc.model.recommenders.factor_scan import Wanted
 from svc.model.recommenders.rounded import RoundedItems
 from tests.model.recommenders.test_factor_index import built, same_bits
@@ -49,7 +49,7 @@ def items_of(shape: str, rng: np.random.Generator, n_items: int, components: int
 def test_rankings_are_those_of_brute_force_in_float64(
     shape: str, components: int, n_items: int, scales: tuple[float, float], seed: int
 ) -> None:
-    """Items, order and bits of the scores; of vectors of which nothing can be told that is said.
+    """Items, order and bits of the scores, by either first look, also where nothing can be told by it.
 
     `scales` are those of the vectors and of the offsets.
     """
@@ -60,21 +60,21 @@ def test_rankings_are_those_of_brute_force_in_float64(
     vectors = rng.normal(size=(rng.integers(1, 4), components)) * vector_scale
     offsets = np.where(rng.random(n_items) < 0.3, rng.normal(size=n_items), 0.0) * offset_scale
     excluded = rng.integers(0, n_items, n_items // 5).astype(np.int32)
+    looks = [first_looks(layout, vectors, n_items)]
     items = RoundedItems.of(layout.factors)
-    assert items is not None
-    for vector, approximation in zip(vectors, items.approximations(vectors), strict=True):
+    if items is not None:
+        looks.append(items.first_looks(vectors))
+    for vector, *own_looks in zip(vectors, *looks, strict=True):
         exact = np.add.reduce(layout.factors * vector, axis=1)
-        assert (np.abs(approximation.scores - exact) <= approximation.error).all()
-        if approximation.error == np.inf:
-            assert vector_scale in (1e-200, 1e200)
-            continue
         total = exact + offsets
         total[layout.positions[excluded]] = -np.inf
         order = np.lexsort((layout.columns, -total))
         order = order[total[order] > -np.inf][:LIMIT]
-        ranking = scan_rounded(index, approximation, vector, offsets, Wanted(LIMIT, excluded))
-        assert ranking.items.tolist() == layout.columns[order].tolist()
-        assert ranking.scores.tobytes() == total[order].tobytes()
+        for look in own_looks:
+            assert look.error == np.inf or (np.abs(look.scores - exact) <= look.error).all()
+            ranking = scan_behind(index, look, vector, offsets, Wanted(LIMIT, excluded))
+            assert ranking.items.tolist() == layout.columns[order].tolist()
+            assert ranking.scores.tobytes() == total[order].tobytes()
 
 
 def test_without_numkong_or_with_wrong_products_there_is_no_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +96,7 @@ def test_the_first_look_gives_the_bits_of_the_scan_without_it() -> None:
     items, vectors = RoundedItems.of(layout.factors), rng.normal(size=(3, 200))
     assert items is not None
     offsets, wanted = np.abs(rng.normal(size=9_000)), Wanted(20, np.arange(40, dtype=np.int32))
-    for vector, approximation in zip(vectors, items.approximations(vectors), strict=True):
+    for vector, look in zip(vectors, items.first_looks(vectors), strict=True):
         expected = scan_sum(index, vector, offsets, wanted)
-        assert same_bits(expected, scan_rounded(index, approximation, vector, offsets, wanted))
+        assert np.count_nonzero(look.scores > np.sort(look.scores)[-20] - 2 * look.error) < len(directions) / 10
+        assert same_bits(expected, scan_behind(index, look, vector, offsets, wanted))
