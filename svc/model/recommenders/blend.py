@@ -129,14 +129,18 @@ class BlendScorer(Stored):
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         rankings: dict[int, Ranking] = {}
+        described: list[int] = []
         together: list[int] = []
         for position, query in enumerate(queries):
-            if self.factors is not None and (query.user_features is not None or query.seed_features):
-                rankings[position] = self.factors.rank([self._of_part(query, 0)], history)[0]
+            if self._is_described(query):
+                described.append(position)
             elif self._takes_head(len(queries)) and not _is_narrow(query):
                 together.append(position)
             else:
                 rankings[position] = self._rank(query, history)
+        if described and self.factors is not None:
+            ranked = self.factors.rank([self._of_part(queries[position], 0) for position in described], history)
+            rankings.update(zip(described, ranked, strict=True))
         if together:
             ranked = self._rank_many([queries[position] for position in together], history)
             rankings.update(zip(together, ranked, strict=True))
@@ -148,7 +152,7 @@ class BlendScorer(Stored):
         The deviations are held fixed: those of a profile without one of its items would be others, so that removing the
         strongest reason may even raise a score.
         """
-        if self.factors is not None and (query.user_features is not None or query.seed_features):
+        if self.factors is not None and self._is_described(query):
             return self.factors.contributions(self._of_part(query, 0), history, items)
         rows, _ = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
@@ -170,6 +174,10 @@ class BlendScorer(Stored):
             items = best_items(offsets.copy(), query, history)
             return Ranking(items, offsets[items])
         return scan_sum(self._index(), self._scaled(query), offsets, _wanted(query, history))
+
+    def _is_described(self, query: Query) -> bool:
+        """Whether features describe the user or an item of the history, which the factor part alone understands."""
+        return self.factors is not None and (query.user_features is not None or bool(query.seed_features))
 
     def _takes_head(self, n_queries: int) -> bool:
         """Whether so many queries begin with a product of all of them with the items of the largest norms."""

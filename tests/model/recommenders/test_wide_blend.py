@@ -23,6 +23,7 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.rounded import RoundedItems
+from tests.families import family
 
 N_USERS, N_ITEMS, K = 16, 2_400, 64
 NEIGHBOURS = 5
@@ -37,8 +38,11 @@ class SortingScorer(BlendScorer):
     def _sorted(self, query: Query, history: History) -> Ranking:
         assert self.factors is not None
         layout = self.factors.index.layout
-        scores = np.add.reduce(layout.factors.astype(np.float64) * self._scaled(query), axis=1)
-        scores += self._offsets(query, history)
+        described = query.user_features is not None or bool(query.seed_features)
+        vector = self.factors.embed_cold([query])[0] if described else self._scaled(query)
+        scores = np.add.reduce(layout.factors.astype(np.float64) * vector, axis=1)
+        if not described:
+            scores += self._offsets(query, history)
         scores[layout.positions[excluded_columns(query, history)]] = -np.inf
         if query.allowed is not None:
             scores[~query.allowed.flags()[layout.columns]] = -np.inf
@@ -52,9 +56,10 @@ def model_of(kind: type[BlendScorer]) -> Model:
     items = rng.normal(size=(N_ITEMS, K))
     items *= rng.normal(1, 0.05, (N_ITEMS, 1)) / np.linalg.norm(items, axis=1, keepdims=True)
     items[:10] = items[0]
+    user_weights, item_weights = (rng.normal(size=(4, K)).astype(np.float32) for _ in range(2))
     least_squares = LeastSquares(
         alpha0=0.1, reg=0.1, nu=1.0, confidence=1.0, target_weight=1.0, n_users=N_USERS, n_items=N_ITEMS,
-        user_weights=None, item_weights=None,
+        user_weights=user_weights, item_weights=item_weights,
     )  # fmt: skip
     users = rng.normal(size=(N_USERS, K)).astype(np.float32)
     factors = IALSScorer(users, FactorIndex.build(items.astype(np.float32)), least_squares)
@@ -71,27 +76,35 @@ def model_of(kind: type[BlendScorer]) -> Model:
         item_ids=IdTable.from_ids([f"i{item}" for item in range(N_ITEMS)]),
         history=history,
         scorer=kind.of(factors, [neighbours], (0.7, 0.3), history),
-        features=None,
+        features=family("IALS").features,
     )
     model.ready()
     return model
 
 
-def requests() -> list[dict[str, Any]]:
-    """Known users and histories of nobody, and each of them with filters, rules and reasons, and with all of these."""
-    history = [Interaction("i3", 2.0), Interaction("i700"), Interaction("i2000", 0.5)]
-    people: list[dict[str, Any]] = [
-        {"user_id": "u5"},
-        {"user_id": "u6", "include_seen": True, "exclude_items": ["i0", "i4"]},
-        {"history": history},
-        {"user_id": "u7", "history": history},
-        {"user_id": "u8", "history": history, "replace": True},
-    ]
+HISTORY = [Interaction("i3", 2.0), Interaction("i700"), Interaction("i2000", 0.5)]
+PEOPLE: list[dict[str, Any]] = [
+    {"user_id": "u5"},
+    {"user_id": "u6", "include_seen": True, "exclude_items": ["i0", "i4"]},
+    {"history": HISTORY},
+    {"user_id": "u7", "history": HISTORY},
+    {"user_id": "u8", "history": HISTORY, "replace": True},
+    {"user_features": {"tag": "a", "age": 31}},
+    {"user_features": {"tag": "b"}, "history": HISTORY},
+]
+SEEDS: list[dict[str, Any]] = [
+    {"seed_items": ["i3", "i900"], "item_features": None},
+    {"seed_items": ["i3"], "item_features": {"new": {"tag": "b", "age": 12}}},
+]
+
+
+def restrictions() -> list[Restriction]:
+    """None, each filter, rule and reason, and all of them."""
     every_third = ItemSet.of_flags(np.arange(N_ITEMS) % 3 == 0)
     few = ItemSet.of_columns(np.arange(0, N_ITEMS, 100), N_ITEMS)
     label = LabelField.read("genre", "categorical", "|", ["abc"[item % 7 % 3] for item in range(N_ITEMS)], N_ITEMS)
     boosts = (Boost(every_third, 2.0),)
-    restrictions = [
+    return [
         Restriction(),
         Restriction(offset=3),
         Restriction(allowed=every_third),
@@ -104,7 +117,19 @@ def requests() -> list[dict[str, Any]]:
         Restriction(rules=Rules(), pins=[("i17", 1)]),
         Restriction(allowed=every_third, explain=2, rules=Rules(0.2, (Limit(label, 4),), boosts), pins=[("i9", 0)]),
     ]
-    return [{**person, "restriction": restriction} for person in people for restriction in restrictions]
+
+
+def queries_to(model: Model) -> list[Query]:
+    """Known users, histories of nobody, features and seeds, under every restriction."""
+    of_nobody = {"user_id": None, "user_features": None}
+    return [
+        prepared.query
+        for restriction in restrictions()
+        for prepared in (
+            *(model.prepare_recommend(**of_nobody | who, limit=8, restriction=restriction) for who in PEOPLE),
+            *(model.prepare_related(**to, user_features=None, limit=8, restriction=restriction) for to in SEEDS),
+        )
+    ]
 
 
 @pytest.mark.parametrize("with_rounded", [False, True])
@@ -119,10 +144,7 @@ def test_every_request_gets_the_answer_of_a_full_sort(*, with_rounded: bool, mon
     assert isinstance(scorer, blend_module.BlendScorer)
     assert not scorer._plan.picks
     assert (scorer._rounded is not None) == with_rounded
-    queries = []
-    for request in requests():
-        asked = {"user_id": None, "user_features": None, "limit": 8, **request}
-        queries.append(model.prepare_recommend(**asked).query)
+    queries = queries_to(model)
     together = model.rank(queries)
     for query, found in zip(queries, together, strict=True):
         (alone,), (expected,) = model.rank([query]), sorting.rank([query])
