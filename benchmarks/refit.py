@@ -1,26 +1,21 @@
 """What does `svc train --refit` cost beside a search, and what does it lose?
 
-    python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts [--days 5] [--trials 40]
-    python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts --starts
+    python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts [--days 5] [--searches 2]
     python -m benchmarks.refit ratings.csv --user user_id --item item_id --time ts --weights
     python -m benchmarks.refit --rows 10000000 --trials 4
 
 The first form trains with the data before each of the last days of a table, in a process of its own: once with a
 search, and once with `--refit`, which takes the parameters of one search that is `--days` days old by the last day.
 ndcg@20 is that of the rankings over what each known user chooses on the next day and had not chosen before; seconds are
-processor seconds of a whole `svc train` with its workers.
-
-With `--starts` it says whether iALS that starts from the vectors of the day before, for as many epochs or for fewer,
-comes as far as one that starts from random vectors, over `--seeds` seeds. Intervals are those of the paired differences
-of users, for 95 of 100 draws of them.
+processor seconds of a whole `svc train` with its workers. With `--searches` it does so for several seeds, and compares
+the searches of two seeds with each other: what a refit loses means something only beside what chance makes of a search.
 
 With `--weights` it searches once, for a winner that is a blend, and says whether a blend with its weights is worse on
 the next day than one whose weights are searched again on the data of each day, with the same parts.
 
 `--rows` generates rows (see training_scale.py) and trains iALS on them. A search of 40 trials is computed from one of
 few trials: the seconds of the refit, which reads, measures and trains the final model as a search does, and 40 times
-what one trial took beside that. The share of the final model is what a start from the vectors of the live model could
-shorten.
+what one trial took beside that.
 """
 
 from __future__ import annotations
@@ -33,15 +28,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 import svc
 from benchmarks.common import origin
@@ -57,24 +50,17 @@ from svc.training.evaluation.intervals import interval
 from svc.training.promotion.live_trial import trainable
 from svc.training.search import prepare
 from svc.training.search.blend_search import SAMPLE_USERS, WeightSearch
-from svc.training.search.objective import Builder, refit_winner
-from svc.training.search.served import to_scorer
+from svc.training.search.objective import refit_winner
 from svc.training.search.trials import SearchResult, TrialRecord
-from svc.training.winner.export import assemble
 from svc.training.winner.refit import train_final
 
-CUTOFF, DAY_S, FULL_TRIALS = 20, 86_400, 40
+CUTOFF, DAY_S, FULL_TRIALS, SEED = 20, 86_400, 40, 42
 KEY = "SVC_SIGNING_KEYS"
-IALS = "IALSRecommender"
-STARTED: Mapping[str, Any] = {"n_components": 32, "alpha0": 0.05, "reg": 0.01, "mean_prior": True}
-EPOCHS = 8
-"""Parameters and epochs of the iALS of `--starts`."""
 ByUser = dict[str, float]
-Vectors = Mapping[str, Any]
 
 
-def write_recipe(folder: Path, options: argparse.Namespace) -> Path:
-    """A recipe over kept.csv in the folder."""
+def write_recipe(folder: Path, options: argparse.Namespace, seed: int = SEED) -> Path:
+    """A recipe over kept.csv in the folder, whose search draws by `seed`."""
     recipe = {
         "name": "fresh",
         "source": {"type": "csv", "path": "kept.csv", "dtype": {"user": "str", "item": "str"}},
@@ -83,7 +69,7 @@ def write_recipe(folder: Path, options: argparse.Namespace) -> Path:
             "algorithms": options.algorithms,
             "n_trials": options.trials,
             "cutoff": CUTOFF,
-            "split": {"scheme": "time_global"},
+            "split": {"scheme": "time_global", "seed": seed},
         },
         "output": {"path": "fresh.svc"},
     }
@@ -92,14 +78,21 @@ def write_recipe(folder: Path, options: argparse.Namespace) -> Path:
     return path
 
 
-def train(recipe: Path, *flags: str) -> float:
-    """Processor seconds of one `svc train` with all processes that it starts; its events are in events.jsonl."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+def run_training(recipe: Path, *flags: str) -> resource.struct_rusage:
+    """What one `svc train` used with all processes that it started; its events are in events.jsonl."""
     command = [sys.executable, "-m", "svc", "train", recipe.name, *flags]
     with (recipe.parent / "events.jsonl").open("wb") as file:
-        subprocess.run(command, cwd=recipe.parent, check=True, stderr=file)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        process = subprocess.Popen(command, cwd=recipe.parent, stderr=file)
+        _, status, used = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"svc train ended with status {status}: {(recipe.parent / 'events.jsonl').read_text()[-1000:]}")
+    return used
+
+
+def train(recipe: Path, *flags: str) -> float:
+    """Processor seconds of one `svc train`."""
+    used = run_training(recipe, *flags)
+    return used.ru_utime + used.ru_stime
 
 
 def share_of_final_model(recipe: Path) -> float:
@@ -108,6 +101,13 @@ def share_of_final_model(recipe: Path) -> float:
     moments = {told["event"]: datetime.fromisoformat(told["timestamp"]) for told in map(json.loads, lines)}
     final = moments["final_model_trained"] - moments["training_final_model"]
     return final / (moments["train_done"] - moments["training_started"])
+
+
+def clock_seconds(recipe: Path) -> float:
+    """The seconds from the first event of the last training to its last."""
+    lines = (recipe.parent / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    first, last = (datetime.fromisoformat(json.loads(line)["timestamp"]) for line in (lines[0], lines[-1]))
+    return (last - first).total_seconds()
 
 
 def live(recipe: Path) -> svc.Recommender:
@@ -149,7 +149,7 @@ class Days:
         self._end = int(self._table["time"].max()) + 1
         self.count: int = options.days
 
-    def write_before(self, day: int, folder: Path) -> None:
+    def write_before(self, day: float, folder: Path) -> None:
         kept = self._table[self._table["time"] < self._start(day)]
         kept.to_csv(folder / "kept.csv", index=False)
 
@@ -157,109 +157,54 @@ class Days:
         first = self._start(day)
         return self._table[(self._table["time"] >= first) & (self._table["time"] < first + DAY_S)]
 
-    def _start(self, day: int) -> int:
+    def _start(self, day: float) -> float:
         return self._end - (self.count - day + 1) * DAY_S
 
 
 def compare_with_search(days: Days, folder: Path, options: argparse.Namespace) -> None:
-    """Print processor seconds and ndcg of a search and of a refit, day by day."""
-    folders = {name: folder / name for name in ("searched", "refitted")}
-    recipes = {}
-    for name, own in folders.items():
-        own.mkdir()
-        recipes[name] = write_recipe(own, options)
-    days.write_before(0, folders["refitted"])
-    print(f"search of day 0: {train(recipes['refitted']):.0f} s, {live(recipes['refitted']).header['best_class']}")
-    seconds: dict[str, list[float]] = {name: [] for name in folders}
-    scores: dict[str, list[ByUser]] = {name: [] for name in folders}
+    """Print processor seconds and ndcg of searches and of refits, day by day, and of searches of different seeds."""
+    recipes: dict[str, list[Path]] = {"searched": [], "refitted": []}
+    for seed in range(SEED, SEED + options.searches):
+        for name, paths in recipes.items():
+            own = folder / f"{name}-{seed}"
+            own.mkdir()
+            paths.append(write_recipe(own, options, seed))
+        days.write_before(0, recipes["refitted"][-1].parent)
+        taken = train(recipes["refitted"][-1])
+        print(f"seed {seed}, search of day 0: {taken:.0f} s, {live(recipes['refitted'][-1]).header['best_class']}")
+    seconds: dict[str, list[float]] = {name: [] for name in recipes}
+    scores: dict[str, list[list[ByUser]]] = {name: [[] for _ in paths] for name, paths in recipes.items()}
     for day in range(1, days.count + 1):
-        for name, recipe in recipes.items():
-            days.write_before(day, recipe.parent)
-            seconds[name].append(train(recipe, *(["--refit"] if name == "refitted" else [])))
-            scores[name].append(ndcg(live(recipe).model, days.of(day)))
-        told = "; ".join(
-            f"{name} {seconds[name][-1]:.1f} s, ndcg {np.mean(list(scores[name][-1].values())):.4f}, "
-            f"{live(recipes[name]).header['best_class']}"
-            for name in folders
-        )
-        print(f"day {day}, {len(scores['searched'][-1])} users: {told}", flush=True)
-    print(f"ndcg, searched -> refitted: {difference(scores['searched'], scores['refitted'])}")
+        told = []
+        for name, paths in recipes.items():
+            for recipe, of_seed in zip(paths, scores[name], strict=True):
+                days.write_before(day, recipe.parent)
+                seconds[name].append(train(recipe, *(["--refit"] if name == "refitted" else [])))
+                of_seed.append(ndcg(live(recipe).model, days.of(day)))
+            of_day = " ".join(f"{mean(of_seed[-1]):.4f}" for of_seed in scores[name])
+            told.append(f"{name} {np.mean(seconds[name][-len(paths) :]):.1f} s, ndcg {of_day}")
+        print(f"day {day}, {len(scores['searched'][0][-1])} users: {'; '.join(told)}", flush=True)
+    searched, refitted = scores["searched"], scores["refitted"]
+    for seed, (first, second) in enumerate(zip(searched, refitted, strict=True), start=SEED):
+        print(f"seed {seed}, searched -> refitted: {difference(first, second)}")
+    for seed, (first, second) in enumerate(pairwise(searched), start=SEED):
+        print(f"searches, seed {seed} -> seed {seed + 1}: {difference(first, second)}")
+    print(f"means over seeds, searched -> refitted: {difference(over_seeds(searched), over_seeds(refitted))}")
     print(f"a search takes {sum(seconds['searched']) / sum(seconds['refitted']):.1f} times a refit")
+
+
+def over_seeds(scores: list[list[ByUser]]) -> list[ByUser]:
+    """For each day the mean of each user over the seeds."""
+    return [
+        {user: float(np.mean([of_seed[user] for of_seed in of_day])) for user in of_day[0]}
+        for of_day in zip(*scores, strict=True)
+    ]
 
 
 def task_of(recipe: Path) -> prepare.Task:
     loaded = load_recipe(recipe, {}, settings=Settings())
     data = fetch.load(loaded, Settings(), {}, Progress())
     return prepare.make_task(loaded, data, prepare.split_data(loaded, data), Settings())
-
-
-def fill(kept: Vectors, side: str, ids: list[str], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    """`vectors`, with those of the live model for the ids that are still there."""
-    place = {name: row for row, name in enumerate(kept[f"{side}_ids"])}
-    rows = np.array([place.get(name, -1) for name in ids])
-    filled = vectors.copy()
-    filled[rows >= 0] = kept[side][rows[rows >= 0]]
-    return filled
-
-
-def learn(
-    task: prepare.Task, params: Mapping[str, Any], epochs: int, seed: int, start: Vectors | None = None
-) -> tuple[Any, float]:
-    """iALS after so many epochs, from random vectors or from those of `start`, and its processor seconds."""
-    matrix, began = task.matrix(dict(params)), time.process_time()
-    trained = Builder(seed, task.builder.threads).build(IALS, matrix, dict(params), {})
-    trained.start_learning()
-    core = trained.trainer.core_trainer
-    if start is not None:
-        core.user = fill(start, "user", task.data.interactions.user_ids, core.user)
-        core.item = fill(start, "item", task.data.interactions.item_ids, core.item)
-        if trained.has_mean:
-            core.user_feature_weight = start["mean"]
-    for _ in range(epochs):
-        trained.run_epoch()
-    return trained, time.process_time() - began
-
-
-def vectors_of(task: prepare.Task, trained: Any) -> Vectors:
-    core = trained.trainer.core_trainer
-    return {
-        "user_ids": task.data.interactions.user_ids,
-        "item_ids": task.data.interactions.item_ids,
-        "user": core.user.copy(),
-        "item": core.item.copy(),
-        "mean": core.user_feature_weight.copy() if trained.has_mean else None,
-    }
-
-
-def compare_starts(days: Days, recipe: Path, n_seeds: int) -> None:
-    """Print how iALS from the vectors of the day before compares with iALS from random ones, over the seeds."""
-    params, epochs = STARTED, EPOCHS
-    tasks = []
-    for day in (days.count - 1, days.count):
-        days.write_before(day, recipe.parent)
-        tasks.append(task_of(recipe))
-    before, now = tasks
-    matrix, judged = now.matrix(dict(params)), days.of(days.count)
-    shares = sorted({max(1, epochs // part) for part in (8, 4, 2, 1)})
-    scores: dict[str, list[ByUser]] = {"cold": [], **{f"warm {count}": [] for count in shares}}
-    seconds = dict.fromkeys(scores, 0.0)
-    for seed in range(n_seeds):
-        old, _ = learn(before, params, epochs, seed)
-        start = vectors_of(before, old)
-        ways = {"cold": (epochs, None), **{f"warm {count}": (count, start) for count in shares}}
-        for name, (count, vectors) in ways.items():
-            trained, taken = learn(now, params, count, seed, vectors)
-            seconds[name] += taken
-            ids = now.data.interactions
-            model = assemble(
-                to_scorer(trained, IALS), user_ids=ids.user_ids, item_ids=ids.item_ids, X=matrix, features=None
-            )
-            scores[name].append(ndcg(model, judged))
-    print(f"iALS {json.dumps(params)}, {epochs} epochs, {n_seeds} seeds")
-    for name, of_seeds in scores.items():
-        worst = min(mean(new) - mean(old) for old, new in zip(scores["cold"], of_seeds, strict=True))
-        ratio = seconds[name] / seconds["cold"]
-        print(f"{name}: {difference(scores['cold'], of_seeds)}, worst seed {worst:+.4f}, {ratio:.2f} of the time")
 
 
 def mean(scores: ByUser) -> float:
@@ -328,9 +273,14 @@ def compare_generated(rows: int, trials: int, folder: Path) -> None:
     recipe.write_text(json.dumps(text), encoding="utf-8")
     searched = train(recipe)
     score = live(recipe).header["best_score"]
-    refitted = train(recipe, "--refit")
+    live_file = recipe.with_suffix(".svc").read_bytes()
+    cold = train(recipe, "--refit", "--cold")
+    recipe.with_suffix(".svc").write_bytes(live_file)
+    used = run_training(recipe, "--refit")
+    refitted = used.ru_utime + used.ru_stime
     full = refitted + FULL_TRIALS * (searched - refitted) / trials
-    print(f"{rows:,} rows: a search of {trials} trials {searched:.0f} s, a refit {refitted:.0f} s")
+    print(f"{rows:,} rows: a search of {trials} trials {searched:.0f} s, a refit {refitted:.0f} s, --cold {cold:.0f} s")
+    print(f"peak memory of the refit: {used.ru_maxrss / 2**20:.2f} GiB, on the clock {clock_seconds(recipe):.0f} s")
     print(f"scores on the holdout: {score:.5f} and {live(recipe).header['best_score']:.5f}")
     print(f"{FULL_TRIALS} trials would take {full:.0f} s, {full / refitted:.1f} times a refit")
     print(f"the final model takes {share_of_final_model(recipe):.0%} of a refit, on the clock")
@@ -345,9 +295,8 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=5)
     parser.add_argument("--algorithms", nargs="+", default=["IALS", "RP3beta", "Transitions", "Blend"])
     parser.add_argument("--trials", type=int, default=FULL_TRIALS)
-    parser.add_argument("--starts", action="store_true", help="start iALS from the vectors of the day before")
+    parser.add_argument("--searches", type=int, default=1, help="searches of each day, of other seeds")
     parser.add_argument("--weights", action="store_true", help="search the weights of a blend again each day")
-    parser.add_argument("--seeds", type=int, default=20, help="of --starts")
     parser.add_argument("--rows", type=int, help="generate so many rows instead")
     options = parser.parse_args()
     os.environ["SVC_LOG_FORMAT"] = "json"
@@ -362,9 +311,7 @@ def main() -> None:
         if options.ratings is None:
             parser.error("give a table of ratings, or --rows")
         days = Days(options)
-        if options.starts:
-            compare_starts(days, write_recipe(folder, options), options.seeds)
-        elif options.weights:
+        if options.weights:
             compare_weights(days, write_recipe(folder, options))
         else:
             compare_with_search(days, folder, options)

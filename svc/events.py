@@ -31,8 +31,9 @@ SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers",
 REFIT_STARTED = _event(
     "refit_started",
     "info",
-    "recipe reused_from reason",
-    "With --refit: the version whose parameters are used and when it was searched; or why a search is needed instead.",
+    "recipe reused_from vectors_from reason",
+    "With --refit: the version whose parameters are used and when it was searched, and the one from whose vectors the "
+    "final model starts; or why a search is needed instead.",
 )
 TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score", "One trial ended.")
 TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params", "With --verbose: values of a trial.")

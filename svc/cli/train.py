@@ -69,6 +69,10 @@ def command(
         bool,
         typer.Option("--refit", help="Take the parameters of the live artifact instead of searching for new ones."),
     ] = False,
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="With --refit: start from random vectors, not from those of the live artifact."),
+    ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", help="Write an HTML report of the run here (extra: report).")
     ] = None,
@@ -102,6 +106,7 @@ def command(
         "report": report,
         "accept_data_change": accept_data_change,
         "refit": refit,
+        "cold": cold,
     }
     if metrics_file is not None:
         check_metrics_file(metrics_file)

@@ -144,6 +144,7 @@ def train(
     report: str | Path | None = None,
     progress: bool | None = None,
     refit: bool = False,
+    cold: bool = False,
     **training: Any,
 ) -> TrainResult:
     """Train on a DataFrame or by a recipe: `svc train` for Python.
@@ -169,6 +170,7 @@ def train(
         report: Where to write an HTML report (extra `report`).
         progress: Whether to show progress, else as lines on standard error; None: in notebooks and on terminals.
         refit: Take the parameters of the live artifact at `output` instead of searching for new ones.
+        cold: With `refit`: start from random vectors, not from those of the live artifact.
         **training: Keys of the recipe, or of its `training` block, such as `n_trials` or `algorithms`; they replace
             those of a recipe. Mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
 
@@ -201,6 +203,7 @@ def train(
         options = TrainOptions(
             run_id=run_id or secrets.token_hex(6),
             refit=refit,
+            cold=cold,
             variables=given,
             fail_on_busy=True,
             report=None if report is None else Path(report),

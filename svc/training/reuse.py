@@ -10,7 +10,7 @@ from typing import Any
 
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
-from svc.errors import RefitRefused, UsageError
+from svc.errors import ArtifactError, RefitRefused, UsageError
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
@@ -19,6 +19,7 @@ from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.storage import StorageLocation
 from svc.training.search.trials import Reused, SearchResult, TrialRecord
+from svc.training.search.warm_start import WarmStart
 from svc.training.winner.confidence import evaluate_winner
 
 _COMPARED = ("training", "features", "schema", "cleansing")
@@ -34,7 +35,7 @@ _LONG_AS_HASHED = "source"
 class Reusable:
     """The live model whose parameters may be used again. `origin` is the version that was searched."""
 
-    header: Mapping[str, Any]
+    live: Incumbent
     origin: Reused
 
 
@@ -71,7 +72,7 @@ def find_reusable(loaded: LoadedRecipe, keys: SigningKeys, settings: Settings) -
     if bound_s is not None and datetime.now(UTC) - searched_at > timedelta(seconds=bound_s):
         bound = loaded.recipe.training.max_search_age
         return f"the search of {origin.searched_at} is older than training.max_search_age, {bound}"
-    return Reusable(incumbent.header, origin)
+    return Reusable(incumbent, origin)
 
 
 def _origin(incumbent: Incumbent) -> Reused | None:
@@ -124,28 +125,47 @@ def _shown(value: Any) -> str:
     return "not given" if value is None else repr(value)
 
 
-def start_refit(task: Task, reusable: Reusable | str) -> tuple[TrialRecord, Reused] | None:
-    """The trial to train, and where it comes from. None where a search is needed; the event says why."""
-    start, reason = _start(task, reusable)
+def start_refit(
+    task: Task, reusable: Reusable | str, settings: Settings, *, cold: bool
+) -> tuple[TrialRecord, Reused] | None:
+    """The trial to train, and where it comes from. None where a search is needed; the event says why.
+
+    With `cold` its final model starts from nothing.
+    """
+    parameters, reason = _reusable_parameters(task, reusable)
+    if parameters is not None and not cold and isinstance(reusable, Reusable):
+        trial, origin = parameters
+        parameters = trial, replace(origin, start=_warm_start(task, reusable.live, settings))
+    reused = None if parameters is None else parameters[1]
     logs.emit(
         events.REFIT_STARTED,
         recipe=task.loaded.recipe.name,
-        reused_from=None if start is None else start[1].as_fields(),
+        reused_from=None if reused is None else reused.as_fields(),
+        vectors_from=None if reused is None or reused.start is None else reused.start.sha8,
         reason=reason,
     )
-    return start
+    return parameters
 
 
-def _start(task: Task, reusable: Reusable | str) -> tuple[tuple[TrialRecord, Reused] | None, str | None]:
+def _reusable_parameters(task: Task, reusable: Reusable | str) -> tuple[tuple[TrialRecord, Reused] | None, str | None]:
     if isinstance(reusable, str):
         return None, reusable
-    header = reusable.header
+    header = reusable.live.header
     try:
         trial, aware = trainable(task, header), feature_trial_of(header)
         aware = None if aware is None else checked(task, aware, header)
     except Unfit as unfit:
         return None, str(unfit)
     return (trial, replace(reusable.origin, feature_aware=aware)), None
+
+
+def _warm_start(task: Task, live: Incumbent, settings: Settings) -> WarmStart | None:
+    """The vectors of the live model; None where it has none that can be started from, or cannot be loaded."""
+    trained = task.data.trained
+    try:
+        return WarmStart.of(live.model(settings), live.sha256[:8], trained.user_ids, trained.item_ids)
+    except ArtifactError:
+        return None
 
 
 def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from svc import events, logs
 from svc.artifact import keys as signing
 from svc.artifact.lock import lock_path, run_lock
-from svc.errors import LockContestedError, SvcError, TrainingError, exhaustion
+from svc.errors import LockContestedError, SvcError, TrainingError, UsageError, exhaustion
 from svc.progress import Progress
 from svc.recipe.algorithms import BLEND
 from svc.recipe.load import LoadedRecipe
@@ -52,6 +52,7 @@ class TrainOptions:
     report: Path | None = None
     accept_data_change: bool = False
     refit: bool = False
+    cold: bool = False
 
 
 def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> TrainResult:
@@ -110,6 +111,8 @@ class _Run:
         training = self.loaded.recipe.training
         check_available(training.algorithms)
         location = preflight(training.storage_path, self.loaded.base_dir)
+        if self.options.cold and not self.options.refit:
+            raise UsageError("--cold says how a refit starts: give --refit too, or leave it out")
         if self.options.refit:
             reuse.check_alone(location, search_only=self.options.search_only)
         if self.options.search_only:
@@ -230,7 +233,7 @@ class _Run:
 
         reusable = reuse.find_reusable(self.loaded, keys, self.settings) if self.options.refit else None
         task = self._task(keys)
-        reused = None if reusable is None else reuse.start_refit(task, reusable)
+        reused = None if reusable is None else reuse.start_refit(task, reusable, self.settings, cold=self.options.cold)
         if reused is None:
             result = self._search(task, location)
             self.progress.phase("measuring the winner")

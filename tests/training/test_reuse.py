@@ -140,6 +140,38 @@ def test_a_chain_of_refits_is_as_old_as_its_search(
     assert said(log, "search_started")
 
 
+def test_the_final_model_starts_from_the_live_vectors_unless_it_is_to_start_cold(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """The same live model gives the same bytes, another one others; what is measured has not seen its vectors."""
+    table = tmp_path / "tastes.csv"
+    space = {"IALS": {"n_components": [4, 4], "alpha0": [0.1, 0.1]}}
+    blocks = {"output": OUTPUT, "training": training("IALS", search_space=space)}
+    loaded = make_recipe(ratings=write_tastes(table, last=slice(0, 10)), **blocks)
+    assert run(loaded).exit_code == 0
+    searched = live(loaded)
+    assert searched is not None
+    write_tastes(table)
+    versions, artifacts = Versions(loaded.output_uri, development_keys(), Settings()), []
+    for cold in (False, False, True):
+        if live(loaded) != searched:
+            versions.rollback(searched, hold=False)
+        artifacts.append(run(loaded, refit=True, cold=cold).artifact)
+    warm, again, cold_one = artifacts
+    follower = run(loaded, refit=True).artifact
+    assert [header(one)["tuning"].get("vectors_from") for one in (warm, cold_one)] == [searched, None]
+    assert [record["vectors_from"] for record in said(log, "refit_started")][:3] == [searched, searched, None]
+    assert payload(warm) == payload(again) != payload(cold_one)
+    assert payload(follower) not in (payload(warm), payload(cold_one))
+    assert header(warm)["best_score"] == header(cold_one)["best_score"]
+    assert header(warm)["best_params"] == header(cold_one)["best_params"]
+
+
+def test_a_start_is_chosen_for_refits_alone(searched: LoadedRecipe, log: list[dict[str, Any]]) -> None:
+    assert run(searched, cold=True).exit_code == 2
+    assert log[-1]["code"] == "usage_error"
+
+
 def test_without_a_live_model_it_searches_and_says_so(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     assert run(make_recipe(training=training()), refit=True).exit_code == 0
     assert said(log, "refit_started")[0]["reason"] == "there is no live model that can be verified"

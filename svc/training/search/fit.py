@@ -19,6 +19,7 @@ from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluation, Evaluator, Rankings, Scorer, scorer_of
 from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, Weighing, choose, is_gain
 from svc.training.search.screening import SCREENING_STEP
+from svc.training.search.warm_start import WarmStart
 
 QUICK_USERS = 2_000
 """Screenings and epochs are judged on at most so many validation users, as judging costs more than an epoch; the score
@@ -186,11 +187,14 @@ def _fit_epochs(
     return best, best_epoch
 
 
-def refit(recommender: Any, epochs: int | None) -> Any:
-    """Train `recommender` for good, `epochs` times where it has epochs, and return it."""
+def refit(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
+    """Train `recommender` for good, `epochs` times where it has epochs, and return it; less often from a `start`."""
     if epochs is None:
         return recommender.learn()
     recommender.start_learning()
+    if start is not None:
+        start.place(recommender)
+        epochs = start.epochs(epochs)
     for _ in range(epochs):
         recommender.run_epoch()
     return recommender

@@ -26,6 +26,7 @@ from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
 from svc.training.search.served import to_scorer
 from svc.training.search.trials import TrialRecord
+from svc.training.search.warm_start import WarmStart
 
 Matrices = Mapping[SideName, sparse.csr_matrix]
 _DENSE_COPIES = 4
@@ -188,18 +189,21 @@ def refit_winner(
     matrix: sparse.csr_matrix,
     features: Matrices,
     times: sparse.csr_matrix | None = None,
+    *,
+    start: WarmStart | None = None,
 ) -> Any:
-    """Train the winner on all data, for as many epochs as its trial found best.
+    """Train the winner on all data, for as many epochs as its trial found best; iALS for fewer from a `start`.
 
     Raises FeatureRidgeFailed where its feature weights cannot be solved for.
     """
     name = winner.algorithm
     if winner.parts:
-        trained = [refit_winner(builder, part, matrix, features, times) for part in winner.parts]
+        trained = [refit_winner(builder, part, matrix, features, times, start=start) for part in winner.parts]
         return BlendedRecommender(trained, winner)
     recommender = builder.build(name, matrix, winner.params, features, times)
     try:
-        trained = run_in_thread(lambda: refit(recommender, winner.epochs))
+        placed = start if name == LEAST_SQUARES else None
+        trained = run_in_thread(lambda: refit(recommender, winner.epochs, placed))
     except failures(name) as error:
         raise FeatureRidgeFailed(
             f"the final training of {name} failed: the system for its feature weights is singular in floating point "

@@ -15,6 +15,7 @@ from svc.training.evaluation.evaluator import Evaluation
 from svc.training.search import budget
 from svc.training.search.fit import Fitted
 from svc.training.search.sampler import own_parameters
+from svc.training.search.warm_start import WarmStart
 
 METRICS = "svc:metrics"
 EPOCHS = "svc:train_epochs"
@@ -81,11 +82,13 @@ class Reused:
     """Where the parameters of a training without a search come from: a version, and when it was searched (ISO 8601).
 
     `feature_aware` is the trial of its part for features and seeds, where that is not the winner or a part of it.
+    `start` has the vectors from which the final model starts to learn; None: from random ones.
     """
 
     sha8: str
     searched_at: str
     feature_aware: TrialRecord | None = None
+    start: WarmStart | None = None
 
     def as_fields(self) -> dict[str, str]:
         """As the header of the artifact has it."""

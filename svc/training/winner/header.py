@@ -123,6 +123,7 @@ def _tuning(facts: Facts) -> dict[str, Any]:
     result, intervals = facts.result, facts.confidence.intervals
     return {
         **({} if result.reused is None else {"reused_from": result.reused.as_fields()}),
+        **({} if result.reused is None or result.reused.start is None else {"vectors_from": result.reused.start.sha8}),
         "n_trials": facts.n_trials,
         "completed": result.count("complete"),
         "pruned": result.count("pruned"),

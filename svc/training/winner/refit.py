@@ -24,6 +24,7 @@ from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.served import reordered, to_history, to_scorer
 from svc.training.search.trials import FEATURES_AND_SEEDS, SearchResult, TrialRecord
+from svc.training.search.warm_start import WarmStart
 from svc.training.winner.export import assemble, most_chosen_first
 
 EVERYTHING = "everything"
@@ -52,7 +53,8 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     matrix = task.matrix(best.params)
-    recommender = _trained(task, best, matrix)
+    start = None if result.reused is None else result.reused.start
+    recommender = _trained(task, best, matrix, start)
     sampled = task.data.sample is not None
     if sampled:
         matrix = task.matrix(best.params, everybody=True)
@@ -172,9 +174,9 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
     return described
 
 
-def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix) -> Any:
+def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix, start: WarmStart | None = None) -> Any:
     times = task.data.trained.latest() if task.loaded.recipe.training.trains_on_times else None
-    return refit_winner(task.builder, trial, matrix, task.features, times)
+    return refit_winner(task.builder, trial, matrix, task.features, times, start=start)
 
 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:

@@ -1,0 +1,70 @@
+"""The vectors of the live model as the start of a training of iALS with the same parameters on newer data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.model import Model
+from svc.model.recommenders.blend import BlendScorer
+from svc.model.recommenders.factors import IALSScorer
+
+Vectors = NDArray[np.float32]
+Rows = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmStart:
+    """`users` and `items`, (live rows, K), are the vectors of the version `sha8`, and `user_mean`, (K,), its prior.
+
+    `user_rows` and `item_rows` have for each user and item of the training its row there, or -1.
+    """
+
+    sha8: str
+    users: Vectors
+    items: Vectors
+    user_mean: Vectors | None
+    user_rows: Rows
+    item_rows: Rows
+
+    @classmethod
+    def of(cls, live: Model, sha8: str, user_ids: Sequence[str], item_ids: Sequence[str]) -> WarmStart | None:
+        """The start from `live` of a training with these ids, in the order of its rows and columns.
+
+        None where nothing of `live` is iALS, and where it learned from features: the weights of features are numbered
+        by a vocabulary that is another one on other data.
+        """
+        scorer = live.scorer.factors if isinstance(live.scorer, BlendScorer) else live.scorer
+        if not isinstance(scorer, IALSScorer):
+            return None
+        learned = scorer.least_squares
+        if learned.user_weights is not None or learned.item_weights is not None:
+            return None
+        items = np.empty_like(scorer.index.factors)
+        items[scorer.index.columns] = scorer.index.factors
+        rows = live.user_ids.indices(user_ids), live.item_ids.indices(item_ids)
+        return cls(sha8, scorer.users, items, learned.user_mean, *rows)
+
+    def place(self, recommender: Any) -> None:
+        """Give a recommender that has started to learn these vectors; unknown ids keep those that it drew for them."""
+        core = recommender.trainer.core_trainer
+        core.user = _placed(core.user, self.users, self.user_rows)
+        core.item = _placed(core.item, self.items, self.item_rows)
+        if recommender.has_mean and self.user_mean is not None:
+            core.user_feature_weight = self.user_mean[np.newaxis]
+
+    @staticmethod
+    def epochs(cold: int) -> int:
+        """How many epochs take the place of `cold` ones from random vectors (benchmarks/warm_start.py)."""
+        return -(-cold // 2)
+
+
+def _placed(drawn: Vectors, live: Vectors, rows: Rows) -> Vectors:
+    """`drawn`, (n, K), with the live vectors where there is a row."""
+    placed = drawn.copy()
+    placed[rows >= 0] = live[rows[rows >= 0]]
+    return placed

@@ -1,0 +1,94 @@
+"""Which vectors of the live model a training starts from, and which models give no such start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.recommenders.blend import BlendScorer
+from svc.training.algorithms.ials import MeanPriorIALSRecommender
+from svc.training.search.fit import refit
+from svc.training.search.served import to_history, to_scorer
+from svc.training.search.warm_start import WarmStart
+from tests.families import family
+
+USERS, ITEMS = [f"u{number}" for number in range(30)], [f"i{number}" for number in range(12)]
+NAME = "IALSRecommender"
+
+
+def learner(matrix: sparse.csr_matrix, **parameters: Any) -> MeanPriorIALSRecommender:
+    return MeanPriorIALSRecommender(matrix, n_components=4, alpha0=0.5, reg=0.1, n_threads=1, **parameters)
+
+
+def interactions(n_users: int, n_items: int) -> sparse.csr_matrix:
+    return sparse.random_array((n_users, n_items), density=0.4, rng=5, dtype=np.float32, format="csr")
+
+
+def model_of(trained: MeanPriorIALSRecommender) -> Model:
+    """A live model that has its items in another order than the training."""
+    columns = np.arange(len(ITEMS))[::-1].astype(np.int32)
+    model = Model(
+        user_ids=IdTable.from_ids(USERS),
+        item_ids=IdTable.from_ids([ITEMS[column] for column in columns]),
+        history=to_history(trained.X_train_all.tocsr()[:, columns], with_values=False),
+        scorer=to_scorer(trained, NAME, columns),
+        features=None,
+    )
+    model.ready()
+    return model
+
+
+@pytest.mark.parametrize("mean_prior", [False, True])
+def test_known_ids_get_the_live_vectors_and_new_ids_keep_what_was_drawn(mean_prior: bool) -> None:
+    """Whatever their place was in the live model; the common prior of users comes along."""
+    before = refit(learner(interactions(30, 12), mean_prior=mean_prior), 4)
+    user_ids, item_ids = ["new", *USERS[:20][::-1]], [*ITEMS[3:], "new"]
+    start = WarmStart.of(model_of(before), "12345678", user_ids, item_ids)
+    assert start is not None
+    fresh, placed = (learner(interactions(21, 10), mean_prior=mean_prior, random_seed=9) for _ in range(2))
+    fresh.start_learning()
+    placed.start_learning()
+    start.place(placed)
+    learned, drawn, found = (one.trainer_as_ials.core_trainer for one in (before, fresh, placed))
+    np.testing.assert_array_equal(found.user[1:], learned.user[:20][::-1])
+    np.testing.assert_array_equal(found.user[0], drawn.user[0])
+    np.testing.assert_array_equal(found.item[:9], learned.item[3:])
+    np.testing.assert_array_equal(found.item[9], drawn.item[9])
+    expected = learned if mean_prior else drawn
+    np.testing.assert_array_equal(found.user_feature_weight, expected.user_feature_weight)
+
+
+@pytest.mark.parametrize(("cold", "warm"), [(1, 1), (4, 2), (7, 4)])
+def test_half_of_the_epochs_follow(cold: int, warm: int) -> None:
+    """Rounded up: the same vectors result as after so many epochs from the start."""
+    matrix = interactions(30, 12)
+    start = WarmStart.of(model_of(refit(learner(matrix), 4)), "12345678", USERS, ITEMS)
+    assert start is not None
+    by_hand = learner(matrix)
+    by_hand.start_learning()
+    start.place(by_hand)
+    for _ in range(warm):
+        by_hand.run_epoch()
+    refitted = refit(learner(matrix), cold, start)
+    np.testing.assert_array_equal(refitted.get_item_embedding(), by_hand.get_item_embedding())
+
+
+def test_a_blend_gives_the_vectors_of_its_ials() -> None:
+    live = model_of(refit(learner(interactions(30, 12)), 4))
+    alone = WarmStart.of(live, "12345678", USERS, ITEMS)
+    live.scorer = BlendScorer(live.scorer, (), (1.0,), np.ones((1, 30)))  # type: ignore[arg-type]
+    within = WarmStart.of(live, "12345678", USERS, ITEMS)
+    assert alone is not None
+    assert within is not None
+    np.testing.assert_array_equal(within.items, alone.items)
+
+
+@pytest.mark.parametrize("name", ["IALS", "SVD", "BPR", "neighbours", "popularity", "blend"])
+def test_other_models_and_those_that_learned_from_features_give_no_start(name: str) -> None:
+    """The iALS of these families has features, and the blend has a truncated SVD."""
+    assert WarmStart.of(family(name), "12345678", USERS, ITEMS) is None
