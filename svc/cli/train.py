@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -148,8 +149,13 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
             return _Outcome(recipe_file.stem, exit_code)
         from svc.progress import Progress
         from svc.training.run import TrainOptions, train
+        from svc.training.search.processes.fork_server import ForkServer
+        from svc.training.search.processes.workers import work
 
-        result = train(loaded, TrainOptions(variables=variables, **options), settings, progress or Progress())
+        given = TrainOptions(variables=variables, **options)
+        # Now, as the training starts threads: the bar, and those of sources.
+        with nullcontext() if given.refit else closing(ForkServer.forked(work)) as server:
+            result = train(loaded, given, settings, progress or Progress(), server)
         ran = result.exit_code != 0 or result.artifact is not None
         return _Outcome(loaded.recipe.name, result.exit_code, result.decision, ran)
 

@@ -24,6 +24,7 @@ from svc.training.outcome import REFUSED, Outcome, TrainResult, now
 from svc.training.promotion.incumbent import check_data_change, read_incumbent
 from svc.training.run_report import RunReport
 from svc.training.search import prepare
+from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.storage import StorageLocation, preflight
 from svc.training.search.trials import SearchResult
 from svc.training.winner.freshness import Inputs, fresh_fields, is_asked
@@ -55,13 +56,19 @@ class TrainOptions:
     cold: bool = False
 
 
-def train(loaded: LoadedRecipe, options: TrainOptions, settings: Settings, progress: Progress) -> TrainResult:
+def train(
+    loaded: LoadedRecipe,
+    options: TrainOptions,
+    settings: Settings,
+    progress: Progress,
+    server: ForkServer | None = None,
+) -> TrainResult:
     """Train the recipe. Every outcome is an exit code and an event; only a second interrupt passes through.
 
     An interrupt (KeyboardInterrupt, whose `exit_code` is taken if it has one) ends the run at once: the lock and
-    temporary files are gone when this returns.
+    temporary files are gone when this returns. The workers of the search are forked by `server`, or by one of its own.
     """
-    run = _Run(loaded, options, settings, progress)
+    run = _Run(loaded, options, settings, progress, server)
     try:
         return run.run()
     except KeyboardInterrupt as interrupt:
@@ -90,6 +97,7 @@ class _Run:
     options: TrainOptions
     settings: Settings
     progress: Progress
+    server: ForkServer | None = None
     inputs: Inputs = field(init=False)
     outcome: Outcome = field(init=False)
     report: RunReport = field(init=False)
@@ -182,6 +190,7 @@ class _Run:
             self.progress,
             quiet=self.options.quiet,
             verbose=self.options.verbose,
+            server=self.server,
         )
         logs.emit(
             events.SEARCH_STARTED,

@@ -159,9 +159,6 @@ class TrialObjective:
 
         return weighing
 
-    def warm_up(self) -> None:
-        import irspack  # noqa: F401
-
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:

@@ -32,6 +32,7 @@ from svc.training.search.fit import Evaluators
 from svc.training.search.kept_scores import KeptScores
 from svc.training.search.loop import Limits, Search, TrialLogging
 from svc.training.search.objective import Builder, Threads, TrialObjective, how_many_fit
+from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.parallel import Parallelism
 from svc.training.search.recency import Order
 from svc.training.search.sampler import AlgorithmSampler
@@ -234,9 +235,19 @@ def _most_seconds(training: Training) -> float | None:
 
 
 def open_search(
-    task: Task, location: StorageLocation, run_id: str, progress: Progress, *, quiet: bool, verbose: bool
+    task: Task,
+    location: StorageLocation,
+    run_id: str,
+    progress: Progress,
+    *,
+    quiet: bool,
+    verbose: bool,
+    server: ForkServer | None = None,
 ) -> Search:
-    """Join or create the study of this run. Raises TrainingError for one that other data made."""
+    """Join or create the study of this run, with workers from `server`.
+
+    Raises TrainingError for a study that other data made.
+    """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     optuna.logging.disable_default_handler()
     optuna.logging.enable_propagation()
@@ -270,7 +281,7 @@ def open_search(
         storage=storage,
         sampler=sampler,
         plan=task.plan,
-        workers=task.parallelism.open(task.objective),
+        workers=task.parallelism.open(task.objective, server),
         metric=training.metric,
         limits=limits,
         progress=progress,

@@ -14,16 +14,10 @@ from svc.training.search.fit import Fitted
 
 
 class SlowObjective:
-    """Sums its numbers; `seconds` of sleep before it, `exit` to crash, `error` to fail, `warn` to warn.
-
-    It keeps `grow` bytes of memory.
-    """
+    """Sums its numbers; `seconds` of sleep before it, `exit` to crash, `error` to fail, `warn` to warn."""
 
     def __init__(self, numbers: Any) -> None:
         self.numbers = np.asarray(numbers, dtype=np.float64)
-
-    def warm_up(self) -> None:
-        """Needs nothing."""
 
     def __call__(
         self,
@@ -33,7 +27,6 @@ class SlowObjective:
         check: Callable[[], None],
         report: Callable[[int, float], None],
     ) -> Fitted:
-        self.kept = b"x" * params.get("grow", 0)
         time.sleep(params.get("seconds", 0.0))
         if "exit" in params:
             os._exit(params["exit"])

@@ -50,9 +50,6 @@ class Peak:
         self.trained: list[tuple[str, dict]] = []
         self.act = act
 
-    def warm_up(self) -> None:
-        """Needs nothing."""
-
     def __call__(self, algorithm: str, params: dict, *, check: Any, report: Any) -> Fitted:
         self.trained.append((algorithm, params))
         self.act(algorithm, params, check)

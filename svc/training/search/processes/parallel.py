@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import joblib
 
+from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.trial_task import Objective
 from svc.training.search.processes.workers import ProcessWorkers, ThreadWorkers, Workers
 
@@ -35,8 +36,8 @@ class Parallelism:
         in_processes = workers > 1 or not small
         return cls(workers, max(1, cores // workers), in_processes)
 
-    def open(self, objective: Objective) -> Workers:
-        """Workers that train by `objective`. Processes are started by their first trial."""
+    def open(self, objective: Objective, server: ForkServer | None = None) -> Workers:
+        """Workers that train by `objective`. The first trials fork processes from `server`, or from one that they start."""
         if self.in_processes:
-            return ProcessWorkers(objective, self.workers, self.threads)
+            return ProcessWorkers(objective, self.workers, self.threads, server)
         return ThreadWorkers(objective, self.workers)

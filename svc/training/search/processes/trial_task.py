@@ -21,10 +21,6 @@ class Objective(Protocol):
     May raise `TrialPruned`, and whatever `check` and `report` raise must pass.
     """
 
-    def warm_up(self) -> None:
-        """Import what every trial needs, once in each worker process."""
-        ...
-
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted: ...

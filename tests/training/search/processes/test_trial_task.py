@@ -21,8 +21,6 @@ class Objective:
         self.course = course
         self.end = end
 
-    def warm_up(self) -> None: ...
-
     def __call__(
         self, algorithm: str, params: Any, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:

@@ -1,0 +1,138 @@
+"""The process that workers are forked from: one import of the training libraries serves all of them.
+
+`svc train` forks it from itself before it starts any thread, so nothing is imported a second time. A program that calls
+svc may have threads, which must not be forked: its server is another Python, which imports the libraries once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from typing import NoReturn
+
+_PR_SET_PDEATHSIG = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_PATIENCE_S = 1.0
+"""A server that still imports does not hear that it shall end. It is killed after this time."""
+
+Work = Callable[[Connection], None]
+"""What a worker does with its connection, until that raises EOFError."""
+
+
+class ForkServer:
+    """Forks workers that do `work`. They and the server end with `close`, and with this process."""
+
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        self._pid = pid
+        self._control = control
+
+    @classmethod
+    def forked(cls, work: Work) -> ForkServer:
+        """A copy of this process, which must have no other thread."""
+        own, of_server = socket.socketpair()
+        parent = os.getpid()
+        with of_server, _signals_blocked():
+            pid = os.fork()
+            if not pid:
+                own.close()
+                _run(lambda: serve(of_server, work, parent))
+        return cls(pid, own)
+
+    @classmethod
+    def started(cls, module: str, work: str) -> ForkServer:
+        """A new Python, whose workers do the function `work` of `module`."""
+        own, of_server = socket.socketpair()
+        program = (
+            f"import socket, sys; sys.path[:] = {sys.path!r}\n"
+            f"from {__name__} import serve\n"
+            f"from {module} import {work}\n"
+            f"serve(socket.socket(fileno={of_server.fileno()}), {work}, {os.getpid()})"
+        )
+        with of_server:
+            of_server.set_inheritable(True)
+            pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program], os.environ, setsigmask=_SIGNALS)
+        return cls(pid, own)
+
+    def fork(self) -> Connection:
+        """The connection to a new worker. Does not wait until the worker has begun."""
+        own, of_worker = socket.socketpair()
+        with of_worker:
+            socket.send_fds(self._control, [b"f"], [of_worker.fileno()])
+        return Connection(own.detach())
+
+    def close(self) -> None:
+        """End all workers and the server, and wait for them: their processor time then counts as that of children."""
+        if self._control.fileno() < 0:
+            return
+        self._control.close()
+        deadline = time.monotonic() + _PATIENCE_S
+        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+                deadline = float("inf")
+            time.sleep(0.002)
+
+
+def serve(control: socket.socket, work: Work, parent: int) -> None:
+    """Fork a worker for each connection that `control` brings, until its other end closes. Runs in the server."""
+    _die_with(parent)
+    gc.freeze()  # what is there now is never collected, so that its pages stay shared
+    server, workers = os.getpid(), set[int]()
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not message:
+            break
+        with contextlib.suppress(ChildProcessError):
+            while ended := os.waitpid(-1, os.WNOHANG)[0]:
+                workers.discard(ended)
+        with Connection(descriptors[0]) as connection, contextlib.suppress(OSError):  # out of memory: it just closes
+            pid = os.fork()
+            if not pid:
+                control.close()
+                _run(lambda: _work(connection, work, server))
+            workers.add(pid)
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _work(connection: Connection, work: Work, server: int) -> None:
+    _die_with(server)
+    with contextlib.suppress(EOFError, ConnectionError):  # the training has ended
+        work(connection)
+
+
+def _run(child: Callable[[], None]) -> NoReturn:
+    """What a forked process does. It must not return into the program that it is a copy of."""
+    try:
+        child()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Block the signals of a terminal for a process that starts within: Ctrl-C reaches the whole process group."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _die_with(parent: int) -> None:
+    """Make this process end with its parent, even if the parent is killed while this one runs C++ code."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
