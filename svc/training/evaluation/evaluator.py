@@ -8,6 +8,7 @@ irspack code from the resulting rankings.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -22,8 +23,11 @@ from svc.training.evaluation.intervals import PER_USER, user_scores
 from svc.training.evaluation.ties import TieOrder
 
 METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 2 << 20
+"""Scores of so many bytes at once stay in the cache of a core while they are ranked."""
 _SCORE_DIGITS = 12
+_DENSE_FROM = 8
+"""Item weights of which one in so many is not zero are added up faster by whole rows."""
 
 Rows = NDArray[np.int64]
 Scores = NDArray[Any]
@@ -199,13 +203,18 @@ def scorer_of(recommender: Any) -> Scorer:
 
 
 def _history_scorer(history: sparse.csr_matrix, weights: Any) -> Scorer:
-    """Item weights in row order, whatever order training left them in: a history then reads whole rows."""
-    if not sparse.issparse(weights):
-        dense = np.ascontiguousarray(weights)
-        histories = history.astype(dense.dtype)
-        return lambda rows: np.asarray(histories[rows] @ dense)
-    by_row = weights.tocsr()
-    return lambda rows: (history[rows] @ by_row).toarray()
+    """Item weights in row order, whatever order training left them in: a history then reads whole rows.
+
+    They are in single precision, as they are served.
+    """
+    histories = history.astype(np.float32)
+    if sparse.issparse(weights):
+        by_row = weights.tocsr().astype(np.float32)
+        if by_row.nnz * _DENSE_FROM < math.prod(by_row.shape):
+            return lambda rows: (histories[rows] @ by_row).toarray()
+        weights = by_row.toarray()
+    dense = np.ascontiguousarray(weights, dtype=np.float32)
+    return lambda rows: np.asarray(histories[rows] @ dense)
 
 
 def _mask(scores: Scores, seen: sparse.csr_matrix) -> None:
@@ -230,9 +239,9 @@ def _best(scores: Scores, k: int, ties: TieOrder, users: NDArray[np.int64]) -> R
     bound = np.partition(maxima, kth_largest, axis=1)[:, kth_largest]
     wide = np.isneginf(bound) | (np.count_nonzero(maxima >= bound[:, np.newaxis], axis=1) > 2 * k)
     floor = np.where(wide, np.nextafter(bound, np.inf, dtype=bound.dtype), bound)
-    rows, group = np.nonzero(maxima >= floor[:, np.newaxis])
+    rows, group = np.divmod(np.flatnonzero(maxima >= floor[:, np.newaxis]), groups)
     values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
-    at, layer = np.nonzero(values >= floor[rows, np.newaxis])
+    at, layer = np.divmod(np.flatnonzero(values >= floor[rows, np.newaxis]), depth + 1)
     rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
     order = _best_first(values, rows, columns, ties, users)
     ends = np.searchsorted(rows[order], np.arange(b + 1)).tolist()
@@ -252,7 +261,8 @@ def _best_first(
 
     Most values have no equal, so positions in the users' orders, which cost most, are computed for the others alone.
     """
-    order = np.lexsort((-values, rows))
+    order = np.argsort(-values)
+    order = order[np.argsort(rows[order].astype(np.uint16), kind="stable")]  # a radix sort: there are few rows
     is_equal = (rows[order[1:]] == rows[order[:-1]]) & (values[order[1:]] == values[order[:-1]])
     if not is_equal.any():
         return order

@@ -116,6 +116,8 @@ def _neighbours(recommender: Any, columns: Columns) -> Scorer:
 
 def _dense_slim(recommender: Any, columns: Columns) -> Scorer:
     trained = recommender.W
+    if columns is AS_TRAINED and trained.dtype == np.float32:
+        return DenseWeightsScorer(checked_finite(np.ascontiguousarray(trained), "item weights"))
     weights = np.empty(trained.shape, dtype=np.float32)
     with np.errstate(over="ignore"):
         for row, source in zip(weights, np.arange(len(trained))[columns], strict=True):

@@ -37,7 +37,7 @@ class Parallelism:
         return cls(workers, max(1, cores // workers), in_processes)
 
     def open(self, objective: Objective, server: ForkServer | None = None) -> Workers:
-        """Workers that train by `objective`. The first trials fork processes from `server`, or from one that they start."""
+        """Workers that train by `objective`. The first trials fork processes from `server`, or from one they start."""
         if self.in_processes:
             return ProcessWorkers(objective, self.workers, self.threads, server)
         return ThreadWorkers(objective, self.workers)
