@@ -41,17 +41,19 @@ Scorer = Callable[[Rows], Scores]
 class Evaluation:
     """All METRICS of `rankings`; row u of `truth` has what the user of ranking u chose.
 
-    `longer` are the same rankings with more items, where more were asked for.
+    `scores` are the (users,) scores by each metric of PER_USER, whose means `metrics` has. `longer` are the same
+    rankings with more items, where more were asked for.
     """
 
     metrics: dict[str, float]
     rankings: Rankings
     truth: sparse.csr_matrix
+    scores: dict[str, NDArray[np.float64]]
     longer: Rankings
 
     def by_user(self, metric: str) -> NDArray[np.float64]:
         """(evaluated users,) scores of each evaluated user, whose mean `metrics` has."""
-        return user_scores(self.rankings, self.truth)[metric]
+        return self.scores[metric]
 
     def at_cutoffs(self, cutoffs: Sequence[int]) -> dict[int, dict[str, float]]:
         """Metrics that are means over users, at each of `cutoffs`, none above the length of `longer`."""
@@ -121,8 +123,7 @@ class Evaluator:
         Rankings of `longest` items are kept too, where that is more than the cutoff.
         """
         longer = self._rankings(scorer, seen, max(self.cutoff, longest), self.evaluated_users)
-        rankings = [ranking[: self.cutoff] for ranking in longer]
-        return Evaluation(self._metrics(rankings), rankings, self.heldout[self.evaluated_users], longer)
+        return self._evaluation([ranking[: self.cutoff] for ranking in longer], longer)
 
     def complete(self, scorer: Scorer, seen: sparse.csr_matrix, sample: Evaluator, ranked: Rankings) -> Evaluation:
         """As `evaluate`, where the users of `sample` have been `ranked` by the same scorer already."""
@@ -130,12 +131,12 @@ class Evaluator:
         others = evaluated[~np.isin(evaluated, sample.evaluated_users)]
         by_user.update(zip(others.tolist(), self._rankings(scorer, seen, self.cutoff, others), strict=True))
         rankings = [by_user[row] for row in evaluated.tolist()]
-        return Evaluation(self._metrics(rankings), rankings, self.heldout[evaluated], rankings)
+        return self._evaluation(rankings, rankings)
 
     def score(self, rankings: Rankings, metric: str) -> float:
         """The metric of the rankings of the evaluated users; one of PER_USER costs less than all METRICS."""
         if metric not in PER_USER:
-            return self._metrics(rankings)[metric]
+            return self._evaluation(rankings, rankings).metrics[metric]
         scores = user_scores(rankings, self.heldout[self.evaluated_users])[metric]
         return round(float(scores.mean()), _SCORE_DIGITS)
 
@@ -145,17 +146,19 @@ class Evaluator:
 
     def metrics(self, scorer: Scorer, seen: sparse.csr_matrix) -> dict[str, float]:
         """All METRICS at the cutoff."""
-        return self._metrics(self.rankings(scorer, seen))
+        rankings = self.rankings(scorer, seen)
+        return self._evaluation(rankings, rankings).metrics
 
-    def _metrics(self, rankings: Rankings) -> dict[str, float]:
-        indptr, indices = self.heldout.indptr, self.heldout.indices
-        truths = [indices[indptr[row] : indptr[row + 1]].tolist() for row in self.evaluated_users]
-        n_items = self.heldout.shape[1]
+    def _evaluation(self, rankings: Rankings, longer: Rankings) -> Evaluation:
+        truth = self.heldout[self.evaluated_users]
+        truths = [truth.indices[begin:end].tolist() for begin, end in pairwise(truth.indptr.tolist())]
+        n_items = truth.shape[1]
         metrics = evaluate_list_vs_list(rankings, truths, n_items, 1).as_dict()
         metrics["catalog_coverage"] = metrics["appeared_item"] / n_items
-        scores = user_scores(rankings, self.heldout[self.evaluated_users])
+        scores = user_scores(rankings, truth)
         metrics.update({name: values.mean() for name, values in scores.items() if len(values)})
-        return {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
+        rounded = {name: round(float(metrics[name]), _SCORE_DIGITS) for name in METRICS}
+        return Evaluation(rounded, rankings, truth, scores, longer)
 
     def rankings(self, scorer: Scorer, seen: sparse.csr_matrix) -> Rankings:
         """The best items of each evaluated user, best first; fewer than the cutoff where fewer are unseen."""

@@ -47,6 +47,7 @@ def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> 
     recommended has an ndcg of 1, map divides by all chosen items. Each chosen item counts by its value in `truth`, in
     the gains of ndcg and in the sums that recall and map divide; an Evaluation sets them to 1 where items count alike.
     """
+    truth = truth.sorted_indices()
     lengths = np.asarray([len(ranking) for ranking in rankings], dtype=np.int64)
     n_users, width = len(lengths), max(int(lengths.max(initial=0)), 1)
     rows = np.repeat(np.arange(n_users), lengths)
@@ -73,13 +74,15 @@ def _owners(truth: sparse.csr_matrix) -> NDArray[np.int64]:
 
 
 def _worth(truth: sparse.csr_matrix, rows: NDArray[np.int64], items: NDArray[np.int64]) -> Vector:
-    """(n,) what each item is worth to the user of the row beside it: 0 where it was not chosen."""
+    """(n,) what each item is worth to the user of the row beside it: 0 where it was not chosen.
+
+    The indices of `truth` are sorted.
+    """
     n_items = truth.shape[1]
     chosen, wanted = _owners(truth) * n_items + truth.indices, rows * n_items + items
     if not len(chosen):
         return np.zeros(len(wanted))
-    order = np.argsort(chosen)
-    positions = order[np.minimum(np.searchsorted(chosen, wanted, sorter=order), len(order) - 1)]
+    positions = np.minimum(np.searchsorted(chosen, wanted), len(chosen) - 1)
     return np.where(chosen[positions] == wanted, truth.data[positions], 0.0).astype(np.float64)
 
 
