@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
+from threadpoolctl import threadpool_limits
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -33,12 +34,13 @@ def resample(scores: Matrix, *, seed: int, n: int) -> Matrix:
     weighted = np.column_stack([sums, sizes])
     means = np.empty((n, scores.shape[1]))
     step = max(1, _DRAWS_PER_BLOCK // groups)
-    for begin in range(0, n, step):
-        rows = min(step, n - begin)
-        drawn = rng.integers(0, groups, (rows, groups), dtype=np.uint16) + groups * np.arange(rows)[:, np.newaxis]
-        times = np.bincount(drawn.ravel(), minlength=rows * groups).reshape(rows, groups)
-        totals = times.astype(np.float64) @ weighted
-        means[begin : begin + rows] = totals[:, :-1] / totals[:, -1:]
+    with threadpool_limits(limits=1, user_api="blas"):  # of a small product, several threads mostly wait
+        for begin in range(0, n, step):
+            rows = min(step, n - begin)
+            drawn = rng.integers(0, groups, (rows, groups), dtype=np.uint16) + groups * np.arange(rows)[:, np.newaxis]
+            times = np.bincount(drawn.ravel(), minlength=rows * groups).reshape(rows, groups)
+            totals = times.astype(np.float64) @ weighted
+            means[begin : begin + rows] = totals[:, :-1] / totals[:, -1:]
     return means
 
 
