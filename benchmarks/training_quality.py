@@ -51,7 +51,7 @@ from svc.training.search.storage import preflight
 from svc.training.search.trials import SearchResult
 
 CUTOFF, SEED = 20, 42
-ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender", BLEND)
+ALL = (*DEFAULT_ALGORITHMS, "SLIMRecommender", "EDLAERecommender")
 
 
 @dataclass

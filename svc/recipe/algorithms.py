@@ -50,7 +50,7 @@ LEAST_SQUARES = "IALSRecommender"
 """The one recommender whose users are solutions of least squares, which training finds approximately."""
 FEATURE_AWARE = "IALSRecommender"
 """The one recommender that learns from features."""
-DEFAULT_ALGORITHMS: tuple[str, ...] = ALGORITHMS[:6]
+DEFAULT_ALGORITHMS: tuple[str, ...] = (*ALGORITHMS[:6], BLEND)
 
 
 @dataclass(frozen=True, slots=True)

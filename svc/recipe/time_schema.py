@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS, MOST_RECENCY, TRANSITIONS
+from svc.recipe.algorithms import DEFAULT_ALGORITHMS, MOST_RECENCY, TRANSITIONS
 from svc.recipe.promotion_schema import bare_off
 from svc.recipe.source_options import Block, Number
 
@@ -82,7 +82,7 @@ def check_recency(asked: Literal["search", "off"] | float, *, time_column: str |
 
 
 def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`recipe`, not validated yet; where order is searched, Transitions and Blend join the default algorithms."""
+    """`recipe`, not validated yet; where order is searched, Transitions join the default algorithms."""
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe
@@ -94,7 +94,7 @@ def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     )
     if searched != "search":
         return recipe
-    return {**recipe, "training": {**training, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS, BLEND)}}
+    return {**recipe, "training": {**training, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}}
 
 
 def recency_in_effect(

@@ -16,7 +16,7 @@ def test_defaults_are_those_of_the_reference(tmp_path: Path) -> None:
     assert recipe.training.n_trials == 40
     assert recipe.training.metric == "ndcg"
     assert recipe.training.algorithms[0] == "IALSRecommender"
-    assert len(recipe.training.algorithms) == 6
+    assert len(recipe.training.algorithms) == 7
     assert recipe.training.split.scheme == "random"
     assert recipe.cleansing.dedup == "keep_last"
     assert recipe.output.versioning == "always_overwrite"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS, TRANSITIONS
+from svc.recipe.algorithms import DEFAULT_ALGORITHMS, TRANSITIONS
 from svc.recipe.time_schema import TimeDecay, check_recency, recency_in_effect, with_default_algorithms
 
 
@@ -27,11 +27,11 @@ def test_the_default_search_for_recency_is_off_where_it_cannot_run() -> None:
     assert recency_in_effect(2, time_column="t", scheme="random") == 2.0
 
 
-def test_transitions_and_blends_are_tried_by_default_where_order_is_searched() -> None:
-    """They join the default algorithms only where order is searched; a recipe's own list stays as it is."""
+def test_transitions_are_tried_by_default_where_order_is_searched() -> None:
+    """Transitions join the default algorithms only where order is searched; a recipe's own list stays as it is."""
     timed, split = {"time_column": "t"}, {"scheme": "leave_one_out"}
     found = with_default_algorithms({"schema": timed, "training": {"split": split}})
-    assert found["training"] == {"split": split, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS, BLEND)}
+    assert found["training"] == {"split": split, "algorithms": (*DEFAULT_ALGORITHMS, TRANSITIONS)}
     for schema, training in [
         (timed, {}),
         (timed, None),
