@@ -53,7 +53,10 @@ def test_the_weights_are_as_exact_as_those_of_irspack(n_items: int) -> None:
 @pytest.mark.parametrize("reg", [0.01, 5.0])
 @pytest.mark.parametrize("n_common", [0, 40])
 def test_items_of_few_users_get_the_weights_that_the_whole_system_has(n_common: int, reg: float) -> None:
-    """Several of one user, some of two or three, with values, beside items that nobody chose and some that many did."""
+    """Several of one user, some of two or three, with values, beside items that nobody chose and some that many did.
+
+    Single precision errs as much as the processor's products and the regularization make it: irspack's as well.
+    """
     rng = np.random.default_rng(3)
     dense = np.zeros((90, n_common + 120))
     dense[:, :n_common] = (rng.random((90, n_common)) < 0.1) * rng.integers(1, 4, (90, n_common))
@@ -66,7 +69,8 @@ def test_items_of_few_users_get_the_weights_that_the_whole_system_has(n_common: 
     expected = -inverse / inverse.diagonal()
     np.fill_diagonal(expected, 0.0)
     found = UnlockedDenseSLIMRecommender(matrix, reg=reg).learn().W
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=2e-5)
+    of_irspack = DenseSLIMRecommender(matrix, reg=reg).learn().W
+    assert np.abs(found - expected).max() <= 2 * np.abs(of_irspack - expected).max() + 1e-6
 
 
 def test_rounding_that_leaves_no_positive_definite_matrix_fails_no_training() -> None:

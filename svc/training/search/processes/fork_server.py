@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import NoReturn
@@ -39,7 +40,8 @@ class ForkServer:
         """A copy of this process, which must have no other thread."""
         own, of_server = socket.socketpair()
         parent = os.getpid()
-        with of_server, _signals_blocked():
+        with of_server, _signals_blocked(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 counts OpenBLAS's threads, which fork safely
             pid = os.fork()
             if not pid:
                 own.close()
