@@ -41,7 +41,7 @@ class ForkServer:
         own, of_server = socket.socketpair()
         parent = os.getpid()
         with of_server, _signals_blocked(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 counts OpenBLAS's threads, which fork safely
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: OpenBLAS's threads fork safely
             pid = os.fork()
             if not pid:
                 own.close()
