@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -74,13 +73,16 @@ class ForkServer:
         """End all workers and the server, and wait for them: their processor time then counts as that of children."""
         if self._control.fileno() < 0:
             return
-        self._control.close()
-        deadline = time.monotonic() + _PATIENCE_S
-        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
-            if time.monotonic() > deadline:
+        with self._control:
+            self._control.shutdown(socket.SHUT_WR)
+            self._control.settimeout(_PATIENCE_S)
+            try:
+                self._control.recv(1)  # nothing comes: the other end closes with the server
+            except TimeoutError:
                 os.kill(self._pid, signal.SIGKILL)
-                deadline = float("inf")
-            time.sleep(0.002)
+            except ConnectionError:  # it has left a request unread
+                pass
+        os.waitpid(self._pid, 0)
 
 
 def serve(control: socket.socket, work: Work, parent: int) -> None:
