@@ -342,7 +342,9 @@ def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab
 def test_a_history_is_moved_by_keys_by_buttons_and_by_drag(tab: Tab) -> None:
     """The request has the order of the page, the focus follows what was moved, and each move is said."""
     page = tab.open()
-    page.get_by_label("User id").fill("")
+    user = page.get_by_label("User id")
+    playwright.expect(user).not_to_have_value("")  # somebody, with whom the console opens, may come a moment later
+    user.fill("")
     for number in (41, 7, 23):
         page.get_by_role("combobox", name="Items chosen just now").fill(f"number {number} story")
         page.locator("li[role=option]", has_text=f"Story number {number}").first.click()
