@@ -139,6 +139,12 @@ class Tab:
     def heading(self, name: str) -> Any:
         return self.page.get_by_role("heading", name=name, exact=True)
 
+    def clear_user(self) -> None:
+        """Take out the user with whom the console opens, who comes a moment after it."""
+        user = self.page.get_by_label("User id")
+        playwright.expect(user).not_to_have_value("")
+        user.fill("")
+
     def recommend(self) -> list[str]:
         """Press the button and give the names of what comes, once it is there."""
         self.page.locator("#answer").evaluate("node => node.replaceChildren()")
@@ -262,7 +268,7 @@ def test_the_console_opens_with_an_answer(tab: Tab) -> None:
     playwright.expect(page.locator(".history summary")).to_contain_text("Chosen before")
     tops = [page.locator(place).bounding_box()["y"] for place in ("#try", "#recipes", "#figures")]
     assert tops == sorted(tops)
-    page.get_by_label("User id").fill("")
+    tab.clear_user()
     page.keyboard.press("Enter")
     problem = page.locator("#attempt-problem")
     playwright.expect(problem).to_have_text("For whom? Give a user id, choose items, or press Random user.")
@@ -321,7 +327,7 @@ def test_seeds_are_found_by_title(tab: Tab) -> None:
 def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab) -> None:
     """Without a user id; the page says what it goes by, why each item is there, and why it is short."""
     page = tab.open()
-    page.get_by_label("User id").fill("")
+    tab.clear_user()
     page.get_by_role("combobox", name="Items chosen just now").fill("number 41 story")
     page.locator("li[role=option]", has_text="Story number 41").click()
     page.get_by_text("Filters, reasons and diversity").click()
@@ -342,9 +348,7 @@ def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab
 def test_a_history_is_moved_by_keys_by_buttons_and_by_drag(tab: Tab) -> None:
     """The request has the order of the page, the focus follows what was moved, and each move is said."""
     page = tab.open()
-    user = page.get_by_label("User id")
-    playwright.expect(user).not_to_have_value("")  # somebody, with whom the console opens, may come a moment later
-    user.fill("")
+    tab.clear_user()
     for number in (41, 7, 23):
         page.get_by_role("combobox", name="Items chosen just now").fill(f"number {number} story")
         page.locator("li[role=option]", has_text=f"Story number {number}").first.click()
