@@ -11,6 +11,7 @@ from typing import Any
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, RefitRefused, UsageError
+from svc.recipe.algorithms import LEAST_SQUARES
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
@@ -132,11 +133,8 @@ def start_refit(
 
     With `cold` its final model starts from nothing.
     """
-    parameters, reason = _reusable_parameters(task, reusable)
-    if parameters is not None and not cold and isinstance(reusable, Reusable):
-        trial, origin = parameters
-        parameters = trial, replace(origin, start=_warm_start(task, reusable.live, settings))
-    reused = None if parameters is None else parameters[1]
+    start, reason = _start(task, reusable, settings, cold=cold)
+    reused = None if start is None else start[1]
     logs.emit(
         events.REFIT_STARTED,
         recipe=task.loaded.recipe.name,
@@ -144,10 +142,12 @@ def start_refit(
         vectors_from=None if reused is None or reused.start is None else reused.start.sha8,
         reason=reason,
     )
-    return parameters
+    return start
 
 
-def _reusable_parameters(task: Task, reusable: Reusable | str) -> tuple[tuple[TrialRecord, Reused] | None, str | None]:
+def _start(
+    task: Task, reusable: Reusable | str, settings: Settings, *, cold: bool
+) -> tuple[tuple[TrialRecord, Reused] | None, str | None]:
     if isinstance(reusable, str):
         return None, reusable
     header = reusable.live.header
@@ -156,11 +156,14 @@ def _reusable_parameters(task: Task, reusable: Reusable | str) -> tuple[tuple[Tr
         aware = None if aware is None else checked(task, aware, header)
     except Unfit as unfit:
         return None, str(unfit)
-    return (trial, replace(reusable.origin, feature_aware=aware)), None
+    vectors = None if cold else _warm_start(task, trial, reusable.live, settings)
+    return (trial, replace(reusable.origin, feature_aware=aware, start=vectors)), None
 
 
-def _warm_start(task: Task, live: Incumbent, settings: Settings) -> WarmStart | None:
-    """The vectors of the live model; None where it has none that can be started from, or cannot be loaded."""
+def _warm_start(task: Task, trial: TrialRecord, live: Incumbent, settings: Settings) -> WarmStart | None:
+    """The vectors of the live model; None where the trial cannot start from them, or they cannot be loaded."""
+    if LEAST_SQUARES not in (trial.algorithm, *(part.algorithm for part in trial.parts)):
+        return None
     trained = task.data.trained
     try:
         return WarmStart.of(live.model(settings), live.sha256[:8], trained.user_ids, trained.item_ids)
