@@ -132,7 +132,7 @@ class BlendScorer(Stored):
         described: list[int] = []
         together: list[int] = []
         for position, query in enumerate(queries):
-            if self._is_described(query):
+            if self.factors is not None and _is_described(query):
                 described.append(position)
             elif self._takes_head(len(queries)) and not _is_narrow(query):
                 together.append(position)
@@ -152,7 +152,7 @@ class BlendScorer(Stored):
         The deviations are held fixed: those of a profile without one of its items would be others, so that removing the
         strongest reason may even raise a score.
         """
-        if self.factors is not None and self._is_described(query):
+        if self.factors is not None and _is_described(query):
             return self.factors.contributions(self._of_part(query, 0), history, items)
         rows, _ = profile(query, history)
         addends = np.zeros((len(items), len(rows)))
@@ -174,10 +174,6 @@ class BlendScorer(Stored):
             items = best_items(offsets.copy(), query, history)
             return Ranking(items, offsets[items])
         return scan_sum(self._index(), self._scaled(query), offsets, _wanted(query, history))
-
-    def _is_described(self, query: Query) -> bool:
-        """Whether features describe the user or an item of the history, which the factor part alone understands."""
-        return self.factors is not None and (query.user_features is not None or bool(query.seed_features))
 
     def _takes_head(self, n_queries: int) -> bool:
         """Whether so many queries begin with a product of all of them with the items of the largest norms."""
@@ -257,6 +253,11 @@ class BlendScorer(Stored):
         """Deviations of one user's scores by each part."""
         by_sums = [_deviation(total) for total in self._totals(query, history)]
         return by_sums if self.factors is None else [self._deviation_of(self._vector(query)), *by_sums]
+
+
+def _is_described(query: Query) -> bool:
+    """Whether features describe the user or an item of the history, which the factor part alone understands."""
+    return query.user_features is not None or bool(query.seed_features)
 
 
 def _is_narrow(query: Query) -> bool:

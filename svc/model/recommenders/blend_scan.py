@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 from svc.model.ranking.query import Ranking
 from svc.model.ranking.topk import reaching
 from svc.model.recommenders.base import is_few
-from svc.model.recommenders.factor_scan import RESCORE_AT_ONCE, UNIT_ROUNDOFF, Layout, Wanted, error_bound, row_sums
+from svc.model.recommenders.factor_scan import LOWEST, UNIT_ROUNDOFF, Layout, Wanted, error_bound, row_sums
 
 FIRST_SCORED, SCORED_PER_ITEM = 256, 8
 """How many items are scored first: at least this many, and this many for each item wanted."""
@@ -51,7 +51,6 @@ HEAD, HEAD_SHARE = 4096, 6
 """Items that are scored for several vectors at once: at least so many, and one in so many."""
 SHARED_PRODUCT_GAIN = 4
 """The product of many vectors with the items takes so many times less for each of them than that of one vector."""
-LOWEST = float(np.finfo(np.float32).min)
 MOST = 1e37
 """Scores above this may be beyond the range of float32 in a first look."""
 LOST = 1e-44
@@ -249,11 +248,7 @@ def _all_but(n_items: int, excluded: NDArray[np.int32], unwanted: NDArray[np.boo
 
 def _ranked(layout: Layout, vector: Values, offsets: Values, limit: int, positions: Positions) -> Ranking:
     """The best at these positions, all of which are scored exactly."""
-    scores = np.empty(len(positions))
-    for start in range(0, len(positions), RESCORE_AT_ONCE):
-        part = slice(start, start + RESCORE_AT_ONCE)
-        scores[part] = layout.exact(vector[np.newaxis], positions[part], cosine=False)
-    scores += offsets[positions]
+    scores = layout.exact_of_one(vector, positions, cosine=False) + offsets[positions]
     columns = layout.columns[positions]
     order = np.lexsort((columns, -scores))[:limit]
     return Ranking(columns[order], scores[order])

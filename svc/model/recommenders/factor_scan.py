@@ -120,6 +120,14 @@ class Layout:
             np.divide(scores, norms, out=scores, where=norms > 0)
         return scores
 
+    def exact_of_one(self, vector: NDArray[np.float64], positions: Positions, *, cosine: bool) -> NDArray[np.float64]:
+        """Exact scores of m positions for one vector, (m,), of not too many at once."""
+        scores = np.empty(len(positions))
+        for start in range(0, len(positions), RESCORE_AT_ONCE):
+            part = slice(start, start + RESCORE_AT_ONCE)
+            scores[part] = self.exact(vector, positions[part], cosine=cosine)
+        return scores
+
 
 def scan_one(layout: Layout, vector: NDArray[np.float64], length: float, wanted: Wanted, *, cosine: bool) -> Ranking:
     """The best items of one vector, (K,), of norm `length`, which is not zero."""
@@ -237,10 +245,7 @@ def scan_few(
 def _ranked(
     layout: Layout, vector: NDArray[np.float64], wanted: Wanted, positions: Positions, *, cosine: bool
 ) -> Ranking:
-    scores = np.empty(len(positions))
-    for start in range(0, len(positions), RESCORE_AT_ONCE):
-        part = positions[start : start + RESCORE_AT_ONCE]
-        scores[start : start + RESCORE_AT_ONCE] = layout.exact(vector, part, cosine=cosine)
+    scores = layout.exact_of_one(vector, positions, cosine=cosine)
     columns = layout.columns[positions]
     if wanted.unordered and len(positions) <= wanted.limit:
         return Ranking(columns, scores)

@@ -19,7 +19,7 @@ Matrix = NDArray[np.float32]
 
 SMALL = 1_000_000
 """OpenBLAS takes its kernels for small matrices up to so many multiplications."""
-FEW, FEW_PER_COMPONENT = 64, 0.5
+FEW, COMPONENTS_FOR_EACH = 64, 2
 """More vectors than this are multiplied faster at once on every processor; of few components even fewer, as turning the
 products back takes longer than what is saved."""
 GEMM_FROM = 8
@@ -31,7 +31,7 @@ TIMED = 5
 def inner_products(vectors: Matrix, factors: Matrix) -> Matrix:
     """Of each row of `vectors`, (b, K), with each row of `factors`, (m, K): (b, m)."""
     products = np.empty((len(vectors), len(factors)), dtype=np.float32)
-    few = min(FEW, int(vectors.shape[1] * FEW_PER_COMPONENT))
+    few = min(FEW, vectors.shape[1] // COMPONENTS_FOR_EACH)
     if 1 < len(vectors) <= few and small_products_pay():
         _block_by_block(vectors, factors, products)
     elif len(vectors) >= GEMM_FROM:
