@@ -8,6 +8,7 @@ has signed it for this recipe and it is later than the lines before it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -17,10 +18,12 @@ from svc.artifact import ed25519
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import Signature
 from svc.artifact.replay.freshness import holds, signed_line
+from svc.names import KEY_ID
 
 Action = Literal["train", "promote", "rollback"]
 _OPTIONAL: Final = ("sha256", "from_serial", "serial_kid", "recipe")
 _SIGNED_IN: Final = ("kid", "previous", "signature")
+_KID: Final = re.compile(KEY_ID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +198,8 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
         return _CHANGED
     is_public = len(code) == ed25519.SIGNATURE_BYTES
     if (keys.public_of(kid) if is_public else keys.get(kid)) is None:
-        return f"its key {kid} is not here, so it cannot be verified and does not count"
+        named = f" {kid}" if _KID.fullmatch(kid) else ""  # anybody can write the line: nothing else goes to a terminal
+        return f"its key{named} is not here, so it cannot be verified and does not count"
     return "" if holds(content, code, keys) else _CHANGED
 
 

@@ -19,6 +19,7 @@ class ApiError(SvcError):
     `metric_status` is the `status` label of `svc_v1_requests_total`: the code in lower case for the client's mistakes,
     `error` for the server's, unless the class says otherwise. What `protects_others` may be answered very often, so the
     log counts it instead of having a line for each. `fields["retry_after"]`, in whole seconds, becomes a header.
+    An answer that `ends_connection` is the last one: bytes behind a message that is not HTTP may mean anything.
     """
 
     code = "INTERNAL_ERROR"
@@ -26,6 +27,7 @@ class ApiError(SvcError):
     metric_status: ClassVar[str] = "error"
     detail: ClassVar[str] = ""
     protects_others: ClassVar[bool] = False
+    ends_connection: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         if "metric_status" not in vars(cls):
@@ -41,6 +43,7 @@ class MalformedRequest(ApiError):
     code = "MALFORMED_REQUEST"
     http_status = 400
     detail = "the path of the request is not UTF-8"
+    ends_connection = True
 
 
 class TargetTooLong(ApiError):
@@ -124,6 +127,7 @@ class AmbiguousLength(ApiError):
     code = "AMBIGUOUS_LENGTH"
     http_status = 400
     detail = "the request has both Content-Length and Transfer-Encoding"
+    ends_connection = True
 
 
 class ValidationFailed(ApiError):

@@ -52,6 +52,35 @@ def test_any_changed_byte_is_found(place: int, change: int) -> None:
     assert log.problems or (log.lines, log.held) == (tuple(LINES), True)
 
 
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+NEVER_SIGNED = st.sampled_from(["NaN", "1e999", "-Infinity", "9" * 5000, nested(900), nested(990), nested(100_000)])
+LIKE_LINES = st.builds(
+    '{{"at": "2026-01-01T00:00:00+00:00", "action": "train", "sha8": "11111111", "held": {}, "version": {{"a": {}}}, '
+    '"kid": "{}", "previous": "", "signature": "{}"}}'.format,
+    st.sampled_from(["true", "false", "NaN"]),
+    NEVER_SIGNED | st.text(st.characters(exclude_characters="\r\n")),
+    st.sampled_from(["a", "b", "\x1b[31m", "\\ud800"]),
+    st.sampled_from(["", "00" * 32, "00" * 64, "zz", "0" * 129]),
+).map(lambda text: text.encode("utf-8", "replace"))
+
+
+@settings(max_examples=300)
+@given(st.lists(st.binary() | LIKE_LINES, min_size=1, max_size=3), st.booleans())
+def test_any_bytes_are_parsed_and_every_bad_line_is_named(damaged: list[bytes], behind: bool) -> None:
+    """Valid lines count whatever else the file holds, and the next command can write its line."""
+    good = written(LINES[:1])
+    data = b"\n".join([good.rstrip(b"\n"), *damaged] if behind else [*damaged, good])
+    log = parse(data, KEYS)
+    assert log.lines == tuple(LINES[:1])
+    bad = {number for number, raw in enumerate(data.splitlines(), start=1) if raw != good.rstrip(b"\n")}
+    assert bad <= {int(problem.split()[1].rstrip(":")) for problem in log.problems}
+    assert all(character.isprintable() for problem in log.problems for character in problem)
+    assert parse(appended(data, log, LINES[1], KEYS, "hmac"), KEYS).lines == tuple(LINES[:2])
+
+
 def test_a_line_that_was_taken_out_is_missed() -> None:
     """The next one holds the signature of the line before it; at the end nothing holds it."""
     lines = written(LINES).splitlines(keepends=True)

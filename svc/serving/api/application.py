@@ -201,7 +201,7 @@ def _with_header(response: Response, header: tuple[bytes, bytes]) -> Response:
 
 def _identified(response: Response, request_id: str, origin_headers: Headers) -> Response:
     headers = [(b"x-request-id", request_id.encode()), *response.headers, *origin_headers]
-    return Response(response.status, response.body, headers, response.content_type)
+    return response._replace(headers=headers)
 
 
 def _no_body() -> Receive:

@@ -112,9 +112,9 @@ class Connection:
             return False
         whole = await self._skip_body()
         leaving = self._shared.ending or self._shared.application.is_leaving
-        closing = leaving or not (head.keeps_alive and whole)
+        closing = leaving or response.ends_connection or not (head.keeps_alive and whole)
         await self._send(response, closing=closing, without_body=head.method == "HEAD")
-        if not whole:
+        if response.ends_connection or not whole:
             await self._linger()
         return not closing
 
@@ -126,17 +126,21 @@ class Connection:
         return self._reader.body_ended
 
     async def receive(self) -> bytes:
-        """The next bytes, empty at the end of the connection. A call that is cancelled loses no bytes."""
-        with suppress(BlockingIOError):
-            return self._socket.recv(READ_BYTES)
-        return await next_bytes(self._socket)
+        """Return the next bytes, empty at the end of the connection. A call that is cancelled loses no bytes."""
+        with suppress(ConnectionError):  # the client has reset it: it has left, and nothing has failed here
+            with suppress(BlockingIOError):
+                return self._socket.recv(READ_BYTES)
+            return await next_bytes(self._socket)
+        return b""
 
     async def pace(self, rank: Rank) -> None:
         """Wait for this connection's turn to take the bytes of a body that have arrived."""
         await self._shared.turns.enter(rank)
 
     async def send_continue(self) -> None:
-        await self._send_all([CONTINUE])
+        """Ask for the body. That the client has left shows when its body is read."""
+        with suppress(ConnectionError):
+            await self._send_all([CONTINUE])
 
     async def _send(self, response: Response, *, closing: bool, without_body: bool = False) -> None:
         head = encode_head(response, closing=closing)

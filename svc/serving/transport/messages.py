@@ -19,12 +19,16 @@ class ClientGone(Exception):
 
 
 class Response(NamedTuple):
-    """An answer before it is sent. The connection adds its length, the date and whether the connection ends."""
+    """An answer before it is sent. The connection adds its length, the date and whether the connection ends.
+
+    It always ends behind an answer that `ends_connection`.
+    """
 
     status: int
     body: bytes = b""
     headers: Headers = ()
     content_type: bytes = JSON
+    ends_connection: bool = False
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from svc import logs
 from svc.errors import SvcError
 from svc.metrics import Metrics
 from svc.serving.api.access.key_policies import KeyPolicies, KeyPolicy
+from svc.serving.api.request.failures import log_failure
 from svc.serving.api.request.state import ServerState
 from svc.serving.workers import counters
 from svc.serving.workers.fleet import Fleet
@@ -60,7 +61,10 @@ class ToldPolicies(KeyPolicies):
 
 
 async def answer(state: ServerState, what: str, name: str) -> Any:
-    """What a worker asks: the metrics as bytes, or the versions of a recipe; a text where that fails."""
+    """Answer a worker's question: the metrics as bytes, or the versions of a recipe; a text where that fails.
+
+    Whatever goes wrong ends one question only, as it does in a single process.
+    """
     try:
         if what == "metrics":
             return await trio.to_thread.run_sync(state.metrics.render)
@@ -70,4 +74,7 @@ async def answer(state: ServerState, what: str, name: str) -> Any:
         return "unknown"
     except SvcError as error:
         return logs.redact_text(error.message)
+    except Exception as error:
+        log_failure(error)
+        return "failed"
     return "unknown"

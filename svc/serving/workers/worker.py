@@ -20,7 +20,7 @@ from typing import Any, Self
 import trio
 
 from svc import logs
-from svc.errors import ArtifactReadError
+from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import Metrics
 from svc.model.ranking.filter_fields import FilterFields
 from svc.serving import process
@@ -287,8 +287,10 @@ class Worker:
     # What only the parent knows
 
     def _asked(self, what: str, name: str = "") -> Any:
-        """The parent's answer, for a thread that may wait. Raises ArtifactReadError or LookupError."""
+        """The parent's answer, for a thread that may wait. Raises ArtifactReadError, InternalError or LookupError."""
         answer = trio.from_thread.run(self._ask, what, name)
+        if answer == "failed":
+            raise InternalError  # the parent has logged why
         if isinstance(answer, str):
             raise LookupError(name) if answer == "unknown" else ArtifactReadError(answer)
         return answer

@@ -31,12 +31,13 @@ def seconds(half_life: str) -> float | None:
 def decayed(matrix: sparse.csr_matrix, times: sparse.csr_matrix | None, params: Mapping[str, Any]) -> sparse.csr_matrix:
     """`matrix` with the decay of the half-life in `params` applied; `matrix` itself if there is none.
 
-    `times` has the entries of `matrix`, in nanoseconds from the time at which an interaction counts whole.
+    `times` has the entries of `matrix`, in nanoseconds from the time at which an interaction counts whole. A later one,
+    which was a time in the future, counts whole too.
     """
     half_life_s = seconds(params.get(HALF_LIFE, NO_DECAY))
     if half_life_s is None or times is None or not matrix.nnz:
         return matrix
-    factors = np.maximum(np.exp2(times.data / 1e9 / half_life_s), _LEAST)
+    factors = np.maximum(np.exp2(np.minimum(times.data, 0) / 1e9 / half_life_s), _LEAST)
     data = in_single_precision(matrix.data * factors, lambda _: "a weight after training.time_decay")
     return sparse.csr_matrix((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 

@@ -53,10 +53,11 @@ class _Cleansing(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FutureRows:
-    """How many rows have a time after the start of the training, and a message about the first of them."""
+    """How many rows have a time after `start`, nanoseconds since 1970, and a message about the first of them."""
 
     count: int
     detail: str
+    start: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +65,7 @@ class Interactions:
     """Clean interactions, in the order of the source.
 
     `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which stand in order of first appearance. `times` is
-    (n,) nanoseconds since 1970, or None where the recipe does not look at time. `weights` is (n,) float32, or None
+    (n,) nanoseconds since 1970, or None if the recipe does not use time. `weights` is (n,) float32, or None
     where every row counts 1. `hidden` are the users and items, (h,) each, of pairs whose item the user is never shown.
     `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
     used. `reference` is the time from which ages count, None without times; `future` are the rows that are later than
@@ -161,7 +162,11 @@ class Interactions:
         users, items = self.users[order], self.items[order]
         last = np.ones(len(order), dtype=bool)
         last[:-1] = (users[1:] != users[:-1]) | (items[1:] != items[:-1])
-        return self._sparse(from_reference(self.times[order][last], self.reference), users[last], items[last])
+        return self._sparse(self.ages(self.times[order][last], self.reference), users[last], items[last])
+
+    def ages(self, times: Times, reference: int) -> Times:
+        """Return nanoseconds from `reference` to each of `times`; rows of the future stand at the start."""
+        return from_reference(times if self.future is None else np.minimum(times, self.future.start), reference)
 
     def _sparse(self, values: NDArray[Any], users: Codes, items: Codes) -> sparse.csr_matrix:
         shape = (len(self.user_ids), len(self.item_ids))
@@ -225,11 +230,11 @@ def from_rows(
         dropped[rated.problem] = int(np.count_nonzero(unknown))
         keep &= ~rated.hides & ~unknown
     users, items = users[keep], items[keep]
-    future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns))
+    future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns), started_ns)
     times = None if times is None else times[keep]
     weights = None if rated is None else rated.values[keep]
     recent = None
-    if popular is not None:  # here, as dedup may keep the first row of a pair
+    if popular is not None:
         assert times is not None, "times are read where popularity depends on them"
         recent = recent_choices(users, items, times, len(item_names), popular, started_ns=started_ns)
     if cleansing.dedup != "none" and not repeats:
@@ -270,12 +275,13 @@ def _pair(row: int, users: Codes, user_ids: list[str], items: Codes, item_ids: l
     return f"the weight of user {user_ids[users[row]]!r:.40} and item {item_ids[items[row]]!r:.40}"
 
 
-def _future_rows(rows: KeptRows, schema: _Schema, which: NDArray[np.bool_]) -> FutureRows | None:
+def _future_rows(rows: KeptRows, schema: _Schema, which: NDArray[np.bool_], start: int) -> FutureRows | None:
     if not which.any():
         return None
     name = schema.time_column
     assert name is not None, "rows are late by the time column"
-    return FutureRows(int(np.count_nonzero(which)), why.future_times(rows.frame[name], which, name, rows.positions))
+    detail = why.future_times(rows.frame[name], which, name, rows.positions)
+    return FutureRows(int(np.count_nonzero(which)), detail, start)
 
 
 def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) -> RowWeights | None:
@@ -323,27 +329,26 @@ def _times(frame: pd.DataFrame, schema: _Schema) -> Times:
 def _distinct_pairs(
     pairs: tuple[Codes, Codes], times: Times | None, weights: Weights | None, dedup: Dedup, n_items: int
 ) -> tuple[NDArray[np.int64], Weights | None]:
-    """Rows to keep, ascending, and their weights: of each (user, item) the first or last, by time where there is one,
-    else by place. A sum, maximum or number of weights joins the last.
+    """Return the latest row of each (user, item), ascending, and its weight.
+
+    Rows are ordered by time if there is one, else by place. `keep_first` takes the weight of the first row alone: the
+    place and the time of a pair are those of its latest row under every `dedup`.
     """
     keys = pairs[0].astype(np.int64) * max(n_items, 1) + pairs[1]
     order = stable_order([keys] if times is None else [keys, times])
     ordered = keys[order]
-    first = np.ones(len(ordered), dtype=bool)
-    first[1:] = ordered[1:] != ordered[:-1]
-    edge = first
-    if dedup != "keep_first":
-        edge = np.ones(len(ordered), dtype=bool)
-        edge[:-1] = first[1:]
-    chosen = order[edge]
+    is_first = np.ones(len(ordered), dtype=bool)
+    is_first[1:] = ordered[1:] != ordered[:-1]
+    latest = order[np.append(is_first[1:], True)[: len(order)]]
     if weights is None and dedup not in {"sum", "count"}:
-        return np.sort(chosen), None  # many times faster than by position
-    by_row = np.argsort(chosen)
-    if dedup not in _COMBINED:
-        return chosen[by_row], None if weights is None else weights[chosen[by_row]]
+        return np.sort(latest), None  # many times faster than by position
+    by_row = np.argsort(latest)
     worth = np.ones(len(keys)) if weights is None or dedup == "count" else weights
-    joined = _COMBINED[dedup].reduceat(worth[order], np.flatnonzero(first)) if len(keys) else worth
-    return chosen[by_row], joined[by_row]
+    if dedup in _COMBINED and len(keys):
+        joined = _COMBINED[dedup].reduceat(worth[order], np.flatnonzero(is_first))
+    else:
+        joined = worth[order[is_first]] if dedup == "keep_first" else worth[latest]
+    return latest[by_row], joined[by_row]
 
 
 def _by_first_appearance(codes: Codes, names: NDArray[np.object_]) -> tuple[Codes, list[str], Codes]:

@@ -26,7 +26,6 @@ from scipy import sparse
 
 from svc.training.data.interactions import Interactions
 from svc.training.data.stable_sort import stable_order
-from svc.training.data.times import from_reference
 from svc.training.data.weights import in_single_precision
 
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
@@ -105,7 +104,9 @@ def split(interactions: Interactions, plan: SplitPlan) -> Split:
     )
     result = _assemble(interactions, trained, heldout)
     if plan.keep_times:
-        result = replace(result, times=_times(trained, result, _reference(interactions, pairs, plan)))
+        assert trained.times is not None, "whoever asks for times has had them read"
+        ages = interactions.ages(trained.times, _reference(interactions, pairs, plan))
+        result = replace(result, times=_times(trained, ages, result))
     return result if not plan.test else _set_aside(result, plan)
 
 
@@ -126,8 +127,7 @@ def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
 
 def _collapsed(interactions: Interactions, rows: _Pairs) -> _Pairs:
     """The distinct pairs of some rows, as the recipe joins duplicates; each has its latest time."""
-    part = interactions.of_rows(np.sort(rows.source_rows))
-    return replace(_distinct(part.collapsed()), times=_distinct(part).times)
+    return _distinct(interactions.of_rows(np.sort(rows.source_rows)).collapsed())
 
 
 def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Interactions) -> NDArray[np.int64]:
@@ -135,18 +135,15 @@ def _keys(users: NDArray[np.int32], items: NDArray[np.int32], interactions: Inte
 
 
 def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> int:
-    assert pairs.times is not None and interactions.reference is not None, "whoever asks for times has had them read"
+    assert pairs.times is not None and interactions.reference is not None, "times are read with their reference"
     if plan.scheme != "time_global":
         return interactions.reference
     return min(interactions.reference, _cutoff(pairs.times, plan.heldout_ratio))
 
 
-def _times(trained: _Pairs, result: Split, reference: int) -> sparse.csr_matrix:
-    """(users, items) int64, the entries of `result.train`, in nanoseconds from `reference`."""
-    assert trained.times is not None, "there is a reference only with times"
-    row_of = _inverse(result.order)
-    times = from_reference(trained.times, reference)
-    return _csr(times, row_of[trained.users], trained.items, result.train.shape)
+def _times(trained: _Pairs, ages: NDArray[np.int64], result: Split) -> sparse.csr_matrix:
+    """Return `ages`, (n,) of the rows of `trained`, as int64 (users, items): the entries of `result.train`."""
+    return _csr(ages, _inverse(result.order)[trained.users], trained.items, result.train.shape)
 
 
 def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:

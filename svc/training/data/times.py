@@ -49,9 +49,9 @@ def reference_time(times: NDArray[np.int64], started_ns: int) -> int:
 
 
 def from_reference(times: NDArray[np.int64], reference: int) -> NDArray[np.int64]:
-    """(n,) nanoseconds from `reference` to each time: 0 for a later one, else negative, at least what 64 bits hold."""
-    earliest = max(reference - np.iinfo(np.int64).max, np.iinfo(np.int64).min)
-    return np.clip(times, earliest, reference) - reference
+    """Return nanoseconds from `reference` to each of `times`, (n,), at most what 64 bits hold."""
+    bounds = np.iinfo(np.int64)
+    return np.clip(times, max(reference - bounds.max, bounds.min), min(reference + bounds.max, bounds.max)) - reference
 
 
 def _from_text(column: pd.Series, unit: str | None, weights: Weights) -> NDArray[np.int64]:

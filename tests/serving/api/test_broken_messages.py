@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import pytest
@@ -44,6 +44,9 @@ WITH_QUESTION = {
     "a broken trailer behind a question": b"1a\r\n%b\r\n0\r\nnothing\r\n\r\n" % QUESTION,
     "a bare LF behind a question": b"1a\r\n%b\r\n0\n\n" % QUESTION,
 }
+REFUSED_TARGETS = (b"%b#x", b"%b%%zz", b"%b%%ff", b"http://localhost:1@evil%b", b"http://a..b%b", b"x%b", b"*")
+"""Well formed for a parser of HTTP; the application refuses them. `%b` stands for a path."""
+REFUSED_HOSTS = (b"a..b", b"localhost:80@evil", b"[::1].evil", b"x" * 300)
 VALID_FRAMING = {
     "leading zeros": b"0000000001a\r\n%b\r\n00\r\n\r\n" % QUESTION,
     "a thousand leading zeros": b"0" * 1000 + b"1a\r\n%b\r\n0\r\n\r\n" % QUESTION,
@@ -149,6 +152,19 @@ def broken_messages() -> Iterator[tuple[str, bytes]]:
                 yield title, addressed(message, endpoint, key) + BEHIND
 
 
+def refused_heads() -> Iterator[tuple[str, bytes]]:
+    """For each endpoint, requests whose target or host the application refuses, with the marked request behind it."""
+    for endpoint in ENDPOINTS:
+        path = endpoint.path.replace("{name}", "movies").encode()
+        targets = [target.replace(b"%b", path).replace(b"%%", b"%") for target in REFUSED_TARGETS]
+        heads = [(target, b"localhost") for target in targets] + [(path, host) for host in REFUSED_HOSTS]
+        for target, host in heads:
+            head = b"%b %b HTTP/1.1\r\nHost: %b\r\nX-API-Key: %b\r\n"
+            message = head % (endpoint.method.encode(), target, host, KEY.encode())
+            yield f"{target!r}, {host!r}", message + b"\r\n" + BEHIND
+            yield f"{target!r}, {host!r}, body", message + b"Content-Length: 2\r\n\r\n{}" + BEHIND
+
+
 def is_ended(answer: bytes) -> bool:
     """Whether the last answer, which is complete, says that the connection ends, and the mark is in none."""
     last = answer.rpartition(b"HTTP/1.1 ")[2]
@@ -156,9 +172,12 @@ def is_ended(answer: bytes) -> bool:
 
 
 async def test_whole_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every endpoint, with and without a key, the connection ends with the answer to a broken message."""
+    """For every endpoint, with and without a key, the connection ends with the answer to a broken message.
+
+    It makes no difference whether the parser or the application refuses it.
+    """
     wrong: list[str] = []
-    messages = broken_messages()
+    messages = chain(broken_messages(), refused_heads())
 
     async def client() -> None:
         for name, message in messages:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from svc.errors import ArtifactReadError
 from svc.metrics import REQUESTS, Metrics
@@ -36,17 +37,22 @@ async def test_the_whole_is_what_has_ended_and_what_runs() -> None:
 
 @pytest.mark.anyio
 async def test_questions_that_cannot_be_answered_say_why() -> None:
-    """A text for a store that fails, and `unknown` for what nobody knows."""
+    """A text for a store that fails, `unknown` for what nobody knows, and `failed` for a defect, which is logged."""
 
     def versions(name: str) -> dict[str, Any]:
         if name == "gone":
             raise LookupError(name)
+        if name == "broken":
+            raise ValueError("Out of range float values are not JSON compliant")
         raise ArtifactReadError("the store is away")
 
     auth = Authenticator({}, trio.CapacityLimiter(1))
     state = ServerState(Registry(), Settings(), Metrics.disabled(), auth, versions=versions)
     assert await answer(state, "versions", "gone") == "unknown"
     assert await answer(state, "versions", "a") == "the store is away"
+    with capture_logs() as log:
+        assert await answer(state, "versions", "broken") == "failed"
+    assert [event["event"] for event in log] == ["request_failed"]
     assert await answer(state, "files", "/etc/passwd") == "unknown"
     assert await answer(state, "metrics", "") == b""
 

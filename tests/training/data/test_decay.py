@@ -49,14 +49,14 @@ def test_a_weight_halves_with_each_half_life_of_its_age() -> None:
 @pytest.mark.parametrize(
     ("days", "reference", "ages"),
     [
-        ([-3, -1, 400], -1, [2, 0, 0]),
+        ([-3, -1, 400], -1, [2, 0, -1]),
         ([-3, -1, 0], 0, [3, 1, 0]),
         ([1, 2, 400], 0, [0, 0, 0]),
     ],
     ids=["one in the future", "none in the future", "all in the future"],
 )
 def test_no_row_after_the_start_of_the_training_sets_an_age(days: list[int], reference: int, ages: list[int]) -> None:
-    """Ages count from the last row that is not after it; later rows have none, and are counted with an example."""
+    """Ages count from the last row that is not after it; later rows are at the start, and counted with an example."""
     rows = [("u", item, 1.0, NOW_S + day * DAY) for item, day in zip("xyz", days, strict=True)]
     data = frame(rows, "u", "i", "w", "t")
     found = from_frame(data, WEIGHTED, Cleansing(), with_times=True, started_ns=NOW_S * 10**9)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from svc.recipe.schema import Cleansing, InteractionSchema
-from svc.training.data.interactions import from_frame
+from svc.training.data.interactions import Interactions, from_frame
+from svc.training.data.recency import positions_of
+from svc.training.data.split import SplitPlan, split
 
 SCHEMA = InteractionSchema(user_column="u", item_column="i", time_column="t", time_unit="s")
 
@@ -36,13 +42,66 @@ def test_null_and_blank_ids_are_dropped_with_their_count() -> None:
     assert found.drop_count == 3
 
 
-@pytest.mark.parametrize(("dedup", "time"), [("keep_last", 9), ("keep_first", 2)])
-def test_duplicates_are_chosen_by_time(dedup: str, time: int) -> None:
-    """Of equal pairs the latest or the earliest stays, wherever it stands in the file."""
-    data = frame(["a", "a", "a"], ["x", "x", "x"], [5, 9, 2])
-    found = from_frame(data, SCHEMA, Cleansing(dedup=dedup), with_times=True)
-    assert found.times is not None
-    assert found.times.tolist() == [time * 10**9]
+DEDUPS = ["sum", "max", "count", "keep_last", "keep_first", "none"]
+START_S = 30
+Row = tuple[int, int, int, float]
+ROWS = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, START_S + 5), st.sampled_from([0.5, 1.0, 3.0])),
+    min_size=3,
+    max_size=12,
+)
+"""User, item, second and weight; the last five seconds are later than the start of the training."""
+
+
+def cleaned(rows: list[Row], dedup: Any, *, repeats: bool = False, timed: bool = True) -> Interactions:
+    users, items, seconds, weights = zip(*rows, strict=True)
+    data = frame([f"u{user}" for user in users], [f"i{item}" for item in items], list(seconds)).assign(w=weights)
+    schema = SCHEMA.model_copy(update={"weight_column": "w"})
+    started_ns = START_S * 10**9
+    return from_frame(data, schema, Cleansing(dedup=dedup), with_times=timed, started_ns=started_ns, repeats=repeats)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=ROWS, dedup=st.sampled_from(DEDUPS), repeats=st.booleans())
+def test_an_item_stands_at_its_latest_row_in_the_history(rows: list[Row], dedup: str, *, repeats: bool) -> None:
+    """Under every `dedup`, before and after the split; a row of the future counts as one at the start."""
+    found = cleaned(rows, dedup, repeats=repeats)
+    latest: dict[tuple[str, str], int] = {}
+    for user, item, second, _ in rows:
+        pair = f"u{user}", f"i{item}"
+        latest[pair] = max(latest.get(pair, 0), min(second, START_S))
+    positions = positions_of(found.latest()).tocoo()
+    assert len(positions.data) == len(latest)
+    for row, column, position in zip(positions.row, positions.col, positions.data, strict=True):
+        user, item = found.user_ids[row], found.item_ids[column]
+        later = {second for (other, _), second in latest.items() if other == user and second > latest[user, item]}
+        assert position == len(later)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=ROWS, dedup=st.sampled_from(DEDUPS), timed=st.booleans())
+def test_the_latest_item_is_held_out_whatever_row_gives_the_weight(rows: list[Row], dedup: str, *, timed: bool) -> None:
+    """By time, future rows included, or without times by place."""
+    found = cleaned(rows, dedup, timed=timed)
+    parts = split(found, SplitPlan("leave_one_out", 0.1, 1.0, 1))
+    heldout = {
+        found.user_ids[parts.order[parts.val_offset + row]]: found.item_ids[column]
+        for row, column in zip(*parts.heldout.nonzero(), strict=True)
+    }
+    expected: dict[str, str] = {}
+    when = [(row[2] if timed else 0, place) for place, row in enumerate(rows)]
+    for _, (user, item, _, _) in sorted(zip(when, rows, strict=True)):
+        expected[f"u{user}"] = f"i{item}"
+    several = {f"u{row[0]}" for row in rows if any(row[0] == other[0] and row[1] != other[1] for other in rows)}
+    assert heldout == {user: item for user, item in expected.items() if user in several}
+
+
+@pytest.mark.parametrize(("dedup", "weight"), [("keep_last", 3.0), ("keep_first", 0.5)])
+def test_first_and_last_weights_are_chosen_by_time(dedup: str, weight: float) -> None:
+    """Whichever row gives the weight, the time is the latest."""
+    found = cleaned([(0, 0, 5, 1.0), (0, 0, 9, 3.0), (0, 0, 2, 0.5)], dedup)
+    assert found.times is not None and found.weights is not None
+    assert (found.times.tolist(), found.weights.tolist()) == ([9 * 10**9], [weight])
     assert found.dropped == {"duplicates": 2}
 
 

@@ -41,7 +41,7 @@ def failure(request_id: str, error: Exception) -> Response:
     body: dict[str, Any] = {"request_id": request_id, "detail": error.message, "code": error.code}
     if isinstance(error, ValidationFailed):
         body["errors"] = error.errors
-    return Response(error.http_status, to_json(body), _headers(error.fields))
+    return Response(error.http_status, to_json(body), _headers(error.fields), ends_connection=error.ends_connection)
 
 
 def _headers(fields: Mapping[str, Any]) -> Headers:
