@@ -58,7 +58,7 @@ def environment() -> str:
         "that cannot be read is a configuration error (exit code 8) that names the variable. Sizes are bytes, or a number "
         "with `KiB`, `MiB` or `GiB`.\n\n"
         + _table(("Variable", "Default", "Bounds", "Meaning"), rows)
-        + "\nTwo more belong to clients and recipes: `SVC_CLIENT_KEY` is the API key that `svc status` and `svc bench` send, "
+        + "\nTwo more belong to clients and recipes: `SVC_CLIENT_KEY` is the API key in the commands that the console and these pages show, "
         "and every `SVC_RECIPE_*` can be named as `${SVC_RECIPE_...}` in a recipe.\n"
     )
 

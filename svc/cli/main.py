@@ -18,7 +18,6 @@ from typer.exceptions import TyperException
 
 from svc import __version__
 from svc.cli import (
-    bench,
     history,
     inspect,
     keygen,
@@ -28,7 +27,6 @@ from svc.cli import (
     rollback,
     schema,
     serve,
-    status,
     train,
     validate,
 )
@@ -49,8 +47,6 @@ COMMANDS = (
     rollback,
     recommend,
     serve,
-    status,
-    bench,
     schema,
     demo,
 )
@@ -70,6 +66,12 @@ EPILOG = """
   2 usage, recipe    5 artifact       9 refused: the new model is not live
                                       130, 143 interrupted by SIGINT, SIGTERM
 """
+
+REMOVED = {
+    "status": "ask the server itself: curl http://127.0.0.1:8080/v1/health/details, or open its console at /",
+    "bench": "run `python -m benchmarks load http://127.0.0.1:8080` from a checkout of svc",
+}
+"""Commands of earlier versions, each with its replacement."""
 
 app = typer.Typer(
     name="svc",
@@ -137,6 +139,8 @@ for module in COMMANDS:
 def run(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name, and return its exit code."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if name in REMOVED:
+        return failure.report(UsageError(f"`svc {name}` is no longer a command: {REMOVED[name]}"), command=name)
     try:
         result = app(args=list(arguments), prog_name="svc", standalone_mode=False)
     except TyperException as error:

@@ -114,3 +114,10 @@ def test_every_command_warns_of_variables_that_it_does_not_take_as_given(
     assert [one["event"] for one in told] == ["variable_unknown", "variable_clamped"]
     assert (told[0]["variable"], told[0]["did_you_mean"]) == ("SVC_SIGNING_KEY", "SVC_SIGNING_KEYS")
     assert (told[1]["variable"], told[1]["value"], told[1]["used"]) == ("SVC_WATCH_INTERVAL", "0", 1)
+
+
+@pytest.mark.parametrize("command", main.REMOVED)
+def test_a_removed_command_names_its_replacement(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Scripts of earlier versions end with 2 and a sentence, whatever options they give."""
+    assert main.run([command, "http://127.0.0.1:8080", "--json"]) == 2
+    assert main.REMOVED[command] in capsys.readouterr().err

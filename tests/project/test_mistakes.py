@@ -141,7 +141,7 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["serve"], 2, "--recipes"),
     (["serve", "--recipes", "absent"], 2, "is not a folder"),
     (["keygen", "--kid", "a b"], 2, "letters, digits"),
-    (["status", "localhost:1"], 2, "such as http://127.0.0.1:8080"),
+    (["status", "localhost:1"], 2, "v1/health/details"),
     (["inspect", "absent.svc"], 8, "SVC_SIGNING_KEYS"),
     (["train", "r.yaml", "--lock-timeout", "-2"], 2, "zero or more seconds"),
 ]

@@ -22,22 +22,6 @@ EnvVar = Annotated[
         show_default=False,
     ),
 ]
-ServerUrl = Annotated[
-    str, typer.Argument(metavar="URL", help="Address of a running server, such as http://127.0.0.1:8080.")
-]
-ClientKey = Annotated[
-    str | None,
-    typer.Option(
-        "--client-key", envvar="SVC_CLIENT_KEY", help="API key (plaintext) to send as X-API-Key.", show_default=False
-    ),
-]
-
-
-def client_key_of(given: str | None) -> str | None:
-    """The API key to send: what was given, else that of the file of SVC_ENV_FILE."""
-    from svc.env_file import environment
-
-    return given or environment().get("SVC_CLIENT_KEY")
 
 
 def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> tuple[LoadedRecipe, dict[str, str]]:

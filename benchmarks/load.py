@@ -1,18 +1,33 @@
-"""A small HTTP/1.1 client that keeps a server busy and measures it: requests in turn on kept connections."""
+"""How many requests a second does a running server answer, and how fast? `python -m benchmarks load URL`.
+
+The users must be known to the model: ids of the training data. Without `--users` the first items that the server lists
+are the seeds of related items. Run it on another machine, or it takes a core from the server. A repeated question is
+answered from memory: a server with SVC_CACHED_ANSWERS=0 shows the cost of ranking.
+"""
 
 from __future__ import annotations
 
+import argparse
+import csv
 import itertools
+import json
+import os
+import random
 import re
 import ssl
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
 
+import httpx
 import trio
 
+SEED = 1
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 _HEAD_END = b"\r\n\r\n"
 _CHUNK_BYTES = 65536
@@ -131,3 +146,85 @@ async def _connect(url: str) -> _Connection:
         )
         return _Connection(secure)
     return _Connection(await trio.open_tcp_stream(parts.hostname or "", parts.port or 80))
+
+
+def get_json(url: str, path: str, headers: dict[str, str]) -> Any:
+    """GET `path` and return its JSON. Ends the program if the server refuses."""
+    answer = httpx.get(url + path, headers=headers, timeout=10.0)
+    if answer.status_code != 200:
+        sys.exit(f"{url}{path} answers {answer.status_code}: {answer.text}")
+    return answer.json()
+
+
+def only_recipe(url: str, headers: dict[str, str]) -> str:
+    """Return the name of the only recipe with a model. Ends the program if there is not exactly one."""
+    names = [recipe["name"] for recipe in get_json(url, "/v1/recipes", headers)["recipes"] if recipe["loaded"]]
+    if len(names) != 1:
+        sys.exit(f"--recipe: name one; models there are: {', '.join(names) or 'none'}")
+    return str(names[0])
+
+
+def shuffled_ids(path: Path, column: str) -> list[str]:
+    """Return the distinct ids of a CSV with `column`, or of a file with one id a line, in random order."""
+    with path.open(newline="", encoding="utf-8") as file:
+        ids = [row[column] for row in csv.DictReader(file)] if path.suffix == ".csv" else file.read().split("\n")
+    distinct = sorted({one.strip() for one in ids} - {""})
+    random.Random(SEED).shuffle(distinct)
+    return distinct
+
+
+def requests(options: argparse.Namespace, headers: dict[str, str]) -> tuple[str, list[bytes]]:
+    """Return the path of the verb and the bodies to send."""
+    recipe = options.recipe or only_recipe(options.url, headers)
+    if options.users is not None:
+        verb, asked = "recommend", [{"user_id": user} for user in shuffled_ids(options.users, options.column)]
+    else:
+        items = get_json(options.url, f"/v1/recipes/{quote(recipe)}/items", headers)["items"]
+        verb, asked = "recommend-related", [{"seed_items": [item["item_id"]]} for item in items]
+    bodies = [json.dumps({**request, "limit": options.limit, **options.fields}).encode() for request in asked]
+    return f"/v1/recipes/{recipe}:{verb}", bodies
+
+
+def figures(measured: Measured) -> dict[str, Any]:
+    """Return the figures to print, by name; latencies in milliseconds."""
+    answered = sum(measured.statuses.values())
+    errors = {str(status): n for status, n in sorted(measured.statuses.items()) if status != 200}
+    if measured.broken:
+        errors["broken connections"] = measured.broken
+    percentiles = {f"p{percent:g}_ms": round(measured.percentile_s(percent) * 1e3, 3) for percent in (50, 90, 99, 99.9)}
+    return {
+        "requests": answered,
+        "seconds": round(measured.seconds, 3),
+        "requests_per_s": round(answered / measured.seconds, 1),
+        **percentiles,
+        "max_ms": round(max(measured.latencies_s, default=0.0) * 1e3, 3),
+        "errors": errors,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("url", type=lambda text: text.rstrip("/"), help="such as http://127.0.0.1:8080")
+    parser.add_argument("--recipe", help="needed if the server has several")
+    parser.add_argument("--users", type=Path, help="user ids: a CSV with --column, or one a line")
+    parser.add_argument("--column", default="user_id")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--limit", type=int, default=10)
+    parser.add_argument("--with", dest="fields", type=json.loads, default={}, help="JSON object of further fields")
+    options = parser.parse_args()
+    key = os.environ.get("SVC_CLIENT_KEY")
+    headers = {"X-API-Key": key} if key else {}
+    path, bodies = requests(options, headers)
+    target = Target(options.url, path, tuple(f"{name}: {value}" for name, value in headers.items()))
+
+    async def measure() -> Measured:
+        return await drive(target, bodies, connections=options.connections, seconds=options.seconds)
+
+    result = {"asked": path, **figures(trio.run(measure))}
+    print("\n".join(f"{name:<16} {value}" for name, value in result.items()))
+    sys.exit(1 if result["errors"] or not result["requests"] else 0)
+
+
+if __name__ == "__main__":
+    main()
