@@ -56,12 +56,15 @@ def command(
     files_only: Annotated[
         bool, typer.Option("--files-only", help="Write data, recipes and keys, and stop there.")
     ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite data and recipes of an earlier demo that were changed.")
+    ] = False,
 ) -> int:
     from svc.cli.shop.demo_files import prepare
 
     bound_port = _usable_port(port)
     typer.echo(f"svc demo in {folder}: writing data, recipes and keys")
-    keys = prepare(folder)
+    keys = prepare(folder, force=force)
     try:
         with interrupts():
             return 0 if files_only else _train_and_serve(folder, keys, bound_port)

@@ -19,57 +19,8 @@ from svc.errors import ConfigError, UsageError
 
 KEYS = "keys.env"
 RECIPES = ("books", "books-cold-start")
-BOOKS = """\
-# Recommends books to readers. `svc train` writes ../artifacts/books.svc, `svc serve` answers from it.
-name: books
-source: {type: csv, path: ../data/purchases.csv}
-schema: {user_column: user_id, item_column: item_id, time_column: ts, time_unit: s}
-item_metadata:
-  source: {type: csv, path: ../data/books.csv}
-  id_column: item_id
-  fields: [title, author, categories, price, year]
-  filter_fields: [{name: categories, kind: multi_label}, {name: year, kind: numerical}]
-training:
-  algorithms: [IALS, CosineKNN, RP3beta, TopPop]
-  metric: ndcg
-  cutoff: 20
-  n_trials: 12
-  split: {scheme: time_user, heldout_ratio: 0.2}
-output: {path: ../artifacts/books.svc, versioning: append_sha}
-"""
-_BOOKS_COLD_START = """\
-# The same shop, with features: it also answers for readers and books that training never saw, and recommends new books.
-name: books-cold-start
-source: {type: csv, path: ../data/purchases.csv}
-schema: {user_column: user_id, item_column: item_id, time_column: ts, time_unit: s}
-features:
-  item:
-    source: {type: csv, path: ../data/books.csv}
-    id_column: item_id
-    columns:
-      - {name: categories, kind: multi_label, delimiter: "|"}
-      - {name: author, kind: categorical, min_frequency: 3}
-      - {name: year, kind: numerical}
-  user:
-    source: {type: csv, path: ../data/readers.csv}
-    id_column: user_id
-    columns:
-      - {name: age_band, kind: categorical}
-      - {name: region, kind: categorical}
-item_metadata:
-  source: {type: csv, path: ../data/books.csv}
-  id_column: item_id
-  fields: [title, author, categories]
-training:
-  algorithms: [IALS]
-  metric: ndcg
-  cutoff: 20
-  n_trials: 4
-  split: {scheme: time_user, heldout_ratio: 0.2}
-output: {path: ../artifacts/books-cold-start.svc, versioning: append_sha}
-serving:
-  new_items: {source: {type: csv, path: ../data/new-books.csv}, min_share: 0.2, max_share: 0.2}
-"""
+FILES = Path(__file__).with_name("files")
+"""Data and recipes as the demo writes them; `docs/demo_shop.py` drew the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +31,24 @@ class Keys:
     api_key: str
 
 
-def prepare(folder: Path) -> Keys:
-    """Write data and recipes. Keys of an earlier demo in the folder stay; a folder of something else is refused."""
+def prepare(folder: Path, *, force: bool = False) -> Keys:
+    """Write data and recipes, and keys if the folder has none.
+
+    Raises UsageError if the folder holds something else, or, unless `force`, a file that was changed since.
+    """
     _check_free(folder)
-    for name in ("data", "recipes", "artifacts"):
-        _make_folder(folder / name)
-    keys = _keys(folder / KEYS)
-
-    from svc.cli.shop.demo_data import make_shop, write_shop
-
-    write_shop(make_shop(), folder / "data")
-    (folder / "recipes" / "books.yaml").write_text(BOOKS, encoding="utf-8")
-    (folder / "recipes" / "books-cold-start.yaml").write_text(_BOOKS_COLD_START, encoding="utf-8")
-    return keys
+    shipped = {folder / path.relative_to(FILES): path.read_bytes() for path in FILES.rglob("*.*")}
+    changed = [path for path, data in shipped.items() if path.exists() and path.read_bytes() != data]
+    if changed and not force:
+        raise UsageError(
+            f"--folder: {', '.join(map(str, sorted(changed)))} was changed and stays as it is: "
+            "name another folder, or overwrite it with --force"
+        )
+    for path, data in shipped.items():
+        _make_folder(path.parent)
+        path.write_bytes(data)
+    _make_folder(folder / "artifacts")
+    return _keys(folder / KEYS)
 
 
 def _check_free(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shlex
+import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from svc.cli.shop.demo_data import make_shop, write_shop
+from svc.cli.shop.demo_files import FILES
 from svc.cli.shop.demo_requests import print_requests
 
 
@@ -34,8 +35,7 @@ def test_what_is_printed_is_what_was_asked(tmp_path: Path, capsys: pytest.Captur
         def log_message(self, format: str, *args: Any) -> None:
             """Nothing."""
 
-    (tmp_path / "data").mkdir()
-    write_shop(make_shop(), tmp_path / "data")
+    shutil.copytree(FILES / "data", tmp_path / "data")
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

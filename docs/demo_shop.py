@@ -1,11 +1,13 @@
-"""The demo's bookshop: readers with tastes, books with genres and authors, purchases over two years.
+"""Draws the demo's bookshop, `svc/cli/shop/files/data`: `python docs/demo_shop.py`.
+
+Readers have tastes, books have genres and authors, and purchases span two years.
 
     U readers, B books, G genres
     taste   (U, G)  share of each genre in a reader's interest; depends on the age band, so features carry signal
     appeal  (U, B)  log of how much a reader wants a book: popularity + genre taste + authors the reader follows
 
 Purchases are drawn without replacement from softmax(appeal), so popularity is long-tailed and taste can be
-learned. Everything follows from the seed.
+learned. Everything follows from the seed and numpy's version.
 """
 
 from __future__ import annotations
@@ -205,3 +207,7 @@ def _purchases(rng: np.random.Generator, appeal: NDArray[np.float64]) -> NDArray
     times = rng.integers(FIRST_SALE_S, LAST_SALE_S, size=len(users))
     order = np.argsort(times, kind="stable")
     return np.column_stack([users, items, times])[order]
+
+
+if __name__ == "__main__":
+    write_shop(make_shop(), Path(__file__).parents[1] / "svc" / "cli" / "shop" / "files" / "data")
