@@ -88,7 +88,10 @@ def checked(data: bytes) -> tuple[str, dict[str, Any]]:
     """Kind and fields of a worker's message. Raises ValueError for anything else."""
     if len(data) > FROM_WORKER_BYTES:
         raise ValueError("the message is too long")
-    fields = json.loads(data)
+    try:
+        fields = json.loads(data)
+    except RecursionError:
+        raise ValueError("the message is nested too deeply") from None
     kind = fields.pop("kind", None) if isinstance(fields, dict) else None
     expected = FROM_WORKER.get(kind) if isinstance(kind, str) else None
     if expected is None or fields.keys() != expected.keys():

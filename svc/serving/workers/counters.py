@@ -14,6 +14,7 @@ import struct
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -78,14 +79,21 @@ class WorkerPage:
             position = values + 8 * size
             if key_bytes > LONGEST_KEY_BYTES or size > max(_SIZES.values()) or position > end:
                 break
-            try:
-                key = json.loads(bytes(data[values - key_bytes : values]))
-            except ValueError:
+            key = _key(bytes(data[values - key_bytes : values]))
+            if key is None:
                 break
-            if not isinstance(key, list) or not all(isinstance(part, str) for part in key):
-                break
-            counts[tuple(key)] = struct.unpack_from(f"={size}d", data, values)
+            counts[key] = struct.unpack_from(f"={size}d", data, values)
         return counts
+
+
+def _key(data: bytes) -> Key | None:
+    """The key of an entry; None for bytes that are none, or that could not be shown."""
+    with suppress(ValueError, RecursionError):
+        key = json.loads(data)
+        if isinstance(key, list) and all(isinstance(part, str) for part in key):
+            "".join(key).encode()  # refuses halves of surrogate pairs
+            return tuple(key)
+    return None
 
 
 class _Counted:

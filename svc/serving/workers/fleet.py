@@ -26,7 +26,7 @@ from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
 from svc.serving.workers.handover import Package, Shared
 from svc.serving.workers.memory import SealedMemory, SharedPage
 from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, orders_of
-from svc.serving.workers.rates import CELLS, CELLS_BYTES
+from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.spread import BEAT_S, Pauses, Pulse, in_order, surpluses
 from svc.serving.workers.template import KeptTemplate, adopt_orphans, environment
 
@@ -99,7 +99,7 @@ class Fleet:
         cores = len(os.sched_getaffinity(0))
         self._template = KeptTemplate(environment(variables, max(1, (cores - 1) // size)))
         self._cells = SharedPage.of(CELLS_BYTES)
-        self._cell_numbers: dict[str, tuple[int, int]] = {}
+        self._key_cells = KeyCells(self._cells)
         self._workers: set[Worker] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
@@ -127,12 +127,8 @@ class Fleet:
         worker.orders.send_nowait((seq, (seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
-        """Tell the policies of keys, and where the rates of each key are counted. A key keeps its cells."""
-        for kid in policies:
-            if kid not in self._cell_numbers:
-                first = 1 + 2 * len(self._cell_numbers)
-                self._cell_numbers[kid] = (first % (CELLS - 1), first % (CELLS - 1) + 1)
-        self.tell("policies", dict(policies), {kid: self._cell_numbers[kid] for kid in policies})
+        """Tell the policies of keys, and where the rates of each key are counted."""
+        self.tell("policies", dict(policies), self._key_cells.assign(policies))
 
     async def settled(self) -> None:
         """Return when every worker that answers has done what it was told until now, or has ended."""
@@ -253,23 +249,18 @@ class Fleet:
         return code
 
     async def _hear(self, worker: Worker) -> None:
-        """Take what a worker says. One that says anything else is ended."""
-        asked = trio.CapacityLimiter(ASKED_AT_ONCE)
+        """Take what a worker says. One that says anything else, or nothing more, is ended."""
+        asked = trio.Semaphore(ASKED_AT_ONCE)
         async with trio.open_nursery() as answers:
-            while True:
-                try:
-                    message = await channel.hear(worker.control)
-                except (ValueError, ConnectionError):
-                    worker.kill()
-                    return
-                if message is None:
-                    return
-                kind, fields = message
-                if kind == "done":
-                    self._done(worker, fields["seq"])
-                else:
-                    await asked.acquire_on_behalf_of(fields["number"])
-                    answers.start_soon(self._answer, worker, asked, fields)
+            with suppress(ValueError, ConnectionError):
+                while (message := await channel.hear(worker.control)) is not None:
+                    kind, fields = message
+                    if kind == "done":
+                        self._done(worker, fields["seq"])
+                    else:
+                        await asked.acquire()
+                        answers.start_soon(self._answer, worker, asked, fields)
+            worker.kill()
 
     def _done(self, worker: Worker, seq: int) -> None:
         worker.pending.discard(seq)
@@ -280,14 +271,14 @@ class Fleet:
             self._say_state()
             self._hand_waiting()
 
-    async def _answer(self, worker: Worker, asked: trio.CapacityLimiter, fields: dict[str, Any]) -> None:
+    async def _answer(self, worker: Worker, asked: trio.Semaphore, fields: dict[str, Any]) -> None:
         try:
             assert self.answer is not None, "the server has set it"
             answer = await self.answer(fields["what"], fields["name"])
             with suppress(OSError):
                 await channel.send(worker.control, (0, "answer", fields["number"], answer))
         finally:
-            asked.release_on_behalf_of(fields["number"])
+            asked.release()
 
     async def _watch(self) -> None:
         """Look at all workers at regular intervals: who is silent, and who has more connections than others."""

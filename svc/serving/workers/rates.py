@@ -7,17 +7,19 @@ import math
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from svc.serving.api.access.key_policies import Bucket, Rate
 from svc.serving.api.access.refusal_throttle import RefusalThrottle
 from svc.serving.workers.memory import SharedPage
 
-CELLS = 4096
+CELLS = 1 << 17
+"""More than two for each key that a policy file of 256 KiB can name. Pages that nobody has used take no memory."""
 TRIES = 1000
-"""A lock is held for microseconds. Whoever cannot have it after so many tries goes on without it: a worker that was
-stopped while it held the lock must not stop the others."""
+"""A lock is held for microseconds. Whoever cannot have it after so many tries goes on without it, and tries only once
+each time until it is free again: a worker that was stopped while it held the lock must not stop the others."""
 _CELL = struct.Struct("=dd")
 CELLS_BYTES = CELLS * _CELL.size
 
@@ -28,24 +30,26 @@ class Cell:
     def __init__(self, memory: SharedPage, number: int) -> None:
         self._memory = memory
         self._place = number * _CELL.size
+        self._tries = TRIES
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other processes away from the cell, as far as that is possible without waiting long."""
-        locked = False
-        for _ in range(TRIES):
-            try:
-                fcntl.lockf(self._memory.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _CELL.size, self._place)
-            except OSError:
-                os.sched_yield()
-                continue
-            locked = True
-            break
+        is_locked = any(self._try_lock() for _ in range(self._tries))
+        self._tries = TRIES if is_locked else 1
         try:
             yield
         finally:
-            if locked:
+            if is_locked:
                 fcntl.lockf(self._memory.descriptor, fcntl.LOCK_UN, _CELL.size, self._place)
+
+    def _try_lock(self) -> bool:
+        try:
+            fcntl.lockf(self._memory.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _CELL.size, self._place)
+        except OSError:
+            os.sched_yield()
+            return False
+        return True
 
     def read(self) -> tuple[float, float]:
         first, second = _CELL.unpack_from(self._memory, self._place)
@@ -53,6 +57,31 @@ class Cell:
 
     def write(self, first: float, second: float) -> None:
         _CELL.pack_into(self._memory, self._place, first, second)
+
+
+class KeyCells:
+    """Two cells for each key that has a policy, as long as it has one: for its rate and for its refusals."""
+
+    def __init__(self, memory: SharedPage) -> None:
+        self._memory = memory
+        self._numbers: dict[str, tuple[int, int]] = {}
+        self._unused = zip(range(1, CELLS, 2), range(2, CELLS, 2), strict=False)
+        self._given_back: deque[tuple[int, int]] = deque()
+
+    def assign(self, kids: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Return the cells of these keys. Those of all other keys are free for others, as late as possible.
+
+        A worker that has not heard of the change may still count for a key that is gone.
+        """
+        wanted = list(kids)
+        for kid in self._numbers.keys() - set(wanted):
+            self._given_back.append(self._numbers.pop(kid))
+        for kid in wanted:
+            if kid not in self._numbers:
+                self._numbers[kid] = next(self._unused, None) or self._given_back.popleft()
+                for number in self._numbers[kid]:
+                    Cell(self._memory, number).write(0.0, 0.0)
+        return dict(self._numbers)
 
 
 class SharedBucket(Bucket):

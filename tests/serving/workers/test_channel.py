@@ -25,6 +25,8 @@ REFUSED = [
     b'{"kind": "done", "seq": 1, "more": 2}',
     b'{"kind": ["done"], "seq": 1}',
     json.dumps({"kind": "ask", "number": 1, "what": "metrics", "name": "n" * 2000}).encode(),
+    b"[" * 1000,
+    b'{"kind": ' * 100 + b"[" * 100,
 ]
 
 

@@ -71,7 +71,12 @@ def test_a_page_of_nonsense_spoils_only_its_own_counts() -> None:
         size = rng.choice([8, 64, 1000])
         start = rng.randrange(16, 4096 - size)
         one.memory[start : start + size] = rng.randbytes(size)
-        assert isinstance(list(counters.as_prometheus(one.counts())), list)
+        assert Metrics.create(Whole(one)).render()
+    for text in ("[" * 1000, '["\\ud800"]', '["' + REQUESTS.name + '", "\\ud800", "200"]', "[1]", "{}", "9" * 1000):
+        one, key = page(4096), text.encode().ljust(1000)
+        one.memory[16:24] = struct.pack("=Q", 24 + 8 + 1000 + 8)
+        one.memory[24 : 32 + 1000] = struct.pack("=II", 1000, 1) + key
+        assert one.counts() == {}
     one.memory[16:24] = struct.pack("=Q", 1 << 63)
     one.memory[24:32] = struct.pack("=II", 1 << 31, 1 << 31)
     assert one.counts() == {}

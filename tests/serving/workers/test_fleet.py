@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import random
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -181,8 +184,40 @@ async def test_a_key_keeps_its_cells_when_policies_change() -> None:
     fleet.tell_policies({"b": 3, "c": 4})
     cells = [worker.told.receive_nowait()[1][3] for _ in range(2)]
     assert cells[0]["b"] == cells[1]["b"]
-    used = [number for pair in (cells[0]["a"], cells[0]["b"], cells[1]["c"]) for number in pair]
-    assert len(set(used)) == 6 and 0 not in used
+
+
+def messages(rng: random.Random) -> bytes:
+    """Anything that a worker might send: a message, a damaged one, nested lists, nothing, or bytes."""
+    told = {"kind": "ask", "number": rng.choice([1, 1, -1, 10**300]), "what": rng.choice(["metrics", "\ud800"])}
+    message = json.dumps(rng.choice([{**told, "name": "a"}, {**told, "name": "[" * 99}, {"kind": "done", "seq": 7}]))
+    damaged = bytearray(message.encode())
+    damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+    return rng.choice([message.encode(), bytes(damaged), b"[" * rng.randrange(2000), rng.randbytes(rng.randrange(99))])
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("seed", range(20))
+async def test_nothing_that_a_worker_sends_ends_the_parent(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ended itself when it sends what no worker sends, or nothing more. The same number twice is no fault."""
+    rng, fleet, killed = random.Random(seed), Fleet(1, {}), list[int]()
+    monkeypatch.setattr(Worker, "kill", lambda worker: killed.append(worker.pid))
+
+    async def answer(what: str, name: str) -> str:
+        await trio.sleep(rng.random())
+        return what + name
+
+    fleet.answer = answer
+    for number in range(50):
+        worker, theirs = add_worker(fleet, number)[0], ENDS[-3]
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fleet._hear, worker)
+                with suppress(BlockingIOError, BrokenPipeError):
+                    for _ in range(rng.randrange(1, 20)):
+                        theirs.send(messages(rng))
+                await trio.sleep(10)
+                theirs.close()
+    assert killed == list(range(50))
 
 
 @pytest.mark.anyio

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import random
 import time
-from typing import Any
 
 import pytest
 
+from svc.recipe.yaml_reader import MAX_BYTES
 from svc.serving.api.access.key_policies import Rate
 from svc.serving.api.access.refusal_throttle import RefusalThrottle
 from svc.serving.workers import rates
 from svc.serving.workers.memory import SharedPage
-from svc.serving.workers.rates import CELLS_BYTES, Cell, SharedBucket, SharedThrottle
+from svc.serving.workers.rates import CELLS, CELLS_BYTES, TRIES, Cell, KeyCells, SharedBucket, SharedThrottle
 
 
 @pytest.fixture
@@ -84,11 +86,45 @@ def test_processes_that_count_at_the_same_time_lose_almost_nothing() -> None:
 
 
 def test_a_lock_that_is_never_given_back_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker may be stopped while it holds it."""
+    """A worker may be stopped while it holds it. The others wait for it once, and again after it was free."""
+    tries, taken = list[int](), True
 
-    def taken(*_: Any) -> None:
-        raise BlockingIOError
+    def lock(_descriptor: int, operation: int, *_: int) -> None:
+        tries.append(operation)
+        if taken and operation != fcntl.LOCK_UN:
+            raise BlockingIOError
 
-    monkeypatch.setattr(rates.fcntl, "lockf", taken)
+    monkeypatch.setattr(rates.fcntl, "lockf", lock)
     bucket = SharedBucket(Rate(1e-9, 2.0), Cell(cells(), 1))
     assert passed([bucket], 5) == 2
+    assert len(tries) == TRIES + 6
+    taken = False
+    bucket.add(-1)
+    taken = True
+    tries.clear()
+    bucket.add(-1)
+    assert len(tries) == TRIES
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_cells_of_keys_never_collide_and_are_given_back(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key keeps its cells as long as it has a policy; one that comes begins with a full burst."""
+    monkeypatch.setattr(rates, "CELLS", 2 * 8 + 1)
+    rng, memory, before = random.Random(seed), cells(), dict[str, tuple[int, int]]()
+    key_cells = KeyCells(memory)
+    for _ in range(100):
+        assigned = key_cells.assign(rng.sample("abcdefghijklmn", rng.randrange(9)))
+        used = [number for pair in assigned.values() for number in pair]
+        assert len(set(used)) == len(used)
+        assert 0 not in used
+        for kid, pair in assigned.items():
+            cell = Cell(memory, pair[0])
+            assert before.get(kid, pair) == pair
+            assert cell.read() == ((5.0, 5.0) if kid in before else (0.0, 0.0))
+            cell.write(5.0, 5.0)
+        before = assigned
+
+
+def test_a_policy_file_names_no_more_keys_than_there_are_cells() -> None:
+    """The shortest policy of a key takes six bytes."""
+    assert 1 + 2 * (MAX_BYTES // len("a: {}\n")) <= CELLS
