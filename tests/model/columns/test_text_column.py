@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import sys
+import unicodedata
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ TEXTS = [
     "🦆🦆 duck_tape",
     "",
 ]
+NORMALIZE = unicodedata.normalize
 AS_SCIKIT_LEARN: dict[Analyzer, dict[str, Any]] = {
     "word": {"token_pattern": r"[^\W_]+"},
     "char": {"analyzer": "char", "ngram_range": (3, 5)},
@@ -82,6 +86,52 @@ def test_unknown_words_are_counted_once_each() -> None:
 def test_accents_may_be_typed_in_two_ways() -> None:
     """One character, or a letter and a combining accent."""
     assert words_of("Fanto\u0302mas", "word") == words_of("Fant\u00f4mas", "word") == ["fantômas"]
+
+
+def kinds_of_code_points() -> list[str]:
+    """Two of each category, combining class and number of characters that they are normalized to."""
+    kinds: dict[tuple[str, int, int], list[str]] = {}
+    for point in range(sys.maxunicode + 1):
+        character = chr(point)
+        decomposed = NORMALIZE("NFD", character)
+        kind = unicodedata.category(character), unicodedata.combining(decomposed[0]), len(decomposed)
+        kinds.setdefault(kind, []).append(character)
+    return [character for characters in kinds.values() for character in characters[:2]]
+
+
+def sorting_steps(text: str) -> int:
+    """The steps of an insertion sort of each run of marks, at most, and one for each character."""
+    classes = map(unicodedata.combining, NORMALIZE("NFD", text))
+    runs = (len(list(run)) for is_mark, run in itertools.groupby(classes, bool) if is_mark)
+    return len(text) + sum(length**2 for length in runs)
+
+
+def test_the_work_of_a_long_word_grows_with_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever code points it repeats, eight times as many are less than 30 times the work of normalizing."""
+    steps: list[int] = []
+
+    def counted(form: Any, text: str) -> str:
+        steps.append(sorting_steps(text))
+        return NORMALIZE(form, text)
+
+    def work(text: str) -> int:
+        steps.clear()
+        words_of(text, "word")
+        return sum(steps)
+
+    monkeypatch.setattr(unicodedata, "normalize", counted)
+    for character in kinds_of_code_points():
+        for repeated in (character, character + "\u0323", "\u0301" + character):
+            assert work("a" + repeated * 320) < 30 * work("a" + repeated * 40), ascii(repeated)
+
+
+def test_marks_beyond_thirty_in_a_row_change_no_word_around_them() -> None:
+    """The letters stay, and up to 30 marks are normalized together."""
+    marks = "\u0301\u0323" * 40
+    assert words_of(f"old{marks}sea", "word") == ["ol\u1e0d", "sea"]
+    assert words_of("o" + "\u0323" * 29 + "\u0302", "char") == words_of("\u00f4" + "\u0323" * 29, "char")
+    faces = "\U0001f986" * 40
+    assert set(words_of(faces, "char")) == {faces[:n] for n in (3, 4, 5)}
 
 
 @pytest.mark.parametrize("value", [["sea"], {"a": 1}, "x" * (MAX_CHARACTERS + 1), "sea " * 300_000])
