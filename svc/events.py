@@ -20,7 +20,8 @@ DATA_CLEANSED = _event(
     "data_cleansed",
     "info",
     "n_rows drop_count",
-    "Rows left after cleansing, and dropped by it; `dropped_by_where` has those of `cleansing.where`, if it is given.",
+    "Rows left after cleansing, and dropped by it; `dropped_by_where` and `hidden_by_rule` have "
+    "those of `cleansing.where` and `cleansing.hide`, if these are given.",
 )
 USERS_SAMPLED = _event(
     "users_sampled", "info", "n_users n_sampled n_rows", "training.sample_users: models are trained on some users only."

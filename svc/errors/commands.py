@@ -110,7 +110,7 @@ class DataChangedTooMuch(TrainingError):
 
 
 class RowFilterMismatch(TrainingError):
-    """A value that cleansing.where cannot compare. `fields` holds column and row, which counts from 1."""
+    """A value that cleansing.where or hide cannot compare. `fields` holds column and row, which counts from 1."""
 
     code = "row_filter_mismatch"
 

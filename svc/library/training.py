@@ -30,7 +30,7 @@ from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
 from svc.recipe.normalize import SHORTHAND, merged
-from svc.recipe.row_filter import parse_row_filter
+from svc.recipe.row_filter import either
 from svc.recipe.schema import Output, Recipe, Training
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.recipe.variables import recipe_variables
@@ -263,11 +263,12 @@ def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
     """Columns that only other keys of the recipe name."""
     schema = overrides.get("schema") or {}
     named = [value for key, value in schema.items() if key.endswith("_column") and isinstance(value, str)]
-    where = (overrides.get("cleansing") or {}).get("where")
+    cleansing = overrides.get("cleansing") or {}
     try:
-        return named if where is None else [*named, *parse_row_filter(where).kinds]
+        filtered = either(cleansing.get("hide"), cleansing.get("where"))
     except FilterProblem:  # the recipe's own check says what is wrong
         return named
+    return named if filtered is None else [*named, *filtered.kinds]
 
 
 def _load(

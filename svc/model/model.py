@@ -57,7 +57,10 @@ class Model(Stored):
     cold_recency: float = 0.0
     """By which `cold` weighs histories where the parts of the scorer have recencies of their own; stored if above 0."""
     hidden: History | None = None
-    """Items that a user is never shown; stored only where training data has any."""
+    """Items that a user is not shown; stored only where training data has any.
+
+    Those of a value below 1 come back where a request says that seen items may.
+    """
     repeats: bool = False
     """Whether users are recommended what they have chosen before, unless a request says otherwise; stored if so."""
     popularity: NDArray[np.float64] | None = None
@@ -161,6 +164,7 @@ class Model(Stored):
         with repeats. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises UnknownUser,
         FeaturesNotSupported and FeatureValueUnusable.
         """
+        brings_back = include_seen is True
         include_seen = self.repeats if include_seen is None else include_seen
         user = -1 if user_id is None else self.user_ids.index(user_id)
         given = self._queries.given(history)
@@ -169,7 +173,7 @@ class Model(Stored):
             seen = () if include_seen else [interaction.item_id for interaction in history]
             query = with_candidates(query, restriction, [*exclude_items, *seen])
         if user >= 0:
-            query = self._without_hidden(query, user)
+            query = self._without_hidden(query, user, brings_back=brings_back)
         if user >= 0 and (not replace or not len(given.columns)):
             query, profile = self._of_user(query, user, given)
             unused = tuple(user_features or ()) if self._encoder("user") is None else ()
@@ -355,11 +359,16 @@ class Model(Stored):
         query = query._replace(seeds=seeds, seed_weights=weights, seed_positions=positions, of_trained_user=True)
         return query, profile
 
-    def _without_hidden(self, query: Query, user: int) -> Query:
-        """The query with the user's hidden items excluded."""
-        if self.hidden is None or not len(self.hidden.items(user)):
+    def _without_hidden(self, query: Query, user: int, *, brings_back: bool = False) -> Query:
+        """The query with the user's hidden items excluded; with `brings_back` those that are never shown only."""
+        if self.hidden is None:
             return query
-        return query._replace(exclude=np.union1d(query.exclude, self.hidden.items(user)).astype(np.int32))
+        items, values = self.hidden.items(user), self.hidden.values(user)
+        if brings_back and values is not None:
+            items = items[values >= 1]
+        if not len(items):
+            return query
+        return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32))
 
     def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
         """The query for a row of the training matrix, as a request that only names the user means it."""

@@ -1,4 +1,4 @@
-"""`cleansing.where`: the grammar of request filters over columns of the interaction table.
+"""`cleansing.where` and `cleansing.hide`: the grammar of request filters over columns of the interaction table.
 
 The table declares no kinds, so a condition's operators say what its column holds: comparisons take numbers, `any` takes
 text, and `exists` fits both. A column is of one kind in the whole tree.
@@ -36,7 +36,7 @@ class RowFilter:
 
 
 def parse_row_filter(tree: object) -> RowFilter:
-    """The filter that `cleansing.where` spells. Raises FilterProblem."""
+    """The filter that `cleansing.where` or `cleansing.hide` spells. Raises FilterProblem."""
     kind_of: dict[str, str | None] = {}
     for name, kind, path in _conditions(tree, (), 1):
         earlier = kind_of.get(name)
@@ -46,6 +46,23 @@ def parse_row_filter(tree: object) -> RowFilter:
         kind_of[name] = earlier or kind
     kinds = {name: kind or TEXT for name, kind in kind_of.items()}
     return RowFilter(parse_filter(tree, kinds), kinds, frozenset(name for name, kind in kind_of.items() if kind))
+
+
+def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> RowFilter | None:
+    """Return the filter of all rows that count: hidden ones, and those that `where` keeps. None without any filter.
+
+    Raises FilterProblem for a column that is compared with numbers in one of the two and with text in the other.
+    """
+    if hide is None or where is None:
+        given = where if hide is None else hide
+        return None if given is None else parse_row_filter(given)
+    first, second = parse_row_filter(hide), parse_row_filter(where)
+    for name in sorted(first.compared & second.compared):
+        if first.kinds[name] != second.kinds[name]:
+            words = f"the column {name!r} is compared with numbers and with text in hide and where; keep one of them"
+            raise FilterProblem((), words, "filter_condition")
+    kinds = {**first.kinds, **second.kinds, **{name: first.kinds[name] for name in first.compared}}
+    return RowFilter(("any", (first.tree, second.tree)), kinds, first.compared | second.compared)
 
 
 def _conditions(tree: object, path: Place, level: int) -> Iterator[tuple[str, str | None, Place]]:

@@ -26,8 +26,9 @@ from svc.recipe.algorithms import (
     canonical_name,
     check_search_space,
 )
+from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.promotion_schema import Promotion
-from svc.recipe.row_filter import Where
+from svc.recipe.row_filter import Where, either
 from svc.recipe.serving_schema import Popular, Serving
 from svc.recipe.side_tables import Features, ItemMetadata
 from svc.recipe.source_options import Block, Located, Name, Number, Positive, SourceSpec, Whole
@@ -92,6 +93,11 @@ class Cleansing(Block):
     where: Where | None = Field(
         default=None, description="A filter, as in requests, over columns of the table: only its rows count."
     )
+    hide: Where | None = Field(
+        default=None,
+        description="A filter over columns of the table, read before `where`: its rows are no choices, and their items "
+        "are left out for that user as seen ones are.",
+    )
     drop_null_ids: bool = True
     event_weights: dict[str, Annotated[Number, Field(gt=0)] | Literal["exclude"]] | None = Field(
         default=None,
@@ -108,6 +114,14 @@ class Cleansing(Block):
     max_change: MaxChange | None = Field(
         default=None, description="A larger change since the last training ends the run; no part of the hash."
     )
+
+    @model_validator(mode="after")
+    def _filters_agree(self) -> Self:
+        try:
+            either(self.hide, self.where)
+        except FilterProblem as problem:
+            raise ValueError(problem.message) from None
+        return self
 
 
 class Split(Block):

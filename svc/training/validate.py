@@ -25,7 +25,7 @@ from svc.training.data.feature_sample import described_sample
 from svc.training.data.features import SideName
 from svc.training.data.fetch import feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_rows
-from svc.training.data.unused_rating import unused_rating
+from svc.training.data.unused_rating import rating_hint
 from svc.training.data.where import kept_rows
 from svc.training.search.storage import preflight
 
@@ -62,9 +62,9 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
         yield from _check(name, partial(_probe_source, spec, context, frame_checks.get(name)))
-        rating = unused_rating(loaded, context) if name == "source" else None
+        rating = rating_hint(loaded, context) if name == "source" else None
         if rating is not None:
-            yield Check(name, True, f"warning: {rating}")
+            yield Check(name, True, f"warning: {rating.message}")
 
 
 def _described_sides(recipe: Recipe) -> dict[str, FrameCheck]:
@@ -125,7 +125,7 @@ def _served_tables(recipe: Recipe) -> dict[str, tuple[SourceSpec, tuple[str, ...
 
 
 def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> list[str]:
-    """What `cleansing.where` keeps of the first rows, and warnings about them. Raises what a training would.
+    """What the filters of `cleansing` do to the first rows, and warnings about them. Raises what a training would.
 
     The items of these rows are added to `items`.
     """
@@ -133,7 +133,7 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     if not len(frame):
         raise MinDataViolation("the table has a header and no rows, so there is nothing to train on")
     items |= set(frame[schema.item_column].dropna().astype(str))
-    n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where)
+    n_read, rows = len(frame), kept_rows(frame, recipe.cleansing.where, recipe.cleansing.hide)
     frame = rows.frame
     interactions = from_rows(rows, schema, recipe.cleansing, with_times=with_times, started_ns=time.time_ns())
     reasons = "; ".join(interactions.reasons.values())
@@ -150,7 +150,9 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
         for name in (schema.user_column, schema.item_column):
             floats = filter(is_float_text, frame[name].cat.categories)
             warnings += [float_text(name, value) for value in itertools.islice(floats, 1)]
-    counts = [] if rows.n_dropped is None else [_kept(len(frame), n_read)]
+    n_hidden = 0 if rows.hides is None else int(rows.hides.sum())
+    counts = [] if rows.n_dropped is None else [_kept(len(frame) - n_hidden, n_read)]
+    counts += [] if rows.hides is None else [f"cleansing.hide hides {n_hidden} of the first {n_read} rows"]
     return counts + [f"warning: {text}" for text in warnings]
 
 

@@ -108,6 +108,8 @@ def test_rows_of_a_frame_can_be_chosen() -> None:
     where = {"stars": {"gte": 2}}
     kept = svc.train(frame, cleansing={"where": where}, **SMALL).header["data_stats"]
     assert kept["dropped_by_where"] == int((frame["stars"] < 2).sum())
+    hidden = svc.train(frame, cleansing={"where": where, "hide": {"stars": {"lt": 2}}}, **SMALL)
+    assert hidden.header["data_stats"]["hidden_by_rule"] == int((frame["stars"] < 2).sum())
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_the_https_example_trains(tmp_path: Path) -> None:
 
     from tests.sources.conftest import Page, WebServer
 
-    frame = pd.DataFrame(choices(), columns=["user_id", "item_id", "at"])
+    frame = pd.DataFrame(choices(), columns=["user_id", "item_id", "at"]).assign(rating=4)
     body = gzip.compress(frame.to_csv(index=False).encode())
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from svc.recipe.filter_tree import FilterProblem
-from svc.recipe.row_filter import parse_row_filter
+from svc.recipe.row_filter import either, parse_row_filter
 from tests.recipe.loading import load, refusal
 
 
@@ -63,3 +63,15 @@ def test_a_filter_is_part_of_the_hash_and_its_absence_is_not(tmp_path: Path) -> 
     filtered = load(tmp_path, {"cleansing": {"where": {"rating": {"gte": 4}}}})
     assert filtered.recipe_hash != plain
     assert filtered.unexpanded["cleansing"] == {"where": {"rating": {"gte": 4}}}
+
+
+def test_a_column_is_of_one_kind_in_both_filters(tmp_path: Path) -> None:
+    """Of other columns each filter says its own; the filter of the rows that count holds where one of them does."""
+    found = either({"a": {"lt": 4}}, {"all": [{"a": {"exists": True}}, {"b": {"any": ["x"]}}]})
+    assert found is not None
+    assert (found.kinds, found.compared) == ({"a": "numerical", "b": "categorical"}, {"a", "b"})
+    assert found.tree[0] == "any"
+    assert either(None, None) is None
+    told = refusal(tmp_path, {"cleansing": {"hide": {"a": {"any": ["3"]}}, "where": {"a": {"gte": 4}}}})
+    assert "'a' is compared with numbers and with text in hide and where" in told
+    assert "cleansing.hide" in refusal(tmp_path, {"cleansing": {"hide": {"a": {"ge": 4}}}})

@@ -12,7 +12,7 @@ from svc.model.features import FEATURE_VERSION, FeatureState
 from svc.names import MAX_ID_CHARACTERS, is_float_text
 from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
-from svc.recipe.row_filter import TEXT, parse_row_filter
+from svc.recipe.row_filter import TEXT, either
 from svc.recipe.schema import Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
@@ -21,7 +21,7 @@ from svc.training.data.dropped import MANY, odd_years
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
 from svc.training.data.thresholds import check_thresholds
-from svc.training.data.unused_rating import unused_rating
+from svc.training.data.unused_rating import rating_hint
 from svc.training.data.user_sample import UserSample, draw_users
 from svc.training.data.where import fetch_kept
 
@@ -58,10 +58,10 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     recipe = loaded.recipe
     context = interaction_context(loaded, settings, variables, progress)
     source = build_source(recipe.source, context)
-    rating = unused_rating(loaded, context)
+    rating = rating_hint(loaded, context)
     if rating is not None:
-        logs.emit(events.RECIPE_WARNING, code="rating_unused", field="source", message=rating)
-    rows = fetch_kept(source, recipe.cleansing.where)
+        logs.emit(events.RECIPE_WARNING, code=rating.code, field="source", message=rating.message)
+    rows = fetch_kept(source, recipe.cleansing.where, recipe.cleansing.hide)
     started_ns = time.time_ns()  # not before: a source that is being written to has rows of the minutes of its reading
     n_fetched = len(rows.frame) + (rows.n_dropped or 0)
     logs.emit(events.DATA_FETCHED, n_rows=n_fetched)
@@ -89,8 +89,8 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     if interactions.n_unusable > MANY * n_kept:
         why = "; ".join(interactions.reasons.values())
         logs.emit(events.MANY_ROWS_DROPPED, count=interactions.n_unusable, n_rows=n_kept, detail=why)
-    filtered = {} if interactions.dropped_by_where is None else {"dropped_by_where": interactions.dropped_by_where}
-    logs.emit(events.DATA_CLEANSED, n_rows=len(interactions), drop_count=interactions.drop_count, **filtered)
+    counts = interactions.filter_counts
+    logs.emit(events.DATA_CLEANSED, n_rows=len(interactions), drop_count=interactions.drop_count, **counts)
     check_thresholds(interactions, recipe.cleansing)
     _warn_of_ids(interactions)
     sides = _sides(loaded, settings, variables, interactions, progress)
@@ -128,17 +128,17 @@ def uses_time(recipe: Recipe) -> bool:
 
 
 def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
-    """The columns that `cleansing.where` names, and whether each is compared with text."""
-    if recipe.cleansing.where is None:
+    """The columns that `cleansing.where` and `hide` name, and whether each is compared with text."""
+    wanted = either(recipe.cleansing.hide, recipe.cleansing.where)
+    if wanted is None:
         return {}
-    wanted = parse_row_filter(recipe.cleansing.where)
     return {name: kind == TEXT and name in wanted.compared for name, kind in wanted.kinds.items()}
 
 
 def interaction_context(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
 ) -> SourceContext:
-    """The context of the interaction source: ids, weights, what `cleansing.where` names, and used times."""
+    """The context of the interaction source: ids, weights, what the filters of `cleansing` name, and used times."""
     schema, filtered = loaded.recipe.schema_, _filtered_columns(loaded.recipe)
     ids = (schema.user_column, schema.item_column)
     optional = (schema.time_column if uses_time(loaded.recipe) else None, schema.weight_column, schema.event_column)

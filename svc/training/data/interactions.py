@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -21,6 +21,8 @@ from svc.training.data.where import KeptRows, kept_rows
 
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
+LIKE_SEEN: Final = np.float32(0.5)
+"""The value of a hidden pair that `include_seen` brings back."""
 _COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
 
@@ -44,11 +46,32 @@ class _Cleansing(Protocol):
     @property
     def where(self) -> Mapping[str, Any] | None: ...
     @property
+    def hide(self) -> Mapping[str, Any] | None: ...
+    @property
     def drop_null_ids(self) -> bool: ...
     @property
     def dedup(self) -> Dedup: ...
     @property
     def event_weights(self) -> Mapping[str, Event] | None: ...
+
+
+class HiddenRows(NamedTuple):
+    """Rows that are no choices, (h,) each: their items are left out for their users. `times` is None if none is read.
+
+    `always` is True for an excluded event, which nothing brings back, and False for a row of `cleansing.hide`, whose
+    item a request may bring back as it may bring back a seen one.
+    """
+
+    users: Codes
+    items: Codes
+    times: Times | None
+    always: NDArray[np.bool_]
+
+    def of_rows(self, rows: NDArray[Any]) -> HiddenRows | None:
+        """Some rows, by a mask or by place; None where there are none."""
+        times = None if self.times is None else self.times[rows]
+        some = HiddenRows(self.users[rows], self.items[rows], times, self.always[rows])
+        return some if len(some.users) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +89,12 @@ class Interactions:
 
     `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which stand in order of first appearance. `times` is
     (n,) nanoseconds since 1970, or None if the recipe does not use time. `weights` is (n,) float32, or None
-    where every row counts 1. `hidden` are the users and items, (h,) each, of pairs whose item the user is never shown.
+    where every row counts 1. `hidden` are the rows whose item the user is not shown.
     `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
     used. `reference` is the time from which ages count, None without times; `future` are the rows that are later than
     the start of the training, None where there are none. `dropped_by_where` counts the rows that cleansing.where
-    dropped, as does `dropped["where"]` where there are any; it is None where the recipe has no such filter. `put_off`
+    dropped, as does `dropped["where"]` where there are any; it is None where the recipe has no such filter.
+    `hidden_by_rule` counts those of cleansing.hide in the same way. `put_off`
     is how several rows of one user and item become one where that waits until the rows have been split, else "none".
     `popularity` is (i,) how much each item was chosen lately; None where all choices count alike.
     """
@@ -83,12 +107,13 @@ class Interactions:
     dropped: dict[str, int]
     reasons: dict[str, str] = field(default_factory=dict)
     weights: NDArray[np.float32] | None = None
-    hidden: tuple[Codes, Codes] | None = None
+    hidden: HiddenRows | None = None
     reference: int | None = None
     future: FutureRows | None = None
     dropped_by_where: int | None = None
     put_off: Dedup = "none"
     popularity: NDArray[np.float64] | None = None
+    hidden_by_rule: int | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -96,6 +121,12 @@ class Interactions:
     @property
     def drop_count(self) -> int:
         return sum(self.dropped.values())
+
+    @property
+    def filter_counts(self) -> dict[str, int]:
+        """How many rows each filter of the recipe has taken, by its name in events and headers."""
+        counts = {"dropped_by_where": self.dropped_by_where, "hidden_by_rule": self.hidden_by_rule}
+        return {name: count for name, count in counts.items() if count is not None}
 
     @property
     def n_unusable(self) -> int:
@@ -148,11 +179,16 @@ class Interactions:
         return matrix
 
     def hidden_matrix(self) -> sparse.csr_matrix | None:
-        """(users, items) with 1 where a user is not to be shown an item; None where nothing is hidden."""
+        """(users, items) with 1 where a user is never shown an item, and LIKE_SEEN where a request may bring it back.
+
+        None where nothing is hidden.
+        """
         if self.hidden is None:
             return None
-        matrix = self._sparse(np.ones(len(self.hidden[0]), dtype=np.float32), *self.hidden)
-        matrix.data[:] = 1.0
+        users, items, _, always = self.hidden
+        matrix = self._sparse(np.ones(len(users), dtype=np.float32), users, items)
+        never = self._sparse(always.astype(np.float32), users, items)
+        matrix.data = np.where(never.data > 0, np.float32(1.0), LIKE_SEEN)
         return matrix
 
     def latest(self) -> sparse.csr_matrix:
@@ -185,7 +221,7 @@ def from_frame(
     repeats: bool = False,
 ) -> Interactions:
     """Filter and clean `frame`, as `kept_rows` and `from_rows` do."""
-    rows = kept_rows(frame, cleansing.where)
+    rows = kept_rows(frame, cleansing.where, cleansing.hide)
     return from_rows(rows, schema, cleansing, with_times=with_times, started_ns=started_ns, repeats=repeats)
 
 
@@ -222,13 +258,17 @@ def from_rows(
             name = schema.time_column
             reasons["bad_times"] = why.bad_times(frame[name], bad, name, schema.time_unit, positions)
     rated = _row_weights(frame, schema, cleansing)
-    hidden = None
+    ruled = np.zeros(len(keep), dtype=bool) if rows.hides is None else rows.hides
+    excluded = np.zeros(len(keep), dtype=bool) if rated is None else rated.hides
+    hiding = keep & (ruled | excluded)
+    hidden = HiddenRows(users[hiding], items[hiding], None if times is None else times[hiding], excluded[hiding])
+    by_rule = int(np.count_nonzero(hiding & ruled))
+    dropped["hide"], dropped["excluded_events"] = by_rule, len(hidden.users) - by_rule
+    keep &= ~hiding
     if rated is not None:
-        hidden = users[keep & rated.hides], items[keep & rated.hides]
-        dropped["excluded_events"] = len(hidden[0])
-        unknown = keep & ~rated.hides & np.isnan(rated.values)
+        unknown = keep & np.isnan(rated.values)
         dropped[rated.problem] = int(np.count_nonzero(unknown))
-        keep &= ~rated.hides & ~unknown
+        keep &= ~unknown
     users, items = users[keep], items[keep]
     future = None if times is None else _future_rows(rows, schema, keep & (times > started_ns), started_ns)
     times = None if times is None else times[keep]
@@ -255,12 +295,13 @@ def from_rows(
         None
         if weights is None
         else in_single_precision(weights, lambda row: _pair(row, users, user_ids, items, item_ids)),
-        None if hidden is None else _of_known(row_of[hidden[0]], column_of[hidden[1]]),
+        _of_known(hidden._replace(users=row_of[hidden.users], items=column_of[hidden.items])),
         None if times is None else reference_time(times, started_ns),
         future,
         rows.n_dropped,
         cleansing.dedup if repeats else "none",
         None if recent is None else _of_present(recent, column_of, len(item_ids)),
+        None if rows.hides is None else by_rule,
     )
 
 
@@ -292,10 +333,9 @@ def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) ->
     return None
 
 
-def _of_known(users: Codes, items: Codes) -> tuple[Codes, Codes] | None:
-    """The pairs of which both are known; None where there are none."""
-    both_known = (users >= 0) & (items >= 0)
-    return (users[both_known], items[both_known]) if both_known.any() else None
+def _of_known(hidden: HiddenRows) -> HiddenRows | None:
+    """The rows of known users and items; None where there are none."""
+    return hidden.of_rows((hidden.users >= 0) & (hidden.items >= 0))
 
 
 def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:

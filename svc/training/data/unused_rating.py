@@ -1,18 +1,21 @@
-"""Finds a numeric column that looks like a rating and that the recipe does not use."""
+"""Finds a numeric column that looks like a rating and that the recipe does not use, or does not hide by."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from svc.errors import SvcError
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.row_filter import NUMBER, parse_row_filter
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located
 from svc.sources.base import SourceContext, build_source
 
 if TYPE_CHECKING:
     import pandas
+
+    from svc.recipe.schema import Cleansing
 
 SAMPLED_ROWS: Final = 1000
 MOST_VALUES: Final = 21
@@ -22,8 +25,16 @@ _HIGH_SHARE: Final = 0.6
 """The example keeps the values above this share of the distinct ones: 4 and 5 of five stars."""
 
 
-def unused_rating(loaded: LoadedRecipe, context: SourceContext) -> str | None:
-    """A sentence about the first such column of the interaction table, and what the recipe could do with it.
+@dataclass(frozen=True, slots=True)
+class RatingHint:
+    """A sentence about a column and the keys that could use it; `code` is that of the warning."""
+
+    code: str
+    message: str
+
+
+def rating_hint(loaded: LoadedRecipe, context: SourceContext) -> RatingHint | None:
+    """The hint about the first rating of the interaction table that the recipe does not use, or does not hide by.
 
     `context` names the columns that are used. Only the first rows are read, and only of a local file or a table in
     memory: another request to a store or another query would cost more than the hint is worth. None where there is no
@@ -40,27 +51,48 @@ def unused_rating(loaded: LoadedRecipe, context: SourceContext) -> str | None:
         return None
     with suppress(SvcError):  # the training reads the table next, and says what is wrong with it
         frame: pandas.DataFrame | None = sample(SAMPLED_ROWS)
-        schema = loaded.recipe.schema_
-        used = {*(context.columns or ()), schema.time_column}
-        return None if frame is None else _described(frame, used)
+        recipe = loaded.recipe
+        used = {*(context.columns or ()), recipe.schema_.time_column}
+        if frame is not None:
+            forgotten = _forgotten(recipe.cleansing)
+            hints = (
+                _hint(frame[name], str(name), is_used=name in used) for name in frame if name not in used - forgotten
+            )
+            return next((hint for hint in hints if hint is not None), None)
     return None
 
 
-def _described(frame: pandas.DataFrame, used: set[str | None]) -> str | None:
+def _forgotten(cleansing: Cleansing) -> set[str]:
+    """The columns that `where` compares with numbers, and `hide` with nothing."""
+    if cleansing.where is None:
+        return set()
+    where = parse_row_filter(cleansing.where)
+    hidden = frozenset() if cleansing.hide is None else parse_row_filter(cleansing.hide).compared
+    return {name for name in where.compared - hidden if where.kinds[name] == NUMBER}
+
+
+def _hint(column: pandas.Series, name: str, *, is_used: bool) -> RatingHint | None:
+    """The hint about a column that is unused, or that `where` alone uses; None if it is no rating."""
     import pandas
 
-    for name in frame.columns:
-        if name in used or isinstance(frame[name].dtype, pandas.CategoricalDtype):
-            continue
-        numbers = pandas.to_numeric(frame[name].dropna().astype(str), errors="coerce")
-        values = sorted(set(numbers))
-        is_rating = 1 < len(values) <= MOST_VALUES and not numbers.isna().any() and values[0] >= 0
-        if is_rating and values[-1] <= LARGEST_VALUE:
-            high = values[int(_HIGH_SHARE * len(values))]
-            held = f"{len(values)} numbers from {values[0]:g} to {values[-1]:g}"
-            return (
-                f"the column {name!r} holds {held} and is not used: every row counts as a choice; "
-                f"`cleansing.where: {{{name}: {{gte: {high:g}}}}}` keeps the high ones, "
-                f"`schema.weight_column: {name}` weighs them"
-            )
-    return None
+    if isinstance(column.dtype, pandas.CategoricalDtype):
+        return None
+    numbers = pandas.to_numeric(column.dropna().astype(str), errors="coerce")
+    values = sorted(set(numbers))
+    is_rating = 1 < len(values) <= MOST_VALUES and not numbers.isna().any() and values[0] >= 0
+    if not is_rating or values[-1] > LARGEST_VALUE:
+        return None
+    if is_used:
+        return RatingHint(
+            "rating_not_hidden",
+            f"`cleansing.where` compares the column {name!r} and forgets the rows that it drops, so what a user rated "
+            f"low comes back to them; `cleansing.hide: {{{name}: {{lt: ...}}}}` with the same bound leaves it out",
+        )
+    high = values[int(_HIGH_SHARE * len(values))]
+    return RatingHint(
+        "rating_unused",
+        f"the column {name!r} holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used: every "
+        f"row counts as a choice; `cleansing.where: {{{name}: {{gte: {high:g}}}}}` keeps the high ones and "
+        f"`cleansing.hide: {{{name}: {{lt: {high:g}}}}}` never recommends the others to that user, "
+        f"`schema.weight_column: {name}` weighs them",
+    )

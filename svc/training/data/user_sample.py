@@ -46,8 +46,8 @@ def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample |
     is_drawn = row_of[everybody.users] >= 0
     hidden = everybody.hidden
     if hidden is not None:
-        inside = row_of[hidden[0]] >= 0
-        hidden = (row_of[hidden[0][inside]], hidden[1][inside]) if inside.any() else None
+        renumbered = hidden._replace(users=row_of[hidden.users])
+        hidden = renumbered.of_rows(renumbered.users >= 0)
     sampled = replace(
         everybody,
         users=row_of[everybody.users[is_drawn]],

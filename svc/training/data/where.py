@@ -1,4 +1,4 @@
-"""Applies `cleansing.where` to a fetched table, before everything else.
+"""Applies `cleansing.hide` and `cleansing.where` to a fetched table, before everything else.
 
 Logic is two-valued, as in filters of requests: a missing value (null, blank text, no finite number) satisfies no
 condition but `exists: false`, and `not` is the plain complement.
@@ -11,7 +11,7 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from svc.errors import DataSourceError, RowFilterMismatch
 from svc.recipe.filter_tree import Filter
-from svc.recipe.row_filter import NUMBER, parse_row_filter
+from svc.recipe.row_filter import NUMBER, either, parse_row_filter
 from svc.sources.base import DataSource
 from svc.sources.csv_types import WORDS_FOR_NOTHING
 from svc.sources.prefilter.weakened import Prefiltered
@@ -38,54 +38,68 @@ _SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptRows:
-    """The rows that a filter keeps, in the order of the source.
+    """The rows that count, in the order of the source: choices, and hidden rows.
 
-    `positions` is (n,), the position of each row in the source. It and `n_dropped` are None where there is no filter.
+    `positions` is (n,), the position of each row in the source. It and `n_dropped` are None where there is no `where`.
+    `hides` is (n,), True where a row satisfies `cleansing.hide`; None without that filter.
     """
 
     frame: pd.DataFrame
     positions: NDArray[np.int64] | None = None
     n_dropped: int | None = None
+    hides: Flags | None = None
 
 
-def fetch_kept(source: DataSource, where: Mapping[str, Any] | None) -> KeptRows:
-    """The rows of `source` that satisfy `where`; the source may leave others out by itself, as far as that is exact."""
+def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
+    """The rows of `source` that count; the source may leave others out by itself, as far as that is exact."""
     fetch_where = getattr(source, "fetch_where", None)
     fetched: Prefiltered | None = None
     if where is not None and fetch_where is not None:
-        fetched = fetch_where(parse_row_filter(where))
+        fetched = fetch_where(either(hide, where))
     if fetched is None:
-        return kept_rows(source.fetch(), where)
-    rows = kept_rows(fetched.frame, where)
+        return kept_rows(source.fetch(), where, hide)
+    rows = kept_rows(fetched.frame, where, hide)
     positions = rows.positions
     if fetched.positions is not None and positions is not None:
         positions = fetched.positions[positions]
-    return KeptRows(rows.frame, positions, fetched.n_rows - len(rows.frame))
+    return replace(rows, positions=positions, n_dropped=fetched.n_rows - len(rows.frame))
 
 
-def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None) -> KeptRows:
-    """The rows of `frame` that satisfy `where`, a valid tree; all of them where it is None.
+def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
+    """The rows of `frame` that satisfy `where` or `hide`, valid trees; all of them where there is no `where`.
 
     Raises DataSourceError where `frame` lacks a column, RowFilterMismatch where a value cannot be compared.
     """
+    hides = None if hide is None else _satisfied(frame, hide, "cleansing.hide")
     if where is None:
-        return KeptRows(frame)
-    wanted = parse_row_filter(where)
-    columns: dict[str, _Column] = {}
-    for name, kind in wanted.kinds.items():
-        if name not in frame.columns:
-            there = ", ".join(map(str, frame.columns))
-            raise DataSourceError(f"cleansing.where: the table has no column {name}; it has {there}")
-        columns[name] = _Numbers(frame[name], name) if kind == NUMBER else _Texts(frame[name], name)
-        if name in wanted.compared:
-            columns[name].check()
-    keep = _holds(wanted.tree, columns)
+        return KeptRows(frame, hides=hides)
+    keep = _satisfied(frame, where, "cleansing.where")
+    if hides is not None:
+        keep |= hides
     positions = np.flatnonzero(keep)
     satisfying = frame.iloc[positions].reset_index(drop=True)
     for name in satisfying.columns:
         if isinstance(satisfying[name].dtype, pd.CategoricalDtype):
             satisfying[name] = satisfying[name].cat.remove_unused_categories()
-    return KeptRows(satisfying, positions, len(keep) - len(positions))
+    n_dropped = len(keep) - len(positions)
+    return KeptRows(satisfying, positions, n_dropped, None if hides is None else hides[positions])
+
+
+def _satisfied(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
+    """(n,) whether each row satisfies the filter of the recipe's `key`."""
+    wanted = parse_row_filter(tree)
+    columns: dict[str, _Column] = {}
+    for name, kind in wanted.kinds.items():
+        if name not in frame.columns:
+            there = ", ".join(map(str, frame.columns))
+            raise DataSourceError(f"{key}: the table has no column {name}; it has {there}")
+        try:
+            columns[name] = _Numbers(frame[name], name) if kind == NUMBER else _Texts(frame[name], name)
+            if name in wanted.compared:
+                columns[name].check()
+        except RowFilterMismatch as error:
+            raise RowFilterMismatch(f"{key}: {error.message}", fields=error.fields) from None
+    return _holds(wanted.tree, columns)
 
 
 def _holds(node: Filter, columns: Mapping[str, _Column]) -> Flags:
@@ -191,7 +205,7 @@ def _coded(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
 def _refuse(name: str, column: pd.Series, row: int, why: str) -> None:
     shown = repr(str(column.iloc[row])[:_SHOWN_CHARACTERS])
     raise RowFilterMismatch(
-        f"cleansing.where: the column {name!r} holds {shown} in data row {row + 1}, {why}",
+        f"the column {name!r} holds {shown} in data row {row + 1}, {why}",
         fields={"column": name, "row": row + 1},
     )
 

@@ -81,7 +81,8 @@ def warnings(header: Mapping[str, Any]) -> list[str]:
     if header["tuning"]["failed"]:
         texts.append(f"{header['tuning']['failed']} trials failed; the log says why.")
     texts += doubts(header)
-    unasked = stats["drop_count"] - stats.get("dropped_by_where", 0)  # the recipe asks for what its filter drops
+    asked_for = stats.get("dropped_by_where", 0) + stats.get("hidden_by_rule", 0)
+    unasked = stats["drop_count"] - asked_for
     if unasked > 0.2 * max(stats["n_rows"] + unasked, 1):
         texts.append(f"Cleansing dropped {unasked:,} rows.")
     if stats.get("future_times"):

@@ -23,6 +23,7 @@ _DATA = {
     "n_heldout_interactions": "held out for validation",
     "drop_count": "dropped by cleansing",
     "dropped_by_where": "of these by cleansing.where",
+    "hidden_by_rule": "of these hidden by cleansing.hide",
 }
 _NEW_ITEMS = {
     "recall": "of a user's new items, found on the page",

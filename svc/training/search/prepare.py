@@ -330,7 +330,7 @@ def _fingerprint(task: Task) -> str:
         choices.append(f"recency {task.loaded.recipe.recency}")
     if training.repeats:
         choices.append(f"repeats {interactions.put_off}")
-    for part in interactions.hidden or ():
-        digest.update(part.tobytes())
+    for hidden in interactions.hidden or ():
+        digest.update(b"" if hidden is None else hidden.tobytes())
     digest.update(json.dumps(choices).encode())
     return digest.hexdigest()

@@ -59,10 +59,11 @@ def assemble(
 
     `X` is the training matrix, (n_users, n_items) CSR, with its items as in `scorer`; with `keep_values` its
     values are kept also for scorers that do not read them, for requests that add to a history. `hidden`, of the same
-    shape, has what users are never shown. `cold` answers for features and seeds instead of `scorer`. `features` are
-    kept only where one of them can use them. With a `recency` above 0 histories keep their order, which `positions` of
-    the entries of `X` tell; None: each part of `scorer` has its own, and `cold` has `cold_recency`. With `repeats`
-    users are recommended what they have too, unless they ask otherwise.
+    shape, has 1 for what users are never shown, and less for what comes back where seen items may. `cold` answers for
+    features and seeds instead of `scorer`. `features` are kept only where one of them can use them. With a `recency`
+    above 0 histories keep their order, which `positions` of the entries of `X` tell; None: each part of `scorer` has
+    its own, and `cold` has `cold_recency`. With `repeats` users are recommended what they have too, unless they ask
+    otherwise.
     `popularity` is how much each item was chosen lately, (n_items,), where that is not the number of its users.
     """
     asked = cold or scorer
@@ -75,7 +76,7 @@ def assemble(
         features=features if placed else None,
         cold=cold,
         cold_recency=cold_recency,
-        hidden=None if hidden is None else to_history(hidden, with_values=False),
+        hidden=None if hidden is None else to_history(hidden, with_values=bool((hidden.data != 1).any())),
         repeats=repeats,
         popularity=popularity,
     )

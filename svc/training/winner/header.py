@@ -114,7 +114,7 @@ def data_stats(facts: Facts) -> dict[str, Any]:
         "density": round(facts.n_interactions / (n_users * n_items), _DIGITS),
         "n_heldout_interactions": facts.n_heldout,
         "drop_count": interactions.drop_count,
-        **({} if interactions.dropped_by_where is None else {"dropped_by_where": interactions.dropped_by_where}),
+        **interactions.filter_counts,
         **({} if interactions.future is None else {"future_times": interactions.future.count}),
     }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.data.interactions import Dedup, Interactions
+from svc.training.data.interactions import Dedup, HiddenRows, Interactions
 from svc.training.data.split import Scheme, SplitPlan, shuffle_items, smallest_working_ratio, split
 
 
@@ -221,3 +221,31 @@ def entries(matrix: sparse.csr_matrix, order: np.ndarray) -> dict[tuple[int, int
         (int(order[row]), int(column)): float(value)
         for row, column, value in zip(found.row, found.col, found.data, strict=True)
     }
+
+
+@pytest.mark.parametrize(
+    ("scheme", "ratio", "kept", "heldout"),
+    [("time_user", 0.5, [4], [2, 3]), ("leave_one_out", 0.5, [4, 5], [3]), ("time_global", 0.3, [4], [2, 3])],
+)
+def test_a_hidden_row_hides_what_is_judged_later_than_it(
+    scheme: Scheme, ratio: float, kept: list[int], heldout: list[int]
+) -> None:
+    """Rows of after the first held-out one hide nothing, also of an item that is held out; the data keeps them all."""
+    data = interactions([[0, 1, 2, 3], [4, 5, 6]], [[10, 20, 30, 40], [1, 2, 3]])
+    items = np.array([4, 5, 6, 3], np.int32)
+    hidden = HiddenRows(np.zeros(4, np.int32), items, np.array([15, 35, 41, 50]), np.zeros(4, bool))
+    found = split(replace(data, hidden=hidden), SplitPlan(scheme, ratio, 1.0, 1))
+    row = found.order.tolist().index(0)
+    assert found.hidden is not None
+    assert found.hidden[row].indices.tolist() == kept
+    assert found.heldout[row - found.val_offset].indices.tolist() == heldout
+
+
+def test_hidden_rows_without_times_all_hide() -> None:
+    """As do all under `random`, which looks at no times."""
+    data = interactions([[0, 1, 2, 3]], [[10, 20, 30, 40]])
+    late = HiddenRows(np.zeros(1, np.int32), np.array([3], np.int32), np.array([99]), np.ones(1, bool))
+    for hidden, scheme in ((late._replace(times=None), "time_user"), (late, "random")):
+        found = split(replace(data, hidden=hidden), SplitPlan(scheme, 0.5, 1.0, 1))
+        assert found.hidden is not None
+        assert 3 not in found.heldout.indices

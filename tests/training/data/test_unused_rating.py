@@ -11,7 +11,7 @@ import pytest
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.data.fetch import interaction_context
-from svc.training.data.unused_rating import unused_rating
+from svc.training.data.unused_rating import RatingHint, rating_hint
 from svc.training.validate import validate
 from tests.training.test_run import run, small_training
 
@@ -27,8 +27,8 @@ def recipe_over(make_recipe: Make, folder: Path, values: list[Any], **blocks: An
     return make_recipe(ratings=folder / "rows.csv", schema=schema, training=small_training(**SPLIT), **blocks)
 
 
-def hint(loaded: LoadedRecipe) -> str | None:
-    return unused_rating(loaded, interaction_context(loaded, Settings(), {}))
+def hint(loaded: LoadedRecipe) -> RatingHint | None:
+    return rating_hint(loaded, interaction_context(loaded, Settings(), {}))
 
 
 @pytest.mark.parametrize(("values", "high"), [([1, 2, 3, 4, 5], "4"), ([0.5, 1.0, 3.5, 5], "3.5"), ([0, 1], "1")])
@@ -37,15 +37,17 @@ def test_a_rating_is_named_with_what_could_be_done(
 ) -> None:
     """Once by `validate` and once by a training."""
     loaded = recipe_over(make_recipe, tmp_path, values)
-    told = hint(loaded)
-    assert told is not None
+    found = hint(loaded)
+    assert found is not None
+    told = found.message
     assert f"'stars' holds {len(values)} numbers from {values[0]:g} to {values[-1]:g} and is not used" in told
     assert f"`cleansing.where: {{stars: {{gte: {high}}}}}`" in told
+    assert f"`cleansing.hide: {{stars: {{lt: {high}}}}}`" in told
     assert [check.detail for check in validate(loaded, Settings(), {}) if "stars" in check.detail] == [
         f"warning: {told}"
     ]
     assert run(loaded).exit_code == 0
-    (warned,) = [record for record in log if record.get("code") == "rating_unused"]
+    (warned,) = [record for record in log if record.get("code") == found.code == "rating_unused"]
     assert (warned["event"], warned["field"], warned["message"]) == ("recipe_warning", "source", told)
 
 
@@ -58,11 +60,29 @@ def test_other_columns_are_no_ratings(values: list[Any], make_recipe: Make, tmp_
 
 
 @pytest.mark.parametrize(
-    "blocks", [{"schema": {"weight_column": "stars"}}, {"cleansing": {"where": {"stars": {"gte": 4}}}}]
+    "blocks",
+    [
+        {"schema": {"weight_column": "stars"}},
+        {"cleansing": {"where": {"stars": {"gte": 4}}, "hide": {"stars": {"lt": 4}}}},
+        {"cleansing": {"where": {"stars": {"any": ["5"]}}}},
+        {"cleansing": {"hide": {"stars": {"lt": 4}}}},
+    ],
 )
 def test_a_column_that_is_used_is_not_named(blocks: dict[str, Any], make_recipe: Make, tmp_path: Path) -> None:
     """As a weight, or to choose rows."""
     assert hint(recipe_over(make_recipe, tmp_path, [1, 2, 5], **blocks)) is None
+
+
+def test_a_rating_that_where_alone_compares_is_named_once(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """What it drops is forgotten, and so would be recommended again."""
+    loaded = recipe_over(make_recipe, tmp_path, [1, 2, 5], cleansing={"where": {"stars": {"gte": 2}}})
+    (told,) = [check.detail for check in validate(loaded, Settings(), {}) if "cleansing.hide" in check.detail]
+    assert "`cleansing.hide: {stars: {lt: ...}}`" in told
+    assert run(loaded).exit_code == 0
+    (warned,) = [record for record in log if record.get("code") == "rating_not_hidden"]
+    assert told == f"warning: {warned['message']}"
 
 
 def test_a_table_that_cannot_be_read_gives_no_hint(make_recipe: Make, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from svc.errors import RecipeError
 from svc.model.ranking.query import Query
 from svc.model.recommenders.factors import FactorScorer, SVDScorer
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
-from svc.training.data.interactions import Interactions
+from svc.training.data.interactions import HiddenRows, Interactions
 from svc.training.data.user_sample import draw_users, solve_users
 from svc.training.search.served import to_scorer
 from tests.serving.artifacts import SIGNING_KEYS
@@ -39,7 +39,9 @@ def interactions(found: sps.csr_matrix) -> Interactions:
     pairs = found.tocoo()
     users = [f"u{row}" for row in range(found.shape[0])]
     items = [f"i{column}" for column in range(found.shape[1])]
-    hidden = np.array([1, 5], np.int32), np.array([2, 3], np.int32)
+    hidden = HiddenRows(
+        np.array([1, 5], np.int32), np.array([2, 3], np.int32), np.array([7, 8]), np.array([True, False])
+    )
     times = np.arange(pairs.nnz, dtype=np.int64)
     return Interactions(pairs.row, pairs.col, times, users, items, {}, weights=pairs.data, hidden=hidden)
 
@@ -56,11 +58,13 @@ def test_a_sample_has_whole_histories_of_its_users() -> None:
     assert found.item_ids is everybody.item_ids
     assert [everybody.user_ids[row] for row in sample.rows] == found.user_ids
     assert everybody.hidden is not None
-    kept = {(f"u{u}", int(i)) for u, i in zip(*everybody.hidden, strict=True)} & {
+    kept = {(f"u{u}", int(i)) for u, i in zip(*everybody.hidden[:2], strict=True)} & {
         (user, item) for user in found.user_ids for item in range(N_ITEMS)
     }
-    there = set() if found.hidden is None else {(found.user_ids[u], int(i)) for u, i in zip(*found.hidden, strict=True)}
-    assert there == kept
+    rows = () if found.hidden is None else zip(*found.hidden, strict=True)
+    there = {(found.user_ids[u], int(i)): (int(time), bool(always)) for u, i, time, always in rows}
+    assert there.keys() == kept
+    assert set(there.values()) <= {(7, True), (8, False)}
     again = draw_users(everybody, 100, seed=4)
     assert again is not None
     assert (again.rows == sample.rows).all()

@@ -18,7 +18,7 @@ from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Cleansing, InteractionSchema
 from svc.settings import Settings
-from svc.training.data.interactions import Interactions, from_frame
+from svc.training.data.interactions import HiddenRows, Interactions, from_frame
 from svc.training.data.split import SplitPlan, split
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import user_scores
@@ -92,7 +92,8 @@ def test_events_have_weights_and_excluded_ones_hide() -> None:
 def test_hidden_pairs_are_not_held_out_and_do_not_train() -> None:
     """No model could recommend them, so they would count against all."""
     users, items = np.zeros(4, np.int32), np.arange(4, dtype=np.int32)
-    data = Interactions(users, items, None, ["a"], list("wxyz"), {}, hidden=(users[:1], np.array([3], np.int32)))
+    hidden = HiddenRows(users[:1], np.array([3], np.int32), None, np.array([True]))
+    data = Interactions(users, items, None, ["a"], list("wxyz"), {}, hidden=hidden)
     found = split(data, SplitPlan("leave_one_out", 0.1, 1.0, 1))
     assert found.n_heldout == 0
     assert found.hidden is not None

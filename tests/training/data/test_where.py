@@ -148,6 +148,44 @@ def test_every_source_reads_what_the_filter_needs(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
+def test_hidden_rows_of_every_source_are_no_choices_and_count(
+    kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """`hide` is read before `where`: its rows are hidden, not dropped, and keep users and items of choices only."""
+    hide = {"rating": {"lt": 3}}
+    recipe = make_recipe(source=_source(kind, tmp_path), cleansing={"where": WHERE, "hide": hide, "dedup": "none"})
+    variables = {"SVC_RECIPE_DSN": f"sqlite:///{tmp_path / 'rows.db'}"}
+    found = load(recipe, Settings(), variables, Progress()).interactions
+    low = ROWS["rating"] < 3
+    chosen = ROWS[(ROWS["rating"] >= 4) & (ROWS["shop"] != "000")]
+    assert [found.item_ids[code] for code in found.items] == chosen["item_id"].tolist()
+    assert found.hidden is not None
+    pairs = zip(found.hidden.users, found.hidden.items, strict=True)
+    assert [(found.user_ids[u], found.item_ids[i]) for u, i in pairs] == [
+        (row.user_id, row.item_id)
+        for row in ROWS[low].itertuples()
+        if {row.user_id} <= set(chosen["user_id"]) and {row.item_id} <= set(chosen["item_id"])
+    ]
+    assert found.dropped == {"where": 60 - int(low.sum()) - len(chosen), "hide": int(low.sum())}
+    cleansed = next(record for record in log if record["event"] == "data_cleansed")
+    assert (cleansed["dropped_by_where"], cleansed["hidden_by_rule"]) == (found.dropped["where"], int(low.sum()))
+    told = [check.detail for check in validate(recipe, Settings(), variables) if check.name == "source"]
+    assert f"cleansing.where keeps {len(chosen)} of the first 60 rows" in told
+    assert f"cleansing.hide hides {int(low.sum())} of the first 60 rows" in told
+
+
+def test_hide_alone_drops_nothing_and_names_its_own_key() -> None:
+    """Without `where` all other rows are choices; mistakes of the table are said of the filter that has them."""
+    found = kept_rows(FRAME, None, {"rating": {"lt": 4}})
+    assert found.hides is not None
+    assert (found.hides.tolist(), found.n_dropped, len(found.frame)) == ([False, True, False, False, False], None, 5)
+    with pytest.raises(DataSourceError, match=r"cleansing\.hide: the table has no column stars"):
+        kept_rows(FRAME, None, {"stars": {"lt": 4}})
+    with pytest.raises(RowFilterMismatch, match=r"cleansing\.hide: the column 'text' holds 'a' in data row 1"):
+        kept_rows(FRAME, {"rating": {"gte": 4}}, {"text": {"lt": 4}})
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "sql"])
 def test_a_column_that_the_table_lacks_ends_with_3(
     kind: str, make_recipe: Callable[..., LoadedRecipe], tmp_path: Path
 ) -> None:

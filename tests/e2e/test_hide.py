@@ -1,0 +1,66 @@
+"""What a user rated low stays out of every answer about them, from a training to servers, files and Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import svc
+from tests.e2e.conftest import SIGNING_KEYS, Server, Shop
+
+pytestmark = pytest.mark.system
+LOW = frozenset(f"i{4 * place}" for place in range(10))
+"""The items of the group that `u0` buys from, which it rates low; without the rule they would fill its page."""
+BLOCKS = "cleansing: {where: {stars: {gte: 4}}, hide: {stars: {lt: 4}}}\n"
+REPEATS = "\n  repeats: true\n  n_trials"
+PLAIN = "\n  n_trials"
+
+
+def rate(shop: Shop) -> None:
+    """Give every sale four stars, and let `u0` have one rating of another group beside its ten low ones."""
+    sales = pd.read_csv(shop.folder / "sales.csv").assign(stars=4)
+    own = [{"user_id": "u0", "item_id": item, "ts": 1_600_000_000, "stars": 1} for item in sorted(LOW)]
+    like = [{"user_id": "u0", "item_id": "i1", "ts": 1_600_000_001, "stars": 5}]
+    table = pd.concat([sales[sales["user_id"] != "u0"], pd.DataFrame(own + like)])
+    table.to_csv(shop.folder / "sales.csv", index=False)
+
+
+def ids(answer: Any) -> set[str]:
+    return {item["item_id"] for item in answer["items"]}
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_items_that_somebody_rated_low_come_back_by_include_seen_alone(
+    repeats: bool, shop: Shop, serve: Callable[..., Server]
+) -> None:
+    """In answers, batches, exports and Python, also where seen items come back by default, and after a refit."""
+    rate(shop)
+    shop.recipe.write_text(shop.recipe.read_text() + BLOCKS)
+    if repeats:
+        shop.edit(PLAIN, REPEATS)
+    trained = shop.train()
+    assert trained.code == 0, trained.err
+    assert trained.record("data_cleansed")["hidden_by_rule"] == len(LOW)
+    for arguments in ((), ("--refit",)):
+        if arguments:
+            assert shop.train(*arguments).code == 0
+        server = serve()
+        _, alone = server.ask("/v1/recipes/shop:recommend", {"user_id": "u0", "limit": 40})
+        _, batch = server.ask("/v1/recipes/shop:batch-recommend", {"requests": [{"user_id": "u0", "limit": 40}]})
+        _, back = server.ask("/v1/recipes/shop:recommend", {"user_id": "u0", "limit": 40, "include_seen": True})
+        assert len(ids(alone)) == 30 - (not repeats)
+        assert not LOW & ids(alone)
+        assert ids(batch["results"][0]) == ids(alone)
+        assert ids(back) >= LOW
+        server.stop()
+    written = shop.folder / "all.csv"
+    exported = shop.svc("recommend", str(shop.artifact), "--output", str(written), "--limit", "40")
+    assert exported.code == 0, exported.err
+    rows = pd.read_csv(written)
+    assert set(rows.loc[rows["user_id"] == "u0", "item_id"]) == ids(alone)
+    model = svc.load(shop.artifact, keys=SIGNING_KEYS)
+    assert set(model.recommend("u0", limit=40)["item_id"]) == ids(alone)
+    assert set(model.recommend("u0", limit=40, include_seen=True)["item_id"]) >= LOW
