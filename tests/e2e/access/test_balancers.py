@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import socket
 import ssl
 import subprocess
-import urllib.error
-import urllib.request
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 DEPLOY = Path(__file__).parents[3] / "docs" / "deploy"
 READY_TRIES = 100
+CHECKED_AFTER_S = 3.0  # HAProxy knows by then which servers are ready
 
 
 def free_port() -> int:
@@ -92,18 +91,8 @@ def with_timeout(process: subprocess.Popen[bytes], seconds: float) -> None:
         return
 
 
-def ask(url: str, recipe: str) -> tuple[int, dict[str, str]]:
-    request = urllib.request.Request(
-        f"{url}/v1/recipes/{recipe}:recommend",
-        data=json.dumps({"user_id": "u1", "limit": 1}).encode(),
-        headers={"Content-Type": "application/json"},
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return answer.status, json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, {}
+def ask(url: str, recipe: str) -> httpx.Response:
+    return httpx.post(f"{url}/v1/recipes/{recipe}:recommend", json={"user_id": "u1", "limit": 1}, timeout=30)
 
 
 @pytest.mark.parametrize("prepare", [nginx, haproxy])
@@ -131,9 +120,9 @@ def test_recipes_reach_their_own_process(
     folder.mkdir()
     with running(prepare(folder, ports), ports["80"]) as url:
         for name in servers:
-            statuses = {ask(url, name)[0] for _ in range(20)}
+            statuses = {ask(url, name).status_code for _ in range(20)}
             assert statuses == {200}, name
-            assert ask(url, name)[1]["recipe"] == name
+            assert ask(url, name).json()["recipe"] == name
         if prepare is nginx:
             for path in ("/", "/v1/recipes", "/v1/docs", "/v1/health", "/v1/metrics"):
                 through, direct = (httpx.get(base + path) for base in (url, servers["books"].url))
@@ -144,8 +133,39 @@ def test_recipes_reach_their_own_process(
                 assert "x-request-id" in through.headers, path
         assert servers["books"].ask("/v1/recipes/books-cold-start:recommend", {"user_id": "u1"})[0] == 404
         assert servers["books"].stop() == 0
-        assert ask(url, "books")[0] in (502, 503)
-        assert {ask(url, "books-cold-start")[0] for _ in range(20)} == {200}
+        assert ask(url, "books").status_code in (502, 503)
+        assert {ask(url, "books-cold-start").status_code for _ in range(20)} == {200}
+
+
+@pytest.mark.parametrize("recipes", [("shop", "empty"), ("empty",)], ids=["one of two", "the only one"])
+@pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas, nginx, haproxy])
+def test_a_recipe_without_a_model_stops_no_other(
+    prepare: Callable[[Path, dict[str, int]], list[str]],
+    recipes: tuple[str, ...],
+    shop: Shop,
+    serve: Callable[..., Server],
+    artifact: bytes,
+) -> None:
+    """Each 503 that a caller sees is svc's own, also where no process is ready; the other recipe is always answered."""
+    if shutil.which(prepare.__name__.partition("_")[0]) is None:
+        pytest.skip(f"{prepare.__name__.partition('_')[0]} is not installed")
+    shop.give(artifact)
+    text = shop.recipe.read_text().replace("path: ", f"path: {shop.folder}/")
+    shop.recipe.unlink()
+    for name in recipes:
+        own = text.replace("name: shop", f"name: {name}").replace("shop.svc", f"{name}.svc")
+        (shop.folder / f"{name}.yaml").write_text(own)
+    servers = [serve(SVC_ALLOWED_HOSTS="127.0.0.1") for _ in range(2)]
+    urls = [server.url for server in servers]
+    ports = {"80": free_port(), **{f"808{n}": int(url.rpartition(":")[2]) for n, url in enumerate(urls, 1)}}
+    folder = shop.folder / prepare.__name__
+    folder.mkdir()
+    with running(prepare(folder, ports), ports["80"]) as url:
+        time.sleep(CHECKED_AFTER_S if "haproxy" in prepare.__name__ else 0)
+        for _ in range(12):
+            refused = ask(url, "empty")
+            assert (refused.status_code, refused.json()["code"]) == (503, "RECIPE_UNAVAILABLE"), refused.text
+            assert {ask(url, name).status_code for name in recipes if name != "empty" for _ in range(5)} <= {200}
 
 
 @pytest.mark.parametrize("prepare", [nginx_replicas, haproxy_replicas])
@@ -166,10 +186,10 @@ def test_a_replica_that_ends_is_not_missed(
     folder = shop.folder / prepare.__name__
     folder.mkdir()
     with running(prepare(folder, ports), ports["80"]) as url:
-        assert {ask(url, "shop")[0] for _ in range(20)} == {200}
+        assert {ask(url, "shop").status_code for _ in range(20)} == {200}
         assert httpx.get(f"{url}/v1/recipes").status_code == 200
         assert first.stop() == 0
-        assert {ask(url, "shop")[0] for _ in range(20)} == {200}
+        assert {ask(url, "shop").status_code for _ in range(20)} == {200}
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
