@@ -234,12 +234,6 @@ class Settings:
         low=1,
         high=3600,
     )
-    http2: bool = _var(
-        "SVC_HTTP2",
-        True,
-        _flag,
-        "0 refuses connections of HTTP/2, for servers behind a proxy that speaks HTTP/1.1 to them.",
-    )
     startup_parallelism: int | None = _var(
         "SVC_STARTUP_PARALLELISM", None, _integer, "Artifacts loaded at once at start; unset: up to 8.", low=1, high=64
     )

@@ -61,7 +61,6 @@ def limits(settings: Settings) -> Limits:
         idle_s=settings.keep_alive_s,
         unread_s=settings.client_timeout_s,
         drain_s=settings.drain_s,
-        http2=settings.http2,
     )
 
 

@@ -17,8 +17,7 @@ from svc.serving.transport.listener import BACKLOG
 from svc.serving.transport.shared import Limits
 from tests.faults.failing_calls import STRIDE, Failure
 from tests.faults.failing_sockets import PASSING, SOCKET_KINDS, FailingListener
-from tests.serving.transport.echo import KEPT, LARGE, MEDIUM, REQUEST, Echo
-from tests.serving.transport.test_http2 import Client
+from tests.serving.transport.echo import KEPT, LARGE, REQUEST, Echo
 
 pytestmark = pytest.mark.anyio
 LIMITS = Limits(idle_s=30, unread_s=30, drain_s=5)
@@ -66,27 +65,8 @@ async def large(stream: trio.SocketStream) -> bool:
     return await asked(stream, (KEPT % b"large", LARGE))
 
 
-async def http2(stream: trio.SocketStream) -> bool:
-    """Three requests of HTTP/2, one with a body, one whose answer is larger than its window."""
-    client = Client(stream)
-    try:
-        for number, (path, sent, expected) in enumerate(
-            (("/", b"", b"well"), ("/body", b"hello", b"got hello"), ("/medium", b"", MEDIUM))
-        ):
-            client.ask(path, 2 * number + 1, sent)
-            await client.say()
-            assert (await client.answer())[1] == expected
-    except trio.BrokenResourceError:
-        return False
-    except AssertionError as error:
-        if "ended before" not in str(error):
-            raise
-        return False
-    return True
-
-
 Conversation = Callable[[trio.SocketStream], Awaitable[bool]]
-CONVERSATIONS: tuple[Conversation, ...] = (kept, body, large, http2)
+CONVERSATIONS: tuple[Conversation, ...] = (kept, body, large)
 
 
 class Running:

@@ -21,7 +21,6 @@ async def listening(
     idle_s: float = 30.0,
     unread_s: float = 30.0,
     drain_s: float = 5.0,
-    http2: bool = True,
 ) -> AsyncIterator[int]:
     """The port at which `application` answers during the block, at whose end the drain begins."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -30,7 +29,7 @@ async def listening(
     async with trio.open_nursery() as nursery:
 
         async def serve() -> None:
-            limits = Limits(idle_s, unread_s, drain_s, http2)
+            limits = Limits(idle_s, unread_s, drain_s)
             await server.serve(application, listener, limits, until=over.wait)
 
         nursery.start_soon(serve)

@@ -21,8 +21,8 @@ def test_one_error_in_groups_is_told_alone() -> None:
 
 def test_the_limits_of_connections_are_the_settings() -> None:
     """Each where it belongs."""
-    limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0, http2=False))
-    assert (limits.idle_s, limits.unread_s, limits.drain_s, limits.http2) == (1.0, 2.0, 3.0, False)
+    limits = process.limits(Settings(keep_alive_s=1.0, client_timeout_s=2.0, drain_s=3.0))
+    assert (limits.idle_s, limits.unread_s, limits.drain_s) == (1.0, 2.0, 3.0)
 
 
 @pytest.mark.anyio

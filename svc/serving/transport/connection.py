@@ -10,7 +10,6 @@ import trio
 from svc import events, logs
 from svc.errors import ApiError
 from svc.serving.transport.http1 import CONTINUE, RequestReader, encode_head
-from svc.serving.transport.http2 import Http2Connection
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, ClientGone, Head, Response
 from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import READ_BYTES, Shared, next_bytes
@@ -37,8 +36,6 @@ class Connection:
             while await self._serve_next():
                 if self._is_passed_on():
                     return
-            if self._is_http2():
-                await Http2Connection(self._socket, self.client, self._shared).run(self._reader.take_all())
         except ApiError as error:
             with suppress(OSError, trio.BrokenResourceError):
                 await self._send(self._shared.application.refused(error), closing=True)
@@ -75,7 +72,7 @@ class Connection:
                 data = await next_bytes(self._socket)
                 self.arrived_s = trio.current_time()
                 self._reader.feed(data)
-                if not data or self._is_http2():
+                if not data:
                     return None
                 del data
         except trio.ClosedResourceError:  # its time is over, or the server ends
@@ -84,9 +81,6 @@ class Connection:
             return head
         finally:
             del idle[self._socket]
-
-    def _is_http2(self) -> bool:
-        return self._shared.limits.http2 and self._reader.is_http2
 
     async def _paced_head(self) -> Head | None:
         if not self._reader.waiting:

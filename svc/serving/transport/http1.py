@@ -31,14 +31,12 @@ CHUNKS_AT_ONCE = 32
 """Chunks of one byte cost much more than their bytes, so a part of a body is made of at most so many."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
 """How many heads are kept, each at most so long."""
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 T = TypeVar("T")
 
 _TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
 _request_line = re.compile(rb"(%b) ([!-~]+) HTTP/1\.([01])\r\n" % _TOKEN)
 _token = re.compile(_TOKEN)
-_target = re.compile(rb"[!-~]+")
 _bare_newline = re.compile(rb"(?<!\r)\n")
 _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 _chunk = re.compile(
@@ -84,7 +82,7 @@ class RequestReader:
     def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
         self._parse = parse or parse_head
         self._data, self._at = b"", 0
-        self._searched, self._is_new = 0, True
+        self._searched = 0
         self._parts: Iterator[bytes | None] = iter(())
         self._length: int | None = 0
         self._broken = False
@@ -114,15 +112,6 @@ class RequestReader:
         """The value of X-Request-Timeout-Ms in the next head, before it is parsed."""
         matches = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
         return matches[-1] if matches else None
-
-    @property
-    def is_http2(self) -> bool:
-        """True when the connection begins as one of HTTP/2."""
-        return self._is_new and self._data.startswith(HTTP2_PREFACE)
-
-    def take_all(self) -> bytes:
-        """All bytes that have come and are not taken yet."""
-        return self._take(self.waiting)
 
     def head(self) -> Head | None:
         """The next head, or None while it is not whole. Raises an ApiError."""
@@ -158,7 +147,7 @@ class RequestReader:
             self._searched = max(self.waiting - 3, 0)
             self._data, self._at = self._data[self._at :], 0  # what was read with it is taken, and need not be kept
             return None
-        self._searched, self._is_new = 0, False
+        self._searched = 0
         head = self._parse(self._take(end + 4))
         self._parts = self._in_chunks() if head.length is None else self._of_length(head.length)
         self._length = head.length
@@ -234,16 +223,6 @@ class RequestReader:
             yield None
         line = self._take(end - self._at + 2)
         return line[:-2]
-
-
-def is_method(method: bytes) -> bool:
-    """True for a token. The application decides which methods exist."""
-    return _token.fullmatch(method) is not None
-
-
-def is_target(target: bytes) -> bool:
-    """True if every character is allowed in the target of a request."""
-    return _target.fullmatch(target) is not None
 
 
 class _Collected:

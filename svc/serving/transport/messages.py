@@ -53,7 +53,7 @@ class Head:
 
 
 class Incoming(Protocol):
-    """One request of HTTP/1.1 or HTTP/2 as its connection gives it to the application."""
+    """One request as its connection gives it to the application."""
 
     head: Head
     client: str

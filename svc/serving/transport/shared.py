@@ -1,4 +1,4 @@
-"""What the connections of one server share, whichever version of HTTP they speak."""
+"""What the connections of one server share."""
 
 from __future__ import annotations
 
@@ -21,15 +21,11 @@ PRECISION_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds: for a head to come, for an answer to be taken (and for each MiB one more), and for a drain.
-
-    Without `http2`, connections that begin as such are refused as what is no request of HTTP/1.1.
-    """
+    """Seconds: for a head to come, for an answer to be taken (and for each MiB one more), and for a drain."""
 
     idle_s: float
     unread_s: float
     drain_s: float
-    http2: bool = True
 
 
 @dataclass(slots=True)

@@ -7,14 +7,14 @@ import trio
 from svc.errors import ApiError
 from svc.serving.transport.messages import ClientGone, Incoming, Opening, Response
 
-LARGE, MEDIUM = bytes(12 << 20), bytes(300_000)
+LARGE = bytes(12 << 20)
 REQUEST = b"GET /%b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 KEPT = b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Echo:
-    """`/` answers a word, `/large` more than the kernel keeps for a client that does not read, `/medium` more than one
-    window of HTTP/2, `/body` what was sent, `/slow` after a second, `/gone` once the client has left; `/broken` raises.
+    """`/` answers a word, `/large` more than the kernel keeps for a client that does not read, `/body` what was sent,
+    `/slow` after a second, `/gone` once the client has left; `/broken` raises.
     """
 
     urgent = (b"GET /probe ",)
@@ -34,8 +34,6 @@ class Echo:
         match incoming.head.target:
             case b"/large":
                 return Response(200, LARGE)
-            case b"/medium":
-                return Response(200, MEDIUM)
             case b"/body":
                 return await self._body(incoming)
             case b"/slow":

@@ -14,7 +14,7 @@ import pytest
 from svc.errors import AmbiguousLength, ApiError, HeadersTooLarge, MalformedRequest, TargetTooLong
 from svc.serving.transport.http1 import MAX_HEAD_BYTES, MAX_HEADERS, Heads, RequestReader, encode_head, parse_head
 from svc.serving.transport.messages import Head, Response
-from tests.serving.messages import CHUNKED, REFUSED, SEEDS, Taken, by_h11, compared, mutated
+from tests.serving.messages import CHUNKED, REFUSED, Taken, by_h11, compared, mutated
 
 MESSAGES = int(os.environ.get("SVC_TEST_MESSAGES", "3000"))
 
@@ -205,21 +205,6 @@ def test_a_dripping_head_is_not_searched_again_and_again() -> None:
 def test_an_answer_without_content_has_no_length() -> None:
     """RFC 9110, 8.6."""
     assert b"content-length" not in encode_head(Response(204), closing=False)
-
-
-def test_only_the_first_bytes_of_a_connection_lead_to_http2() -> None:
-    """Behind a request of HTTP/1.1 the preface is a request that is not well formed."""
-    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    reader = RequestReader()
-    reader.feed(preface)
-    assert reader.is_http2
-    reader = RequestReader()
-    reader.feed(SEEDS[0])
-    assert reader.head() is not None
-    reader.feed(preface)
-    assert not reader.is_http2
-    with pytest.raises(MalformedRequest):
-        reader.head()
 
 
 def test_an_answer_says_its_length_and_whether_the_connection_ends() -> None:
