@@ -33,7 +33,9 @@ def environment(recipes: Path | None = None, environ: Mapping[str, str] | None =
     if path is None:
         return environ
     own = {name: value for name, value in environ.items() if value}
-    return {**environ, **_variables(path), **own}
+    lists_set = {name.removesuffix("_FILE") for name in own if name != VARIABLE}
+    from_file = {name: value for name, value in _variables(path).items() if name.removesuffix("_FILE") not in lists_set}
+    return {**environ, **from_file, **own}
 
 
 def _path(recipes: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -65,12 +67,22 @@ def _variables(path: Path) -> dict[str, str]:
     return {name: value for name, value in pairs if name != VARIABLE}
 
 
+def _is_private(status: os.stat_result) -> bool:
+    """Tell whether only the owner reaches the file, or root owns it and its group, which is a group of ours, reads it.
+
+    Root is in no group of a service that it makes keys for.
+    """
+    open_to = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    ours = os.geteuid() == 0 or status.st_gid in {os.getegid(), *os.getgroups()}
+    return not open_to or (open_to == stat.S_IRGRP and status.st_uid == 0 and ours)
+
+
 def read_lines(path: Path) -> list[str]:
     """The lines of a file of variables. Raises ConfigError for another file, and for one that others may read."""
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
+    status = path.stat()
+    if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path} is no regular file")
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if not _is_private(status):
         raise ConfigError(f"{path} is open to other users of this machine: run chmod 600 {path}")
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

@@ -229,7 +229,10 @@ RECIPES_END_IN_YML = _event(
     "The recipes folder has no .yaml file, and its .yml files are not served.",
 )
 KEYS_RELOADED = _event(
-    "keys_reloaded", "info", "signing_keys api_keys_configured", "After SIGHUP: the key files were read again."
+    "keys_reloaded",
+    "info",
+    "signing_keys api_keys_configured",
+    "After SIGHUP: the key files, if there are any, were read again.",
 )
 KEYS_RELOAD_FAILED = _event(
     "keys_reload_failed", "error", "error", "After SIGHUP: a key file cannot be used; the keys before stay."

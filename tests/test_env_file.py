@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -49,7 +51,7 @@ def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> Non
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
-        ("SVC_SIGNING_KEYS=a:1\n", 0o640, "open to other users.*chmod 600"),
+        ("SVC_SIGNING_KEYS=a:1\n", 0o660, "open to other users.*chmod 600"),
         ("SVC_SIGNING_KEYS=a:1\n", 0o604, "open to other users"),
         ("SVC_SIGNING_KEYS=a:1\nexport X=1\n", 0o600, "line 2 is not NAME=value"),
     ],
@@ -60,6 +62,35 @@ def test_a_file_that_cannot_be_trusted_is_refused(home: Path, text: str, mode: i
     for environ in ({}, {"SVC_ENV_FILE": str(home / "keys.env")}):
         with pytest.raises(ConfigError, match=words):
             environment(home / "recipes", environ)
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_read"), [((0, 0, 7), True), ((0, 5, 8), True), ((0, 5, 7), False), ((5, 5, 8), False)]
+)
+def test_the_group_of_a_service_may_read_the_file_of_root(
+    home: Path, monkeypatch: pytest.MonkeyPatch, ids: tuple[int, int, int], is_read: bool
+) -> None:
+    """Nobody in that group can change the file; root itself need not be in it."""
+    owner, reader, group = ids
+    status = os.stat_result((stat.S_IFREG | 0o640, 0, 0, 1, owner, group, 0, 0, 0, 0))
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: status)
+    monkeypatch.setattr(os, "geteuid", lambda: reader)
+    monkeypatch.setattr(os, "getegid", lambda: 9)
+    monkeypatch.setattr(os, "getgroups", lambda: [8])
+    named = {"SVC_ENV_FILE": str(home / "keys.env")}
+    if is_read:
+        assert environment(None, named)["SVC_SIGNING_KEYS"] == "a:1"
+    else:
+        with pytest.raises(ConfigError, match="open to other users"):
+            environment(None, named)
+
+
+def test_keys_set_in_one_way_replace_those_of_the_file(home: Path) -> None:
+    """A list and the name of a file with one are the same setting, so the environment wins over either."""
+    named = {"SVC_ENV_FILE": str(home / "keys.env"), "SVC_SIGNING_KEYS_FILE": "/run/keys"}
+    assert "SVC_SIGNING_KEYS" not in environment(None, named)
+    write(home / "keys.env", "SVC_API_KEYS_FILE=/run/api\n")
+    assert "SVC_API_KEYS_FILE" not in environment(None, {"SVC_ENV_FILE": str(home / "keys.env"), "SVC_API_KEYS": "a:1"})
 
 
 def test_a_named_file_has_to_be_there(home: Path) -> None:

@@ -191,9 +191,8 @@ async def _live(
                     background.start_soon(run_until, stop.event.wait, state.refusals.run)
                     if state.policy_file is not None:
                         background.start_soon(run_until, stop.event.wait, state.policy_file.run)
-                    if state.settings.signing_keys_file or state.settings.api_keys_file:
-                        renew = partial(_renew_keys, options, state, loader, watcher, fleet)
-                        background.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
+                    renew = partial(_renew_keys, options, state, loader, watcher, fleet)
+                    background.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
                     if fleet is None:
                         await _answer(state, listener, stop)
                     else:

@@ -220,6 +220,8 @@ def test_annotations_lead_a_scraper_to_a_port_without_a_key() -> None:
         ((_, container),) = containers(document)
         annotations = document["spec"]["template"]["metadata"]["annotations"]
         environment = {one["name"]: one["value"] for one in container["env"]}
+        assert container["lifecycle"] == {"preStop": {"exec": {"command": ["sleep", "5"]}}}
+        assert document["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == Settings().drain_s + 10
         assert annotations["prometheus.io/port"] == environment["SVC_METRICS_PORT"]
         assert annotations["prometheus.io/path"] == "/metrics"
         assert int(environment["SVC_METRICS_PORT"]) in [port["containerPort"] for port in container["ports"]]
@@ -288,11 +290,11 @@ def test_the_chart_is_linted_and_carries_the_version() -> None:
 
 
 def test_grace_periods_are_longer_than_the_drain() -> None:
-    """Nobody kills a server that still answers: the drain and five seconds more, wherever it runs."""
+    """Nobody kills a server that still answers: the drain and five seconds more, and before it those of preStop."""
     grace = round(Settings().drain_s) + 5
     assert f"TimeoutStopSec={grace}" in (DEPLOY / "systemd" / "svc-serve.service").read_text()
     assert f"stop_grace_period: {grace}s" in (DEPLOY / "docker" / "compose.yaml").read_text()
-    assert f"terminationGracePeriodSeconds: {grace}" in (DEPLOY / "kubernetes" / "serve.yaml").read_text()
+    assert f"terminationGracePeriodSeconds: {grace + 5}" in (DEPLOY / "kubernetes" / "serve.yaml").read_text()
     assert f"drainSeconds: {grace - 5}" in (CHART / "values.yaml").read_text()
 
 
@@ -476,6 +478,14 @@ def test_units_expose_little(tmp_path: Path) -> None:
         command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize("unit", ["svc-train@", "svc-refit@"])
+def test_trainings_share_a_folder_of_locks(unit: str) -> None:
+    """One that they may write and that outlives each of them: home is read-only, and /tmp is private."""
+    lines = (DEPLOY / "systemd" / f"{unit}.service").read_text().splitlines()
+    wanted = ["Environment=SVC_LOCK_DIR=/run/svc-lock", "RuntimeDirectory=svc-lock", "RuntimeDirectoryPreserve=yes"]
+    assert set(wanted) <= set(lines)
 
 
 def test_units_call_the_program_as_it_is() -> None:

@@ -1,7 +1,9 @@
-"""The file of keys that `svc keygen --write` makes: lines `NAME=value`, readable by its owner only."""
+"""The file of keys that `svc keygen --write` makes: lines `NAME=value`, closed to other users of the machine."""
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from svc.atomic_write import replace_file
@@ -16,9 +18,13 @@ def add_entry(path: Path, variable: str, entry: str) -> None:
     there, ConfigError for a file of another form, one that others may read, and one that cannot be written.
     """
     try:
-        lines = read_lines(path) if path.exists() else []
+        before = path.stat() if path.exists() else None
+        lines = read_lines(path) if before else []
         _add(lines, variable, entry, path)
-        replace_file(path.resolve(), "".join(f"{line}\n" for line in lines).encode(), mode=0o600)
+        mode = stat.S_IMODE(before.st_mode) if before else 0o600
+        replace_file(path.resolve(), "".join(f"{line}\n" for line in lines).encode(), mode=mode)
+        if before:
+            os.chown(path, -1, before.st_gid)
     except ConfigError as error:
         raise ConfigError(f"--write: {error.message}") from None
     except OSError as error:

@@ -31,7 +31,7 @@ def test_keys_are_added_and_those_that_are_there_stay(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize(
     ("text", "mode", "code"),
-    [("SVC_SIGNING_KEYS=a:00\n", 0o600, 2), ("# mine\n\nname: shop\n", 0o600, 8), ("", 0o640, 8), ("", 0o604, 8)],
+    [("SVC_SIGNING_KEYS=a:00\n", 0o600, 2), ("# mine\n\nname: shop\n", 0o600, 8), ("", 0o660, 8), ("", 0o604, 8)],
 )
 def test_a_file_that_cannot_be_added_to_stays_as_it_is(tmp_path: Path, text: str, mode: int, code: int) -> None:
     """A kid that is there, another kind of file, one that others may read."""
@@ -45,3 +45,13 @@ def test_a_file_that_cannot_be_added_to_stays_as_it_is(tmp_path: Path, text: str
 def test_a_folder_that_is_missing_is_told(tmp_path: Path) -> None:
     """With the exit code of a machine that is set up wrongly."""
     assert run(["keygen", "--kid", "a", "--write", str(tmp_path / "nowhere" / "keys.env")]) == 8
+
+
+def test_a_group_that_may_read_keeps_its_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root gave it to the service, which reads the file after each new key."""
+    monkeypatch.setattr("svc.env_file._is_private", lambda _: True)
+    file = tmp_path / "keys.env"
+    file.touch()
+    file.chmod(0o640)
+    assert run(["keygen", "--kid", "a", "--write", str(file)]) == 0
+    assert file.stat().st_mode & 0o777 == 0o640

@@ -50,3 +50,11 @@ def test_keys_are_rotated_without_a_restart(tmp_path: Path) -> None:
         assert server.wait_for("keys_reloaded")["api_keys_configured"] == 1
         assert (ask(OLD), ask(NEW)) == (401, 200)
         until(lambda: len(server.said("artifact_loaded")) == 2)
+
+
+def test_a_hangup_without_key_files_changes_nothing(tmp_path: Path) -> None:
+    """It is logged, and the server goes on: the system's own answer to the signal would end it without a drain."""
+    with Server(make_home(tmp_path, "a", popularity_model(0))) as server:
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("keys_reloaded")
+        assert server.client.get("/v1/recipes").status_code == 200
