@@ -21,7 +21,7 @@ A, B = "aa" * 32, "bb" * 32
 def signed(kid: str, key: bytes, signature: layout.Signature = "hmac", **header: str) -> layout.Parsed:
     out = io.BytesIO()
     layout.write(out, kid=kid, key=key, header=header, payload=[b"x"], signature=signature)
-    return layout.parse(out.getbuffer(), max_payload_bytes=100)
+    return layout.parse(memoryview(out.getvalue()), max_payload_bytes=100)
 
 
 def test_the_first_entry_signs_and_all_verify() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import NullPool
 
 from svc.errors import ConfigError
 from svc.sources.sql_dialects import dialect_of
@@ -43,7 +44,7 @@ def test_a_sqlite_session_reads_one_file_and_nothing_else(tmp_path: Path) -> Non
         create_engine(dialect.url).connect()
     assert not path.exists()
     sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close()
-    with create_engine(dialect.url).connect() as connection:
+    with create_engine(dialect.url, poolclass=NullPool).connect() as connection:
         dialect.bound(connection, 60, 10)
         assert connection.exec_driver_sql("SELECT count(*) FROM t").scalar() == 0
         for statement in ("INSERT INTO t VALUES (1)", f"ATTACH '{tmp_path}/b.db' AS b", "PRAGMA query_only = OFF"):

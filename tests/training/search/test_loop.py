@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,14 @@ def test_several_trials_run_at_once() -> None:
     assert len(result.completed) == 6
 
 
-def test_an_interrupt_gives_running_trials_back(tmp_path: Path) -> None:
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[], StudyStorage]]:
+    """Opens one shared storage as often as it is called."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(open_storage(locate("s.db", tmp_path))))
+
+
+def test_an_interrupt_gives_running_trials_back(opened: Callable[[], StudyStorage]) -> None:
     """A resumed search finds the finished ones, and the lost one's place is free again."""
 
     class Impatient(Progress):
@@ -205,36 +213,36 @@ def test_an_interrupt_gives_running_trials_back(tmp_path: Path) -> None:
             if done == 2:
                 raise KeyboardInterrupt
 
-    storage = open_storage(locate("s.db", tmp_path))
+    storage = opened()
     search = make({KNN: 5}, Peak(), storage=storage)
     search.progress = Impatient()
     with pytest.raises(KeyboardInterrupt):
         search.run()
     again = Peak()
-    result = make({KNN: 5}, again, storage=open_storage(locate("s.db", tmp_path))).run()
+    result = make({KNN: 5}, again, storage=opened()).run()
     assert len(result.completed) == 5
     assert len(again.trained) == 3
 
 
-def test_trials_of_a_dead_process_are_tried_again(tmp_path: Path) -> None:
+def test_trials_of_a_dead_process_are_tried_again(opened: Callable[[], StudyStorage]) -> None:
     """Its trial is found by its owner's pid at once, without waiting for a heartbeat to go stale."""
-    storage = open_storage(locate("s.db", tmp_path))
+    storage = opened()
     lost = make({KNN: 4}, Peak(), storage=storage)
     trial = lost.study.ask()
     trial.set_user_attr(budget.ALGORITHM, KNN)
     trial.set_user_attr(budget.OWNER, lost._identity.rpartition("|")[0] + "|1")
-    result = make({KNN: 4}, Peak(), storage=open_storage(locate("s.db", tmp_path))).run()
+    result = make({KNN: 4}, Peak(), storage=opened()).run()
     assert len(result.completed) == 4
     assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
 
 
-def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(tmp_path: Path) -> None:
+def test_a_trial_whose_process_died_before_it_said_anything_is_tried_again(opened: Callable[[], StudyStorage]) -> None:
     """The owner is written with the trial itself, so there is no moment in which nobody owns it."""
-    storage = open_storage(locate("s.db", tmp_path))
+    storage = opened()
     lost = make({KNN: 4}, Peak(), storage=storage)
     trial = storage.new_trial(lost.study, {budget.OWNER: lost._identity.rpartition("|")[0] + "|1"})
     assert trial.user_attrs.keys() == {budget.OWNER}
-    result = make({KNN: 4}, Peak(), storage=open_storage(locate("s.db", tmp_path))).run()
+    result = make({KNN: 4}, Peak(), storage=opened()).run()
     assert len(result.completed) == 4
     assert lost.study.get_trials()[0].state is optuna.trial.TrialState.FAIL
 

@@ -27,7 +27,7 @@ def test_a_path_is_a_sqlite_file_beside_the_recipe(form: str, tmp_path: Path) ->
     location = preflight(form, tmp_path)
     assert location.path == tmp_path / "search.db"
     assert list(tmp_path.iterdir()) == []
-    open_storage(location).backend.remove_session()
+    open_storage(location).close()
     assert (tmp_path / "search.db").exists()
 
 
@@ -38,7 +38,7 @@ def test_four_slashes_are_an_absolute_path(tmp_path: Path) -> None:
 
 def test_braces_in_a_path_are_no_placeholders(tmp_path: Path) -> None:
     """Optuna formats its URL; a folder may be named as it likes."""
-    open_storage(preflight("a{b}.db", tmp_path))
+    open_storage(preflight("a{b}.db", tmp_path)).close()
     assert (tmp_path / "a{b}.db").exists()
 
 
