@@ -249,7 +249,7 @@ class Settings:
         "SVC_SCORING_THREADS",
         None,
         _integer,
-        "Threads that score; unset: one less than the cores. One more scores dear questions.",
+        "Threads that score; unset: one less than the cores. One more scores expensive questions.",
         low=1,
         high=64,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Protocol
 
 import trio
@@ -40,7 +40,7 @@ class Queue(Protocol):
 
     def expected_wait_s(self, batch: int = 0) -> float: ...
 
-    def dear_wait_s(self, queries: Sequence[Query]) -> float: ...
+    def wait_s(self, queries: Sequence[Query], key: Hashable) -> float: ...
 
 
 def parse_timeout(value: bytes | None) -> float:
@@ -85,9 +85,9 @@ class Admission:
         is_late = turn_s > UNPARSED_SHARE * may_s or turn_s + queue_s / share > WAIT_SHARE * may_s
         return turn_s + queue_s if is_late else 0.0
 
-    def budget(self, timeout: bytes | None, arrived_s: float, late_s: float) -> WaitBudget:
-        """How long a request may wait that arrived at `arrived_s`. Raises ValidationFailed for its header."""
-        return WaitBudget(self, parse_timeout(timeout), arrived_s, late_s)
+    def budget(self, timeout: bytes | None, arrived_s: float, late_s: float = 0.0, key: Hashable = None) -> WaitBudget:
+        """How long a request of a key may wait that arrived at `arrived_s`. Raises ValidationFailed for its header."""
+        return WaitBudget(self, parse_timeout(timeout), arrived_s, late_s, key)
 
     def refuse(self, wait_s: float) -> Overloaded:
         """The refusal of a request that would wait so long: by then others have been answered.
@@ -101,9 +101,10 @@ class Admission:
 class WaitBudget:
     """How long one request may wait from its arrival. With `late_s` above 0 it was too late before it was parsed."""
 
-    __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s")
+    __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "key")
 
-    def __init__(self, admission: Admission, own_s: float, arrived_s: float, late_s: float) -> None:
+    def __init__(self, admission: Admission, own_s: float, arrived_s: float, late_s: float, key: Hashable) -> None:
+        self.key = key
         self._admission = admission
         self._own_s = own_s
         self._arrived_s = arrived_s
@@ -117,15 +118,18 @@ class WaitBudget:
         """
         if self._late_s:
             raise self._admission.refuse(self._late_s + trio.current_time() - self._arrived_s)
-        if queries is None:
-            wait_s = queue.expected_wait_s(int(is_batch))
-        elif is_batch:
-            wait_s = max(queue.expected_wait_s(len(queries)), queue.dear_wait_s(queries))
-        else:
-            wait_s = queue.dear_wait_s(queries)
+        wait_s = queue.expected_wait_s(int(is_batch)) if queries is None else queue.wait_s(queries, self.key)
         is_next = queries is None and not is_batch and queue.is_free_of_singles
         if wait_s and self._is_too_long(wait_s, BATCH_SHARE if is_batch else WAIT_SHARE, is_next=is_next):
             raise self._admission.refuse(wait_s)
+
+    def refusal(self) -> Overloaded | None:
+        """Return the refusal of a request that has waited by now for longer than it may, else None.
+
+        Expected waits of expensive questions may be wrong by far before any were measured: this bounds the wait anyhow.
+        """
+        waited_s = trio.current_time() - self._arrived_s
+        return self._admission.refuse(waited_s) if waited_s > min(self._own_s, self._admission.most_s) else None
 
     def _is_too_long(self, wait_s: float, share: float, *, is_next: bool) -> bool:
         """What has little left to wait is too late for its own limit only.

@@ -16,6 +16,7 @@ from svc.errors import Overloaded, ValidationFailed
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.admission import TIMEOUT_HEADER, Admission, parse_timeout
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import MAX_BATCH, Lane
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.anyio
 CALL_S, EACH_S = 0.002, 0.004
 CAPACITY = MAX_BATCH / (CALL_S + MAX_BATCH * EACH_S)
 LIMIT_S = 4.0
-DEAR = 100
-"""A limit above which no query is scored on the event loop."""
+LONG = 100
+"""So long answers are never made on the event loop."""
 
 
 @pytest.fixture
@@ -62,6 +63,8 @@ class Clients:
     def __init__(self, limit_s: float = LIMIT_S, call_s: float = CALL_S, each_s: float = EACH_S) -> None:
         self.threads = Threads(call_s, each_s)
         self.lane = Lane(Echo(), cast(ScoringThreads, self.threads))
+        for size in (1 << bits for bits in range(MAX_BATCH.bit_length())):
+            self.lane._costs.learn(size, size * each_s / Cost.LONG)
         self.admission = Admission(limit_s)
         self.answered: dict[str, list[float]] = defaultdict(list)
         self.refused: dict[str, list[float]] = defaultdict(list)
@@ -69,7 +72,7 @@ class Clients:
     async def ask(self, kind: str, count: int = 1, headers: dict[bytes, bytes] | None = None) -> bool:
         """Whether it was answered. The lists have the seconds that answers and refusals took."""
         began = trio.current_time()
-        queries = [Query(limit=DEAR, user=1)] * count
+        queries = [Query(limit=LONG, user=1)] * count
         try:
             budget = self.admission.budget((headers or {}).get(TIMEOUT_HEADER), began, 0.0)
             budget.require(self.lane, queries if count > 1 else None, is_batch=count > 1)
@@ -385,11 +388,11 @@ async def test_popular_items_are_refused_like_single_requests(monkeypatch: pytes
         assert (answer.status, answer.json["code"], answer.headers["retry-after"]) == (503, "OVERLOADED", "60")
 
 
-async def test_a_dear_question_is_refused_for_the_queue_of_dear_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_expensive_question_is_refused_for_others_of_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain ones beside it are answered."""
     async with serving(Settings(max_queue_s=2)) as (client, _):
         monkeypatch.setattr(
-            Lane, "dear_wait_s", lambda lane, queries: 60.0 * any(query.rules is not None for query in queries)
+            Lane, "wait_s", lambda lane, queries, key: 60.0 * any(query.rules is not None for query in queries)
         )
         for diversity, status in ((0.0, 200), (0.5, 503)):
             body: dict[str, object] = {"user_id": "u3", "diversity": diversity}

@@ -24,7 +24,7 @@ QUESTIONS = {
     "Registry.get",
     "Registry.require",
     "Served.require_fresh",
-    "Lane.dear_wait_s",
+    "Lane.wait_s",
     "Lane.expected_wait_s",
     "Lane.is_free_of_singles",
     "Policy.has_rules",

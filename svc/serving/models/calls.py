@@ -2,47 +2,96 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import trio
 
-from svc.errors import RecipeUnavailable
+from svc.errors import ApiError, RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.models.costs import Costs, Kind, kind_of
-from svc.serving.models.threads import ScoringThreads
+from svc.serving.models.costs import Cost, cost_of
 
 Outcome = Ranking | Exception
 
 
 class Ranker(Protocol):
-    """What a lane needs of a model. `rank` is pure and thread-safe; rankings come in the order of the queries."""
+    """The part of a model that queues use. `rank` is pure and thread-safe, in the order of the queries."""
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
 
 
-class Ticket:
-    """The queries of one caller and the answers received so far."""
+class Patience(Protocol):
+    """Whose request a caller is, and how long it may wait."""
 
-    __slots__ = ("_error", "_missing", "_rankings", "done", "queries")
+    @property
+    def key(self) -> Hashable: ...
 
-    def __init__(self, queries: Sequence[Query]) -> None:
+    def refusal(self) -> ApiError | None:
+        """The refusal of a request that has waited for too long by now."""
+
+
+class Caller:
+    """The queries of one request, which wait in one queue, and the answers received so far."""
+
+    __slots__ = (
+        "_error",
+        "_rankings",
+        "_unanswered",
+        "_waiting",
+        "cost",
+        "costs",
+        "done",
+        "each_s",
+        "patience",
+        "queries",
+    )
+
+    def __init__(self, queries: Sequence[Query], patience: Patience | None = None) -> None:
         self.queries = queries
+        self.patience = patience
+        self.costs = [cost_of(query) for query in queries]
+        self.cost = max(self.costs)
+        self.each_s = 0.0
+        """Seconds for one unit of weight in the last slice; 0 before the first."""
         self.done = trio.Event()
         self._rankings: list[Ranking | None] = [None] * len(queries)
-        self._missing = len(queries)
+        self._waiting = deque(range(len(queries)))
+        self._unanswered = len(queries)
         self._error: Exception | None = None
 
+    @property
+    def key(self) -> Hashable:
+        """Callers of one key share its turns."""
+        return None if self.patience is None else self.patience.key
+
+    @property
+    def waiting(self) -> int:
+        """The number of queries that have not been taken for scoring."""
+        return len(self._waiting)
+
+    @property
+    def has_begun(self) -> bool:
+        return len(self._waiting) < len(self.queries)
+
+    def take(self, most: int) -> list[Asked]:
+        """Take the next queries, at most `most`."""
+        return [Asked(self, self._waiting.popleft()) for _ in range(min(most, len(self._waiting)))]
+
+    def put_back(self, position: int) -> None:
+        """Let a query that was taken wait again, before the others."""
+        self._waiting.appendleft(position)
+
     def give(self, position: int, outcome: Outcome) -> None:
-        """The outcome of one query. The first error is that of the caller."""
+        """Keep the outcome of one query. The first error is that of the caller."""
         if isinstance(outcome, Exception):
-            self._error = self._error or outcome
-            self.done.set()
+            self.fail(outcome)
             return
         self._rankings[position] = outcome
-        self._missing -= 1
-        if not self._missing:
+        self._unanswered -= 1
+        if not self._unanswered:
             self.done.set()
 
     def fail(self, error: Exception) -> None:
@@ -50,140 +99,43 @@ class Ticket:
         self.done.set()
 
     def rankings(self) -> list[Ranking]:
-        """All rankings, in the order of the queries. Raises what failed one of them."""
+        """Return all rankings, in the order of the queries. Raise the error of one of them."""
         if self._error is not None:
             raise self._error
         return [ranking for ranking in self._rankings if ranking is not None]
 
 
-class ScoringLoop:
-    """Scores call after call of one queue."""
-
-    def __init__(self) -> None:
-        self._wake = trio.Event()
-        self.closing = False
-
-    def wake(self) -> None:
-        """Something waits now."""
-        self._wake.set()
-
-    def close(self) -> None:
-        """Let `run()` return once nothing waits any more."""
-        self.closing = True
-        self._wake.set()
-
-    async def run(self, take: Callable[[], list[Asked]], score: Callable[[list[Asked]], Awaitable[None]]) -> None:
-        """Score until closed. Cancellation waits for a call that has started.
-
-        `take` gives the questions of the next call, none where nothing waits. Neither is kept: a queue that referred to
-        itself would hold its model after a swap, until the garbage collector looks, and for ever once it was frozen.
-        """
-        while True:
-            asked = take()
-            if asked:
-                await score(asked)
-            elif self.closing:
-                return
-            else:
-                self._wake = trio.Event()
-                await self._wake.wait()
-
-
 class Asked(NamedTuple):
     """One query of a caller, by its position among the caller's queries."""
 
-    ticket: Ticket
+    caller: Caller
     position: int
 
     @property
     def query(self) -> Query:
-        return self.ticket.queries[self.position]
-
-
-class Share:
-    """The queries of one caller that wait in one queue. `each_s` is what one of them costs on average."""
-
-    __slots__ = ("_positions", "_taken", "each_s", "ticket")
-
-    def __init__(self, ticket: Ticket, positions: Sequence[int], each_s: float = 0.0) -> None:
-        self.ticket = ticket
-        self.each_s = each_s
-        self._positions = positions
-        self._taken = 0
+        return self.caller.queries[self.position]
 
     @property
-    def waiting(self) -> int:
-        """How many of them have not been taken for scoring."""
-        return len(self._positions) - self._taken
-
-    @property
-    def next(self) -> Query:
-        return self.ticket.queries[self._positions[self._taken]]
-
-    def take(self, most: int) -> list[Asked]:
-        """The next ones, at most `most`."""
-        positions = self._positions[self._taken : self._taken + most]
-        self._taken += len(positions)
-        return [Asked(self.ticket, position) for position in positions]
+    def cost(self) -> Cost:
+        return self.caller.costs[self.position]
 
 
-async def score(
-    model: Ranker, threads: ScoringThreads, costs: Costs, asked: Sequence[Asked], *, dear: bool = False
-) -> list[Outcome]:
-    """Score in a thread, each kind of question by itself so that its cost is learned. The thread is never abandoned.
+def rank_groups(
+    model: Ranker, groups: Sequence[Sequence[Query]], most_s: float = math.inf
+) -> list[tuple[list[Outcome], float]]:
+    """Return for each group the outcomes of its queries, and the processor seconds that they took.
 
-    Cancellation fails the callers; a thread that cannot be started is the outcome of all of them.
+    After `most_s` no further group is begun.
     """
-    groups = by_kind([query_asked.query for query_asked in asked])
-    usual_s = sum(_usual_s(costs, group) for group in groups)
-    try:
-        scored = await threads.run(
-            rank_groups, model, [group.queries for group in groups], usual_s=usual_s, abandon_on_cancel=False, dear=dear
-        )
-    except trio.Cancelled:
-        fail([query_asked.ticket for query_asked in asked])
-        raise
-    except Exception as error:
-        return [error] * len(asked)
-    outcomes: list[Outcome] = [RuntimeError("not scored")] * len(asked)
-    for group, (rankings, seconds) in zip(groups, scored, strict=True):
-        costs.learn(group.kind, len(rankings), seconds)
-        for position, outcome in zip(group.positions, rankings, strict=True):
-            outcomes[position] = outcome
-    return outcomes
-
-
-class Group(NamedTuple):
-    """Queries of one kind, and their positions in the call."""
-
-    kind: Kind
-    positions: list[int]
-    queries: list[Query]
-
-
-def by_kind(queries: Sequence[Query]) -> list[Group]:
-    groups: dict[Kind, Group] = {}
-    for position, query in enumerate(queries):
-        kind = kind_of(query)
-        group = groups.setdefault(kind, Group(kind, [], []))
-        group.positions.append(position)
-        group.queries.append(query)
-    return list(groups.values())
-
-
-def rank_groups(model: Ranker, groups: Sequence[Sequence[Query]]) -> list[tuple[list[Outcome], float]]:
-    """For each group the outcomes of its queries, and the processor seconds that they took."""
     scored = []
+    began = ended = time.thread_time()
     for queries in groups:
-        started = time.thread_time()
-        outcomes = _outcomes(model, queries)
-        scored.append((outcomes, time.thread_time() - started))
+        if ended - began > most_s:
+            break
+        started, outcomes = ended, _outcomes(model, queries)
+        ended = time.thread_time()
+        scored.append((outcomes, ended - started))
     return scored
-
-
-def give_all(asked: Sequence[Asked], outcomes: Sequence[Outcome]) -> None:
-    for query_asked, outcome in zip(asked, outcomes, strict=True):
-        query_asked.ticket.give(query_asked.position, outcome)
 
 
 def checked(rankings: list[Ranking], count: int) -> list[Ranking]:
@@ -192,17 +144,10 @@ def checked(rankings: list[Ranking], count: int) -> list[Ranking]:
     return rankings
 
 
-def fail(tickets: Sequence[Ticket]) -> None:
+def fail(callers: Iterable[Caller]) -> None:
     """Fail the callers that are still waiting: the server is stopping."""
-    for ticket in tickets:
-        ticket.fail(RecipeUnavailable("the server is stopping"))
-
-
-def _usual_s(costs: Costs, group: Group) -> float:
-    """Processor seconds that a group usually takes; 0 before the first measurement."""
-    if not costs.is_measured(group.queries[0]):
-        return 0.0
-    return len(group.queries) * costs.seconds(group.queries[0])
+    for caller in callers:
+        caller.fail(RecipeUnavailable("the server is stopping"))
 
 
 def _outcomes(model: Ranker, queries: Sequence[Query]) -> list[Outcome]:

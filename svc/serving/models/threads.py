@@ -54,14 +54,14 @@ class Breaks:
 
 
 class ScoringThreads(trio.abc.Instrument):
-    """At most `count` threads, shared by all lanes, and one more for dear questions.
+    """At most `count` threads, shared by all lanes, and one more for expensive questions.
 
     As a trio instrument it delays the loop while a call is overdue.
     """
 
     def __init__(self, count: int) -> None:
         self._limiter = trio.CapacityLimiter(count)
-        self._dear_limiter = trio.CapacityLimiter(1)
+        self._expensive_limiter = trio.CapacityLimiter(1)
         self._late_at: dict[object, float] = {}
 
     @classmethod
@@ -79,11 +79,11 @@ class ScoringThreads(trio.abc.Instrument):
         *arguments: object,
         usual_s: float,
         abandon_on_cancel: bool,
-        dear: bool = False,
+        expensive: bool = False,
     ) -> T:
-        """`function(*arguments)` in a thread of low priority, once one is free; with `dear` in the one for that."""
+        """`function(*arguments)` in a thread of low priority, once one is free; `expensive` ones have their own."""
         limiter = _WatchedLimiter(
-            self._dear_limiter if dear else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
+            self._expensive_limiter if expensive else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
         )
         return await trio.to_thread.run_sync(
             _nicely,

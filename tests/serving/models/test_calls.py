@@ -9,8 +9,9 @@ import pytest
 
 from svc.errors import RecipeUnavailable
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.models.calls import Share, Ticket, by_kind, checked, fail, give_all, rank_groups
-from svc.serving.models.costs import PLAIN
+from svc.serving.models import calls
+from svc.serving.models.calls import Caller, checked, fail, rank_groups
+from svc.serving.models.costs import Cost
 
 pytestmark = pytest.mark.anyio
 FAULTY = 13
@@ -30,36 +31,34 @@ def ask(user: int, limit: int = 10) -> Query:
 
 
 async def test_a_caller_is_done_with_its_last_ranking_and_gets_them_in_order() -> None:
-    ticket = Ticket([ask(1), ask(2), ask(3)])
-    share = Share(ticket, range(3))
-    assert share.next.user == 1
-    for asked in (share.take(2), share.take(2)):
-        assert not ticket.done.is_set()
-        ((outcomes, _),) = rank_groups(Echo(), [[one.query for one in asked]])
-        give_all(asked, outcomes)
-    assert share.waiting == 0
-    assert ticket.done.is_set()
-    assert [int(ranking.items[0]) for ranking in ticket.rankings()] == [1, 2, 3]
+    """Also when a question that was taken had to wait again."""
+    caller = Caller([ask(1), ask(2, 500), ask(3)])
+    assert (caller.cost, caller.key, caller.has_begun) == (Cost.LONG, None, False)
+    first = caller.take(2)
+    assert [asked.cost for asked in first] == [Cost.PLAIN, Cost.LONG]
+    caller.put_back(first.pop().position)
+    for taken in (first, caller.take(5)):
+        assert not caller.done.is_set()
+        assert caller.has_begun
+        ((outcomes, _),) = rank_groups(Echo(), [[asked.query for asked in taken]])
+        for asked, outcome in zip(taken, outcomes, strict=True):
+            caller.give(asked.position, outcome)
+    assert caller.waiting == 0
+    assert caller.done.is_set()
+    assert [int(ranking.items[0]) for ranking in caller.rankings()] == [1, 2, 3]
 
 
 async def test_the_first_error_is_that_of_the_caller() -> None:
-    ticket = Ticket([ask(1), ask(2)])
-    ticket.give(0, ValueError("first"))
-    assert ticket.done.is_set()
-    fail([ticket])
+    caller = Caller([ask(1), ask(2)])
+    caller.give(0, ValueError("first"))
+    assert caller.done.is_set()
+    fail([caller])
     with pytest.raises(ValueError, match="first"):
-        ticket.rankings()
-    stopped = Ticket([ask(1)])
+        caller.rankings()
+    stopped = Caller([ask(1)])
     fail([stopped])
     with pytest.raises(RecipeUnavailable):
         stopped.rankings()
-
-
-def test_kinds_are_scored_apart() -> None:
-    """Each group holds the positions of its queries in the call."""
-    groups = by_kind([ask(1), ask(2, 500), ask(3), ask(4, 400)])
-    assert [group.positions for group in groups] == [[0, 2], [1, 3]]
-    assert groups[0].kind is PLAIN
 
 
 def test_only_the_faulty_question_of_a_group_fails() -> None:
@@ -67,6 +66,15 @@ def test_only_the_faulty_question_of_a_group_fails() -> None:
     assert [type(outcome) for outcome in outcomes] == [Ranking, MemoryError, Ranking]
     assert isinstance(others[0], Ranking)
     assert seconds >= 0
+
+
+def test_no_group_is_begun_after_the_time_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One group is scored anyway, however long it takes."""
+    clock = iter(range(100))
+    monkeypatch.setattr(calls.time, "thread_time", lambda: next(clock))
+    groups = [[ask(user)] for user in range(9)]
+    assert [seconds for _, seconds in rank_groups(Echo(), groups, 3.5)] == [1] * 4
+    assert len(rank_groups(Echo(), groups, 0.0)) == 1
 
 
 def test_a_model_that_answers_too_few_is_an_error() -> None:

@@ -1,4 +1,4 @@
-"""The cost of a question is known by its kind before it is scored, and learned from what others of its kind took."""
+"""The class of a question is known from what it contains, and nothing that was measured changes it."""
 
 from __future__ import annotations
 
@@ -7,62 +7,60 @@ import math
 import numpy as np
 import pytest
 
+from svc.model.columns.feature_values import Encoded
+from svc.model.ranking.filter_fields import LabelField
+from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query
-from svc.model.ranking.rerank import Rules
+from svc.model.ranking.rerank import Boost, Limit, Pin, Rules
 from svc.serving.models.costs import (
-    DEAR_WEIGHT,
-    MOST_KINDS,
-    PLAIN,
+    LARGEST_CALL,
     PLAIN_LIMIT,
-    PLAIN_SEEDS,
-    Costs,
-    Kind,
+    PLAIN_PROFILE,
+    RULED_LIMIT,
+    UNKNOWN_PLAIN_S,
+    Cost,
     Median,
-    kind_of,
+    PlainCosts,
+    cost_of,
 )
-from tests.serving.models.test_dear import BOOSTED, DIVERSE
 
-SEEDS = np.arange(PLAIN_SEEDS + 1, dtype=np.int32)
+SEEDS = np.arange(PLAIN_PROFILE + 1, dtype=np.int32)
+DESCRIBED = (Encoded(np.zeros(1, np.int64), np.ones(1), 1),)
+FIELD = LabelField.read("genre", "categorical", "|", ["a", "b"], 2)
+BOOSTS = (Boost(ItemSet.of_columns(np.arange(3), 10), 2.0),)
+RULES = {
+    "boosts": Rules(boosts=BOOSTS),
+    "diversity": Rules(diversity=0.1),
+    "limits": Rules(limits=(Limit(FIELD, 1),)),
+}
 
 
 @pytest.mark.parametrize(
-    ("query", "is_plain"),
+    ("query", "cost"),
     [
-        (Query(limit=PLAIN_LIMIT, user=1), True),
-        (Query(limit=10, seeds=SEEDS[:-1]), True),
-        (Query(limit=PLAIN_LIMIT + 1, user=1), False),
-        (Query(limit=10, seeds=SEEDS), False),
-        (Query(limit=10, user=1, explain=1), False),
-        (Query(limit=10, user=1, rules=Rules(diversity=0.1)), False),
-        (Query(limit=10, popular=True), False),
-        (Query(limit=10, user_features=np.zeros(3)), False),
-        (BOOSTED, False),
+        (Query(limit=PLAIN_LIMIT, user=1), Cost.PLAIN),
+        (Query(limit=10, seeds=SEEDS[:-1]), Cost.PLAIN),
+        (Query(limit=PLAIN_LIMIT + 1, user=1), Cost.LONG),
+        (Query(limit=10, seeds=SEEDS), Cost.LONG),
+        (Query(limit=10, popular=True), Cost.LONG),
+        (Query(limit=10, user_features=np.zeros(3)), Cost.LONG),
+        (Query(limit=10, seeds=SEEDS[:3], seed_features=DESCRIBED), Cost.LONG),
+        (Query(limit=10, user=1, rules=Rules(pins=(Pin(1, 0),))), Cost.LONG),
+        (Query(limit=10, user=1, explain=1), Cost.RULED),
+        (Query(limit=10, seed_features=DESCRIBED * (PLAIN_LIMIT + 1)), Cost.RULED),
+        (Query(limit=RULED_LIMIT + 1, user=1, explain=1), Cost.HEAVY),
+        (Query(limit=10, seeds=SEEDS, explain=1), Cost.HEAVY),
     ],
 )
-def test_a_plain_question_has_neither_rules_nor_reasons_nor_sizes(query: Query, is_plain: bool) -> None:
-    assert (kind_of(query) is PLAIN) == is_plain
+def test_sizes_rules_and_reasons_decide_the_class(query: Query, cost: Cost) -> None:
+    assert cost_of(query) is cost
+    assert cost.is_expensive == (cost > Cost.LONG)
 
 
-def test_before_it_was_measured_a_kind_has_a_guessed_weight() -> None:
-    """Rules that look at all items, and many choices by diversity, are taken to be dear."""
-    costs = Costs()
-    assert costs.weight(Query(limit=10, user=1)) == 1
-    assert costs.weight(BOOSTED) > DEAR_WEIGHT
-    assert costs.weight(DIVERSE) > DEAR_WEIGHT
-    assert not costs.is_dear(Query(limit=1000, user=1))
-    assert not costs.is_measured(BOOSTED)
-
-
-def test_measured_weights_replace_the_guessed_ones() -> None:
-    """What turns out to be cheap is not dear any more; a size within the same two times is the same kind."""
-    costs = Costs()
-    for _ in range(5):
-        costs.learn(PLAIN, 1, 1e-3)
-        costs.learn(kind_of(BOOSTED), 2, 3e-3)
-        costs.learn(kind_of(Query(limit=600, user=1)), 1, 40e-3)
-    assert costs.weight(BOOSTED) == pytest.approx(1.5)
-    assert costs.weight(Query(limit=1000, user=2)) == pytest.approx(40)
-    assert costs.weight(Query(limit=500, user=2)) == 1
+@pytest.mark.parametrize("name", RULES)
+def test_no_question_with_limits_boosts_or_diversity_is_ever_cheap(name: str) -> None:
+    assert cost_of(Query(limit=1, user=1, rules=RULES[name])) is Cost.RULED
+    assert cost_of(Query(limit=1000, user=1, rules=RULES[name])) is Cost.HEAVY
 
 
 def test_the_median_is_found_soon_and_hardly_moved_later() -> None:
@@ -76,10 +74,12 @@ def test_the_median_is_found_soon_and_hardly_moved_later() -> None:
     assert median.value < 1.3
 
 
-def test_the_kinds_that_are_kept_are_bounded() -> None:
-    costs = Costs()
-    kinds = [Kind(limit=6, profile=number) for number in range(MOST_KINDS + 1)]
-    for kind in kinds:
-        costs.learn(kind, 1, 1.0)
-    assert len(costs._kinds) == MOST_KINDS
-    assert kinds[0] not in costs._kinds
+def test_plain_questions_are_expected_to_take_what_as_many_took() -> None:
+    """Sizes that were not measured take as many times what one takes."""
+    costs = PlainCosts()
+    assert costs.measured_s(1) == math.inf
+    assert costs.expected_s(4) == 4 * UNKNOWN_PLAIN_S
+    costs.learn(1, 1e-4)
+    assert costs.expected_s(LARGEST_CALL) == pytest.approx(LARGEST_CALL * 1e-4)
+    costs.learn(200, 2e-3)
+    assert costs.expected_s(129) == 2e-3

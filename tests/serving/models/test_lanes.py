@@ -3,31 +3,44 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytest
 import trio
 import trio.testing
 
-from svc.errors import RecipeUnavailable
+from svc.errors import ApiError, Overloaded, RecipeUnavailable
+from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
-from svc.serving.models.costs import PLAIN, PLAIN_SEEDS
-from svc.serving.models.lanes import (
-    ANSWERED_A_TURN,
-    ANSWERED_WHILE_OTHERS_WAIT,
-    BULK_SLICE,
-    MAX_BATCH,
-    Lane,
-)
+from svc.model.ranking.rerank import Boost, Rules
+from svc.serving.models import calls, lanes
+from svc.serving.models.costs import PLAIN_PROFILE, Cost
+from svc.serving.models.lanes import BULK_SLICE, CALL_S, MAX_BATCH, Lane
+from svc.serving.models.queue import ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT
 from svc.serving.models.threads import ScoringThreads
 
 pytestmark = pytest.mark.anyio
 
 POISON = 13
+
+
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    """A clock that jumps at once. The tests that name it run in virtual time."""
+    return trio.testing.MockClock(autojump_threshold=0)
+
+
+@pytest.fixture
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    is_virtual = "autojump_clock" in request.fixturenames
+    return ("trio", {"clock": request.getfixturevalue("autojump_clock")} if is_virtual else {})
 
 
 class Echo:
@@ -115,6 +128,7 @@ async def test_single_requests_go_before_batches() -> None:
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
     order: list[str] = []
+    lane._costs.learn(MAX_BATCH, 1e-3)
 
     async def client(name: str, queries: list[Query]) -> None:
         assert users(await lane.rank(queries)) == [query.user for query in queries]
@@ -155,8 +169,8 @@ async def test_no_answer_goes_astray_among_thousands() -> None:
                 outcomes["ok"] += 1
         outcomes["left"] += scope.cancelled_caught
 
-    async with trio.open_nursery() as lanes:
-        lanes.start_soon(lane.run)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane.run)
         async with trio.open_nursery() as clients:
             for number in range(3000):
                 clients.start_soon(client, number)
@@ -175,8 +189,8 @@ async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_b
             return super().rank(queries)
 
     lane = Lane(Watched(), ScoringThreads(1))
-    async with trio.open_nursery() as lanes:
-        lanes.start_soon(lane.run)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane.run)
         await trio.testing.wait_all_tasks_blocked()
         for _ in range(100):
             async with trio.open_nursery() as clients:
@@ -192,8 +206,8 @@ async def test_singles_that_wait_together_need_no_thread_once_that_is_known_to_b
 async def test_a_caller_alone_is_answered_without_a_task_switch() -> None:
     """Once the model is known to be cheap, and only while no thread scores for the lane."""
     lane = Lane(Echo(), ScoringThreads(1))
-    async with trio.open_nursery() as lanes:
-        lanes.start_soon(lane.run)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane.run)
         for _ in range(100):
             await lane.rank([ask(1)], alone=True)
         with trio.testing.assert_no_checkpoints():
@@ -208,7 +222,7 @@ async def test_beside_others_only_the_cheapest_queries_are_scored_at_once(cost_s
     """A dearer one waits to be scored with others; and nobody overtakes a query that waits already."""
     model = Echo()
     lane = Lane(model, ScoringThreads(1))
-    lane._costs.learn(PLAIN, 1, cost_s)
+    lane._costs.learn(1, cost_s)
     answers: list[int] = []
 
     async def client(user: int) -> None:
@@ -237,8 +251,8 @@ async def test_lone_cheap_queries_need_no_thread() -> None:
         nursery.start_soon(lane.run)
         for _ in range(100):
             await lane.rank([ask(1)])
-        await lane.rank([Query(limit=1, seeds=np.arange(PLAIN_SEEDS, dtype=np.int32))])
-        await lane.rank([Query(limit=1, seeds=np.arange(PLAIN_SEEDS + 1, dtype=np.int32))])
+        await lane.rank([Query(limit=1, seeds=np.arange(PLAIN_PROFILE, dtype=np.int32))])
+        await lane.rank([Query(limit=1, seeds=np.arange(PLAIN_PROFILE + 1, dtype=np.int32))])
         await lane.rank([Query(limit=1000, user=1)])
         await lane.rank([ask(1), ask(2)])
         lane.close()
@@ -297,14 +311,14 @@ async def test_a_cancelled_lane_turns_waiting_requests_away() -> None:
         except RecipeUnavailable:
             refused.append(user)
 
-    async with trio.open_nursery() as clients, trio.open_nursery() as lanes:
+    async with trio.open_nursery() as clients, trio.open_nursery() as nursery:
         clients.start_soon(client, 1)
         await trio.testing.wait_all_tasks_blocked()
-        lanes.start_soon(lane.run)
+        nursery.start_soon(lane.run)
         await trio.testing.wait_all_tasks_blocked()
         clients.start_soon(client, 2)
         await trio.testing.wait_all_tasks_blocked()
-        lanes.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
         release.set()
     assert refused == [2]
 
@@ -344,3 +358,214 @@ async def test_a_closed_lane_lets_go_of_its_model_at_once() -> None:
             assert gone() is None
     finally:
         gc.enable()
+
+
+BOOSTED = Query(limit=10, user=1, rules=Rules(boosts=(Boost(ItemSet.of_columns(np.arange(3), 10), 2.0),)))
+DIVERSE = Query(limit=1000, user=1, rules=Rules(diversity=0.5))
+
+
+def boosted(user: int) -> Query:
+    return BOOSTED._replace(user=user)
+
+
+class Costly:
+    """Answers each query with its own user. Its calls take processor time, `cost_s(query)`, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cost_s: Callable[[Query], float]) -> None:
+        self.calls: list[list[int]] = []
+        self.on_the_loop: list[bool] = []
+        self._cost_s = cost_s
+        self.now = 0.0
+        for module in (calls, lanes):
+            monkeypatch.setattr(module, "time", self)
+
+    def thread_time(self) -> float:
+        return self.now
+
+    def rank(self, queries: Sequence[Query]) -> list[Ranking]:
+        self.now += sum(map(self._cost_s, queries))
+        self.calls.append([query.user for query in queries])
+        self.on_the_loop.append(threading.current_thread() is threading.main_thread())
+        return [Ranking(np.array([query.user], np.int32), np.array([1.0])) for query in queries]
+
+
+class Threads:
+    """One thread for cheap and one for expensive calls, which take the processor time of the model in virtual time."""
+
+    def __init__(self, model: Costly) -> None:
+        self._model = model
+        self._limiters = {False: trio.CapacityLimiter(1), True: trio.CapacityLimiter(1)}
+
+    async def run(self, function: Callable[..., Any], *arguments: Any, expensive: bool = False, **_: Any) -> Any:
+        async with self._limiters[expensive]:
+            began = self._model.now
+            result = function(*arguments)
+            await trio.sleep(self._model.now - began)
+            return result
+
+
+def in_virtual_time(model: Costly) -> Lane:
+    return Lane(model, cast(ScoringThreads, Threads(model)))
+
+
+class Patient(NamedTuple):
+    """A request of a key that may wait until `until_s`."""
+
+    key: str
+    until_s: float = math.inf
+
+    def refusal(self) -> ApiError | None:
+        return Overloaded() if trio.current_time() > self.until_s else None
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whatever_was_asked_before_a_plain_question_waits_for_two_calls_at_most(
+    seed: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Costs of rules are anything from nothing to seconds, and are made to look cheap before batches of dear ones."""
+    rng = random.Random(seed)
+    plain_s = 10 ** rng.uniform(-5, -2.3)
+    ruled_s = [10 ** rng.uniform(-6, 0.3) for _ in range(4)]
+    questions = [
+        Query(limit=10, user=0),
+        Query(limit=1000, user=0),
+        *(BOOSTED._replace(limit=limit, user=user) for limit in (10, 1000) for user in range(4)),
+    ]
+
+    def cost_s(query: Query) -> float:
+        if query.rules is None:
+            return plain_s * (1 if query.limit == 10 else rng.uniform(1, Cost.LONG))
+        return ruled_s[query.user]
+
+    lane = in_virtual_time(Costly(monkeypatch, cost_s))
+    waits: list[float] = []
+
+    async def batches() -> None:
+        while True:
+            picked = rng.sample(questions, rng.randint(1, 4))
+            await lane.rank([rng.choice(picked) for _ in range(rng.choice((2, 30, 256)))])
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lane.run)
+        for _ in range(30):
+            await lane.rank([Query(limit=10, user=0)])
+        for _ in range(rng.randint(0, 50)):
+            await lane.rank([rng.choice(questions)])
+        for _ in range(4):
+            nursery.start_soon(batches)
+        for _ in range(100):
+            await trio.sleep(rng.uniform(0, 0.2))
+            began = trio.current_time()
+            await lane.rank([Query(limit=10, user=0)])
+            waits.append(trio.current_time() - began)
+        nursery.cancel_scope.cancel()
+    assert max(waits) <= 2 * CALL_S + plain_s
+
+
+async def test_callers_take_turns_by_key(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """However many requests a key sends, a question of another key waits for one of them and the call that runs."""
+    lane = in_virtual_time(Costly(monkeypatch, lambda _: CALL_S))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lane.run)
+        for _ in range(50):
+            nursery.start_soon(partial(lane.rank, [boosted(1)] * 5, patience=Patient("greedy")))
+        await trio.sleep(20.5 * CALL_S)
+        assert 0 < lane.wait_s([boosted(2)], "modest") <= 3 * CALL_S
+        assert lane.wait_s([boosted(2)], "greedy") > 20 * CALL_S
+        assert lane.wait_s([ask(2)], "greedy") == 0
+        began = trio.current_time()
+        await lane.rank([boosted(2)], patience=Patient("modest"))
+        assert trio.current_time() - began <= 4 * CALL_S
+        nursery.cancel_scope.cancel()
+
+
+async def test_expensive_questions_are_scored_one_by_one_until_the_time_of_a_call_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rest keeps its place, and a single question goes with the first one of a batch, not behind its last."""
+    model = Costly(monkeypatch, lambda _: CALL_S / 3.5)
+    lane = Lane(model, ScoringThreads(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane.rank, [boosted(user) for user in range(6)])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(lane.rank, [boosted(100)])
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(lane.run)
+        lane.close()
+    assert model.calls == [[0], [100], [1], [2], [3], [4], [5]]
+
+
+async def test_an_expensive_question_whose_turn_comes_too_late_is_refused(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Of a first burst, which nothing is known of, those in time are answered; what has begun is finished."""
+    lane = in_virtual_time(Costly(monkeypatch, lambda _: 1.6))
+    answered, refused = list[float](), list[float]()
+
+    async def client(key: str, count: int = 1) -> None:
+        try:
+            await lane.rank([DIVERSE] * count, patience=Patient(key, 2.0))
+        except Overloaded:
+            refused.append(trio.current_time())
+        else:
+            answered.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lane.run)
+        nursery.start_soon(client, "batch", 3)
+        for number in range(30):
+            nursery.start_soon(client, f"k{number}")
+        await trio.sleep(20)
+        lane.close()
+    assert len(answered) + len(refused) == 31
+    assert len(answered) >= 2
+    assert max(refused) <= 4
+    assert sorted(answered)[-2] <= 4
+
+
+async def test_a_question_with_rules_is_never_scored_on_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However cheap plain ones are; alone, beside others, and on a lane that is closed."""
+    model = Costly(monkeypatch, lambda _: 1e-5)
+    lane = Lane(model, ScoringThreads(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lane.run)
+        for _ in range(20):
+            await lane.rank([ask(1)], alone=True)
+        model.on_the_loop.clear()
+        for query in (boosted(1), DIVERSE, Query(limit=10, user=1, explain=3)):
+            await lane.rank([query], alone=True)
+            await lane.rank([query])
+        lane.close()
+    await lane.rank([boosted(1)], alone=True)
+    assert model.on_the_loop == [False] * 7
+
+
+async def test_a_batch_of_cheap_and_expensive_ones_is_answered_in_its_order() -> None:
+    """Also by a lane that is closed."""
+    lane = Lane(Echo(), ScoringThreads(1))
+    for queries in (
+        [boosted(100 * user) if user % 3 else ask(100 * user) for user in range(50)],
+        [Query(limit=1 if user % 3 else 100, user=100 * user) for user in range(150)],
+    ):
+        async with trio.open_nursery() as nursery:
+            open_lane = Lane(Echo(), ScoringThreads(1))
+            nursery.start_soon(open_lane.run)
+            assert users(await open_lane.rank(queries)) == [query.user for query in queries]
+            open_lane.close()
+        lane._cheap.closing = True
+        assert users(await lane.rank(queries)) == [query.user for query in queries]
+
+
+async def test_a_caller_that_leaves_takes_its_questions_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were not taken yet are never scored."""
+    model = Costly(monkeypatch, lambda _: 1e-3)
+    lane = Lane(model, ScoringThreads(1))
+    async with trio.open_nursery() as nursery:
+        for query in (boosted(1), ask(2)):
+            with trio.move_on_after(0):
+                await lane.rank([query] * BULK_SLICE)
+        nursery.start_soon(lane.run)
+        lane.close()
+    assert not model.calls

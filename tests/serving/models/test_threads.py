@@ -63,22 +63,22 @@ async def test_threads_are_nice() -> None:
         await scoring.run(broken, usual_s=0.0, abandon_on_cancel=False)
 
 
-async def test_dear_calls_have_a_thread_of_their_own() -> None:
+async def test_expensive_calls_have_a_thread_of_their_own() -> None:
     """One, which is not among the others: neither waits for the other."""
     scoring = ScoringThreads(1)
     together, over = threading.Barrier(2, timeout=A_WHILE_S), threading.Event()
 
-    async def call(dear: bool) -> None:
-        await scoring.run(together.wait, usual_s=0.0, abandon_on_cancel=False, dear=dear)
+    async def call(expensive: bool) -> None:
+        await scoring.run(together.wait, usual_s=0.0, abandon_on_cancel=False, expensive=expensive)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call, False)
         nursery.start_soon(call, True)
     async with trio.open_nursery() as nursery:
         for _ in range(2):
-            nursery.start_soon(partial(scoring.run, over.wait, usual_s=0.0, abandon_on_cancel=False, dear=True))
+            nursery.start_soon(partial(scoring.run, over.wait, usual_s=0.0, abandon_on_cancel=False, expensive=True))
         await trio.testing.wait_all_tasks_blocked()
-        assert scoring._dear_limiter.statistics().tasks_waiting == 1
+        assert scoring._expensive_limiter.statistics().tasks_waiting == 1
         over.set()
 
 

@@ -220,7 +220,7 @@ class Permit:
     def charge(self, count: int, least: int | None = None) -> None:
         """Charge the key `count` requests in total. Raises RateLimited, and then charges nothing.
 
-        `least` is the part of `count` that was measured; the rest is an estimate. A `count` beyond the burst is then
+        `least` is the number of questions in it; the rest estimates their costs. A `count` beyond the burst is then
         cut to the burst, so that an estimate alone never refuses a request for good.
         """
         if self._bucket is None:

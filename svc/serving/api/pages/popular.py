@@ -11,8 +11,8 @@ from svc.model.ranking.query import Prepared
 from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.parsing import parse_query
 from svc.serving.api.bodies.requests import PopularQuery
-from svc.serving.api.request.charges import charge_of
 from svc.serving.api.request.nothing_left import nothing_left
+from svc.serving.models.costs import Cost
 from svc.serving.models.fragments import AnswerHeader, encode_answer
 from svc.serving.models.registry import Served
 
@@ -48,8 +48,8 @@ async def popular_items(
     else:
         prepared = asked.prepare(served)
     if asked.filter is not None:
-        await charge(*charge_of(served.lane, [(asked, prepared)]))
-    ranking = (await served.lane.rank((prepared.query,)))[0]
+        await charge(Cost.LONG, 1)
+    ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
         raise nothing_left(asked.filter, served.filters)
     header = AnswerHeader(request_id, served.name, served.model_version)

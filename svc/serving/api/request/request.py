@@ -115,7 +115,7 @@ class Request:
 
     def budget(self, admission: Admission) -> WaitBudget:
         """How long the request may wait. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header."""
-        return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s)
+        return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s, self.key)
 
     @property
     def may_ask(self) -> MayAsk:
@@ -165,7 +165,7 @@ class Request:
             kid = None if policies is None or key is None else auth.kid_of(key)
         else:
             try:
-                kid = await self._unless_gone(lambda: auth.check(key, client))
+                kid = await self.unless_gone(lambda: auth.check(key, client))
             except ApiError as error:
                 self._checks.metrics.of(AUTH_FAILURES, code=error.code).inc()
                 raise
@@ -183,7 +183,7 @@ class Request:
             return decide()
         except ApiError as refusal:
             if wait_s := policies.next_wait_s(refusal):
-                await self._unless_gone(partial(trio.sleep, wait_s))
+                await self.unless_gone(partial(trio.sleep, wait_s))
             raise
 
     @property
@@ -199,9 +199,9 @@ class Request:
         incoming = self._incoming
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
-    async def _unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
         """The result of `work`. Cancels it and raises ClientGone as soon as the client disconnects."""
-        refusal: ApiError | None = None
+        failed: Exception | None = None
         results: list[T] = []
 
         async def watch() -> None:
@@ -212,11 +212,11 @@ class Request:
             nursery.start_soon(watch)
             try:
                 results.append(await work())
-            except ApiError as error:
-                refusal = error
+            except Exception as error:
+                failed = error
             nursery.cancel_scope.cancel()
-        if refusal is not None:
-            raise refusal
+        if failed is not None:
+            raise failed
         if not results:
             raise ClientGone
         return results[0]

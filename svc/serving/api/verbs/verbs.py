@@ -31,7 +31,7 @@ from svc.serving.api.bodies.requests import (
     RelatedRequest,
     elements,
 )
-from svc.serving.api.request.charges import charge_of
+from svc.serving.api.request.charges import cost_of_request
 from svc.serving.api.request.failures import log_failure
 from svc.serving.api.request.nothing_left import nothing_left
 from svc.serving.api.request.request import Request
@@ -156,10 +156,11 @@ class Verbs:
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
         asked, prepared = await self._parsed(SINGLE[verb], body, served)
         if request.permit is not None:
-            await request.charge(*charge_of(served.lane, [(asked, prepared)]))
-        budget.require(served.lane, (prepared.query,))
+            await request.charge(cost_of_request(asked), 1)
+        queries = (prepared.query,)
+        budget.require(served.lane, queries)
         with self._step("rank"):
-            ranking = (await served.lane.rank((prepared.query,), alone=self._present == 1))[0]
+            (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items):
             raise nothing_left(asked.filter, served.filters)
         page = ranking.from_place(prepared.offset)
@@ -196,11 +197,13 @@ class Verbs:
             _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
         )
         if request.permit is not None:
-            await request.charge(*charge_of(served.lane, zip(elements(batch), prepared, strict=True)))
+            await request.charge(sum(map(cost_of_request, elements(batch))), len(elements(batch)))
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
-            rankings = await served.lane.rank(queries) if queries else []
+            rankings: list[Ranking] = []
+            if queries:  # a batch whose client has left is not scored to its end
+                rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
         def merge_and_encode() -> tuple[list[Result], bytes]:
             """Runs in a thread: to name a condition that no item satisfies takes a pass over all items."""

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from svc.metrics import Metrics
-from svc.model.ranking.query import UNRESTRICTED
 from svc.recipe.filter_tree import parse_filter
 from svc.recipe.serving_schema import Availability
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.pages.popular import INLINE_FILTER_CHARACTERS
 from svc.serving.api.request.state import ServerState
-from svc.serving.models.costs import PLAIN, kind_of
 from svc.serving.models.lists.availability import ItemList, line_up
 from svc.serving.models.policy import Policy
 from tests.serving.api.verbs.test_filters import BATCH, POPULAR, RECOMMEND, SOURCE, fields, genres_of, numbers
@@ -133,12 +131,7 @@ async def test_a_filter_is_compiled_once() -> None:
 async def test_a_filtered_list_counts_what_it_weighs_and_a_plain_one_counts_1() -> None:
     keys = parse_api_keys(f"shop:{hash_api_key(KEY)}")
     policies = KeyPolicies(Metrics.disabled(), parse_policies(b"shop: {rate: 1/h, burst: 10}", "policies.yaml"))
-    async with listing(keys=keys, policies=policies) as (client, state):
-        served = served_in(state)
-        query = served.model.prepare_popular(limit=60, restriction=UNRESTRICTED).query
-        for _ in range(50):
-            served.lane._costs.learn(PLAIN, 1, 1e-3)
-            served.lane._costs.learn(kind_of(query), 1, 4e-3)
+    async with listing(keys=keys, policies=policies) as (client, _):
         own = {"headers": {"X-API-Key": KEY}}
         plain = [(await client.get(POPULAR, query="limit=60", **own)).status for _ in range(2)]
         filtered = [(await ask(client, COMEDY, **own)).status for _ in range(3)]

@@ -1,16 +1,20 @@
-"""A question counts against the rate of its key as many plain questions as it takes the time of."""
+"""A question counts against the rate of its key as many plain questions as its class."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
+from svc.errors import ValidationFailed
 from svc.metrics import Metrics
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
-from svc.serving.api.request.state import ServerState
-from svc.serving.models.costs import PLAIN, Kind
+from svc.serving.api.bodies.parsing import Rejected
+from svc.serving.api.bodies.requests import AnyRequest, RecommendRequest, RelatedRequest
+from svc.serving.api.request.charges import cost_of_request
+from svc.serving.models.costs import Cost
 from svc.serving.models.policy import Policy
 from tests.serving.client import RECOMMEND, Answer, Client, serve, served_in, serving
 
@@ -18,20 +22,13 @@ pytestmark = pytest.mark.anyio
 KEY = new_api_key()
 BATCH = RECOMMEND.replace(":", ":batch-")
 DIVERSE = {"user_id": "u3", "diversity": 0.5}
+FEATURES = {"tag": "a"}
 
 
 def bounded(rate: str) -> Any:
     keys = parse_api_keys(f"shop:{hash_api_key(KEY)}")
     policies = parse_policies(f"shop: {{{rate}}}".encode(), "policies.yaml")
     return serving(keys=keys, policies=KeyPolicies(Metrics.disabled(), policies))
-
-
-def measured(state: ServerState, weight: float) -> None:
-    """Let a diverse question weigh as many plain ones."""
-    costs = served_in(state).lane._costs
-    for _ in range(50):
-        costs.learn(PLAIN, 1, 1e-3)
-        costs.learn(Kind(is_diverse=True), 1, weight * 1e-3)
 
 
 async def ask(client: Client, body: object, path: str = RECOMMEND) -> Answer:
@@ -42,10 +39,34 @@ async def statuses(client: Client, body: object, times: int, path: str = RECOMME
     return [(await ask(client, body, path)).status for _ in range(times)]
 
 
-async def test_a_diverse_question_counts_what_it_weighs() -> None:
-    """The nearest power of two; plain ones count 1, and what was asked before and is kept counts 1 too."""
-    async with bounded("rate: 1/h, burst: 20") as (client, state):
-        measured(state, 7.0)
+@pytest.mark.parametrize(
+    ("schema", "body", "cost"),
+    [
+        (RecommendRequest, {"user_id": "u3"}, Cost.PLAIN),
+        (RecommendRequest, {"history": ["i1"], "filter": {"genre": {"any": ["a"]}}}, Cost.PLAIN),
+        (RecommendRequest, {"user_id": "u3", "offset": 30}, Cost.LONG),
+        (RecommendRequest, {"user_features": FEATURES}, Cost.LONG),
+        (RecommendRequest, {"user_id": "u3", "pins": [{"item_id": "i1", "position": 1}]}, Cost.LONG),
+        (RecommendRequest, {"user_id": "u3", "explain": 1}, Cost.RULED),
+        (RecommendRequest, {"user_id": "u3", "limits": [{"field": "genre", "max": 1}]}, Cost.RULED),
+        (RecommendRequest, {**DIVERSE, "limit": 900}, Cost.HEAVY),
+        (RelatedRequest, {"seed_items": ["i1"]}, Cost.PLAIN),
+        (RelatedRequest, {"item_features": FEATURES}, Cost.LONG),
+        (RelatedRequest, {"item_features": {f"n{item}": FEATURES for item in range(33)}}, Cost.RULED),
+    ],
+)
+def test_the_class_follows_from_the_body_alone(schema: type[AnyRequest], body: dict[str, Any], cost: Cost) -> None:
+    asked: AnyRequest = TypeAdapter(schema).validate_python(body)
+    assert cost_of_request(asked) is cost
+
+
+def test_an_element_that_is_not_valid_counts_one() -> None:
+    assert cost_of_request(Rejected(ValidationFailed("no", errors=[]))) is Cost.PLAIN
+
+
+async def test_a_diverse_question_counts_sixteen() -> None:
+    """Plain ones count 1, and what was asked before and is kept counts 1 too."""
+    async with bounded("rate: 1/h, burst: 36") as (client, _):
         assert await statuses(client, DIVERSE, 1) == [200]
         assert await statuses(client, {**DIVERSE, "limit": 9}, 1) == [200]
         assert await statuses(client, {**DIVERSE, "limit": 8}, 1) == [429]
@@ -54,40 +75,34 @@ async def test_a_diverse_question_counts_what_it_weighs() -> None:
         assert await statuses(client, {"user_id": "u4"}, 1) == [429]
 
 
-async def test_what_counts_more_than_the_burst_is_refused_at_once_and_told_so() -> None:
+async def test_more_elements_than_the_burst_are_refused_at_once_and_told_so() -> None:
     """However long the key waits; there is no Retry-After, as waiting changes nothing. Nothing of it is counted."""
-    async with bounded("rate: 1/h, burst: 5") as (client, state):
-        measured(state, 8.0)
-        for path, body in ((RECOMMEND, DIVERSE), (BATCH, {"requests": [DIVERSE]}), (BATCH, {"requests": [{}] * 6})):
-            refused = await ask(client, body, path)
-            assert (refused.status, refused.json["code"]) == (429, "RATE_LIMITED")
-            assert "more than the burst of 5" in refused.json["detail"]
-            assert "retry-after" not in refused.headers
+    async with bounded("rate: 1/h, burst: 5") as (client, _):
+        refused = await ask(client, {"requests": [{}] * 6}, BATCH)
+        assert (refused.status, refused.json["code"]) == (429, "RATE_LIMITED")
+        assert "more than the burst of 5" in refused.json["detail"]
+        assert "retry-after" not in refused.headers
         assert await statuses(client, {"user_id": "u4"}, 6) == [200] * 5 + [429]
 
 
 async def test_a_batch_counts_the_sum_of_its_elements() -> None:
     """One that is not valid counts 1."""
-    async with bounded("rate: 1/h, burst: 20") as (client, state):
-        measured(state, 8.0)
+    async with bounded("rate: 1/h, burst: 36") as (client, _):
         body = {"requests": [DIVERSE, DIVERSE, {"user_id": "u4"}, {"limit": 0}]}
         assert await statuses(client, body, 1, BATCH) == [200]
         assert await statuses(client, {"user_id": "u4"}, 3) == [200, 200, 429]
 
 
-async def test_a_guess_refuses_nobody_for_good() -> None:
-    """A kind that was never measured is asked once, for the whole burst; from then on it counts what it weighs."""
-    async with bounded("rate: 1/h, burst: 5") as (client, state):
-        asked = {"user_id": "u3", "explain": 3, "limit": 500}
-        assert served_in(state).lane._costs.plain_s(1) > 1
-        assert await statuses(client, asked, 1) == [200]
+async def test_a_class_beyond_the_burst_takes_all_of_it() -> None:
+    """Nobody is refused for good by the class of one question."""
+    async with bounded("rate: 1/h, burst: 5") as (client, _):
+        assert await statuses(client, {"user_id": "u3", "explain": 3, "limit": 500}, 1) == [200]
         assert await statuses(client, {"user_id": "u4"}, 1) == [429]
 
 
 async def test_rules_of_the_recipe_cost_the_key_nothing() -> None:
     """The client did not ask for them."""
     async with bounded("rate: 1/h, burst: 3") as (client, state):
-        measured(state, 100.0)
         serve(state, served_in(state).under(Policy(diversity=0.5)))
         assert await statuses(client, {"user_id": "u3"}, 1) == [200]
         assert await statuses(client, {"user_id": "u4"}, 2) == [200, 200]

@@ -9,7 +9,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from svc.model.ranking.query import Ranking
+from svc.serving.models.lanes import Lane
 from tests.serving.client import BATCH, BATCH_RELATED, N_ITEMS, RECOMMEND, Client, serving
+from tests.serving.sent import Sent
 
 pytestmark = pytest.mark.anyio
 
@@ -114,3 +117,22 @@ async def test_many_clients_at_once_get_their_own_answers() -> None:
         async with trio.open_nursery() as nursery:
             for number in range(400):
                 nursery.start_soon(ask, client, number % 20)
+
+
+async def test_a_batch_whose_client_has_left_is_not_scored_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[bool] = []
+
+    async def rank(*_: object, **__: object) -> list[Ranking]:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(True)
+
+    monkeypatch.setattr(Lane, "rank", rank)
+    async with serving() as (client, _):
+        body = b'{"requests": [{"user_id": "u3"}]}'
+        headers = [(b"host", b"localhost"), (b"content-length", b"%d" % len(body))]
+        arrived_s = trio.current_time()
+        leaving = Sent("POST", BATCH.encode(), headers, whole_body=body, arrived_s=arrived_s, leaves_s=0.05)
+        assert await client.app(leaving) is None
+    assert ended

@@ -1,4 +1,4 @@
-"""A real server with 100,000 items: nobody waits for another client's dear question."""
+"""A real server with 100,000 items: nobody waits for another client's expensive question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from svc.serving.models.dear import CALL_S
+from svc.serving.models.lanes import CALL_S
 from tests.e2e.load import Clients
 from tests.e2e.server import Server
 from tests.filter_items import filterable_home
@@ -28,7 +28,7 @@ ONE_BOOST = [{"filter": {"genres": {"any": ["g3"]}}, "factor": 2.0}]
 BOOSTS = [{"filter": {"year": {"gte": 1950 + place}}, "factor": 1.1} for place in range(16)]
 LIMITS = [{"field": "genres", "max": 1}, {"field": "country", "max": 900}]
 HISTORY = [f"i{item * 97}" for item in range(1_000)]
-DEAR: dict[str, dict[str, Any]] = {
+EXPENSIVE: dict[str, dict[str, Any]] = {
     "a boost": {"boosts": ONE_BOOST},
     "many boosts": {"boosts": BOOSTS, "limit": 1000},
     "diversity": {"diversity": 0.5, "limit": 1000},
@@ -41,8 +41,8 @@ DEAR: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     rows = (f"i{item},g{item % 30}|g{item % 7},c{item % 40},{1950 + item % 75}" for item in range(N_ITEMS))
-    home = filterable_home(tmp_path_factory.mktemp("dear"), "a", factor_model(N_USERS, N_ITEMS, 64), rows)
-    # Without a limit nothing is refused, so that there are always dear questions to wait for.
+    home = filterable_home(tmp_path_factory.mktemp("expensive"), "a", factor_model(N_USERS, N_ITEMS, 64), rows)
+    # Without a limit nothing is refused, so that there are always expensive questions to wait for.
     with Server(home, env={"SVC_CACHED_ANSWERS": "0", "SVC_MAX_QUEUE_SECONDS": "0"}) as running:
         yield running
 
@@ -68,8 +68,8 @@ class Client:
         return self.seconds("GET", "/v1/health")
 
 
-class Dear(Clients):
-    """Two clients that ask one dear request again and again, each over a connection that the end may cut."""
+class Asking(Clients):
+    """Two clients that ask one expensive request again and again, each over a connection that the end may cut."""
 
     def __init__(self, server: Server, path: str, body: object) -> None:
         self._address = server.url.removeprefix("http://")
@@ -97,10 +97,10 @@ class Dear(Clients):
 
 
 @pytest.mark.parametrize("batched", [False, True])
-@pytest.mark.parametrize("name", DEAR)
-def test_a_plain_request_and_health_wait_for_no_dear_question(server: Server, name: str, batched: bool) -> None:
+@pytest.mark.parametrize("name", EXPENSIVE)
+def test_a_plain_request_and_health_wait_for_no_expensive_question(server: Server, name: str, batched: bool) -> None:
     """A plain request takes at most twice the time of one call longer than alone, a probe less than 25 ms."""
-    question = {"user_id": "u7", **DEAR[name]}
+    question = {"user_id": "u7", **EXPENSIVE[name]}
     if batched:
         path = "/v1/recipes/a:batch-recommend"
         body: object = {"requests": [{**question, "user_id": f"u{user}"} for user in range(256)]}
@@ -109,10 +109,10 @@ def test_a_plain_request_and_health_wait_for_no_dear_question(server: Server, na
     with closing(http.client.HTTPConnection(server.url.removeprefix("http://"), timeout=60)) as connection:
         client = Client(connection)
         alone = [client.plain(user) for user in range(ASKED)]
-        with Dear(server, path, body) as dear:
+        with Asking(server, path, body) as asking:
             time.sleep(0.5)
             beside = [client.plain(user) for user in range(ASKED)]
             probes = [client.health() for _ in range(ASKED)]
-    assert not set(dear.statuses) - {200}
+    assert not set(asking.statuses) - {200}
     assert statistics.median(beside) <= statistics.median(alone) + 2 * CALL_S
     assert statistics.median(probes) < HEALTH_S

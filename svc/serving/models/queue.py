@@ -1,0 +1,170 @@
+"""A queue of questions to one model. Each model has two, one for cheap and one for expensive questions."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+
+import trio
+
+from svc.serving.models.calls import Asked, Caller, Outcome, fail
+from svc.serving.pace import Pace
+
+ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
+"""Callers woken in one turn of the event loop. They encode and send in the next turn, and a health probe waits for all
+of them; the smaller number holds while further requests are queued."""
+Take = Callable[[], list[Asked]]
+Score = Callable[[list[Asked]], Awaitable[list[Outcome]]]
+
+
+class Turns:
+    """Callers that wait, first come first served within a key. Keys take turns, so no key keeps another one out."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[Hashable, deque[Caller]] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Caller]:
+        return (caller for callers in self._keys.values() for caller in callers)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._keys.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    @property
+    def weight(self) -> int:
+        """The weight of all queries that wait."""
+        return sum(caller.waiting * caller.cost for caller in self)
+
+    def append(self, caller: Caller) -> None:
+        self._keys.setdefault(caller.key, deque()).append(caller)
+
+    def append_first(self, caller: Caller) -> None:
+        self._keys.setdefault(caller.key, deque()).appendleft(caller)
+        self._keys.move_to_end(caller.key, last=False)
+
+    def pop(self) -> Caller:
+        """Take out the caller whose turn it is."""
+        key, callers = next(iter(self._keys.items()))
+        caller = callers.popleft()
+        self._keys.move_to_end(key)
+        if not callers:
+            del self._keys[key]
+        return caller
+
+    def remove(self, caller: Caller) -> None:
+        """Take the caller out if it waits."""
+        callers = self._keys.get(caller.key, ())
+        if caller in callers:
+            callers.remove(caller)  # type: ignore[union-attr]  # the empty tuple holds nobody
+            if not callers:
+                del self._keys[caller.key]
+
+    def clear(self) -> None:
+        self._keys.clear()
+
+    def weight_ahead(self, key: Hashable, count: int) -> int:
+        """Return the weight that is scored before `count` questions of a key that would come now.
+
+        The callers of one key take turns too. While a key has so many turns, every other key has as many at most.
+        """
+        turns, weight = count, 0
+        for caller in self._keys.get(key, ()):
+            turns += min(caller.waiting, count)
+            weight += min(caller.waiting, count) * caller.cost
+        for other, callers in self._keys.items():
+            if other != key:
+                waiting = sum(caller.waiting * caller.cost for caller in callers)
+                weight += min(waiting, turns * max(caller.cost for caller in callers))
+        return weight
+
+
+class Queue:
+    """Scores call after call. Single questions may go before batches: `take` decides."""
+
+    def __init__(self) -> None:
+        self.singles, self.batches = Turns(), Turns()
+        self.pace = Pace()
+        """Seconds for one unit of weight, from one call to the next, with all that goes on beside it."""
+        self.running = 0
+        """The weight of the call that runs."""
+        self._began_at = 0.0
+        self._wake = trio.Event()
+        self.closing = False
+
+    def __bool__(self) -> bool:
+        return bool(self.singles or self.batches)
+
+    def add(self, caller: Caller, turns: Turns) -> None:
+        turns.append(caller)
+        self._wake.set()
+
+    def remove(self, caller: Caller) -> None:
+        """Forget the queries that have not been taken for scoring: the caller has left, or has all answers."""
+        caller.done.set()
+        self.singles.remove(caller)
+        self.batches.remove(caller)
+
+    def running_s(self, each_s: float) -> float:
+        """Return the seconds that the running call is expected to go on."""
+        return max(self.running * each_s - (trio.current_time() - self._began_at), 0.0) if self.running else 0.0
+
+    def close(self) -> None:
+        """Let `run()` return once nothing waits any more."""
+        self.closing = True
+        self._wake.set()
+
+    async def run(self, take: Take, score: Score) -> None:
+        """Score until closed. Cancellation waits for a call that has started.
+
+        `take` gives the questions of the next call, none if nothing waits. Neither is kept: a queue that referred to
+        itself would hold its model after a swap, until the garbage collector looks, and for ever once it was frozen.
+        """
+        try:
+            while True:
+                asked = take()
+                if asked:
+                    await self._score(score, asked)
+                elif self.closing:
+                    return
+                else:
+                    self._wake = trio.Event()
+                    await self._wake.wait()
+        finally:
+            self.closing = True
+            fail([*self.singles, *self.batches])
+            self.singles.clear()
+            self.batches.clear()
+
+    async def _score(self, score: Score, asked: list[Asked]) -> None:
+        self.running, self._began_at = sum(question.cost for question in asked), trio.current_time()
+        leaves_some = bool(self)
+        try:
+            outcomes = await score(asked)
+            for caller, position in reversed(asked[len(outcomes) :]):
+                self._put_back(caller, position)
+            await self._give_out(asked, outcomes)
+        finally:
+            self.running = 0
+        if leaves_some:  # a question of a smaller call takes longer, and nobody waits behind such a call
+            weight = sum(question.cost for question in asked[: len(outcomes)])
+            self.pace.learn(trio.current_time() - self._began_at, weight)
+
+    def _put_back(self, caller: Caller, position: int) -> None:
+        """Let a question that the call had no time for be the next one, unless its caller has left."""
+        if not caller.done.is_set():
+            self.batches.remove(caller)
+            self.batches.append_first(caller)
+            caller.put_back(position)
+
+    async def _give_out(self, asked: list[Asked], outcomes: list[Outcome]) -> None:
+        """Wake a few callers in each turn of the event loop."""
+        woken = 0
+        for (caller, position), outcome in zip(asked, outcomes, strict=False):
+            was_done = caller.done.is_set()
+            caller.give(position, outcome)
+            woken += not was_done and caller.done.is_set()
+            if woken >= (ANSWERED_WHILE_OTHERS_WAIT if self else ANSWERED_A_TURN):
+                woken = 0
+                await trio.lowlevel.cancel_shielded_checkpoint()
