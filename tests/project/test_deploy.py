@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -486,6 +487,26 @@ def test_trainings_share_a_folder_of_locks(unit: str) -> None:
     lines = (DEPLOY / "systemd" / f"{unit}.service").read_text().splitlines()
     wanted = ["Environment=SVC_LOCK_DIR=/run/svc-lock", "RuntimeDirectory=svc-lock", "RuntimeDirectoryPreserve=yes"]
     assert set(wanted) <= set(lines)
+
+
+def test_one_file_leaves_only_what_is_used(tmp_path: Path) -> None:
+    """A first start removes the remains of a killed one and old versions, but none that still runs."""
+    folder = tmp_path / "unpacked"
+    folder.mkdir()
+    shutil.copy(shutil.which("sleep") or "", folder / "svc")
+    pack = runpy.run_path(str(DEPLOY / "onefile" / "build.py"))["pack"]
+    pack(folder, tmp_path / "one")
+    cache = tmp_path / "cache" / "svc-onefile"
+    for name in ("old", "running", ".new-killed", ".new-at-work"):
+        shutil.copytree(folder, cache / name)
+    os.utime(cache / ".new-killed", (0, 0))
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    with subprocess.Popen([cache / "running" / "svc", "600"]) as running:
+        subprocess.run([tmp_path / "one", "0"], env=environment, check=True, timeout=60)
+        running.kill()
+    left = {path.name for path in cache.iterdir()}
+    assert {"running", ".new-at-work"} < left
+    assert len(left) == 3, left
 
 
 def test_units_call_the_program_as_it_is() -> None:
