@@ -57,8 +57,10 @@ def hide_last(table: pd.DataFrame, *, repeats: bool) -> tuple[pd.DataFrame, dict
     return kept, dict(zip(hidden["user"], hidden["item"], strict=True))
 
 
-def train(folder: Path, training: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Train the recipe of one variant; what `svc inspect` says of its artifact."""
+def train(
+    folder: Path, training: Mapping[str, Any], options: argparse.Namespace, **blocks: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Train the recipe of one variant, with further `blocks`; what `svc inspect` says of its artifact."""
     recipe = {
         "name": "order",
         "source": {"type": "csv", "path": "kept.csv", "dtype": {"user": "str", "item": "str"}},
@@ -70,6 +72,7 @@ def train(folder: Path, training: Mapping[str, Any], options: argparse.Namespace
             **training,
         },
         "output": {"path": "order.svc"},
+        **blocks,
     }
     (folder / "order.yaml").write_text(json.dumps(recipe), encoding="utf-8")
     svc = [sys.executable, "-m", "svc"]

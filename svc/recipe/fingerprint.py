@@ -85,10 +85,10 @@ def _value(value: Any, raw: Any, path: _Place) -> Any:
 def _source(raw: Mapping[str, Any]) -> dict[str, Any]:
     options = BUILT_IN_OPTIONS.get(raw["type"])
     if options is None:
-        return dict(raw)
+        return {key: _json(value) for key, value in raw.items()}
     fields = options.model_fields
     return {
-        key: value
+        key: _json(value)
         for key, value in raw.items()
         if key not in fields
         or fields[key].is_required()
@@ -100,6 +100,8 @@ def _source(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _json(value: Any) -> Any:
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json", exclude_defaults=True)
-    if isinstance(value, tuple):
+    if isinstance(value, Mapping):
+        return {key: _json(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
         return [_json(item) for item in value]
     return value

@@ -88,7 +88,15 @@ def _origin(incumbent: Incumbent) -> Reused | None:
         has_zone = datetime.fromisoformat(searched_at).tzinfo is not None
     except ValueError:
         return None
-    return Reused(sha8, searched_at) if has_zone else None
+    return Reused(sha8, searched_at, stretch=_stretch(incumbent.header)) if has_zone else None
+
+
+def _stretch(header: Mapping[str, Any]) -> float:
+    """The stretch of the interval of a live model; 1 where its header, of an earlier version, has none."""
+    evaluation = header.get("evaluation")
+    among = evaluation.get("chosen_among") if isinstance(evaluation, Mapping) else None
+    stretch = among.get("stretch") if isinstance(among, Mapping) else None
+    return max(1.0, float(stretch)) if isinstance(stretch, int | float) else 1.0
 
 
 def _differences(loaded: LoadedRecipe, header: Mapping[str, Any]) -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,9 +15,12 @@ from svc.artifact.keys import development_keys
 from svc.artifact.lock import run_lock
 from svc.artifact.store import read_verified
 from svc.artifact.versions import Versions
+from svc.errors import RefitRefused
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training import reuse
+from svc.training.promotion.incumbent import Incumbent
+from tests.recipe.loading import load
 from tests.training.promotion.gated import ENFORCE, OUTPUT, Make, header, live, run, said, training, write_tastes
 
 EVERYTHING = {
@@ -102,6 +108,88 @@ def test_another_recipe_is_refused_with_what_differs(
     assert log[-1]["code"] == "refit_refused"
     assert difference in log[-1]["error"]
     assert live(other) == before
+
+
+MAY_DIFFER = {
+    "training": {
+        "n_trials": [1, 9],
+        "parallelism": [None, 1, 2],
+        "timeout_seconds": [None, 60],
+        "per_trial_timeout_seconds": [None, 30.5],
+        "max_search_age": [None, "7d"],
+    },
+    "cleansing": {"max_change": [None, {"n_rows": 0.5}]},
+    "promotion": {"mode": ["off", "report"], "confidence": [0.9, 0.95]},
+}
+"""All that the page about schedules lets an edit change between a search and a refit."""
+ALL_KEYS: dict[str, Any] = {
+    "schema": {"user_column": "u", "item_column": "i", "time_column": "t", "time_unit": "s", "event_column": "e"},
+    "cleansing": {
+        "where": {"all": [{"r": {"gte": 4, "lte": 9.5}}, {"shop": {"any": ["a", "b"]}}]},
+        "hide": {"r": {"lt": 4}},
+        "event_weights": {"view": 1, "no": "exclude"},
+        "dedup": "sum",
+        "min_rows": 2,
+    },
+    "features": {
+        "item": {
+            "source": {"type": "csv", "path": "items.csv"},
+            "id_column": "i",
+            "columns": [{"name": "group", "kind": "categorical", "min_frequency": 2}],
+        }
+    },
+    "training": {
+        "algorithms": ["IALS", "CosineKNN", "Blend"],
+        "per_algorithm_trials": {"IALS": 3},
+        "search_space": {"IALS": {"n_components": [100, 200], "alpha0": [0.1, 1]}, "CosineKNN": {"top_k": [50, 100]}},
+        "split": {"scheme": "time_global", "heldout_ratio": 0.2, "test": 0.1},
+        "time_decay": {"half_life": ["5d", "none"]},
+        "recency": 0.5,
+        "seed": 3,
+    },
+}
+
+
+def edited(kept: Sequence[str], random: Random) -> dict[str, Any]:
+    """A recipe of some blocks of ALL_KEYS, with values of MAY_DIFFER drawn anew."""
+    blocks = {name: dict(ALL_KEYS[name]) for name in ("schema", "training", *kept)}
+    for name, keys in MAY_DIFFER.items():
+        drawn = {key: random.choice(values) for key, values in keys.items()}
+        blocks[name] = {**blocks.get(name, {}), **{key: value for key, value in drawn.items() if value is not None}}
+    return blocks
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_edit_that_may_be_made_passes(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For recipes of all keys, as headers have them; with another seed of the search it does not pass."""
+    random = Random(seed)
+    kept = [name for name in ("cleansing", "features") if seed % 3 or random.random() < 0.5]
+    if "cleansing" not in kept:
+        monkeypatch.setitem(ALL_KEYS, "schema", {**ALL_KEYS["schema"], "event_column": None})
+    searched, now = (load(tmp_path, edited(kept, random)) for _ in range(2))
+    head = json.loads(json.dumps({"recipe": searched.unexpanded, "recipe_hash": searched.recipe_hash}))
+    head |= {"trained_at": datetime.now(UTC).isoformat(), "evaluation": {"chosen_among": {"stretch": 1.5}}}
+    incumbent = Incumbent(head, "0" * 64, memoryview(b""))
+    monkeypatch.setattr(reuse, "read_incumbent", lambda *_: incumbent)
+    found = reuse.find_reusable(now, development_keys(), Settings())
+    assert not isinstance(found, str)
+    assert found.origin.stretch == 1.5
+    blocks = edited(kept, random)
+    blocks["training"]["seed"] = 4
+    with pytest.raises(RefitRefused, match=r"training\.seed was 3 and is 4"):
+        reuse.find_reusable(load(tmp_path, blocks), development_keys(), Settings())
+
+
+def test_the_stretch_of_a_search_stays_with_its_parameters(make_recipe: Make, tmp_path: Path) -> None:
+    """A refit, and a refit of it, have the stretch of the search in their headers and intervals."""
+    table = write_tastes(tmp_path / "tastes.csv")
+    loaded = make_recipe(ratings=table, output=OUTPUT, training=training(n_trials=6))
+    found = [header(run(loaded, refit=refit).artifact)["evaluation"] for refit in (False, True, True)]
+    stretches = [evaluation["chosen_among"]["stretch"] for evaluation in found]
+    assert stretches[0] > 1
+    assert stretches[1:] == pytest.approx([stretches[0]] * 2)
+    assert found[1]["chosen_among"]["trials"] == 1
+    assert found[1]["interval"] == found[2]["interval"] == pytest.approx(found[0]["interval"], abs=0.02)
 
 
 def test_bounds_of_the_search_may_differ(

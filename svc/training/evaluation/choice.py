@@ -38,12 +38,14 @@ class Choice:
     `scores`, (users, trials), were judged on the same users; the winner is the first column, the others follow by
     falling score. `algorithms` has the algorithm of each. Of `n_unknown` more trials the scores of single users are not
     known here; they count as if they were independent of all others, which at most makes an interval too long.
+    `carried` is the stretch of an earlier choice of the same parameters, below which none of this one is.
     """
 
     scores: Matrix
     algorithms: Sequence[str]
     n_unknown: int = 0
     resamplings: int = RESAMPLINGS
+    carried: float = 1.0
 
     def stretch(
         self, *, seed: int, confidence: float, minus: Vector | None = None, over: Vector | None = None
@@ -54,7 +56,7 @@ class Choice:
         `over` divides, (users,) each, where they are given. Of a single trial nothing was chosen.
         """
         if self.scores.shape[1] + self.n_unknown == 1:
-            return 1.0
+            return self.carried
         n_users = len(self.scores)
         less, divisor = np.zeros(n_users) if minus is None else minus, np.ones(n_users) if over is None else over
         columns = np.column_stack([self.scores - less[:, np.newaxis], divisor])
@@ -101,7 +103,7 @@ class Choice:
         if self.n_unknown:
             drawn = np.random.default_rng([seed, 23]).random(len(largest))
             largest = np.maximum(largest, ndtri(drawn ** (1.0 / self.n_unknown)))
-        return max(1.0, float(np.quantile(largest, share)) / normal_reach(confidence))
+        return max(self.carried, float(np.quantile(largest, share)) / normal_reach(confidence))
 
 
 def _deviations(resampled: Matrix, observed: Vector) -> Matrix:

@@ -82,13 +82,15 @@ class Reused:
     """Where the parameters of a training without a search come from: a version, and when it was searched (ISO 8601).
 
     `feature_aware` is the trial of its part for features and seeds, where that is not the winner or a part of it.
-    `start` has the vectors from which the final model starts to learn; None: from random ones.
+    `start` has the vectors from which the final model starts to learn; None: from random ones. `stretch` is that of the
+    search's interval (see evaluation/choice.py): the parameters are still those that were chosen among its trials.
     """
 
     sha8: str
     searched_at: str
     feature_aware: TrialRecord | None = None
     start: WarmStart | None = None
+    stretch: float = 1.0
 
     def as_fields(self) -> dict[str, str]:
         """As the header of the artifact has it."""

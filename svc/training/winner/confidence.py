@@ -73,7 +73,12 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     }
     if choice is not None:
         evaluation["interval"] = spans[winner.algorithm]
-        evaluation["chosen_among"] = {"trials": len(choice.algorithms), "unknown": choice.n_unknown}
+        stretch = choice.stretch(seed=seed, confidence=CONFIDENCE)
+        evaluation["chosen_among"] = {
+            "trials": len(choice.algorithms),
+            "unknown": choice.n_unknown,
+            "stretch": round(stretch, _DIGITS),
+        }
     others = _runner_up_on_test(task, result)  # before the winner is trained: two models at once may not fit
     trained = _train(task, winner) if result.trained is None else result.trained
     scorer = None if trained is None else task.objective.scorer(trained, winner)
@@ -104,7 +109,8 @@ def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | No
     trials = [trial for trial in ranked if trial.number in by_trial]
     n_unknown = len(_different(ranked) - _different(trials))
     scores = np.column_stack([by_trial[trial.number] for trial in trials])
-    return Choice(scores, [trial.algorithm for trial in trials], n_unknown)
+    carried = 1.0 if result.reused is None else result.reused.stretch
+    return Choice(scores, [trial.algorithm for trial in trials], n_unknown, carried=carried)
 
 
 def _different(trials: Sequence[TrialRecord]) -> set[str]:
