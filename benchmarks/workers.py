@@ -7,8 +7,7 @@ The servers run at once and are loaded in turn, round by round: one process, two
 2 and with 3 workers. For each worker or process a wrk with 8 connections asks for ten items of random known users, so
 each has as much to do at a time as the one process alone. `CPU µs` is what all processes of a server used for a
 request. Ratios to the one process are medians of the ratios within a round. The clients take their part of the cores:
-what two processes apart reach is what two workers can. Once more, each request opens a connection of its own, which
-the parent has to hand out.
+what two processes apart reach is what two workers can. Once more, each request opens a connection of its own.
 
 Then the proportional memory (Pss) of each process of a server with 4 workers, after all have answered, in all and
 beside 1.1 times the model and 95 MB a worker; and the memory of all before, in, and after a swap, looked at often.

@@ -41,10 +41,10 @@ from svc.serving.models.watcher import Watcher
 from svc.serving.signals import Stop, run_until
 from svc.serving.transport import listener as listening
 from svc.serving.transport import server
+from svc.serving.workers.aggregates import Collector, ToldPolicies, answer
 from svc.serving.workers.fleet import Fleet
-from svc.serving.workers.handover import SharingLoader
 from svc.serving.workers.memory import require_memory_files
-from svc.serving.workers.whole import Collector, ToldPolicies, answer
+from svc.serving.workers.package import SharingLoader
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UNSAFE_WARNING_INTERVAL_S = 300.0
 CLOSING_S = 1.0
-HANDED_OUT_A_TURN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,14 @@ def serve(
     _check_folder(options.recipes_dir)
     if options.workers > 1:
         require_memory_files()
-    fleet = Fleet(options.workers, os.environ if environ is None else environ) if options.workers > 1 else None
+    listener = listening.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
+    fleet = None
+    if options.workers > 1:
+        fleet = Fleet(options.workers, os.environ if environ is None else environ, listener)
     counters = Metrics.disabled()
     if settings.metrics_enabled:
         counters = Metrics.create(None if fleet is None else Collector(fleet))
     spans = process.spans() if settings.otel_enabled and fleet is None else None
-    listener = listening.bind(options.host, options.port, unread_timeout_s=settings.client_timeout_s)
     monitoring = _monitoring_socket(options, settings)
     process.tune()
     logs.emit(
@@ -196,7 +197,7 @@ async def _live(
                     if fleet is None:
                         await _answer(state, listener, stop)
                     else:
-                        await _hand_out(state, listener, stop, fleet)
+                        await _let_answer(state, listener, stop, fleet)
             lanes.cancel_scope.cancel()
         if state.spans is not None:
             await process.close_spans(state.spans)
@@ -302,21 +303,19 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
     )
 
 
-async def _hand_out(state: ServerState, listener: socket.socket, stop: Stop, fleet: Fleet) -> None:
-    """Accept for the workers until `stop`, then let what they have in flight finish within the drain."""
+async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, fleet: Fleet) -> None:
+    """Let the workers accept and answer until `stop`, then let what they have in flight finish within the drain."""
     await run_until(stop.event.wait, fleet.all_ready)
     with listener:
         if not stop.event.is_set():
             host, port = listening.listen(listener)
-            listener.setblocking(False)
+            fleet.accept()
             recipes = len(state.registry.entries())
             logs.emit(
                 events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, workers=fleet.size
             )
-            acceptor = server.Acceptor(listener, fleet.take, lambda: HANDED_OUT_A_TURN, fleet.can_take)
-            await run_until(partial(_announce_drain, stop, state, listener.dup(), fleet), acceptor.run)
-            acceptor.accept_backlog()
-    fleet.end()
+            await _announce_drain(stop, state, listener.dup(), fleet)
+        fleet.end()
     await fleet.ended.wait()
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from svc.errors import exhaustion
 from svc.serving.models.loader import LoadFailed
-from svc.serving.workers.handover import SharingLoader
+from svc.serving.workers.package import SharingLoader
 from tests.serving.artifacts import factor_model
-from tests.serving.workers.test_handover import load, prepare
+from tests.serving.workers.test_package import load, prepare
 
 FAULTS = [
     ("memfd_create", errno.EMFILE),

@@ -73,7 +73,7 @@ WINGS = {
         "models": {"pace"},
         "transport": {"pace", "signals"},
         "api": {"admission", "models", "transport"},
-        "workers": {"api", "models", "process", "transport"},
+        "workers": {"api", "models", "process", "signals", "transport"},
     },
     "svc.serving.api": {
         "bodies": set(),

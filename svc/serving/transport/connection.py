@@ -34,8 +34,7 @@ class Connection:
         try:
             self.client = str(self._socket.getpeername()[0])
             while await self._serve_next():
-                if self._is_passed_on():
-                    return
+                pass
         except ApiError as error:
             with suppress(OSError, trio.BrokenResourceError):
                 await self._send(self._shared.application.refused(error), closing=True)
@@ -47,17 +46,13 @@ class Connection:
         finally:
             trio.lowlevel.notify_closing(self._socket)
             self._socket.close()
+            self._shared.spread.closed()
 
     async def _serve_next(self) -> bool:
         """Answer the next request; True when another may follow. A connection that waits keeps nothing of its last
         request."""
         head = await self._next_head()
         return head is not None and await self._answer(head)
-
-    def _is_passed_on(self) -> bool:
-        """True when another process serves this connection from now on, and reads what the client has not sent yet."""
-        pass_on = self._shared.pass_on
-        return pass_on is not None and not self._reader.waiting and pass_on(self._socket)
 
     async def _next_head(self) -> Head | None:
         """The head of the next request; None at the end, or when it did not come in time. Raises an ApiError."""

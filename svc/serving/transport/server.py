@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
 
 import trio
 
@@ -15,6 +14,7 @@ from svc.serving.transport.listener import BACKLOG
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import TurnScheduler
 from svc.serving.transport.shared import Limits, Shared
+from svc.serving.transport.spread import Spread
 
 ACCEPTED_A_TURN, ACCEPTED_IN_A_CROWD = 8, 1
 PAUSE_S = 0.1
@@ -22,30 +22,20 @@ PAUSE_S = 0.1
 ENDED_A_TURN = 100
 
 
-class Listener(Protocol):
-    """Where connections come from: a listening socket, or what stands for one."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(self, *error: object) -> None: ...
-    def fileno(self) -> int: ...
-    def setblocking(self, flag: bool, /) -> None: ...
-    def accept(self) -> tuple[socket.socket, Any]: ...
-
-
 async def serve(
     application: Application,
-    listener: Listener,
+    listener: socket.socket,
     limits: Limits,
     *,
     until: Callable[[], Awaitable[None]],
-    pass_on: Callable[[socket.socket], bool] | None = None,
+    spread: Spread | None = None,
 ) -> None:
     """Accept from `listener`, which is listening, until `until()` returns; then close it.
 
     What has come by then is answered. Idle connections end at once, busy ones with their answer or after `drain_s`.
-    `pass_on` may give a connection to another process whenever it has been answered.
+    Where other processes accept from the same listener, `spread` says how many connections each has.
     """
-    shared = Shared(application, limits, TurnScheduler(), pass_on)
+    shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
     listener.setblocking(False)
     async with trio.open_nursery() as process:
         process.start_soon(shared.turns.run)
@@ -54,12 +44,10 @@ async def serve(
 
             def take(connected: socket.socket) -> None:
                 connected.setblocking(False)
+                shared.spread.opened()
                 connections.start_soon(Connection(connected, shared).run)
 
-            def most() -> int:
-                return ACCEPTED_IN_A_CROWD if shared.turns.crowded else ACCEPTED_A_TURN
-
-            acceptor = Acceptor(listener, take, most)
+            acceptor = Acceptor(listener, take, shared)
             try:
                 with listener:
                     await run_until(until, acceptor.run)
@@ -82,31 +70,23 @@ async def _end_idle(shared: Shared) -> None:
 class Acceptor:
     """Accepts a few connections in each turn of the event loop, so that opening thousands keeps nobody waiting.
 
-    `take` gets each of them; `most` says how many a turn may bring. Where `ready` is given, those who come wait in the
-    kernel's queue until it returns.
+    `take` gets each of them. A process that shares its listener accepts one a turn, and lets emptier ones go first.
     """
 
-    def __init__(
-        self,
-        listener: Listener,
-        take: Callable[[socket.socket], None],
-        most: Callable[[], int],
-        ready: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, listener: socket.socket, take: Callable[[socket.socket], None], shared: Shared) -> None:
         self._listener = listener
         self._take = take
-        self._most = most
-        self._ready = ready
+        self._shared = shared
 
     async def run(self) -> None:
         """Accept until cancelled. That the machine can have no more connections is logged once, and waited out."""
         failing = False
         while True:
-            if self._ready is not None:
-                await self._ready()
             await trio.lowlevel.wait_readable(self._listener)
+            await self._shared.spread.wait_for_others()
+            few = self._shared.turns.crowded or self._shared.spread.is_shared
             try:
-                self._accept(self._most())
+                self._accept(ACCEPTED_IN_A_CROWD if few else ACCEPTED_A_TURN)
                 failing = False
             except OSError as error:
                 if not failing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -13,6 +12,7 @@ import trio
 from svc.serving.transport.http1 import Heads
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import TurnScheduler
+from svc.serving.transport.spread import Spread
 
 READ_BYTES = 1 << 16
 PRECISION_S = 0.1
@@ -35,8 +35,7 @@ class Shared:
     application: Application
     limits: Limits
     turns: TurnScheduler
-    pass_on: Callable[[socket.socket], bool] | None = None
-    """Called with a connection that has been answered; True when another process serves it from now on."""
+    spread: Spread
     ending: bool = False
     heads: Heads = field(default_factory=Heads)
     idle: dict[socket.socket, float] = field(default_factory=dict)

@@ -7,7 +7,6 @@ which the parent takes nothing that is not in `FROM_WORKER`.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import socket
 from contextlib import suppress
@@ -99,86 +98,3 @@ def checked(data: bytes) -> tuple[str, dict[str, Any]]:
     if any(type(value) is not expected[name] for name, value in fields.items()):
         raise ValueError("a field of the message is of a wrong type")
     return str(kind), fields
-
-
-def hand(end: socket.socket, connected: socket.socket) -> None:
-    """Give a connection to a worker. Raises BlockingIOError when it has too many to take, OSError when it is gone."""
-    socket.send_fds(end, [b"c"], [connected.fileno()])
-
-
-class Receipt(NamedTuple):
-    """What a worker says of a connection: that it has taken one, or that it gives this one back."""
-
-    given_back: socket.socket | None
-
-
-def receipt(end: socket.socket) -> Receipt | None:
-    """The next one; None when the worker is gone. Raises BlockingIOError while there is none, ValueError for another
-    message."""
-    data, descriptors, _, _ = socket.recv_fds(end, 1, 1, socket.MSG_CMSG_CLOEXEC)
-    if (data, descriptors) == (b"", []):
-        return None
-    if (data, descriptors) == (b"t", []):
-        return Receipt(None)
-    with suppress(OSError, IndexError):
-        if data == b"b":
-            return Receipt(socket.socket(fileno=descriptors[0]))
-    for descriptor in descriptors:
-        os.close(descriptor)
-    raise ValueError("the message is of no kind that a worker sends")
-
-
-class HandedConnections:
-    """The connections that a worker is given, in the form of a listening socket.
-
-    `closed` is called whenever one of them closes. `surplus` says how many of them the parent wants back.
-    """
-
-    def __init__(self, end: socket.socket, closed: Any) -> None:
-        self._end = end
-        self._closed = closed
-        self.surplus = 0
-
-    def __enter__(self) -> HandedConnections:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.close()
-
-    def fileno(self) -> int:
-        return self._end.fileno()
-
-    def setblocking(self, flag: bool, /) -> None:
-        self._end.setblocking(flag)
-
-    def accept(self) -> tuple[socket.socket, object]:
-        """The next one. Raises BlockingIOError while there is none, also when the parent is gone."""
-        data, descriptors, _, _ = socket.recv_fds(self._end, 1, 1, socket.MSG_CMSG_CLOEXEC)
-        if not data:
-            os._exit(1)
-        self._end.send(b"t")
-        return _Handed(self._closed, descriptors[0]), None
-
-    def give_back(self, connected: socket.socket) -> bool:
-        """Give one back, if the parent wants some, and return True. The caller then closes its own end."""
-        if not self.surplus:
-            return False
-        try:
-            socket.send_fds(self._end, [b"b"], [connected.fileno()])
-        except OSError:
-            return False
-        self.surplus -= 1
-        return True
-
-
-class _Handed(socket.socket):
-    """A connection whose end is counted."""
-
-    def __init__(self, closed: Any, descriptor: int) -> None:
-        super().__init__(fileno=descriptor)
-        self._note = closed
-
-    def close(self) -> None:
-        if self.fileno() >= 0:
-            self._note()
-        super().close()

@@ -1,6 +1,6 @@
 """Counts that outlive the process that made them: each worker counts in a page that its parent reads.
 
-A page begins with three numbers: signs of life, closed connections, and bytes used. Entries follow, each with the
+A page begins with two numbers: signs of life, and bytes used. Entries follow, each with the
 length of its key, the number of its values, the key, and the values as 8-byte floats. A key is the JSON list of the
 metric's name and its labels; a counter has one value, a histogram its sum and one count a bucket. An entry is written
 whole before the number of used bytes covers it. The parent believes none of the lengths: a page can only spoil its own
@@ -23,7 +23,7 @@ from svc.serving.workers.memory import SharedPage
 
 PAGE_BYTES = 16 << 20
 LONGEST_KEY_BYTES = 1024
-_BEATS, _CLOSED, _USED, _FIRST_ENTRY = 0, 8, 16, 24
+_BEATS, _USED, _FIRST_ENTRY = 0, 8, 16
 _LENGTHS = struct.Struct("=II")
 _NUMBER = struct.Struct("=Q")
 _SIZES = {"counter": 1, "histogram": 2 + len(LATENCY_BUCKETS_S)}
@@ -43,13 +43,6 @@ class WorkerPage:
 
     def beat(self) -> None:
         _NUMBER.pack_into(self.memory, _BEATS, self.beats + 1)
-
-    @property
-    def closed(self) -> int:
-        return self._number(_CLOSED)
-
-    def note_closed(self) -> None:
-        _NUMBER.pack_into(self.memory, _CLOSED, self.closed + 1)
 
     def _number(self, position: int) -> int:
         return int(_NUMBER.unpack_from(self.memory, position)[0])

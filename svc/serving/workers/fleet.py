@@ -1,4 +1,4 @@
-"""The parent's side: it keeps its workers alive, gives them connections, and tells each what all have to know.
+"""The parent's side: it keeps its workers alive, and tells each what all have to know.
 
 Orders to a worker are numbered, and it says when each is done. A swap is two of them: `model`, which only prepares, and
 `entry`, which makes all answer from it; `settled` returns when every worker that answers has done what it was told.
@@ -10,7 +10,6 @@ import itertools
 import os
 import signal
 import socket
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,13 +20,14 @@ import trio
 from svc import events, logs
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
+from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
-from svc.serving.workers.handover import Package, Shared
 from svc.serving.workers.memory import SealedMemory, SharedPage
 from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, orders_of
+from svc.serving.workers.package import Package, Shared
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
-from svc.serving.workers.spread import BEAT_S, Pauses, Pulse, in_order, surpluses
+from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
 from svc.serving.workers.template import KeptTemplate, adopt_orphans, environment
 
 ASKED_AT_ONCE = 8
@@ -43,41 +43,18 @@ Order = tuple[int, tuple[Any, ...], tuple[SealedMemory, ...]]
 class Worker:
     """One running worker, as its parent sees it."""
 
+    slot: int
     pid: int
     handle: int
     control: socket.socket
-    connections: socket.socket
     page: WorkerPage
     orders: trio.MemorySendChannel[Order]
     told: trio.MemoryReceiveChannel[Order]
     is_ready: bool = False
     ready_at: float = 0.0
     pulse: Pulse = field(default_factory=Pulse)
-    n_given: int = 0
-    n_given_back: int = 0
-    last_given: int = 0
-    surplus: int = 0
-    """Connections that it was asked to give back, and has not given back yet."""
-    untaken: deque[socket.socket] = field(default_factory=deque)
-    """Connections that it was given and has not taken yet: they go to another worker if it ends before."""
     pending: set[int] = field(default_factory=set)
     changed: trio.Event = field(default_factory=trio.Event)
-
-    @property
-    def n_open(self) -> int:
-        """Connections that it has; what a damaged page says never makes them negative."""
-        return max(self.n_given - self.page.closed, 0)
-
-    @property
-    def is_doubtful(self) -> bool:
-        return self.pulse.is_doubtful
-
-    def count_given_back(self) -> None:
-        """Count a connection that it gives back. Raises ValueError when it has given back more than it was given."""
-        self.n_given_back += 1
-        self.surplus -= 1
-        if self.n_given_back > self.n_given:
-            raise ValueError("the worker gives back what it was not given")
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
@@ -92,21 +69,25 @@ def _exit_code(pid: int) -> int:
 class Fleet:
     """`run` keeps `size` workers alive until `end` was called and all have ended."""
 
-    def __init__(self, size: int, variables: Mapping[str, str]) -> None:
+    def __init__(self, size: int, variables: Mapping[str, str], listener: socket.socket) -> None:
         self.size = size
+        self._listener = listener
         self.registry = MirroringRegistry(self.tell)
         self.answer: Answer | None = None
         cores = len(os.sched_getaffinity(0))
         self._template = KeptTemplate(environment(variables, max(1, (cores - 1) // size)))
         self._cells = SharedPage.of(CELLS_BYTES)
+        self._connections = SharedPage.of(8 * size)
+        self._n_open = memoryview(self._connections).cast("Q")
+        """The open connections of each place."""
+        self._is_accepting = False
         self._key_cells = KeyCells(self._cells)
         self._workers: set[Worker] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
         """By kind, the last order of those that workers to come need too."""
-        self._seqs, self._turns, self._numbers = itertools.count(1), itertools.count(1), itertools.count(1)
+        self._seqs, self._numbers = itertools.count(1), itertools.count(1)
         self._failing: set[int] = set()
-        self._waiting: deque[socket.socket] = deque()
         self._changed = trio.Event()
         self.is_ending = False
         self.ended = trio.Event()
@@ -175,8 +156,8 @@ class Fleet:
     async def _keep(self, number: int) -> None:
         """One place, with a worker in it for as long as the fleet lives."""
         pauses = Pauses()
-        while True:
-            worker = await self._started()
+        self._n_open[number] = VACANT
+        while (worker := await self._started(number)) is not None:
             code = await self._attended(worker)
             if self.is_ending:
                 return
@@ -187,27 +168,26 @@ class Fleet:
             logs.emit(events.WORKER_RESTARTED, pid=worker.pid, exit=code, reason=why, pause_seconds=pause_s)
             await trio.sleep(pause_s)
 
-    async def _started(self) -> Worker:
-        """A new worker that has been told everything."""
-        while True:
+    async def _started(self, slot: int) -> Worker | None:
+        """A new worker that has been told everything; None once no more shall start."""
+        while not self.is_ending:
             control, theirs = channel.pair()
-            connections, taken = channel.pair()
             page = SharedPage.of(PAGE_BYTES)
-            with theirs, taken:
+            with theirs:
                 try:
-                    descriptors = [theirs.fileno(), taken.fileno(), page.descriptor, self._cells.descriptor]
-                    pid = await self._template.copy(descriptors)
+                    pages = [shared.descriptor for shared in (page, self._cells, self._connections)]
+                    pid = await self._template.copy([theirs.fileno(), self._listener.fileno(), *pages])
                     handle = os.pidfd_open(pid)
-                    break
                 except OSError:  # the template has ended: the next one gets other ends
                     control.close()
-                    connections.close()
                     await trio.sleep(PAUSE_S)
-        orders, told = trio.open_memory_channel[Order](float("inf"))
-        worker = Worker(pid, handle, control, connections, WorkerPage(page), orders, told)
-        self._tell_everything(worker)
-        self._workers.add(worker)
-        return worker
+                    continue
+            orders, told = trio.open_memory_channel[Order](float("inf"))
+            worker = Worker(slot, pid, handle, control, WorkerPage(page), orders, told)
+            self._tell_everything(worker)
+            self._workers.add(worker)
+            return worker
+        return None
 
     def _tell_everything(self, worker: Worker) -> None:
         for kind, arguments in self._kept.items():
@@ -219,6 +199,10 @@ class Fleet:
                 self._order(worker, *order)
         self._order(worker, "skip", dict(self.registry.skipped_files()))
         self._order(worker, "begin")
+        if self._is_accepting:
+            self._order(worker, "accept", worker.slot)
+        if self.is_ending:
+            self._order(worker, "end")
 
     async def _send(self, worker: Worker) -> None:
         with suppress(OSError):
@@ -230,22 +214,17 @@ class Fleet:
         async with trio.open_nursery() as tasks:
             tasks.start_soon(self._send, worker)
             tasks.start_soon(self._hear, worker)
-            tasks.start_soon(self._take_receipts, worker)
             await trio.lowlevel.wait_readable(worker.handle)
             tasks.cancel_scope.cancel()
         self._workers.discard(worker)
+        self._n_open[worker.slot] = VACANT
         code = _exit_code(worker.pid)
         self._past = counters.added([self._past, worker.page.counts()])
-        with suppress(ValueError):
-            self._collect_receipts(worker)
-        for end in (worker.control, worker.connections):
-            trio.lowlevel.notify_closing(end)
-            end.close()
+        trio.lowlevel.notify_closing(worker.control)
+        worker.control.close()
         os.close(worker.handle)
         worker.orders.close()
         worker.changed.set()
-        self._waiting.extend(worker.untaken)
-        self._hand_waiting()
         return code
 
     async def _hear(self, worker: Worker) -> None:
@@ -269,7 +248,6 @@ class Fleet:
         if not worker.pending and not worker.is_ready:
             worker.is_ready, worker.ready_at = True, trio.current_time()
             self._say_state()
-            self._hand_waiting()
 
     async def _answer(self, worker: Worker, asked: trio.Semaphore, fields: dict[str, Any]) -> None:
         try:
@@ -281,23 +259,15 @@ class Fleet:
             asked.release()
 
     async def _watch(self) -> None:
-        """Look at all workers at regular intervals: who is silent, and who has more connections than others."""
+        """Look at all workers at regular intervals: a silent one is ended, a doubtful one holds nobody up before."""
         while True:
             await trio.sleep(BEAT_S)
             for worker in self._workers:
                 worker.pulse.check(worker.page.beats)
+                if worker.pulse.is_doubtful:
+                    self._n_open[worker.slot] = VACANT
                 if worker.pulse.is_silent:
                     worker.kill()
-            if not self.is_ending:
-                self._even_out()
-
-    def _even_out(self) -> None:
-        """Ask the fullest workers for the connections that others shall have."""
-        able = [worker for worker in self._workers if worker.is_ready and not worker.is_doubtful]
-        for worker, count in surpluses(able).items():
-            if worker.surplus != count:
-                worker.surplus = count
-                self._order(worker, "surplus", count)
 
     def _say_state(self) -> None:
         ready = sum(worker.is_ready for worker in self._workers)
@@ -309,9 +279,15 @@ class Fleet:
         changed.set()
 
     async def all_ready(self) -> None:
-        """Return when every place has a worker that answers."""
+        """Return when every place has a worker that could answer."""
         while self.registry.workers.ready < self.size:
             await self._changed.wait()
+
+    def accept(self) -> None:
+        """Let the workers accept, and those to come: the listener listens."""
+        self._is_accepting = True
+        for worker in self._workers:
+            self._order(worker, "accept", worker.slot)
 
     def counts(self) -> Counts:
         """What all workers have counted, those that have ended too."""
@@ -320,56 +296,6 @@ class Fleet:
     def pids(self) -> list[int]:
         """The processes that answer."""
         return [worker.pid for worker in self._workers]
-
-    # Connections
-
-    async def can_take(self) -> None:
-        """Return when a worker answers: until then connections wait in the kernel's queue."""
-        while not self.registry.workers.ready:
-            await self._changed.wait()
-
-    def take(self, connected: socket.socket) -> None:
-        """Hand out a connection, or keep it until a worker has room for it."""
-        self._waiting.append(connected)
-        self._hand_waiting()
-
-    def _hand_waiting(self) -> None:
-        while self._waiting and self._handed(self._waiting[0]):
-            self._waiting.popleft()
-
-    def _handed(self, connected: socket.socket) -> bool:
-        for worker in in_order(worker for worker in self._workers if worker.is_ready):
-            with suppress(OSError):
-                channel.hand(worker.connections, connected)
-                worker.n_given += 1
-                worker.last_given = next(self._turns)
-                worker.untaken.append(connected)
-                return True
-        return False
-
-    async def _take_receipts(self, worker: Worker) -> None:
-        """Let go of connections that the worker has taken: until then its close would not reach the client."""
-        while True:
-            await trio.lowlevel.wait_readable(worker.connections)
-            try:
-                if not self._collect_receipts(worker):
-                    return
-            except ValueError:
-                worker.kill()
-                return
-            self._hand_waiting()
-
-    def _collect_receipts(self, worker: Worker) -> bool:
-        """False at the end. Raises ValueError when the worker gives back more than it was given."""
-        with suppress(BlockingIOError, ConnectionError):
-            while (receipt := channel.receipt(worker.connections)) is not None:
-                if receipt.given_back is not None:
-                    self._waiting.append(receipt.given_back)
-                    worker.count_given_back()
-                elif worker.untaken:
-                    worker.untaken.popleft().close()
-            return False
-        return True
 
     # The end
 

@@ -21,11 +21,11 @@ from functools import partial
 import trio
 
 from svc import events, logs, settings
-from svc.serving.workers.spread import Pauses
+from svc.serving.workers.restarts import Pauses
 from svc.serving.workers.worker import Ends, live
 
 PID = struct.Struct("=i")
-ENDS = 4
+ENDS = 5
 _PDEATHSIG, _SUBREAPER = 1, 36
 _NOT_FOR_WORKERS = (
     "SVC_SIGNING_KEYS", "SVC_VERIFY_KEYS", "SVC_SIGNING_KEYS_FILE", "SVC_API_KEYS", "SVC_API_KEYS_FILE", "SVC_ENV_FILE",

@@ -1,4 +1,4 @@
-"""The life of one worker: a server that is given its connections, its keys and its models.
+"""The life of one worker: a server that is given its listener, its keys and its models.
 
 It verifies nothing, opens no file and no store. What its parent tells, it does in the order in which it is told.
 """
@@ -34,14 +34,16 @@ from svc.serving.models.lists.new_items import PlacedItems, joined_filters
 from svc.serving.models.loader import Loaded
 from svc.serving.models.registry import Entry, ListsInForce, Served
 from svc.serving.models.threads import ScoringThreads
+from svc.serving.signals import run_until
 from svc.serving.transport import server
+from svc.serving.transport.spread import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.handover import Package
 from svc.serving.workers.memory import SealedMemory, SharedPage
 from svc.serving.workers.mirror import FleetRegistry, MirroredEntry, WorkersState, on_clock
+from svc.serving.workers.package import Package
 from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle
-from svc.serving.workers.spread import BEAT_S
+from svc.serving.workers.restarts import BEAT_S
 from svc.settings import Settings
 
 LONGEST_FAREWELL_S = 10.0
@@ -50,22 +52,22 @@ LONGEST_FAREWELL_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a worker inherits: two sockets to its parent, its own page, and the cells of all workers."""
+    """What a worker inherits: a socket to its parent, the listener, its own page, and what all workers share.
+
+    These are the cells of rates, and the open connections of each place.
+    """
 
     control: socket.socket
-    connections: socket.socket
+    listener: socket.socket
     page: SharedPage
     cells: SharedPage
+    connections: SharedPage
 
     @classmethod
     def of(cls, descriptors: list[int]) -> Self:
-        control, connections, page, cells = descriptors
-        return cls(
-            socket.socket(fileno=control),
-            socket.socket(fileno=connections),
-            SharedPage.adopted(page),
-            SharedPage.adopted(cells),
-        )
+        control, listener, *pages = descriptors
+        page, cells, connections = map(SharedPage.adopted, pages)
+        return cls(socket.socket(fileno=control), socket.socket(fileno=listener), page, cells, connections)
 
 
 def live(ends: Ends) -> None:
@@ -103,10 +105,11 @@ class Worker:
     """Does what the parent tells."""
 
     def __init__(self, ends: Ends, settings: Settings) -> None:
+        self._ends = ends
         self._control = ends.control
         self._page = WorkerPage(ends.page)
-        self._given = channel.HandedConnections(ends.connections, self._page.note_closed)
         self._cells = ends.cells
+        self._spread: Spread | None = None
         self._registry = FleetRegistry()
         metrics = Metrics.disabled()
         if settings.metrics_enabled:
@@ -134,13 +137,13 @@ class Worker:
             "keys": auth.replace,
             "policies": self._use_policies,
             "workers": self._count_workers,
-            "surplus": self._give_back,
             "begin": self._begin,
+            "accept": self._accept,
             "drain": self._drain,
             "end": self._end.set,
         }
         """What is done at once, by the kind of the order."""
-        self._may_answer = trio.Event()
+        self._may_accept = trio.Event()
 
     async def run(self) -> None:
         trio.lowlevel.add_instrument(self._threads)
@@ -149,11 +152,12 @@ class Worker:
             whole.start_soon(self._state.refusals.run)
             async with trio.open_nursery() as lanes:
                 lanes.start_soon(self._obey, lanes)
-                await self._may_answer.wait()
-                limits, given = process.limits(self._state.settings), self._given
-                await server.serve(
-                    Application(self._state), given, limits, until=self._end.wait, pass_on=given.give_back
-                )
+                await run_until(self._end.wait, self._may_accept.wait)
+                if self._spread is not None:
+                    limits = process.limits(self._state.settings)
+                    await server.serve(
+                        Application(self._state), self._ends.listener, limits, until=self._end.wait, spread=self._spread
+                    )
                 lanes.cancel_scope.cancel()
             if self._state.spans is not None:
                 await process.close_spans(self._state.spans)
@@ -162,6 +166,8 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             self._page.beat()
+            if self._spread is not None:
+                self._spread.show()
             await trio.sleep(BEAT_S)
 
     async def _obey(self, lanes: trio.Nursery) -> None:
@@ -198,15 +204,15 @@ class Worker:
     def _begin(self) -> None:
         gc.collect()
         gc.freeze()
-        self._may_answer.set()
+
+    def _accept(self, slot: int) -> None:
+        """Accept connections from now on, and count them at this place."""
+        self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
+        self._spread.show()
+        self._may_accept.set()
 
     def _drain(self) -> None:
         self._state.draining = True
-        self._give_back(0)
-
-    def _give_back(self, count: int) -> None:
-        """Let the parent have so many connections, but none any more once the server ends."""
-        self._given.surplus = 0 if self._state.draining else count
 
     def _count_workers(self, workers: WorkersState) -> None:
         self._registry.workers = workers

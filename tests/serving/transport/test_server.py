@@ -6,7 +6,6 @@ import errno
 import os
 import socket
 from contextlib import AsyncExitStack
-from functools import partial
 
 import pytest
 import trio
@@ -94,35 +93,6 @@ async def test_requests_that_arrived_before_a_drain_are_answered() -> None:
         running.drain.set()
         for stream in streams:
             assert (await everything(stream)).endswith(b"well")
-
-
-async def test_a_connection_that_was_answered_can_be_passed_on() -> None:
-    """Its next request waits for whoever serves it then. While requests of it wait here, it stays."""
-    passed: list[socket.socket] = []
-    drain = trio.Event()
-
-    def pass_on(connected: socket.socket) -> bool:
-        passed.append(connected.dup())
-        return True
-
-    listener = socket.create_server(("127.0.0.1", 0))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(server.serve, Echo(), listener, LIMITS, until=drain.wait, pass_on=pass_on))
-        stream = await trio.open_tcp_stream("127.0.0.1", listener.getsockname()[1])
-        await stream.send_all(2 * (KEPT % b""))
-        answers = b""
-        while answers.count(b"well") < 2:
-            answers += await stream.receive_some()
-        while not passed:
-            await trio.lowlevel.checkpoint()
-        await stream.send_all(b"again")
-        other = trio.SocketStream(trio.socket.from_stdlib_socket(passed[0]))
-        assert await other.receive_some() == b"again"
-        assert len(passed) == 1
-        await other.aclose()
-        assert await stream.receive_some() == b""
-        await stream.aclose()
-        drain.set()
 
 
 class Exhausted(socket.socket):

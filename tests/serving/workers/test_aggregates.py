@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,8 +15,8 @@ from svc.metrics import REQUESTS, Metrics
 from svc.serving.api.access.authentication import Authenticator
 from svc.serving.api.request.state import ServerState
 from svc.serving.models.registry import Registry
+from svc.serving.workers.aggregates import Collector, ToldPolicies, answer
 from svc.serving.workers.fleet import Fleet
-from svc.serving.workers.whole import Collector, ToldPolicies, answer
 from svc.settings import Settings
 
 
@@ -23,11 +25,17 @@ def anyio_backend() -> str:
     return "trio"
 
 
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.socket() as bound_to_nothing:
+        yield bound_to_nothing
+
+
 @pytest.mark.anyio
-async def test_the_whole_is_what_has_ended_and_what_runs() -> None:
+async def test_the_whole_is_what_has_ended_and_what_runs(listener: socket.socket) -> None:
     """Counts of a worker that was killed stay in the sums; processes are summed too."""
     pytest.importorskip("prometheus_client")
-    fleet = Fleet(2, {})
+    fleet = Fleet(2, {}, listener)
     fleet._past = {(REQUESTS.name, "a", "ok"): (41.0,)}
     text = (await trio.to_thread.run_sync(Metrics.create(Collector(fleet)).render)).decode()
     assert 'svc_v1_requests_total{recipe="a",status="ok"} 41.0' in text
@@ -58,8 +66,8 @@ async def test_questions_that_cannot_be_answered_say_why() -> None:
 
 
 @pytest.mark.anyio
-async def test_policies_are_told() -> None:
+async def test_policies_are_told(listener: socket.socket) -> None:
     """The parent decides nothing by them."""
-    fleet = Fleet(1, {})
+    fleet = Fleet(1, {}, listener)
     ToldPolicies(Metrics.disabled(), fleet).replace({})
     assert fleet._kept["policies"] == ({}, {})

@@ -1,10 +1,8 @@
-"""Who gets a connection, when a lost worker is started again, and which one is silent. Only arithmetic, no I/O."""
+"""When a lost worker is started again, and which one is silent. Only arithmetic, no I/O."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 EARLY_S = 1.0
 """A worker that ends sooner than so many seconds after it became ready has died at once."""
@@ -16,40 +14,7 @@ SILENT_CHECKS = 20
 """Checks without a new heartbeat after which a worker is taken to hang. Checks, not seconds: while the whole machine is
 suspended, nothing is checked either."""
 DOUBTFUL_CHECKS = 3
-"""Checks without a new heartbeat after which a worker gets no new connections while another one can have them."""
-
-
-class Candidate(Protocol):
-    """A worker that can take connections."""
-
-    @property
-    def n_open(self) -> int: ...
-    @property
-    def last_given(self) -> int: ...
-    @property
-    def is_doubtful(self) -> bool: ...
-
-
-Worker = TypeVar("Worker", bound=Candidate)
-
-
-def in_order(workers: Iterable[Worker]) -> list[Worker]:
-    """The workers, the one that gets the next connection first: the fewest open ones, then the longest without one."""
-    return sorted(workers, key=lambda worker: (worker.is_doubtful, worker.n_open, worker.last_given))
-
-
-def surpluses(workers: Iterable[Worker]) -> dict[Worker, int]:
-    """How many of its connections each worker gives to others: none while no worker has two more than another.
-
-    Connections leave when they want to, and some are handed out before the parent knows who has left.
-    """
-    fullest_first = in_order(workers)[::-1]
-    counts = [worker.n_open for worker in fullest_first]
-    if not counts or max(counts) - min(counts) < 2:
-        return dict.fromkeys(fullest_first, 0)
-    each, one_more = divmod(sum(counts), len(counts))
-    allowed = [each + 1] * one_more + [each] * (len(counts) - one_more)
-    return {worker: max(worker.n_open - most, 0) for worker, most in zip(fullest_first, allowed, strict=True)}
+"""Checks without a new heartbeat after which no other worker lets it accept first."""
 
 
 @dataclass(slots=True)
