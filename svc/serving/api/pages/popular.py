@@ -51,6 +51,6 @@ async def popular_items(
         await charge(Cost.LONG, 1)
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
-        raise nothing_left(asked.filter, served.filters)
+        raise await in_thread(nothing_left, asked.filter, served.filters)
     header = AnswerHeader(request_id, served.name, served.model_version)
     return await in_thread(encode_answer, header, ranking.from_place(prepared.offset), served.fragments)

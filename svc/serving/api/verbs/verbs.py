@@ -162,7 +162,9 @@ class Verbs:
         with self._step("rank"):
             (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items):
-            raise nothing_left(asked.filter, served.filters)
+            raise await trio.to_thread.run_sync(  # sorting 60,000 labels takes 0.25 s
+                nothing_left, asked.filter, served.filters, limiter=self._work, abandon_on_cancel=True
+            )
         page = ranking.from_place(prepared.offset)
         if len(page.items) <= INLINE_ITEMS:
             return EncodedAnswer(encode_fields(page, served.fragments, prepared), ranking.popular)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 
+from svc.errors import NoCandidates
 from svc.model.ranking.query import Ranking
+from svc.serving.api.verbs import verbs
 from svc.serving.models.lanes import Lane
 from tests.serving.client import BATCH, BATCH_RELATED, N_ITEMS, RECOMMEND, Client, serving
 from tests.serving.sent import Sent
@@ -136,3 +139,20 @@ async def test_a_batch_whose_client_has_left_is_not_scored_to_its_end(monkeypatc
         leaving = Sent("POST", BATCH.encode(), headers, whole_body=body, arrived_s=arrived_s, leaves_s=0.05)
         assert await client.app(leaving) is None
     assert ended
+
+
+async def test_the_reason_of_an_empty_answer_is_not_looked_for_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It may take a pass over all labels of a field."""
+    on_the_loop: list[bool] = []
+
+    def nothing(*_: object) -> NoCandidates:
+        on_the_loop.append(threading.current_thread() is threading.main_thread())
+        return NoCandidates()
+
+    monkeypatch.setattr(verbs, "nothing_left", nothing)
+    async with serving() as (client, _):
+        answer = await client.post(RECOMMEND, {"user_id": "u3", "include_items": ["i1"], "exclude_items": ["i1"]})
+    assert answer.json["code"] == "NO_CANDIDATES"
+    assert on_the_loop == [False]
