@@ -468,14 +468,18 @@ def resident_bytes() -> int:
 def test_a_large_artifact_damaged_many_times_does_not_grow_the_process(
     refused: Callable[[bytes], ArtifactError],
 ) -> None:
-    """Of sixty refused loads of an artifact of eleven megabytes fewer than four stay in memory, as freed copies may."""
+    """Of sixty refused loads of an artifact of eleven megabytes fewer than four stay in memory, as freed copies may.
+
+    The first loads are not counted: the allocator keeps up to six copies once, and nothing more in 240 loads.
+    """
     data = signed(codec.encode(factor_model(2_000, 20_000, 128)))
     assert len(data) > 10 * MIB
-    places = np.random.default_rng(3).integers(0, len(data), 60)
+    places = np.random.default_rng(3).integers(0, len(data), 68)
     bad = bytearray(data)
     refused(bytes(bad[:-1]))
-    before = resident_bytes()
-    for place in places.tolist():
+    before = 0
+    for number, place in enumerate(places.tolist()):
+        before = resident_bytes() if number == 8 else before
         bad[place] ^= 0x55
         assert refused(bytes(bad)).message.startswith(SPECIFIED)
         bad[place] ^= 0x55
