@@ -37,7 +37,6 @@ from svc.model.ranking.query import (
     Restriction,
 )
 from svc.model.recommenders.base import Scorer, Side
-from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.stored import Stored
 
@@ -132,8 +131,6 @@ class Model(Stored):
         self.scorer.ready()
         for encoder in self._encoders():
             encoder.ready()
-        if isinstance(self.scorer, BlendScorer):
-            self.scorer.choose_plan(self.history)
         if self.cold is not None:
             self.cold.ready()
 

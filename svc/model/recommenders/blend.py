@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -11,32 +12,17 @@ from numpy.typing import NDArray
 from svc.model.explain import Contributions
 from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
-from svc.model.recommenders.base import Profile, Side, best_items, excluded_columns, is_few, profile
-from svc.model.recommenders.blend_scan import (
-    NormedLayout,
-    Plan,
-    choose_plan,
-    default_plan,
-    first_looks,
-    scan_behind,
-    scan_sum,
-)
+from svc.model.recommenders.base import Profile, Side, best_items, profile
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
-from svc.model.recommenders.factor_index import MANY_FROM, gram
-from svc.model.recommenders.factor_scan import Wanted
-from svc.model.recommenders.factors import IALSScorer, SVDScorer
+from svc.model.recommenders.factor_index import gram
+from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.rounded import RoundedItems
+from svc.model.recommenders.scan import scan
 from svc.model.stored import Stored
 
 FactorPart = IALSScorer | SVDScorer
 SumPart = NeighbourScorer | DenseWeightsScorer
 Values = NDArray[np.float64]
-PROBED, PROBED_LIMIT = 16, 10
-"""Number of users whose rankings decide which scan is cheaper, and the limit of each of these rankings."""
-SCORES_AT_ONCE, LEAST_AT_ONCE = 1 << 23, 32
-"""Scores that are held in memory at once while several queries are ranked, 32 MiB of float32; but those of at least so
-many queries, for which one product takes much less time than one for each."""
 
 
 class BlendScorer(Stored):
@@ -56,9 +42,6 @@ class BlendScorer(Stored):
     recencies: tuple[float, ...] = ()
 
     _covariance: Values
-    _norms: Values
-    _plan: Plan
-    _rounded: RoundedItems | None = None
 
     def __init__(
         self,
@@ -81,7 +64,6 @@ class BlendScorer(Stored):
         scorer.ready()
         if history is not None:
             scorer.measure(history)
-            scorer.choose_plan(history)
         return scorer
 
     def measure(self, history: History) -> None:
@@ -107,43 +89,22 @@ class BlendScorer(Stored):
         index = self.factors.index
         mean = index.factors.mean(axis=0, dtype=np.float64)
         self._covariance = gram(index.factors) / self.n_items - np.outer(mean, mean)
-        self._norms = np.empty(self.n_items)
-        for start in range(0, self.n_items, 4096):
-            exact = index.factors[start : start + 4096].astype(np.float64)
-            self._norms[start : start + 4096] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
-        self._norms *= 1 + 1e-9
-        self._plan = default_plan(self.n_items)
-
-    def choose_plan(self, history: History) -> None:
-        """Let some users, evenly spread over `history`, show which scan costs less. The scorer must be ready."""
-        if self.factors is None:
-            return
-        users = range(0, len(history), max(1, len(history) // PROBED))
-        asked = (Query(limit=PROBED_LIMIT, user=user) for user in users)
-        probes = ((self._scaled(query), self._offsets(query, history), _wanted(query, history)) for query in asked)
-        self._plan = choose_plan(self._index(), probes)
-        self._rounded = None if self._plan.picks else RoundedItems.of(self.factors.index.factors)
 
     def feature_dim(self, side: Side) -> int | None:
         return None if self.factors is None else self.factors.feature_dim(side)
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
+        if self.factors is None:
+            return [self._by_sums(query, history) for query in queries]
         rankings: dict[int, Ranking] = {}
-        described: list[int] = []
-        together: list[int] = []
-        for position, query in enumerate(queries):
-            if self.factors is not None and _is_described(query):
-                described.append(position)
-            elif self._takes_head(len(queries)) and not _is_narrow(query):
-                together.append(position)
-            else:
-                rankings[position] = self._rank(query, history)
-        if described and self.factors is not None:
+        described = [position for position, query in enumerate(queries) if _is_described(query)]
+        blended = [position for position, query in enumerate(queries) if not _is_described(query)]
+        if described:
             ranked = self.factors.rank([self._of_part(queries[position], 0) for position in described], history)
             rankings.update(zip(described, ranked, strict=True))
-        if together:
-            ranked = self._rank_many([queries[position] for position in together], history)
-            rankings.update(zip(together, ranked, strict=True))
+        if blended:
+            ranked = self._rank([queries[position] for position in blended], history)
+            rankings.update(zip(blended, ranked, strict=True))
         return [rankings[position] for position in range(len(queries))]
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:
@@ -168,38 +129,19 @@ class BlendScorer(Stored):
         """Similarities by the factor part; without one, by the first part of item weights."""
         return (self.factors or self.sums[0]).similar(items)
 
-    def _rank(self, query: Query, history: History) -> Ranking:
+    def _by_sums(self, query: Query, history: History) -> Ranking:
         offsets = self._offsets(query, history)
-        if self.factors is None:
-            items = best_items(offsets.copy(), query, history)
-            return Ranking(items, offsets[items])
-        return scan_sum(self._index(), self._scaled(query), offsets, _wanted(query, history))
+        items = best_items(offsets.copy(), query, history)
+        return Ranking(items, offsets[items])
 
-    def _takes_head(self, n_queries: int) -> bool:
-        """Whether so many queries begin with a product of all of them with the items of the largest norms."""
-        return self.factors is not None and (n_queries >= MANY_FROM or not self._plan.picks)
-
-    def _rank_many(self, queries: Sequence[Query], history: History) -> list[Ranking]:
-        """A first look for all queries, then each query alone, so that its arrays stay in the processor cache."""
-        index, head, rankings = self._index(), self._plan.head, []
-        step = max(LEAST_AT_ONCE, SCORES_AT_ONCE // head)
-        for start in range(0, len(queries), step):
-            part = queries[start : start + step]
-            vectors = np.array([self._scaled(query) for query in part])
-            looks = (
-                first_looks(index.layout, vectors, head)
-                if self._rounded is None
-                else self._rounded.first_looks(vectors)
-            )
-            for query, vector, look in zip(part, vectors, looks, strict=True):
-                rankings.append(
-                    scan_behind(index, look, vector, self._offsets(query, history), _wanted(query, history))
-                )
-        return rankings
-
-    def _index(self) -> NormedLayout:
+    def _rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         assert self.factors is not None, "without factors there is no index"
-        return NormedLayout(self.factors.index.layout, self._norms)
+        vectors = np.array([self._scaled(query) for query in queries])
+        wanted = [
+            wanted_of(query, history)._replace(offsets=partial(self._offsets, query, history), unordered=False)
+            for query in queries
+        ]
+        return scan(self.factors.index.layout, vectors, wanted)
 
     def _scaled(self, query: Query) -> Values:
         """The vector of the factor part times its share, (K,)."""
@@ -258,14 +200,6 @@ class BlendScorer(Stored):
 def _is_described(query: Query) -> bool:
     """Whether features describe the user or an item of the history, which the factor part alone understands."""
     return query.user_features is not None or bool(query.seed_features)
-
-
-def _is_narrow(query: Query) -> bool:
-    return query.allowed is not None and is_few(query.allowed)
-
-
-def _wanted(query: Query, history: History) -> Wanted:
-    return Wanted(query.limit, excluded_columns(query, history), query.allowed)
 
 
 def _deviation(scores: Values) -> float:

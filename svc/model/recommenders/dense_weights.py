@@ -14,7 +14,7 @@ from svc.model.ranking.item_sets import mask
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.topk import best, reaching
 from svc.model.recommenders.base import Side, cosines, excluded_columns, is_few, profile
-from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, row_sums
+from svc.model.recommenders.rounded import UNIT_ROUNDOFF, row_sums
 from svc.model.stored import Stored
 
 ROWS_AT_ONCE = 256

@@ -16,7 +16,7 @@ from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
-from svc.model.recommenders.factor_scan import Wanted
+from svc.model.recommenders.scan import Layout, Wanted, scan
 from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
@@ -64,15 +64,7 @@ class FactorScorer(Stored, ABC):
 
     def search(self, queries: Sequence[Query], vectors: Matrix, history: History) -> list[Ranking]:
         """The rankings of queries whose users have these vectors, (B, K)."""
-        if len(queries) == 1 or any(query.unordered for query in queries):  # such ones go through all items
-            return [self._search_one(*pair, history) for pair in zip(queries, vectors, strict=True)]
-        excluded = [excluded_columns(query, history) for query in queries]
-        allowed = [query.allowed for query in queries]
-        return self.index.search(vectors, [query.limit for query in queries], excluded, allowed)
-
-    def _search_one(self, query: Query, vector: NDArray[np.float64], history: History) -> Ranking:
-        wanted = Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
-        return self.index.search_one(vector, wanted)
+        return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
         """Cosines of the item vectors."""
@@ -175,6 +167,11 @@ class ColdStartScorer(IALSScorer):
         return self.user_gram
 
 
+def wanted_of(query: Query, history: History) -> Wanted:
+    """What the ranking of a query may hold."""
+    return Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
+
+
 def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool], list[int]]:
     """Positions of the queries, grouped by number of seeds and by whether they have user features and weights."""
     groups: dict[tuple[int, bool, bool], list[int]] = {}
@@ -226,8 +223,11 @@ class BPRScorer(FactorScorer):
 
     explains_by_profile: ClassVar[bool] = False
 
+    _cosines: Layout
+
     def ready(self) -> None:
-        self.index.ready(cosine=True)
+        super().ready()
+        self._cosines = self.index.cosines()
 
     def rank(self, queries: Sequence[Query], history: History) -> list[Ranking]:
         """Rank for known users by inner product and bias, for seeds by cosine."""
@@ -240,16 +240,14 @@ class BPRScorer(FactorScorer):
         return [rankings[position] for position in range(len(queries))]
 
     def _rank(self, queries: Sequence[Query], history: History, *, cosine: bool) -> list[Ranking]:
-        components = self.users.shape[1]
+        components, layout = self.users.shape[1], self._cosines if cosine else self.index.layout
         vectors = np.zeros((len(queries), components + 1))
         if cosine:
             vectors[:, :components] = self.embed_cold(queries)
         else:
             vectors[:, :components] = self.users[[query.user for query in queries]]
             vectors[:, components] = 1.0
-        excluded = [excluded_columns(query, history) for query in queries]
-        allowed = [query.allowed for query in queries]
-        return self.index.search(vectors, [query.limit for query in queries], excluded, allowed, cosine=cosine)
+        return scan(layout, vectors, [wanted_of(query, history) for query in queries])
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions | None:  # noqa: ARG002
         """None for a known user, whose vector was learned as a whole; that of a history is a sum of directions."""

@@ -17,13 +17,12 @@ The rest is float32: within the bounds of LEAST and MOST no result leaves its ra
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from svc.model.recommenders.blend_scan import FirstLook
-from svc.model.recommenders.factor_scan import UNIT_ROUNDOFF, row_sums
-
+UNIT_ROUNDOFF = 2.0**-24
 MOST_STEPS = 127
 MOST_COMPONENTS = 1 << 17
 ITEMS_AT_ONCE = 4096
@@ -41,14 +40,14 @@ Steps = NDArray[np.int8]
 class RoundedItems:
     """The rounded vectors of all items by position: `steps`, (n, K), and their `sizes`, (n,).
 
-    `longest` is the largest ‖v‖ and `loss` the largest ‖e‖.
+    `longest` are the largest ‖v‖ and `losses` the largest ‖e‖ from every ITEMS_AT_ONCE-th position on.
     """
 
-    def __init__(self, steps: Steps, sizes: Scores, longest: float, loss: float) -> None:
+    def __init__(self, steps: Steps, sizes: Scores, longest: Values, losses: Values) -> None:
         self.steps = steps
         self.sizes = sizes
         self.longest = longest
-        self.loss = loss
+        self.losses = losses
 
     @classmethod
     def of(cls, factors: NDArray[np.float32]) -> RoundedItems | None:
@@ -59,43 +58,66 @@ class RoundedItems:
         if find_spec("numkong") is None or factors.shape[1] > MOST_COMPONENTS or not _is_exact(factors.shape[1]):
             return None
         steps, sizes = np.empty(factors.shape, dtype=np.int8), np.empty(len(factors), dtype=np.float32)
-        longest = loss = 0.0
+        longest, losses = [], []
         for start in range(0, len(factors), ITEMS_AT_ONCE):
             part = slice(start, start + ITEMS_AT_ONCE)
             exact = factors[part].astype(np.float64)
             steps[part], sizes[part] = _rounded(exact)
-            longest = max(longest, float(_norms(exact).max()))
-            loss = max(loss, float(_norms(exact - steps[part] * sizes[part, np.newaxis].astype(np.float64)).max()))
-        return cls(steps, sizes, longest, loss) if LEAST < longest < MOST else None
+            longest.append(_norms(exact).max())
+            losses.append(_norms(exact - steps[part] * sizes[part, np.newaxis].astype(np.float64)).max())
+        if not LEAST < max(longest) < MOST:
+            return None
+        return cls(steps, sizes, *(np.maximum.accumulate(part[::-1])[::-1] for part in (longest, losses)))
 
-    def first_looks(self, vectors: Values) -> list[FirstLook]:
-        """The inner products with each row of `vectors`, (b, K)."""
+    def vectors(self, vectors: Values) -> RoundedVectors:
+        """The rows of `vectors`, (b, K), rounded."""
         peaks = np.abs(vectors).max(axis=1)
         usable = (peaks == 0) | (peaks > LEAST) & (peaks < MOST)
         vectors = np.where(usable[:, np.newaxis], vectors, 0.0)
         steps, sizes = _rounded(vectors)
         rounded = steps * sizes[:, np.newaxis]
-        lengths = _norms(rounded)
-        errors = lengths * self.loss + _norms(vectors - rounded) * self.longest
-        errors += ROUNDINGS * UNIT_ROUNDOFF * lengths * (self.longest + self.loss)
-        errors[~usable] = np.inf
-        return list(map(FirstLook, self._products(steps, sizes.astype(np.float32)), errors.tolist()))
+        lengths, losses = _norms(rounded), _norms(vectors - rounded)
+        losses[~usable] = np.inf
+        return RoundedVectors(self, steps, sizes.astype(np.float32), lengths, losses)
 
-    def _products(self, steps: Steps, sizes: Scores) -> Scores:
+    def products(self, steps: Steps, sizes: Scores, start: int, stop: int) -> Scores:
+        """Inner products of rounded vectors, (b, K), with those of the positions start..stop."""
         import numkong
 
-        scores = np.empty((len(steps), len(self.steps)), dtype=np.float32)
+        scores = np.empty((len(steps), stop - start), dtype=np.float32)
         if len(steps) == 1:  # a third faster than by a packed matrix of one row
-            scores[:] = numkong.cdist(steps, self.steps, "dot")
-            scores *= self.sizes
+            scores[:] = numkong.cdist(steps, self.steps[start:stop], "dot")
+            scores *= self.sizes[start:stop]
         else:
             packed = numkong.dots_pack(steps, "int8")
-            for start in range(0, len(self.steps), ITEMS_AT_ONCE):
-                part = slice(start, start + ITEMS_AT_ONCE)
-                scores[:, part] = np.asarray(numkong.dots_packed(self.steps[part], packed)).T
-                scores[:, part] *= self.sizes[part]
+            for first in range(start, stop, ITEMS_AT_ONCE):
+                part = slice(first, min(first + ITEMS_AT_ONCE, stop))
+                own = scores[:, first - start : part.stop - start]
+                own[:] = np.asarray(numkong.dots_packed(self.steps[part], packed)).T
+                own *= self.sizes[part]
         scores *= sizes[:, np.newaxis]
         return scores
+
+
+class RoundedVectors(NamedTuple):
+    """The rounded vectors of a scan: `steps`, (b, K), their `sizes`, and ‖t·p‖ and ‖r‖ of each, (b,).
+
+    `losses` are infinite for vectors of which nothing can be told.
+    """
+
+    items: RoundedItems
+    steps: Steps
+    sizes: Scores
+    lengths: Values
+    losses: Values
+
+    def look(self, rows: list[int], start: int, stop: int) -> tuple[Scores, list[float]]:
+        """Products of some rows with the positions start..stop, (b, stop − start), and bounds of their errors."""
+        longest, loss = (float(part[start // ITEMS_AT_ONCE]) for part in (self.items.longest, self.items.losses))
+        lengths = self.lengths[rows]
+        errors = lengths * loss + self.losses[rows] * longest
+        errors += ROUNDINGS * UNIT_ROUNDOFF * lengths * (longest + loss)
+        return self.items.products(self.steps[rows], self.sizes[rows], start, stop), errors.tolist()
 
 
 def _is_exact(components: int) -> bool:
@@ -105,8 +127,8 @@ def _is_exact(components: int) -> bool:
     steps[0], steps[1] = -MOST_STEPS, MOST_STEPS
     products = (steps.astype(np.int64) @ steps.T.astype(np.int64)).astype(np.float32)
     ones = np.ones(3, dtype=np.float32)
-    items = RoundedItems(steps, ones, 1.0, 0.0)
-    return all(np.array_equal(items._products(steps[:b], ones[:b]), products[:b]) for b in (1, 3))
+    items = RoundedItems(steps, ones, np.ones(1), np.zeros(1))
+    return all(np.array_equal(items.products(steps[:b], ones[:b], 0, 3), products[:b]) for b in (1, 3))
 
 
 def _rounded(vectors: Values) -> tuple[Steps, Values]:
@@ -118,3 +140,9 @@ def _rounded(vectors: Values) -> tuple[Steps, Values]:
 
 def _norms(vectors: Values) -> Values:
     return np.sqrt(row_sums(vectors * vectors))
+
+
+def row_sums(products: Values) -> Values:
+    """Sums of the rows of a C-contiguous (m, K); the bits of each depend on its row alone."""
+    sums: Values = np.add.reduce(products, axis=1)
+    return sums

@@ -11,15 +11,14 @@ from svc.model.coldstart import LeastSquares
 from svc.model.history import History
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query
-from svc.model.recommenders import blend as blend_module
-from svc.model.recommenders import blend_scan
+from svc.model.recommenders import factor_index
+from svc.model.recommenders import scan as scan_module
 from svc.model.recommenders.base import excluded_columns, profile
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.rounded import RoundedItems
 
 N_USERS, K = 30, 5
 
@@ -120,7 +119,7 @@ def test_rankings_are_those_of_brute_force(kind: str, n_items: int, monkeypatch:
         assert (ranking.items[ties] < ranking.items[ties + 1]).all()
 
 
-@pytest.mark.parametrize("scan", ["picks", "scores all", "rounds"])
+@pytest.mark.parametrize("scan", ["some first", "all", "rounded"])
 @pytest.mark.parametrize("n_items", [40, 900])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_bytes_are_the_same_alone_and_in_any_batch(
@@ -128,16 +127,12 @@ def test_the_bytes_are_the_same_alone_and_in_any_batch(
 ) -> None:
     """Every scan gives the same bytes for a query alone and in a batch."""
     shrink(monkeypatch)
-    plan = blend_scan.default_plan(n_items) if scan == "picks" else blend_scan.Plan(picks=False, head=n_items)
-
-    def chosen(scorer: BlendScorer, _: History) -> None:
-        scorer._plan = plan
-        if scan == "rounds" and scorer.factors is not None:
-            scorer._rounded = RoundedItems.of(scorer.factors.index.factors)
-
-    monkeypatch.setattr(BlendScorer, "choose_plan", chosen)
-    monkeypatch.setattr(blend_module, "LEAST_AT_ONCE", 16)
-    monkeypatch.setattr(blend_module, "SCORES_AT_ONCE", 1)
+    if scan != "some first":
+        monkeypatch.setattr(factor_index, "EVEN", 0.0)
+    if scan == "rounded":
+        monkeypatch.setattr(factor_index, "LEAST_ROUNDED", 1)
+    monkeypatch.setattr(scan_module, "LEAST_AT_ONCE", 16)
+    monkeypatch.setattr(scan_module, "BLOCK_SCORES", 8192)
     rng = np.random.default_rng([n_items, 7, KINDS.index(kind)])
     seen = history(rng, n_items)
     scorer = blend(kind, rng, n_items, seen)
@@ -175,9 +170,10 @@ def test_a_user_unknown_to_all_parts_gets_the_first_items() -> None:
 
 def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a few hundred items go through every stage of a scan."""
-    monkeypatch.setattr(blend_scan, "FIRST_SCORED", 8)
-    monkeypatch.setattr(blend_scan, "SCORED_PER_ITEM", 1)
-    monkeypatch.setattr(blend_scan, "HEAD", 64)
+    monkeypatch.setattr(scan_module, "FIRST_BLOCK", 256)
+    monkeypatch.setattr(scan_module, "FIRST_BLOCK_PER_ITEM", 1)
+    monkeypatch.setattr(scan_module, "FIRST_GATHERED", 8)
+    monkeypatch.setattr(scan_module, "GATHERED_PER_ITEM", 1)
 
 
 def bits(ranking: Any) -> tuple[bytes, bytes]:

@@ -16,13 +16,12 @@ from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
 from svc.model.ranking.rerank import Boost, Limit, Rules
-from svc.model.recommenders import blend as blend_module
+from svc.model.recommenders import factor_index
 from svc.model.recommenders.base import excluded_columns
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.rounded import RoundedItems
 from tests.families import family
 
 N_USERS, N_ITEMS, K = 16, 2_400, 64
@@ -138,12 +137,14 @@ def test_every_request_gets_the_answer_of_a_full_sort(*, with_rounded: bool, mon
     if with_rounded:
         pytest.importorskip("numkong")
     else:
-        monkeypatch.setattr(RoundedItems, "of", lambda _: None)
+        monkeypatch.setattr(factor_index.RoundedItems, "of", lambda _: None)
+    monkeypatch.setattr(factor_index, "LEAST_ROUNDED", 1)
     model, sorting = model_of(BlendScorer), model_of(SortingScorer)
     scorer = model.scorer
-    assert isinstance(scorer, blend_module.BlendScorer)
-    assert not scorer._plan.picks
-    assert (scorer._rounded is not None) == with_rounded
+    assert isinstance(scorer, BlendScorer)
+    assert scorer.factors is not None
+    assert scorer.factors.index.layout.even
+    assert (scorer.factors.index.layout.rounded is not None) == with_rounded
     queries = queries_to(model)
     together = model.rank(queries)
     for query, found in zip(queries, together, strict=True):

@@ -1,0 +1,562 @@
+"""The exact scan: the best items by the score of each, of one question or of several together.
+
+| symbol | meaning |
+|---|---|
+| n, K, b | items, components, vectors of one scan |
+| position | place of an item in the index: items stand by falling norm, ties by column |
+| column | place of an item in the training matrix |
+| offset | the score of an item by the other parts of a blend, (n,) by position, exact in float64 |
+| look | approximate scores of a block of positions: a product in float32, or of int8 (see rounded.py) |
+| error | bound of \\|look − exact\\| for any item of the block |
+| approximate | a float32 product and the offset; its last bits depend on the shape of the product |
+| exact | the float64 sum of K products in a fixed order, and the offset, which depend on the question alone |
+| slack | bound of \\|approximate − exact\\| for any item |
+| bound | a value that at least `limit` of the approximate scores so far reach |
+| floor | bound − slack − error: what is below in a look cannot be in the answer |
+
+A scan goes through the index in blocks. What reaches the floor becomes a candidate, and the bound rises. Once no offset
+with ‖vector‖·‖next item‖ reaches bound − slack, no later item can be in the answer. Candidates are scored exactly and
+sorted by that, ties by column: so the bits of an answer depend on nothing but its question.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, repeat
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.ranking.item_sets import ItemSet, mask, without
+from svc.model.ranking.query import Ranking
+from svc.model.ranking.topk import group_count, group_maxima
+from svc.model.recommenders.base import is_few
+from svc.model.recommenders.products import inner_products
+from svc.model.recommenders.rounded import UNIT_ROUNDOFF, RoundedItems, row_sums
+
+NORM_STEP = 256
+"""Norms are kept for every such position."""
+FIRST_BLOCK, FIRST_BLOCK_PER_ITEM = 4096, 128
+"""Positions of the first block, at least and for each item wanted: fewer blocks for long answers."""
+HEAD_SHARE, LONE_HEAD_SHARE = 6, 64
+"""With offsets the first block is at least one item in this many, for several vectors and for one."""
+FULL_SHARE = 6
+"""Above one item in this many, scoring all in order is faster than gathering some."""
+FIRST_GATHERED, GATHERED_PER_ITEM = 512, 16
+"""Rows gathered at first, at least and for each item wanted, when only few items are allowed."""
+ROWS_AT_ONCE = 256
+"""Vectors that are searched together at most."""
+LEAST_AT_ONCE = 32
+"""Vectors with offsets that are searched together at least, even if the offsets take more memory than BLOCK_SCORES."""
+MANY_FROM = 8
+"""Below this number of vectors, operations on all of them at once save nothing."""
+MANY_ROUNDED_FROM = 32
+"""The same, where vectors are rounded: one product of many in float32 is as fast and leaves fewer candidates."""
+SMALL_LIMIT = 32
+"""Questions up to this limit are searched in a batch of their own: longer ones would make them scan more."""
+RESCORE_AT_ONCE = 1 << 11
+"""Candidates scored exactly at once: many long answers together would otherwise take tens of MB for a moment."""
+BLOCK_SCORES = 1 << 22
+"""Approximate scores held in memory at once: 16 MiB of float32."""
+POOL_LIMIT = 1 << 18
+"""Candidates beyond twice those wanted that may be collected before they are reduced to the best of each vector."""
+
+LOWEST = float(np.finfo(np.float32).min)
+MOST = 1e37
+"""Larger scores may be beyond the range of float32: then all items are scored exactly."""
+MOST_LOST = 1e-6
+"""Cosines of items so short that more may be lost are beyond the precision of float32."""
+LOST = 1e-44
+"""More than a component below the smallest normal number loses when it becomes float32."""
+OFFSET_ROUNDINGS = 4
+"""More than the operations in float32 by which an offset is added."""
+
+Positions = NDArray[np.intp]
+Scores = NDArray[np.float32]
+Values = NDArray[np.float64]
+NO_POSITIONS: Positions = np.empty(0, dtype=np.intp)
+NOTHING: Scores = np.empty(0, dtype=np.float32)
+
+
+class Wanted(NamedTuple):
+    """What one ranking may hold: at most `limit` items, none of the `excluded` columns, and of `allowed` alone."""
+
+    limit: int
+    excluded: NDArray[np.int32]
+    allowed: ItemSet | None = None
+    unordered: bool = False
+    """The ranking may come in any order, if it is of all items."""
+    offsets: Callable[[], Values] | None = None
+    """Computes the offsets, so that those of many questions are not in memory at once."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """The arrays of an index. `norms` and `norm_array` are those of every NORM_STEP-th position, then 0. `even` says
+    that norms hardly differ.
+
+    `positions` leads from columns, (n,). With `inverse_norms`, (n,), of the items without their last component, scores
+    are divided by these norms; that of an item of norm 0 is 0. No item is pruned by its norm then.
+    """
+
+    factors: NDArray[np.float32]
+    columns: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    norms: list[float]
+    norm_array: Values
+    even: bool
+    rounded: RoundedItems | None
+    inverse_norms: NDArray[np.float32] | None = None
+    largest_inverse: float = 0.0
+
+    def slacks(self, lengths: list[float]) -> list[float]:
+        """Bounds of the errors of float32 products with vectors of norm `lengths`; infinite if nothing can be told."""
+        components, longest = self.factors.shape[1], self.norms[0]
+        lost = error_bound(components, 0.0)
+        each = error_bound(components, longest if self.inverse_norms is None else 1.0) - lost
+        lost = lost * max(1.0, self.largest_inverse) + LOST * components * longest
+        most = MOST / max(longest, 1.0) if lost < MOST_LOST else 0.0
+        return [length * each + lost if length < most else math.inf for length in lengths]
+
+    def longest(self, position: int) -> float:
+        """A norm that no item from `position` on exceeds."""
+        return self.norms[position // NORM_STEP] * (1 + 1e-9)
+
+    def end_of_norms(self, norm: float) -> int:
+        """A position from which on no norm reaches `norm`; it may be beyond the first such."""
+        return min(bisect_right(self.norms, -norm, key=float.__neg__) * NORM_STEP, len(self.columns))
+
+    def end_of_reach(self, score: float, length: float) -> int:
+        """A position from which on no item reaches `score`, above 0, with a vector of norm `length`."""
+        return self.end_of_norms(score / length * (1 - 1e-9)) if length else 0
+
+    def reaching(self, start: int, score: float, length: float, offsets: Values) -> Positions:
+        """Positions from `start` on at which offset + `length`·‖item‖ may reach `score`."""
+        end = len(offsets) // NORM_STEP * NORM_STEP
+        start -= start % NORM_STEP
+        needed = score - length * (1 + 1e-9) * self.norm_array[start // NORM_STEP : -1]
+        steps = offsets[start:end].reshape(-1, NORM_STEP)
+        reached = np.flatnonzero(steps >= needed[: len(steps), np.newaxis])
+        return np.concatenate([reached + start, np.flatnonzero(offsets[end:] >= needed[-1]) + end])
+
+    def scores(self, vectors: Scores, start: int, stop: int) -> Scores:
+        """Approximate products of the positions start..stop with each of `vectors`, (b, stop − start)."""
+        scores = inner_products(vectors, self.factors[start:stop])
+        if self.inverse_norms is not None:
+            scores *= self.inverse_norms[start:stop]
+        return scores
+
+    def scores_of_one(self, vector: Scores, start: int, stop: int) -> Scores:
+        """Approximate products of the positions start..stop with one vector, (stop − start,)."""
+        scores: Scores = np.dot(self.factors[start:stop], vector)
+        if self.inverse_norms is not None:
+            scores *= self.inverse_norms[start:stop]
+        return scores
+
+    def scores_at(self, vector: Scores, positions: Positions) -> Scores:
+        """Approximate products of m positions with one vector, (m,)."""
+        scores: Scores = np.dot(self.factors.take(positions, axis=0), vector)
+        if self.inverse_norms is not None:
+            scores *= self.inverse_norms[positions]
+        return scores
+
+    def exact(self, vectors: Values, positions: Positions, rows: Positions | None = None) -> Values:
+        """Exact products of m positions, (m,), with one vector, (K,), or each with one of the `rows` of `vectors`."""
+        scores = np.empty(len(positions))
+        for start in range(0, len(positions), RESCORE_AT_ONCE):
+            part = slice(start, start + RESCORE_AT_ONCE)
+            factors = self.factors.take(positions[part], axis=0)
+            scores[part] = row_sums((vectors if rows is None else vectors[rows[part]]) * factors)
+            if self.inverse_norms is not None:
+                norms = bias_free_norms(factors.astype(np.float64))
+                np.divide(scores[part], norms, out=scores[part], where=norms > 0)
+        return scores
+
+
+def scan(layout: Layout, vectors: Values, wanted: Sequence[Wanted]) -> list[Ranking]:
+    """The best items of each row of `vectors`, (b, K). The bits of a ranking depend on its own row and `wanted`."""
+    with np.errstate(over="ignore"):
+        lengths = [math.sqrt(np.dot(vector, vector)) for vector in vectors]
+    slacks = layout.slacks(lengths)
+    if len(wanted) == 1:
+        return [_Question(layout, vectors[0], wanted[0], lengths[0], slacks[0]).alone()]
+    rankings: dict[int, Ranking] = {}
+    groups: tuple[list[int], list[int]] = ([], [])
+    for row, own in enumerate(wanted):
+        few = own.allowed is not None and is_few(own.allowed)
+        if few or own.unordered or slacks[row] == math.inf or (not lengths[row] and own.offsets is None):
+            rankings[row] = _Question(layout, vectors[row], own, lengths[row], slacks[row]).alone()
+        else:
+            groups[own.limit > SMALL_LIMIT].append(row)
+    with_offsets = any(own.offsets is not None for own in wanted)
+    at_once = max(LEAST_AT_ONCE, BLOCK_SCORES // len(layout.columns)) if with_offsets else ROWS_AT_ONCE
+    for group in groups:
+        for start in range(0, len(group), at_once):
+            rows = group[start : start + at_once]
+            own_lengths, own_slacks = ([values[row] for row in rows] for values in (lengths, slacks))
+            many = MANY_FROM if layout.rounded is None else MANY_ROUNDED_FROM
+            by_matrix = len(rows) >= many and not with_offsets
+            kind = _Matrix if by_matrix else _Looks
+            ranked = kind(layout, vectors[rows], [wanted[row] for row in rows], own_lengths, own_slacks).run()
+            rankings.update(zip(rows, ranked, strict=True))
+    return [rankings[row] for row in range(len(wanted))]
+
+
+class _Question:
+    """The scan of one vector, (K,). A small index takes some ten microseconds, so every array operation counts here.
+
+    `end` is the position from which on no item can be in the answer.
+    """
+
+    def __init__(self, layout: Layout, vector: Values, wanted: Wanted, length: float, slack: float) -> None:
+        self.layout = layout
+        self.vector = vector
+        self.wanted = wanted
+        self.length = length
+        self.slack = slack
+        self.bound = -math.inf
+        self.end = len(layout.columns)
+        self.offsets: Values | None = None
+        self.positions: Positions = NO_POSITIONS
+        self.values: Scores = NOTHING
+        self._flags: NDArray[np.bool_] | None = None
+
+    def alone(self) -> Ranking:
+        """The ranking of this question, without others."""
+        wanted, n_items = self.wanted, len(self.layout.columns)
+        if not self.length and wanted.offsets is None and not self.vector.any():
+            columns = self._columns(wanted.limit + len(wanted.excluded))[: wanted.limit]
+            return Ranking(columns, np.zeros(len(columns)))
+        if wanted.allowed is not None and is_few(wanted.allowed):
+            self._add_offsets()
+            self._gather(np.sort(self.layout.positions[self._columns(n_items)]).astype(np.intp))
+        elif self.slack == math.inf:
+            self._add_offsets()
+            self._take_all()
+        elif self.layout.rounded is not None:
+            return _Looks(self.layout, self.vector[np.newaxis], [wanted], [self.length], [self.slack]).run()[0]
+        else:
+            self._look_alone()
+        return self.ranking()
+
+    def _look_alone(self) -> None:
+        """As `_Looks`, in two thirds of the time for a small index."""
+        layout, start, size = self.layout, 0, _first_block(self.layout, [self.wanted], LONE_HEAD_SHARE)
+        approximate = self.vector.astype(np.float32)
+        while start < self.end:
+            stop = min(start + size, self.end)
+            self.take(layout.scores_of_one(approximate, start, stop), 0.0, start, stop)
+            start = size = stop
+
+    def _add_offsets(self) -> None:
+        if self.wanted.offsets is not None:
+            self.offsets = self.wanted.offsets()
+            reach = max(float(self.offsets.max()), -float(self.offsets.min()))
+            self.slack += OFFSET_ROUNDINGS * UNIT_ROUNDOFF * reach if reach < MOST else math.inf
+
+    def flags(self) -> NDArray[np.bool_]:
+        """Whether each column may come back, (n,)."""
+        if self._flags is None:
+            allowed = self.wanted.allowed
+            self._flags = np.ones(len(self.layout.columns), dtype=np.bool_) if allowed is None else allowed.flags()
+            self._flags[self.wanted.excluded] = False
+        return self._flags
+
+    def take(self, look: Scores, error: float, start: int, stop: int) -> None:
+        """Collect the candidates of the positions start..stop from a look at them, which is changed."""
+        layout, wanted = self.layout, self.wanted
+        if not start:
+            self._add_offsets()
+            if self.slack == math.inf:
+                self._take_all()
+                return
+        error = max(error, self.slack)
+        if self.offsets is not None:
+            look += self.offsets[start:stop].astype(np.float32)
+        if start:
+            hits = (look >= self._floor(error)).nonzero()[0]
+            hits = hits[self.flags().take(layout.columns[start:stop].take(hits))]
+        else:
+            excluded = layout.positions[wanted.excluded]
+            look[excluded if stop == len(layout.columns) else excluded[excluded < stop]] = -np.inf
+            if wanted.allowed is not None:
+                mask(look, self.flags().take(layout.columns[:stop]))
+            self.bound = _bound_of_groups(look, wanted.limit) - error + self.slack
+            hits = (look >= self._floor(error)).nonzero()[0]
+        if error > self.slack:
+            self._add(hits + start)
+        else:
+            self._collect(hits + start if start else hits, look[hits])
+        if stop < self.end:
+            self._raise_bound()
+            self._shorten(stop)
+
+    def ranking(self) -> Ranking:
+        """The best of the candidates by their exact scores."""
+        wanted, positions = self.wanted, self.positions
+        if self.slack < math.inf:
+            positions = positions[self.values >= self._floor(self.slack)]
+        scores = self.layout.exact(self.vector, positions)
+        if self.offsets is not None:
+            scores += self.offsets[positions]
+        columns = self.layout.columns[positions]
+        if wanted.unordered and len(positions) <= wanted.limit:
+            return Ranking(columns, scores)
+        order = np.lexsort((columns, -scores))[: wanted.limit]
+        return Ranking(columns[order], scores[order])
+
+    def _floor(self, error: float) -> float:
+        """The least score of a candidate. It is above minus infinity, the score of excluded items."""
+        return max(self.bound - self.slack - error, LOWEST)
+
+    def _columns(self, most: int) -> NDArray[np.int32]:
+        """The first columns that may come back, rising, at least as far as `most`."""
+        allowed, excluded, n_items = self.wanted.allowed, self.wanted.excluded, len(self.layout.columns)
+        if allowed is not None:
+            return allowed.columns_without(excluded)
+        return without(np.arange(min(n_items, most), dtype=np.int32), excluded, n_items)
+
+    def _take_all(self) -> None:
+        """Make all items candidates, when nothing can be told about them by float32."""
+        self.positions, self.end = self.layout.positions[self._columns(self.end)].astype(np.intp), 0
+
+    def _gather(self, positions: Positions) -> None:
+        """Collect the candidates among some positions, rising, and leave those out that no bound reaches."""
+        if self.slack == math.inf:
+            self.positions = positions
+            return
+        start, size = 0, max(FIRST_GATHERED, GATHERED_PER_ITEM * self.wanted.limit)
+        while start < len(positions):
+            self._add(positions[start : start + size])
+            if start + size < len(positions):
+                self._raise_bound()
+                self._shorten(None)
+                positions = positions[: positions.searchsorted(self.end)]
+            start, size = start + size, 2 * size
+
+    def _add(self, positions: Positions) -> None:
+        values = self.layout.scores_at(self.vector.astype(np.float32), positions)
+        if self.offsets is not None:
+            values += self.offsets[positions].astype(np.float32)
+        reaching = values >= self._floor(self.slack)
+        self._collect(positions[reaching], values[reaching])
+
+    def _collect(self, positions: Positions, values: Scores) -> None:
+        if len(self.positions):
+            positions, values = np.concatenate([self.positions, positions]), np.concatenate([self.values, values])
+        self.positions, self.values = positions, values
+
+    def _raise_bound(self) -> None:
+        self.bound = max(self.bound, _kth(self.values, self.wanted.limit))
+
+    def _shorten(self, stop: int | None) -> None:
+        """Leave out the positions, from `stop` on, that cannot reach the bound. None: offsets cannot be searched."""
+        needed, offsets = self.bound - self.slack, self.offsets
+        if self.layout.inverse_norms is not None or needed == -math.inf:
+            return
+        if offsets is None:
+            if needed > 0:
+                self.end = min(self.end, self.layout.end_of_reach(needed, self.length))
+        elif stop is not None:
+            more = self.layout.reaching(stop, needed, self.length, offsets)
+            if len(more) * FULL_SHARE <= self.end - stop:
+                self._add(more[self.flags().take(self.layout.columns.take(more))])
+                self.end = stop
+
+
+class _Looks:
+    """The scan of several vectors, (b, K), by common looks at blocks of items, each of which every question takes."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        vectors: Values,
+        wanted: Sequence[Wanted],
+        lengths: Sequence[float],
+        slacks: Sequence[float],
+    ) -> None:
+        self.questions = list(map(_Question, repeat(layout), vectors, wanted, lengths, slacks))
+        self.layout = layout
+        self.size = _first_block(layout, wanted, HEAD_SHARE)
+        self.approximate = vectors.astype(np.float32)
+        self.rounded = None if self.layout.rounded is None else self.layout.rounded.vectors(vectors)
+
+    def run(self) -> list[Ranking]:
+        rankings: dict[int, Ranking] = {}
+        alive, start, end = list(range(len(self.questions))), 0, len(self.layout.columns)
+        while alive:
+            room = max(NORM_STEP, BLOCK_SCORES // len(alive) // NORM_STEP * NORM_STEP)
+            stop = min(start + min(self.size, room), end)
+            for row, look, error in zip(alive, *self._look(alive, start, stop), strict=True):
+                question = self.questions[row]
+                question.take(look, error, start, stop)
+                if question.end <= stop:
+                    rankings[row], question.offsets = question.ranking(), None
+            alive = [row for row in alive if row not in rankings]
+            end = max([self.questions[row].end for row in alive], default=0)
+            start = self.size = stop
+        return [rankings[row] for row in range(len(self.questions))]
+
+    def _look(self, rows: list[int], start: int, stop: int) -> tuple[Scores, list[float]]:
+        """Looks of some rows at the positions start..stop, (b, stop − start), and the errors of their products."""
+        if self.rounded is not None:
+            return self.rounded.look(rows, start, stop)
+        vectors = self.approximate if len(rows) == len(self.questions) else self.approximate[rows]
+        return self.layout.scores(vectors, start, stop), [0.0] * len(rows)
+
+
+class _Matrix:
+    """One pass over the index for many vectors, by operations on all of them at once.
+
+    Takes half of the time that questions with small answers take one by one. `alive` are the rows for which later items
+    may matter.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        vectors: Values,
+        wanted: Sequence[Wanted],
+        lengths: Sequence[float],
+        slacks: Sequence[float],
+    ) -> None:
+        excluded = [own.excluded for own in wanted]
+        self.layout = layout
+        self.vectors = vectors
+        self.approximate = vectors.astype(np.float32)
+        self.limits = np.array([own.limit for own in wanted], dtype=np.intp)
+        self.most = int(self.limits.max())
+        self.lengths = np.array(lengths)
+        self.slack = np.array(slacks)
+        self.excluded_rows = np.repeat(np.arange(len(excluded)), [len(columns) for columns in excluded])
+        self.excluded_positions = self.layout.positions[np.concatenate(excluded)]
+        self.sets = _by_set(wanted)
+        self.size = _first_block(layout, wanted, HEAD_SHARE)
+        self.leaders = np.full((len(excluded), self.most), -np.inf, dtype=np.float32)
+        self.floors = np.full(len(excluded), LOWEST, dtype=np.float32)
+        self.pool: list[tuple[Positions, Positions, Scores]] = []
+
+    def run(self) -> list[Ranking]:
+        alive = np.arange(len(self.vectors))
+        start, end, size = 0, len(self.layout.columns), self.size
+        while start < end and len(alive):
+            room = max(NORM_STEP, BLOCK_SCORES // len(alive))
+            stop = min(start + min(size, room), end)
+            alive, end = self._block(alive, start, stop)
+            start, size = stop, 2 * size
+        rows, positions, scores = self._settle()
+        columns = self.layout.columns[positions]
+        ends = np.searchsorted(rows, np.arange(len(self.vectors) + 1)).tolist()
+        return [Ranking(columns[a:b], scores[a:b]) for a, b in pairwise(ends)]
+
+    def _block(self, alive: Positions, start: int, stop: int) -> tuple[Positions, int]:
+        """Score the positions start..stop for the rows `alive`; returns who stays alive and the end of their scan."""
+        scores = self.layout.scores(self.approximate[alive], start, stop)
+        self._mask(scores, alive, start, stop)
+        bounds = self._raise_bounds(scores, alive)
+        hits = np.flatnonzero(scores >= self.floors[alive, np.newaxis])
+        rows, offsets = np.divmod(hits, stop - start)
+        self.pool.append((alive[rows], offsets + start, scores.ravel()[hits]))
+        if sum(len(part[0]) for part in self.pool) > POOL_LIMIT + 2 * int(self.limits.sum()):
+            rows, positions, _ = self._settle()
+            self.pool = [(rows, positions, np.full(len(rows), np.inf, dtype=np.float32))]
+        if self.layout.inverse_norms is not None:
+            return alive, len(self.layout.columns)
+        needed = (bounds - self.slack[alive]) / self.lengths[alive] * (1 - 1e-9)
+        remaining = needed <= self.layout.longest(stop)
+        least = float(needed[remaining].min(initial=np.inf))
+        return alive[remaining], self.layout.end_of_norms(least)
+
+    def _mask(self, scores: Scores, alive: Positions, start: int, stop: int) -> None:
+        for allowed, sharing_rows in self.sets:
+            there = np.flatnonzero(np.isin(alive, sharing_rows))
+            outside = np.flatnonzero(~allowed.contains(self.layout.columns[start:stop]))
+            scores[np.ix_(there, outside)] = -np.inf
+        inside = np.flatnonzero((self.excluded_positions >= start) & (self.excluded_positions < stop))
+        row_of_alive = np.full(len(self.vectors), -1, dtype=np.intp)
+        row_of_alive[alive] = np.arange(len(alive))
+        rows = row_of_alive[self.excluded_rows[inside]]
+        scored = rows >= 0
+        scores[rows[scored], self.excluded_positions[inside[scored]] - start] = -np.inf
+
+    def _raise_bounds(self, scores: Scores, alive: Positions) -> Scores:
+        """Update the bounds with new scores; returns the bound of each row of `alive`."""
+        maxima = group_maxima(scores, group_count(self.most))
+        merged = np.concatenate([self.leaders[alive], maxima], axis=1)
+        leaders = np.partition(merged, merged.shape[1] - self.most, axis=1)[:, -self.most :]
+        self.leaders[alive] = leaders
+        ordered = np.sort(leaders, axis=1)
+        bounds: Scores = ordered[np.arange(len(alive)), self.most - self.limits[alive]]
+        self.floors[alive] = np.maximum(bounds - 2 * self.slack[alive], LOWEST)
+        return bounds
+
+    def _settle(self) -> tuple[Positions, Positions, Values]:
+        """Rows, positions and exact scores of the `limit` best candidates of each row, in order."""
+        rows, positions, approximate = (np.concatenate(parts) for parts in zip(*self.pool, strict=True))
+        reaching = np.flatnonzero(approximate >= self.floors[rows])
+        rows, positions = rows[reaching], positions[reaching]
+        scores = self.layout.exact(self.vectors, positions, rows=rows)
+        order = np.lexsort((self.layout.columns[positions], -scores, rows))
+        rows = rows[order]
+        rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        first = np.flatnonzero(rank < self.limits[rows])
+        order = order[first]
+        return rows[first], positions[order], scores[order]
+
+
+def _by_set(wanted: Sequence[Wanted]) -> list[tuple[ItemSet, list[int]]]:
+    """Each set of allowed items with the rows that share it; rows without a set are left out."""
+    by_bits: dict[bytes, tuple[ItemSet, list[int]]] = {}
+    for row, own in enumerate(wanted):
+        if own.allowed is not None:
+            by_bits.setdefault(own.allowed.bits.tobytes(), (own.allowed, []))[1].append(row)
+    return list(by_bits.values())
+
+
+def _first_block(layout: Layout, wanted: Sequence[Wanted], share: int) -> int:
+    """How many items are looked at first for questions together, a multiple of NORM_STEP.
+
+    With offsets at least one item in `share`, and all if their norms hardly differ.
+    """
+    size = max(FIRST_BLOCK, FIRST_BLOCK_PER_ITEM * max([own.limit for own in wanted]))
+    if wanted[0].offsets is not None:
+        size = max(size, len(layout.columns) // share)
+    return len(layout.columns) if layout.even else -(-size // NORM_STEP) * NORM_STEP
+
+
+def _bound_of_groups(scores: Scores, limit: int) -> float:
+    """A value that `limit` scores reach: that many groups have a maximum so large. The odd tail is left out."""
+    groups = group_count(limit)
+    depth = len(scores) // groups
+    if depth <= 1:
+        return _kth(scores, limit)
+    maxima: Scores = np.maximum.reduce(scores[: depth * groups].reshape(depth, groups), axis=0)
+    maxima.partition(groups - limit)
+    return float(maxima[groups - limit])
+
+
+def _kth(values: Scores, k: int) -> float:
+    """The k-th largest value; minus infinity if there are fewer."""
+    if len(values) < k:
+        return -math.inf
+    return float(np.partition(values, len(values) - k)[len(values) - k])
+
+
+def error_bound(components: int, reach: float) -> float:
+    """Bound of the error of a float32 inner product of vectors whose norms multiply to `reach`.
+
+    Rounding the vector to float32 and K products and sums, in any order, err by at most about (K + 1) unit
+    roundoffs times Σ|uᵢvᵢ| <= ‖u‖‖v‖; the rest is room for rounding the floor. Results below the smallest
+    normal number may be lost altogether.
+    """
+    return (components + 8) * (UNIT_ROUNDOFF * 1.01 * reach + 1e-37)
+
+
+def bias_free_norms(factors: Values) -> Values:
+    """Norms of the rows without their last component."""
+    directions = factors[:, :-1]
+    return np.sqrt(row_sums(directions * directions))
