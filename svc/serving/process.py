@@ -25,7 +25,6 @@ FULL_COLLECTION_EVERY = 100
 connections.
 """
 LEAVE_TAKING_S = 0.2
-"""From the signal to the end of idle connections: closing at once would cut off requests that are on the wire."""
 LAST_SPANS_S = 2.0
 
 
@@ -62,6 +61,14 @@ def limits(settings: Settings) -> Limits:
         unread_s=settings.client_timeout_s,
         drain_s=settings.drain_s,
     )
+
+
+def leave_s(settings: Settings) -> float:
+    """Return the seconds from the signal to the end of idle connections.
+
+    Closing them at once would cut off requests that are on their way.
+    """
+    return min(LEAVE_TAKING_S, settings.drain_s)
 
 
 def single(error: BaseException) -> BaseException:

@@ -299,7 +299,8 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
         Application(state),
         listener,
         process.limits(state.settings),
-        until=partial(_announce_drain, stop, state, listener.dup()),
+        until=partial(_announce_drain, stop, state),
+        leave_s=process.leave_s(state.settings),
     )
 
 
@@ -314,25 +315,18 @@ async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, f
             logs.emit(
                 events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, workers=fleet.size
             )
-            await _announce_drain(stop, state, listener.dup(), fleet)
+            await _announce_drain(stop, state, fleet)
         fleet.end()
     await fleet.ended.wait()
 
 
-async def _announce_drain(stop: Stop, state: ServerState, listener: socket.socket, fleet: Fleet | None = None) -> None:
-    """Return when idle connections are to be closed: a moment after the signal. Closes `listener`.
-
-    Until then nobody new comes in, and answers tell keep-alive clients that their connection ends. Closing at once
-    would cut off requests that are on the wire already.
-    """
-    with listener:
-        await stop.event.wait()
-        listening.refuse_new(listener)
-        state.draining = True
-        if fleet is not None:
-            fleet.tell("drain")
-        logs.emit(events.SERVE_DRAINING, signal=stop.reason, drain_seconds=state.settings.drain_s)
-        await trio.sleep(min(process.LEAVE_TAKING_S, state.settings.drain_s))
+async def _announce_drain(stop: Stop, state: ServerState, fleet: Fleet | None = None) -> None:
+    """Return when the signal comes. From then on each answer tells its client that the connection ends."""
+    await stop.event.wait()
+    state.draining = True
+    if fleet is not None:
+        fleet.tell("drain")
+    logs.emit(events.SERVE_DRAINING, signal=stop.reason, drain_seconds=state.settings.drain_s)
 
 
 async def _end_drain(stop: Stop, drain_s: float) -> None:

@@ -6,14 +6,11 @@ import ctypes
 import ipaddress
 import os
 import socket
-import struct
-from contextlib import suppress
 
 from svc.errors import ConfigError
 
 BACKLOG = 1024
-_SO_ATTACH_FILTER = 26
-_BPF_RETURN = 0x06
+_holding_lock = ctypes.PyDLL(None)
 
 
 def check_exposure(host: str, *, has_api_keys: bool, insecure_no_auth: bool) -> None:
@@ -78,12 +75,14 @@ def _unavailable(host: str, port: int, error: OSError) -> ConfigError:
     return ConfigError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0).lower()}")
 
 
-def refuse_new(listener: socket.socket) -> None:
-    """Let no new connection reach `listener`, while those that wait in its queue can still be accepted.
+def stop(listener: socket.socket) -> list[socket.socket]:
+    """Accept those who wait in the kernel's queue and refuse everybody else from then on.
 
-    Closing it alone would reset what the kernel has connected already. A client that comes now is refused when
-    the socket closes. Where the kernel offers no such filter, newcomers are accepted until then.
+    Python's own calls let a scoring thread run for milliseconds between the last accept and the close, and the kernel
+    resets whoever connects meanwhile. These calls keep the interpreter's lock.
     """
-    rule = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # keep 0 bytes of any packet
-    with suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(rule)))
+    number, accepted = listener.fileno(), []
+    while (connected := _holding_lock.accept4(number, None, None, socket.SOCK_CLOEXEC)) >= 0:
+        accepted.append(connected)
+    _holding_lock.shutdown(number, socket.SHUT_RDWR)
+    return [socket.socket(fileno=connected) for connected in accepted]

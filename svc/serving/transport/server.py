@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -10,7 +11,7 @@ import trio
 from svc import events, logs
 from svc.serving.signals import run_until
 from svc.serving.transport.connection import Connection
-from svc.serving.transport.listener import BACKLOG
+from svc.serving.transport.listener import BACKLOG, stop
 from svc.serving.transport.messages import Application
 from svc.serving.transport.pacing import TurnScheduler
 from svc.serving.transport.shared import Limits, Shared
@@ -28,12 +29,13 @@ async def serve(
     limits: Limits,
     *,
     until: Callable[[], Awaitable[None]],
+    leave_s: float = 0.0,
     spread: Spread | None = None,
 ) -> None:
     """Accept from `listener`, which is listening, until `until()` returns; then close it.
 
-    What has come by then is answered. Idle connections end at once, busy ones with their answer or after `drain_s`.
-    Where other processes accept from the same listener, `spread` says how many connections each has.
+    What has come by then is answered. Idle connections end after `leave_s`, busy ones with their answer or `drain_s`
+    later. Where other processes accept from the same listener, `spread` says how many connections each has.
     """
     shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
     listener.setblocking(False)
@@ -52,6 +54,7 @@ async def serve(
                 with listener:
                     await run_until(until, acceptor.run)
                     acceptor.accept_backlog()
+                await trio.sleep(leave_s)
                 shared.ending = True
                 await _end_idle(shared)
             finally:
@@ -100,6 +103,8 @@ class Acceptor:
             self._accept(BACKLOG)
         except OSError as error:  # whom the machine has no room for is reset; the others get their answers
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
+        for connected in stop(self._listener):
+            self._take(connected)
 
     def _accept(self, most: int) -> None:
         """Accept those who wait, at most so many. Raises OSError when the machine can have no more connections."""
@@ -110,4 +115,8 @@ class Acceptor:
                 return
             except ConnectionError:  # it has left already
                 continue
+            except OSError as error:
+                if error.errno == errno.EINVAL:  # another worker has stopped the listener
+                    return
+                raise
             self._take(connected)

@@ -156,7 +156,12 @@ class Worker:
                 if self._spread is not None:
                     limits = process.limits(self._state.settings)
                     await server.serve(
-                        Application(self._state), self._ends.listener, limits, until=self._end.wait, spread=self._spread
+                        Application(self._state),
+                        self._ends.listener,
+                        limits,
+                        until=self._end.wait,
+                        leave_s=process.leave_s(self._state.settings),
+                        spread=self._spread,
                     )
                 lanes.cancel_scope.cancel()
             if self._state.spans is not None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,6 +24,7 @@ from tests.serving.artifacts import popularity_model, write_artifact
 # step of the specification's shutdown | test, without its `test_`
 TABLE = """
 no new connections                | no_new_connection_is_accepted_while_draining
+new clients at the signal         | new_clients_are_answered_or_refused_and_never_wait
 watcher stopped, stats discarded  | a_hung_store_does_not_hold_up_the_end
 in-flight requests finish         | a_request_in_flight_is_answered_and_idle_connections_hold_nothing_up
 in-flight requests, any moment    | signals_at_any_moment_under_load_leave_nobody_unanswered
@@ -32,6 +34,8 @@ serve_shutdown, exit code 0       | a_request_in_flight_is_answered_and_idle_con
 second signal                     | a_second_signal_ends_at_once
 signal before the first answer    | a_signal_during_the_start_ends_it
 """
+RETRANSMISSION_S = 1.0
+"""After which the kernel repeats the first packet of a connection that got no answer."""
 BODY = json.dumps({"user_id": "u3", "limit": 1}).encode()
 
 
@@ -97,6 +101,35 @@ def test_no_new_connection_is_accepted_while_draining(home: Path) -> None:
             pass
         busy.sendall(BODY[5:])
         assert read_all(busy).startswith(b"HTTP/1.1 200")
+
+
+def ask_until_refused(address: tuple[str, int]) -> tuple[list[bytes], float]:
+    """The beginning of each answer to one new client after the other, and the seconds of the longest handshake."""
+    answers, longest_s = [], 0.0
+    while True:
+        began = time.monotonic()
+        with socket.socket() as client:
+            refused = client.connect_ex(address)
+            longest_s = max(longest_s, time.monotonic() - began)
+            if refused:
+                return answers, longest_s
+            client.sendall(b"GET /v1/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            answers.append(client.recv(12))
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_new_clients_are_answered_or_refused_and_never_wait(home: Path, workers: str) -> None:
+    """No packet of theirs is dropped: a handshake that waits for its retransmission takes a second longer."""
+    with Server(home, env={"SVC_WORKERS": workers}) as server, ThreadPoolExecutor() as pool:
+        address = urlsplit(server.url)
+        asked = [pool.submit(ask_until_refused, (str(address.hostname), int(address.port or 0))) for _ in range(4)]
+        time.sleep(0.3)
+        server.send(signal.SIGTERM)
+        results = [done.result(30) for done in asked]
+        assert server.process.wait(20) == 0
+    for answers, longest_s in results:
+        assert set(answers) == {b"HTTP/1.1 200"}
+        assert longest_s < RETRANSMISSION_S
 
 
 def test_the_window_ends_the_drain(home: Path) -> None:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from svc.errors import ConfigError
-from svc.serving.transport.listener import bind, check_exposure, listen
+from svc.serving.transport.listener import bind, check_exposure, listen, stop
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -57,3 +57,17 @@ def test_a_host_that_does_not_exist_is_a_configuration_error() -> None:
     """Not a traceback."""
     with pytest.raises(ConfigError, match="cannot be resolved"):
         bind("host.invalid", 0, unread_timeout_s=30)
+
+
+def test_who_is_connected_when_it_stops_is_accepted_and_nobody_after() -> None:
+    """Whoever comes later is refused at once."""
+    with bind("127.0.0.1", 0, unread_timeout_s=30) as listener:
+        address = listen(listener)
+        listener.setblocking(False)
+        with socket.create_connection(address) as client:
+            (accepted,) = stop(listener)
+            with accepted:
+                accepted.sendall(b"well")
+                assert client.recv(4) == b"well"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address)
