@@ -18,6 +18,7 @@ from svc.artifact.replay.guard import ReplayGuard
 from svc.artifact.store import Store, open_store
 from svc.errors import ConfigError
 from svc.metrics import Metrics
+from svc.processes.memory import require_memory_files
 from svc.recipe.load import LoadedRecipe, load_recipe
 from svc.serving import process, signals
 from svc.serving.api.access.api_keys import load_api_keys
@@ -43,7 +44,6 @@ from svc.serving.transport import listener as listening
 from svc.serving.transport import server
 from svc.serving.workers.aggregates import Collector, ToldPolicies, answer
 from svc.serving.workers.fleet import Fleet
-from svc.serving.workers.memory import require_memory_files
 from svc.serving.workers.package import SharingLoader
 from svc.settings import Settings
 

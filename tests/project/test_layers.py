@@ -36,10 +36,11 @@ MAY_IMPORT = {
     "artifact": BASE,
     "model": BASE,
     "export": BASE | {"recipe", "sources", "artifact", "model"},
-    "training": BASE | {"recipe", "sources", "artifact", "model"},
-    "serving": BASE | {"recipe", "sources", "artifact", "model"},
-    "library": BASE | {"recipe", "sources", "artifact", "model", "export", "training", "serving"},
-    "cli": BASE | {"recipe", "sources", "artifact", "model", "export", "training", "serving"},
+    "processes": BASE,
+    "training": BASE | {"processes", "recipe", "sources", "artifact", "model"},
+    "serving": BASE | {"processes", "recipe", "sources", "artifact", "model"},
+    "library": BASE | {"recipe", "sources", "artifact", "model", "export", "processes", "training", "serving"},
+    "cli": BASE | {"recipe", "sources", "artifact", "model", "export", "processes", "training", "serving"},
 }
 NOT_WHILE_SERVING = {"optuna", "irspack", "sklearn", "scipy"}
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from svc.serving.workers.memory import SealedMemory
+from svc.processes.memory import SealedMemory
 
 INLINE_BYTES = 1 << 15
 """Longer messages to a worker lie in a memory file of their own."""

@@ -18,17 +18,18 @@ from typing import Any
 import trio
 
 from svc import events, logs
+from svc.processes.lifetime import adopt_orphans
+from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving.models.lanes import Lane
 from svc.serving.models.loader import Loaded
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import PAGE_BYTES, Counts, WorkerPage
-from svc.serving.workers.memory import SealedMemory, SharedPage
 from svc.serving.workers.mirror import MirroringRegistry, RemoteLane, WorkersState, orders_of
 from svc.serving.workers.package import Package, Shared
 from svc.serving.workers.rates import CELLS_BYTES, KeyCells
 from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
-from svc.serving.workers.template import KeptTemplate, adopt_orphans, environment
+from svc.serving.workers.template import KeptTemplate, environment
 
 ASKED_AT_ONCE = 8
 """Questions of one worker that are answered at the same time; further ones wait."""

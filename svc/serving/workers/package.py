@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from svc.artifact.store import Blob
 from svc.model.stored import Stored
+from svc.processes.memory import SealedMemory
 from svc.serving.models.fragments import ItemFragments
 from svc.serving.models.loader import Loaded, Loader
-from svc.serving.workers.memory import SealedMemory
 
 ALIGNMENT = 64
 _LOCK = type(threading.Lock())

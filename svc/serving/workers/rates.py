@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from svc.processes.memory import SharedPage
 from svc.serving.api.access.key_policies import Bucket, Rate
 from svc.serving.api.access.refusal_throttle import RefusalThrottle
-from svc.serving.workers.memory import SharedPage
 
 CELLS = 1 << 17
 """More than two for each key that a policy file of 256 KiB can name. Pages that nobody has used take no memory."""

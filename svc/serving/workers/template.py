@@ -7,7 +7,6 @@ itself: the template may end, and its copies go on.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import signal
@@ -21,12 +20,12 @@ from functools import partial
 import trio
 
 from svc import events, logs, settings
+from svc.processes.lifetime import end_with
 from svc.serving.workers.restarts import Pauses
 from svc.serving.workers.worker import Ends, live
 
 PID = struct.Struct("=i")
 ENDS = 5
-_PDEATHSIG, _SUBREAPER = 1, 36
 _NOT_FOR_WORKERS = (
     "SVC_SIGNING_KEYS", "SVC_VERIFY_KEYS", "SVC_SIGNING_KEYS_FILE", "SVC_API_KEYS", "SVC_API_KEYS_FILE", "SVC_ENV_FILE",
     "SVC_API_KEY_POLICIES", "SVC_STATE_DIR", "SVC_METRICS_PORT", "SVC_WORKERS",
@@ -45,11 +44,6 @@ def environment(variables: Mapping[str, str], scoring_threads: int) -> dict[str,
     path = os.pathsep.join(entry for entry in sys.path if entry)
     threads = variables.get("SVC_SCORING_THREADS") or str(scoring_threads)
     return {**kept, "PYTHONPATH": path, "SVC_SCORING_THREADS": threads, "OPENBLAS_NUM_THREADS": "1"}
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of copies whose maker has ended."""
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
 
 
 class Template:
@@ -127,13 +121,6 @@ class KeptTemplate:
         """The process id of a new worker, which gets these descriptors. Raises OSError when the template has ended."""
         async with self._copying:
             return await self._now.copy(descriptors)
-
-
-def end_with(parent: int) -> None:
-    """Let the kernel end this process when `parent` ends, however it ends."""
-    ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def main(end: socket.socket, server: int) -> None:

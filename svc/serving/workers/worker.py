@@ -23,6 +23,7 @@ from svc import logs
 from svc.errors import ArtifactReadError, InternalError
 from svc.metrics import Metrics
 from svc.model.ranking.filter_fields import FilterFields
+from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving import process
 from svc.serving.api.access.authentication import HASHING_THREADS, Authenticator
 from svc.serving.api.access.key_policies import LONGEST_WAIT_S, REFUSALS_AT_ONCE, REFUSALS_PER_S, KeyPolicies
@@ -39,7 +40,6 @@ from svc.serving.transport import server
 from svc.serving.transport.spread import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.memory import SealedMemory, SharedPage
 from svc.serving.workers.mirror import FleetRegistry, MirroredEntry, WorkersState, on_clock
 from svc.serving.workers.package import Package
 from svc.serving.workers.rates import Cell, SharedBucket, SharedThrottle

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from svc.processes.memory import SealedMemory
 from svc.serving.workers import channel
-from svc.serving.workers.memory import SealedMemory
 
 REFUSED = [
     b"",

@@ -8,9 +8,9 @@ import struct
 import pytest
 
 from svc.metrics import LATENCY, REQUESTS, Metrics
+from svc.processes.memory import SharedPage
 from svc.serving.workers import counters
 from svc.serving.workers.counters import WorkerPage
-from svc.serving.workers.memory import SharedPage
 
 prometheus = pytest.importorskip("prometheus_client")
 

@@ -13,11 +13,11 @@ import pytest
 import trio
 import trio.testing
 
+from svc.processes.memory import SharedPage
 from svc.serving.transport.spread import VACANT
 from svc.serving.workers import channel
 from svc.serving.workers.counters import WorkerPage
 from svc.serving.workers.fleet import Fleet, Order, Worker
-from svc.serving.workers.memory import SharedPage
 from svc.serving.workers.restarts import BEAT_S, DOUBTFUL_CHECKS
 
 

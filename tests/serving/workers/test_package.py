@@ -13,8 +13,8 @@ from svc.artifact.keys import parse_signing_keys
 from svc.artifact.store import open_store
 from svc.errors import SignatureMismatch
 from svc.model.stored import Stored
+from svc.processes.memory import SealedMemory
 from svc.serving.models.loader import Loaded, Loader, LoadFailed
-from svc.serving.workers.memory import SealedMemory
 from svc.serving.workers.package import Package, Shared, SharingLoader
 from tests.model.test_model import FAMILIES, made, queries
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, factor_model, write_artifact

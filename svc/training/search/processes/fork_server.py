@@ -7,7 +7,6 @@ svc may have threads, which must not be forked: its server is another Python, wh
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import signal
@@ -18,7 +17,8 @@ from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
-_PR_SET_PDEATHSIG = 1
+from svc.processes.lifetime import end_with
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PATIENCE_S = 1.0
 """A server that still imports does not hear that it shall end. It is killed after this time."""
@@ -87,7 +87,7 @@ class ForkServer:
 
 def serve(control: socket.socket, work: Work, parent: int) -> None:
     """Fork a worker for each connection that `control` brings, until its other end closes. Runs in the server."""
-    _die_with(parent)
+    end_with(parent)
     gc.freeze()  # what is there now is never collected, so that its pages stay shared
     server, workers = os.getpid(), set[int]()
     while True:
@@ -109,7 +109,7 @@ def serve(control: socket.socket, work: Work, parent: int) -> None:
 
 
 def _work(connection: Connection, work: Work, server: int) -> None:
-    _die_with(server)
+    end_with(server)
     with contextlib.suppress(EOFError, ConnectionError):  # the training has ended
         work(connection)
 
@@ -132,11 +132,3 @@ def _signals_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _die_with(parent: int) -> None:
-    """Make this process end with its parent, even if the parent is killed while this one runs C++ code."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

@@ -9,8 +9,8 @@ import os
 import pytest
 
 from svc.artifact.buffer import private_buffer
-from svc.serving.workers import memory
-from svc.serving.workers.memory import SealedMemory, SharedPage
+from svc.processes import memory
+from svc.processes.memory import SealedMemory, SharedPage
 
 ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
