@@ -115,12 +115,6 @@ PROMOTION_DECIDED = _event(
     "recipe decision mode metric against guardrails",
     "Whether the new model may go live, and the comparisons that say so; with mode report it goes live anyway.",
 )
-PROMOTION_PRECISION = _event(
-    "promotion_precision",
-    "info",
-    "recipe n_users message",
-    "How far below a change its interval reaches; where the bound is too tight for it, a `recipe_warning` says so.",
-)
 PROMOTION_HELD = _event(
     "promotion_held",
     "warning",

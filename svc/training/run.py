@@ -285,7 +285,6 @@ class _Run:
         # The decision comes last, so that it is about the model that is live by then.
         promotion = self._decide(task, confidence, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
-        head |= self.report.samples(model)
         earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
         published = publish(self.loaded, head, model, keys, self.settings, move=not _is_refused(promotion))

@@ -54,14 +54,6 @@ class RunReport:
         winner, seed = Winner(confidence.winner, served), self.loaded.recipe.training.split.seed
         return measure_diversity(winner, task.objective.evaluators.full, task.objective.seen, seed=seed)
 
-    def samples(self, model: Model) -> dict[str, Any]:
-        """The header's field `samples`: what some users are recommended."""
-        if self.path is None:
-            return {}
-        from svc.training.winner.samples import sample_recommendations
-
-        return {"samples": sample_recommendations(self.loaded, model, self.settings, self.variables)}
-
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
         """The header of the artifact that is about to be replaced; None if none can be trusted."""
         if self.path is None:

@@ -27,7 +27,6 @@ def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
     report, unused = report_at(None, make_recipe()), Any
     report.check()
     assert report.diversity(unused, unused, unused) is None
-    assert report.samples(unused) == {}
     assert report.earlier(development_keys()) is None
     report.write({}, unused, None)
 

@@ -25,7 +25,7 @@ from svc.training.evaluation.intervals import paired_change
 from svc.training.evaluation.rank_cost import rank_ms
 from svc.training.promotion.baselines import ComparedModel, baseline, heldout, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
-from svc.training.promotion.refusal import tell_precision
+from svc.training.promotion.refusal import warn_of_tight_bound
 from svc.training.search.prepare import Task
 
 _DIGITS = 12
@@ -108,7 +108,7 @@ def decide(
     }
     shown = ("decision", "mode", "metric", "against", "guardrails")
     logs.emit(events.PROMOTION_DECIDED, recipe=task.loaded.recipe.name, **{name: decision[name] for name in shown})
-    tell_precision(task.loaded.recipe, decision, rules, candidate.choice_by(task, heldout(task)))
+    warn_of_tight_bound(task.loaded.recipe, decision, rules, candidate.choice_by(task, heldout(task)))
     return decision
 
 

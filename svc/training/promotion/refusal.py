@@ -46,26 +46,21 @@ class _Precision(NamedTuple):
     compared_with: str
 
 
-def tell_precision(recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None) -> None:
-    """Log which lowest change the interval of an equal model can hold, and warn if the recipe's is above it.
+def warn_of_tight_bound(recipe: Recipe, decision: Mapping[str, Any], rules: Promotion, choice: Choice | None) -> None:
+    """Warn if `min_relative_change` is so tight that a model equal to the live one would be refused.
 
-    The interval is that of the comparison with the live model. A first run has none: there the winner's lead over the
-    next algorithm of the search stands for it. `choice` is the one by the users who judge, where it is known.
+    The measure is the interval of the comparison with the live model. A first run has none: there the winner's lead
+    over the next algorithm of the search stands for it. `choice` is the one by the users who judge, if it is known.
     """
     precision = _precision(recipe, decision, rules, choice)
     if precision is None or not 0 < precision.reach < 1:  # the same model, or scores of almost 0: no measure for others
         return
-    sentence = (
-        f"the interval against {precision.compared_with} reaches {precision.reach:.1%} below the change, over "
-        f"{precision.n_users} judged users: a model that is equal to the live one"
-    )
     if rules.min_relative_change <= -precision.reach:
-        logs.emit(
-            events.PROMOTION_PRECISION, recipe=recipe.name, n_users=precision.n_users, message=f"{sentence} may go live"
-        )
         return
     message = (
-        f"{sentence} is refused; write {math.floor(-precision.reach * 1000) / 1000:g} or less, or hold out more users"
+        f"the interval against {precision.compared_with} reaches {precision.reach:.1%} below the change, over "
+        f"{precision.n_users} judged users: a model that is equal to the live one is refused; "
+        f"write {math.floor(-precision.reach * 1000) / 1000:g} or less, or hold out more users"
     )
     logs.emit(events.RECIPE_WARNING, code="promotion_bound", field="promotion.min_relative_change", message=message)
 

@@ -26,22 +26,24 @@ def _figure(height: float) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_IN, height), layout="constrained")
-    return figure, _plain(figure.add_subplot())
-
-
-def _plain(axes: Any) -> Any:
+    axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color("#c5ccd3")
     axes.tick_params(colors=_INK, labelsize=9)
     axes.grid(axis="y", color="#e6eaee", linewidth=0.8)
     axes.set_axisbelow(True)
-    return axes
+    return figure, axes
 
 
-def _svg(figure: Any, label: str) -> Markup:
-    """The figure as one <svg> that scales with its column and says what it shows."""
+def _svg(figure: Any, label: str, x: str, y: str = "", *, legend: bool = False) -> Markup:
+    """Return the figure, with the labels of its axes, as one <svg> that scales with its column and is named `label`."""
     import matplotlib as mpl
 
+    (axes,) = figure.axes
+    axes.set_xlabel(x, color=_INK)
+    axes.set_ylabel(y, color=_INK)
+    if legend:
+        axes.legend(fontsize=9, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     out = io.StringIO()
     # Text stays text, which readers can select and search; a fixed salt and no date give the same bytes every time.
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "svc", "font.family": "sans-serif"}):
@@ -72,10 +74,7 @@ def search_plot(trials: Sequence[TrialRecord], metric: str) -> Markup:
     axes.step(
         [trial.number + 1 for trial in complete], best, where="post", color=_INK, linewidth=1, label="best so far"
     )
-    axes.set_xlabel("trial", color=_INK)
-    axes.set_ylabel(metric, color=_INK)
-    axes.legend(fontsize=9, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
-    return _svg(figure, "Score of each trial")
+    return _svg(figure, "Score of each trial", "trial", metric, legend=True)
 
 
 def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str, Sequence[float]]) -> Markup:
@@ -94,10 +93,8 @@ def cost_plot(trials: Sequence[TrialRecord], metric: str, intervals: Mapping[str
             best = max(own, key=lambda trial: trial.score or 0.0)
             axes.plot([best.rank_ms] * 2, intervals[name], color=colour, linewidth=1.2, marker="_", markersize=7)
     axes.set_xscale("log")
-    axes.set_xlabel("milliseconds of a single ranking", color=_INK)
-    axes.set_ylabel(metric, color=_INK)
-    axes.legend(fontsize=9, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.2))
-    return _svg(figure, "Score of each trial against what a ranking costs")
+    label = "Score of each trial against what a ranking costs"
+    return _svg(figure, label, "milliseconds of a single ranking", metric, legend=True)
 
 
 def algorithms_plot(
@@ -129,9 +126,8 @@ def algorithms_plot(
     if baseline is not None:
         axes.axvline(baseline, color="#9aa5b1", linestyle="--", linewidth=1)
     axes.set_xlim(0, max([*ends, 1e-9]) * 1.18)
-    axes.set_xlabel(metric, color=_INK)
     axes.grid(visible=False, axis="y")
-    return _svg(figure, "Best score of each algorithm")
+    return _svg(figure, "Best score of each algorithm", metric)
 
 
 def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str) -> Markup:
@@ -148,9 +144,8 @@ def changes_plot(against: Sequence[Mapping[str, Any]], bound: float, metric: str
     axes.set_yticks(range(len(shown)), [str(comparison["name"]) for comparison in shown])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:+.4g}%" if value else "0%")
-    axes.set_xlabel(f"relative change of {metric}", color=_INK)
     axes.grid(visible=False, axis="y")
-    return _svg(figure, "Relative change from each opponent, with its interval")
+    return _svg(figure, "Relative change from each opponent, with its interval", f"relative change of {metric}")
 
 
 def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Markup]:
@@ -168,9 +163,7 @@ def diversity_plots(values: Sequence[Mapping[str, Any]], metric: str) -> list[Ma
             axes.annotate(
                 f"{row['diversity']:g}", (row[name], row["ndcg"]), (6, 6), textcoords="offset points", fontsize=9
             )
-        axes.set_xlabel(label, color=_INK)
-        axes.set_ylabel(metric, color=_INK)
-        drawn.append(_svg(figure, f"Accuracy and {label} for each value of diversity"))
+        drawn.append(_svg(figure, f"Accuracy and {label} for each value of diversity", label, metric))
     return drawn
 
 
@@ -180,9 +173,7 @@ def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> Markup:
     across, up = [row["recency"] for row in values], [row["score"] for row in values]
     reach = np.abs(np.array([row["interval"] for row in values]).T - up)
     axes.errorbar(across, up, reach, color=_COLOURS[0], ecolor="#9aa5b1", marker="o", markersize=4, capsize=3)
-    axes.set_xlabel("recency", color=_INK)
-    axes.set_ylabel(metric, color=_INK)
-    return _svg(figure, "Score at each recency, with its interval")
+    return _svg(figure, "Score at each recency, with its interval", "recency", metric)
 
 
 def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> Markup:
@@ -194,7 +185,4 @@ def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) ->
         axes.plot(ranks, falling[ranks - 1], color=colour, linewidth=1.8, label=name)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    axes.set_xlabel("rank", color=_INK)
-    axes.set_ylabel("interactions", color=_INK)
-    axes.legend(fontsize=9, frameon=False)
-    return _svg(figure, "The long tail of items and users")
+    return _svg(figure, "The long tail of items and users", "rank", "interactions", legend=True)

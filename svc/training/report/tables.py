@@ -9,7 +9,6 @@ from svc.training.evaluation.intervals import PER_USER
 from svc.training.report.confidence import span
 from svc.training.report.order import recency_rows
 from svc.training.report.promotion import comparison_rows, guardrail_rows
-from svc.training.report.verdict import sample_rows
 from svc.training.report.words import plain_name
 from svc.training.search.trials import TrialRecord
 
@@ -57,7 +56,6 @@ def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: He
     evaluation, promotion = header["evaluation"], header.get("promotion")
     rows_of_search = header["tuning"]["best_per_algorithm"]
     return {
-        "samples": Table(("user", "chose", "is recommended"), list(sample_rows(header))),
         "winner": Table(
             ("metric", "value"),
             [

@@ -1,8 +1,8 @@
-"""What the report says first: how much better than popularity the model is, where it is weak, and some of its lists."""
+"""The verdict that opens the report: how much better than popularity the model is, and where it is weak."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 _BASELINE = "TopPopRecommender"
@@ -13,12 +13,6 @@ _WEAK = 0.5
 def verdict(header: Mapping[str, Any], metric: str) -> str:
     """The outcome in at most two sentences."""
     return " ".join(filter(None, (_beside_popularity(header, metric), _weakness(header))))
-
-
-def sample_rows(header: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    """One row a user: the id, what they chose, what they are recommended. None for headers without samples."""
-    for sample in header.get("samples", ()):
-        yield sample["user"], "; ".join(sample["chosen"]), "; ".join(sample["recommended"])
 
 
 def _beside_popularity(header: Mapping[str, Any], metric: str) -> str:

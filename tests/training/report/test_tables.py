@@ -47,7 +47,6 @@ def test_a_table_without_rows_is_left_out() -> None:
     """Nothing was measured, compared or sampled: the page then has no card for it."""
     empty = {name for name, table in tables(HEADER, "ndcg@20", [], None).items() if not table}
     assert {
-        "samples",
         "comparisons",
         "guardrails",
         "parts",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from svc.training.report.verdict import sample_rows, verdict
+from svc.training.report.verdict import verdict
 
 HEADER: dict[str, Any] = {
     "best_class": "IALSRecommender",
@@ -38,10 +38,3 @@ WEAK = " Weak in the long tail: 0.002 among the rarest items against 0.283 among
 def test_the_verdict_compares_with_popularity_and_names_a_weak_tail(changes: dict[str, Any], told: str) -> None:
     """How much better than popularity, and where the model is weak; of older headers what they hold."""
     assert told in verdict({**HEADER, **changes}, "ndcg@20")
-
-
-def test_samples_are_rows_of_titles() -> None:
-    """None for headers without them."""
-    samples = [{"user": "u1", "chosen": ["A", "B"], "recommended": ["C"]}]
-    assert list(sample_rows({"samples": samples})) == [("u1", "A; B", "C")]
-    assert list(sample_rows({})) == []
