@@ -216,6 +216,12 @@ VARIABLE_UNKNOWN = _event(
 VARIABLE_CLAMPED = _event(
     "variable_clamped", "warning", "variable value used", "A number in the environment is out of its bounds."
 )
+DENIED_FIELDS_UNKNOWN = _event(
+    "denied_fields_unknown",
+    "warning",
+    "fields",
+    "SVC_METADATA_FIELD_DENY has names that no recipe declares, which hide nothing: compare their spelling.",
+)
 RECIPES_END_IN_YML = _event(
     "recipes_end_in_yml",
     "warning",

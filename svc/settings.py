@@ -317,7 +317,10 @@ class Settings:
         "SVC_ALLOWED_ORIGINS", (), _names, "Origins that browsers may call from (CORS)."
     )
     metadata_field_deny: tuple[str, ...] = _var(
-        "SVC_METADATA_FIELD_DENY", (), _names, "Metadata fields that are never returned, whatever a recipe says."
+        "SVC_METADATA_FIELD_DENY",
+        (),
+        _names,
+        "Metadata fields that are never returned, whatever a recipe says; in any case of letters.",
     )
     artifact_root: str | None = _var("SVC_ARTIFACT_ROOT", None, str, "Local artifacts must lie under this folder.")
     lock_dir: str | None = _var(
@@ -350,6 +353,10 @@ class Settings:
             artifact_cap = values.get("max_artifact_bytes", 2 * GIB)
             values["max_payload_bytes"] = min(512 * MIB, artifact_cap)
         return cls(**values)
+
+    def is_denied(self, field: str) -> bool:
+        """Tell whether SVC_METADATA_FIELD_DENY names `field`, in any case of letters."""
+        return field.casefold() in {name.casefold() for name in self.metadata_field_deny}
 
     @property
     def is_development(self) -> bool:

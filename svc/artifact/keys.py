@@ -25,6 +25,7 @@ DEVELOPMENT_KID: Final = "dev"
 _DEVELOPMENT_KEY = hashlib.sha256(b"svc: the development key, known to everyone").digest()
 KID = re.compile(KEY_ID)
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
+_KEY_LIKE = re.compile(r"[0-9a-fA-F]{32,}")
 _SIGNED_BY = re.compile(rb'"fingerprint":"([0-9a-f]{8})"')
 _FORM = "give <kid>:<64 hex characters>, several separated by commas; `svc keygen` prints one"
 
@@ -48,9 +49,17 @@ class SigningKeys:
 
     @property
     def active(self) -> tuple[str, bytes]:
-        """The pair that signs. Raises ConfigError when there is none."""
+        """The pair that signs. Raises ConfigError when there is none, or when its kid may be a key in the wrong place.
+
+        Artifacts and logs show the kid to everybody.
+        """
         if not self.entries:
             raise ConfigError("SVC_SIGNING_KEYS is empty: make a key with `svc keygen --type signing --kid <kid>`")
+        if looks_like_key(self.entries[0][0]):
+            raise ConfigError(
+                "SVC_SIGNING_KEYS: the kid of entry 1 looks like a key, and artifacts show the kid: if it is one, "
+                "make another key; else put a key with a short kid in front, and keep this one to verify with"
+            )
         return self.entries[0]
 
     def get(self, kid: str) -> bytes | None:
@@ -79,6 +88,11 @@ class SigningKeys:
         if self.get(DEVELOPMENT_KID) is not None:
             return self
         return SigningKeys((*self.entries, *development_keys().entries), self.public)
+
+
+def looks_like_key(kid: str) -> bool:
+    """Tell whether `kid` is 32 or more hex digits: as long as secrets are, and longer than names need."""
+    return _KEY_LIKE.fullmatch(kid) is not None
 
 
 def fingerprint(key: bytes) -> str:

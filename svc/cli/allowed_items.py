@@ -57,7 +57,7 @@ def _checked(asked: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | N
     if asked is None:
         return None
     kinds = recipe.recipe.filter_kinds
-    open_kinds = {name: kind for name, kind in kinds.items() if name not in settings.metadata_field_deny}
+    open_kinds = {name: kind for name, kind in kinds.items() if not settings.is_denied(name)}
     try:
         return parse_filter(asked, open_kinds)
     except FilterProblem as problem:

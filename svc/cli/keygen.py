@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -33,7 +34,12 @@ class KeyType(StrEnum):
 
 
 def command(
-    kid: Annotated[str, typer.Option("--kid", help="Key id: 1 to 64 letters, digits, '_', '.' or '-'.")],
+    kid: Annotated[
+        str | None,
+        typer.Option(
+            "--kid", help="Key id: 1 to 64 letters, digits, '_', '.' or '-'.", show_default="today, and four hex digits"
+        ),
+    ] = None,
     key_type: Annotated[KeyType, typer.Option("--type", help="What the key is for.")] = KeyType.signing,
     write: Annotated[
         Path | None,
@@ -42,8 +48,11 @@ def command(
         ),
     ] = None,
 ) -> None:
-    from svc.artifact.keys import KID
+    from svc.artifact.keys import KID, looks_like_key
 
+    kid = f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(2)}" if kid is None else kid
+    if looks_like_key(kid):
+        raise UsageError("--kid: it looks like a key, and artifacts and logs show the kid to everybody: use a name")
     if not KID.fullmatch(kid):
         raise UsageError(f"--kid: {kid!r} is not a key id: use 1 to 64 letters, digits, '_', '.' or '-'")
     lines = _signing_lines(kid) if key_type is KeyType.signing else _api_lines(kid)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureValueUnusable
-from svc.model.columns.feature_values import NOTHING, Encoded, Value, token_text
+from svc.model.columns.feature_values import NOTHING, Encoded, Value, kind_of, token_text
 from svc.model.columns.text_column import TextColumn
 from svc.model.columns.vector_column import VectorColumn
 from svc.model.ids import IdTable
@@ -132,10 +132,8 @@ class NumberColumn(Stored):
         return self.encode(value), []
 
     def _number(self, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise FeatureValueUnusable(
-                f"feature {self.name!r}: a {type(value).__name__} is not a number; give one or null"
-            )
+        if not isinstance(value, int | float):  # a boolean is an int: 1 or 0
+            raise FeatureValueUnusable(f"feature {self.name!r}: {kind_of(value)} is not a number; give one or null")
         try:
             number = float(value)
         except OverflowError:

@@ -377,6 +377,13 @@ class Recipe(Block):
         """Kind of each filter field by its name."""
         return {} if self.item_metadata is None else self.item_metadata.filter_kinds
 
+    @property
+    def shown_columns(self) -> set[str]:
+        """Columns whose values a server may show: metadata, filter fields and features."""
+        metadata = () if self.item_metadata is None else (*self.item_metadata.fields, *self.filter_kinds)
+        sides = () if self.features is None else (self.features.item, self.features.user)
+        return {*metadata, *(column.name for side in sides if side is not None for column in side.columns)}
+
     def sources(self) -> dict[str, SourceSpec]:
         """Every `source:` block by its field path."""
         sources = {"source": self.source}

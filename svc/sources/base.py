@@ -107,6 +107,18 @@ def known_types() -> dict[str, str]:
     return {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
 
 
+def _check_only_one(type_name: str, where: str) -> None:
+    """Raise RecipeError when several packages have a source of this type: their order in the system is chance."""
+    points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == type_name]
+    if type_name in _BUILT_IN or len({point.value for point in points}) < 2:
+        return
+    packages = sorted({point.dist.name if point.dist else point.module for point in points})
+    raise RecipeError(
+        f"{where}.type: several installed packages have a source {type_name!r}: {', '.join(packages)}; "
+        "uninstall all but one"
+    )
+
+
 def _find(type_name: str, where: str) -> type[DataSource]:
     types = known_types()
     location = types.get(type_name) or _OF_PROGRAMS.get(type_name)
@@ -116,6 +128,7 @@ def _find(type_name: str, where: str) -> type[DataSource]:
         raise RecipeError(
             f"{where}.type: {type_name!r} is no installed source; {hint}there are {', '.join(sorted(types))}"
         )
+    _check_only_one(type_name, where)
     try:
         source_class = EntryPoint(type_name, location, ENTRY_POINT_GROUP).load()
     except Exception as error:

@@ -84,6 +84,17 @@ def test_a_malformed_list_is_an_error_that_shows_no_key(text: str) -> None:
     assert "gggg" not in str(caught.value)
 
 
+def test_a_kid_that_looks_like_a_key_signs_nothing_but_verifies() -> None:
+    """The kid stands in every artifact: the error does not repeat it. What such a kid signed is still read."""
+    kid = "0123456789abcdefABCDEF0123456789"
+    keys = parse_signing_keys(f"{kid}:{A}")
+    with pytest.raises(ConfigError, match="looks like a key") as caught:
+        _ = keys.active
+    assert kid not in caught.value.message
+    verify(signed(kid, bytes.fromhex(A)), keys)
+    assert parse_signing_keys(f"{kid[:31]}:{A}").active[0] == kid[:31]
+
+
 def test_fingerprints_tell_keys_apart_without_showing_them() -> None:
     """A fingerprint is the first 8 hex characters of the key's sha256."""
     key = bytes.fromhex(A)

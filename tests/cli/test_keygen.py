@@ -55,3 +55,19 @@ def test_entries_are_read_back_by_the_programs_that_use_them(capsys: pytest.Capt
 def test_every_key_is_new(capsys: pytest.CaptureFixture[str]) -> None:
     """Keys are random, never derived from the kid."""
     assert printed(capsys, "--kid", "a")["plaintext"] != printed(capsys, "--kid", "a")["plaintext"]
+
+
+def test_a_kid_is_made_when_none_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two keys of one day have kids of their own."""
+    kids = {printed(capsys)["kid"] for _ in range(2)}
+    assert len(kids) == 2
+    assert all(re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}-[0-9a-f]{4}", kid) for kid in kids)
+
+
+def test_a_kid_that_looks_like_a_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """Somebody pasted the key where its name belongs; it is not repeated."""
+    key = "ab" * 16
+    assert run(["keygen", "--kid", key]) == 2
+    shown = capsys.readouterr()
+    assert "looks like a key" in shown.err
+    assert key not in shown.out + shown.err

@@ -42,7 +42,7 @@ def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,old\n", encoding="utf-8")
     assert detail() == (
         False,
-        "the model cannot use the list: data row 1, item 'x': feature 'age': a str is not a number; give one or null",
+        "the model cannot use the list: data row 1, item 'x': feature 'age': a text is not a number; give one or null",
     )
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,1\nx,a,1\n", encoding="utf-8")
     assert detail()[0] is False

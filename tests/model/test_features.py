@@ -59,12 +59,25 @@ def test_numbers_are_clamped_to_the_training_range() -> None:
     assert encoder().encode({"year": 2400})[0][5] == 2.0
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2421, 1579, 10**400, "2010", True, [2010], {}])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2421, 1579, 10**400, "2010", [2010], {}])
 def test_a_number_that_cannot_be_standardized_is_refused(value: object) -> None:
     """The error names the column, never the value."""
     with pytest.raises(FeatureValueUnusable, match="'year'") as caught:
         encoder().encode({"year": value})
     assert "2421" not in caught.value.message
+
+
+def test_a_boolean_is_one_or_zero() -> None:
+    """As in a table that training reads; the place of a standardized 1 or 0 is the same."""
+    column = NumberColumn("in_print", mean=0.5, deviation=0.5, low=0.0, high=1.0)
+    assert [float(column.encode(value)[1][0]) for value in (True, False)] == [1.0, -1.0]
+
+
+def test_messages_name_kinds_of_json_and_not_of_python() -> None:
+    """Whoever sends the request need not know the language of the server."""
+    for value, kind in (("2010", "a text"), ([2010], "a list"), ({}, "a map")):
+        with pytest.raises(FeatureValueUnusable, match=f"'year': {kind} is not a number"):
+            encoder().encode({"year": value})
 
 
 def test_a_column_that_does_not_vary_still_refuses_what_is_no_number() -> None:

@@ -112,11 +112,17 @@ class FakeRecipe:
     item_metadata: str | None = None
     text: str = ""
     serving: Any = None
+    shown_columns: frozenset[str] = frozenset()
 
     @property
     def recipe(self) -> Any:
         return SimpleNamespace(
-            name=self.name, output=self.output, item_metadata=self.item_metadata, serving=self.serving, filter_kinds={}
+            name=self.name,
+            output=self.output,
+            item_metadata=self.item_metadata,
+            serving=self.serving,
+            filter_kinds={},
+            shown_columns=self.shown_columns,
         )
 
 

@@ -57,6 +57,17 @@ def test_an_installed_source_is_found_by_its_type() -> None:
         check_spec(spec("lines", pth="a"), "source")
 
 
+def test_two_packages_with_one_type_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which of them would be used is chance; a package that is found twice on the path is one."""
+    places = [f"{folder}:Lines" for folder in ("tests.sources.test_base", "other_package.lines")]
+    points = [EntryPoint("lines", place, base.ENTRY_POINT_GROUP) for place in places]
+    monkeypatch.setattr(base, "entry_points", lambda group: points)
+    with pytest.raises(RecipeError, match=r"^source\.type: several .*'lines': other_package.lines, tests.sources"):
+        check_spec(spec("lines", path="a"), "source")
+    monkeypatch.setattr(base, "entry_points", lambda group: [points[0], points[0]])
+    check_spec(spec("lines", path="a"), "source")
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize(
     ("type_name", "words"),

@@ -44,6 +44,19 @@ class Encoded(NamedTuple):
         return vector
 
 
+def kind_of(value: object) -> str:
+    """The kind of a value in the words of JSON and tables, for messages."""
+    if isinstance(value, str):
+        return "a text"
+    if isinstance(value, bool | np.bool_):
+        return "a boolean"
+    if isinstance(value, int | float | np.number):
+        return "a number"
+    if isinstance(value, list | tuple | np.ndarray):
+        return "a list"
+    return "a map" if isinstance(value, dict) else "a value of another kind"
+
+
 def token_text(value: object) -> str | None:
     """The token that a scalar stands for; None when it is missing: null, NaN or blank.
 
@@ -63,4 +76,4 @@ def token_text(value: object) -> str | None:
         if math.isnan(number):
             return None
         return str(int(number)) if number.is_integer() else repr(number)
-    raise TypeError(f"a {type(value).__name__} is not a scalar")
+    raise TypeError(f"{kind_of(value)} does not belong here")

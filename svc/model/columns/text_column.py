@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureValueUnusable
-from svc.model.columns.feature_values import NOTHING, Value, token_text
+from svc.model.columns.feature_values import NOTHING, Value, kind_of, token_text
 from svc.model.ids import IdTable
 from svc.model.stored import Stored
 
@@ -122,7 +122,7 @@ class TextColumn(Stored):
             text = token_text(value)
         except (TypeError, ValueError):
             raise FeatureValueUnusable(
-                f"feature {self.name!r}: the value, of type {type(value).__name__}, is no text; give one text, or null"
+                f"feature {self.name!r}: {kind_of(value)} is not a text; give one text, or null"
             ) from None
         if text is not None and len(text) > MAX_CHARACTERS:
             raise FeatureValueUnusable(

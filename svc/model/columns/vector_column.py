@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from svc.errors import FeatureVectorUnusable
-from svc.model.columns.feature_values import NOTHING, Value
+from svc.model.columns.feature_values import NOTHING, Value, kind_of
 from svc.model.stored import Stored
 
 
@@ -53,7 +53,7 @@ class VectorColumn(Stored):
         elif self.dimensions == 1 and isinstance(value, int | float) and not isinstance(value, bool):
             numbers = self._parsed([value])
         else:
-            raise self._unusable(f"a {type(value).__name__} is not a vector")
+            raise self._unusable(f"{kind_of(value)} is not a vector")
         if numbers.shape != (self.dimensions,):
             raise self._unusable(f"the vector has {numbers.size} numbers")
         if not np.isfinite(numbers).all():

@@ -26,6 +26,7 @@ from pydantic_core import to_json
 
 from svc.errors import MetadataError
 from svc.lru_cache import LruCache
+from svc.model.columns.feature_values import kind_of
 from svc.model.features import TokenColumn
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
@@ -305,7 +306,7 @@ def _number(name: str, value: object) -> float:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         raise MetadataError(
-            f"filter field {name!r} is numerical, and a cell holds a {type(value).__name__} that is no number;"
+            f"filter field {name!r} is numerical, and a cell holds {kind_of(value)} that is no number;"
             " mend the table or declare the field categorical"
         ) from None
     return number if math.isfinite(number) else math.nan

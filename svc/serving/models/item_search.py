@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pydantic_core import to_json
@@ -104,22 +104,22 @@ def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, An
     }
 
 
-def feature_columns(model: Model, denied: Collection[str]) -> dict[str, list[dict[str, Any]]] | None:
+def feature_columns(model: Model, is_denied: Callable[[str], bool]) -> dict[str, list[dict[str, Any]]] | None:
     """The declared columns of each side, with what training saw in them; None for a model without features.
 
-    A column that has the name of a `denied` metadata field is listed without its values.
+    A column that has the name of a denied metadata field is listed without its values.
     """
     if model.features is None:
         return None
     return {
-        "user": _side(model.features.user, denied),
-        "item": _side(model.features.item, denied),
+        "user": _side(model.features.user, is_denied),
+        "item": _side(model.features.item, is_denied),
     }
 
 
-def _side(encoder: SideEncoder | None, denied: Collection[str]) -> list[dict[str, Any]]:
+def _side(encoder: SideEncoder | None, is_denied: Callable[[str], bool]) -> list[dict[str, Any]]:
     columns = encoder.encoders if encoder else ()
-    return [_column(column, open_values=column.name not in denied) for column in columns]
+    return [_column(column, open_values=not is_denied(column.name)) for column in columns]
 
 
 def _column(column: Column, *, open_values: bool) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def load_metadata(
     declared = recipe.recipe.item_metadata
     if declared is None:
         return ItemTables(None, None)
-    answered = tuple(name for name in declared.fields if name not in settings.metadata_field_deny)
+    answered = tuple(name for name in declared.fields if not settings.is_denied(name))
     fields = tuple(dict.fromkeys((*answered, *declared.filter_kinds)))
     if not fields:
         return ItemTables(None, None)
@@ -66,7 +66,8 @@ def load_metadata(
     metadata = MetadataTable(answered, _Rows(table, answered, item_ids)) if answered else None
     if not declared.filter_fields:
         return ItemTables(metadata, None)
-    return ItemTables(metadata, _filter_fields(declared, table, item_ids, settings.metadata_field_deny))
+    hidden = tuple(name for name in declared.filter_kinds if settings.is_denied(name))
+    return ItemTables(metadata, _filter_fields(declared, table, item_ids, hidden))
 
 
 def _filter_fields(declared: ItemMetadata, table: ItemTable, item_ids: IdTable, denied: Sequence[str]) -> FilterFields:

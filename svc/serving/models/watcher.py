@@ -108,6 +108,15 @@ class Watcher:
                 nursery.start_soon(self._first_load, watched)
         await self.lists.start()  # after the models: how long a list may be depends on their items
         self.publisher.report_stubs()
+        if self.settings.metadata_field_deny:
+            self._warn_of_unknown_denied_fields()
+
+    def _warn_of_unknown_denied_fields(self) -> None:
+        recipes = [watched.declared.loaded.recipe for watched in self._watched.values()]
+        declared = {name.casefold() for recipe in recipes for name in recipe.shown_columns}
+        unknown = [name for name in self.settings.metadata_field_deny if name.casefold() not in declared]
+        if unknown and recipes:
+            logs.emit(events.DENIED_FIELDS_UNKNOWN, fields=unknown)
 
     async def run(self) -> None:
         """Tick until cancelled. A tick starts one interval after the start of the previous one, or when that ends."""

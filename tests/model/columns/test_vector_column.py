@@ -38,8 +38,8 @@ def test_a_missing_vector_gives_no_signal(value: object) -> None:
         ("1|2|nan", "number 3 is not finite"),
         ([1, 10**400, 3], "other than numbers"),
         (np.array([1, np.inf, 3]), "number 2 is not finite"),
-        (7, "a int is not a vector"),
-        ({"x": 1}, "a dict is not a vector"),
+        (7, "a number is not a vector"),
+        ({"x": 1}, "a map is not a vector"),
     ],
 )
 def test_anything_else_is_refused_by_column(value: object, reason: str) -> None:

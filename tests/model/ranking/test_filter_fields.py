@@ -162,9 +162,9 @@ def test_what_cannot_change_the_result_is_not_compiled() -> None:
 
 def test_a_cell_of_another_kind_is_named() -> None:
     """The field, what was found, and the ways out."""
-    with pytest.raises(MetadataError, match="'year' is numerical, and a cell holds a str"):
+    with pytest.raises(MetadataError, match="'year' is numerical, and a cell holds a text"):
         NumberField.read("year", [1990, "old"], 2)
-    with pytest.raises(MetadataError, match="filter field 'country': a dict is not a scalar"):
+    with pytest.raises(MetadataError, match="filter field 'country': a map does not belong here"):
         LabelField.read("country", "categorical", "|", [{}], 1)
 
 

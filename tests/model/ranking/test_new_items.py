@@ -29,7 +29,7 @@ def test_features_become_vectors_as_those_of_an_unseen_seed_do() -> None:
     seed = model.prepare_related(seed_items=(), item_features={"z": rows[2]}, user_features=None, limit=1)
     as_seed = learned(model).least_squares.items_from_features(seed.query.seed_features)[0]
     np.testing.assert_array_equal(placed.vectors[1], as_seed)
-    with pytest.raises(FeatureValueUnusable, match="data row 2, item 'y': feature 'age': a str is not a number"):
+    with pytest.raises(FeatureValueUnusable, match="data row 2, item 'y': feature 'age': a text is not a number"):
         model.new_items(["x", "y"], [{}, {"age": "old"}], None)
     with pytest.raises(FeaturesNotSupported):
         family("SVD").new_items(["x"], [{}], None)

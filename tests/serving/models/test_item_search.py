@@ -130,7 +130,7 @@ async def test_a_description_tells_the_features() -> None:
 
 async def test_denied_fields_tell_nothing_of_their_values() -> None:
     """SVC_METADATA_FIELD_DENY holds for a feature of the same name too."""
-    async with serving(Settings(metadata_field_deny=("tag", "age"))) as (client, _):
+    async with serving(Settings(metadata_field_deny=("Tag", "age"))) as (client, _):
         columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]["item"]
     assert columns == [
         {"name": "tag", "kind": "categorical", "n_values": 2, "values": []},

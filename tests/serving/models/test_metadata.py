@@ -67,7 +67,7 @@ def test_missing_values_are_null(tmp_path: Path) -> None:
 def test_denied_fields_never_come_back(tmp_path: Path) -> None:
     """Whatever a recipe says, the server's setting stands above it; nothing left means no table."""
     loaded = recipe(tmp_path, fields=["title", "secret"])
-    table = load(loaded, replace(SETTINGS, metadata_field_deny=("secret",)))
+    table = load(loaded, replace(SETTINGS, metadata_field_deny=("SECRET",)))
     assert table is not None
     assert table.fields == ("title",)
     assert load(loaded, replace(SETTINGS, metadata_field_deny=("secret", "title"))) is None

@@ -67,6 +67,15 @@ async def test_the_startup_event_names_the_stage(error: Exception, event: str) -
     assert world.count("svc_artifact_load_failures_total{") == 1
 
 
+async def test_denied_fields_that_no_recipe_declares_are_warned_about() -> None:
+    """A misspelt name hides nothing; case does not matter, and one recipe that has the column is enough."""
+    world = World(settings=Settings(metadata_field_deny=("COST", "margn")))
+    world.folder.files = {"a.yaml": FakeRecipe("a", shown_columns=frozenset({"Cost"})), "b.yaml": FakeRecipe("b")}
+    with world.listening():
+        await world.watcher.start()
+    assert [record["fields"] for record in world.said("denied_fields_unknown")] == [["margn"]]
+
+
 async def test_start_needs_a_folder() -> None:
     """A folder that cannot be listed at the start is a configuration error."""
     world = World()

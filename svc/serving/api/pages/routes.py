@@ -82,8 +82,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
     async def recipe(name: str) -> Response:
         entry, served = _entry(state, name)
         header = {key: served.header[key] for key in DESCRIBED if key in served.header}
-        deny = state.settings.metadata_field_deny
-        columns = await _in_thread(feature_columns, served.model, deny, limiter=described)
+        columns = await _in_thread(feature_columns, served.model, state.settings.is_denied, limiter=described)
         features: dict[str, Any] = {} if columns is None else {"feature_columns": columns}
         if served.filters is not None:
             features["filter_fields"] = await _in_thread(served.filters.described, limiter=described)

@@ -119,7 +119,7 @@ async def test_the_last_list_stays_whatever_the_source_does() -> None:
         world.new_items["a"] = items("y", age="old")
         await trio.sleep(25)
         assert [one["error"] for one in world.said("new_items_load_failed")] == [
-            "data row 1, item 'y': feature 'age': a str is not a number; give one or null"
+            "data row 1, item 'y': feature 'age': a text is not a number; give one or null"
         ]
         for trouble in (items(), DataSourceError("no such file"), hang):
             world.new_items["a"] = trouble
