@@ -34,6 +34,16 @@ _OPEN_USER_INFO = re.compile(r"://[^/\s\"']*\Z")
 _PARAMETER = re.compile(r"[?&;#][\w.\-]+=")
 _PARAMETER_VALUE = re.compile(r"[^&\s\"']+")
 _SECRET_PARAMETER = re.compile(r"secret|password|passwd|pwd|token|key|sig|cred", re.IGNORECASE)
+_KEY_LIKE = re.compile(
+    r"(?<!sha256:)(?<!ed25519:)(?<![\w-])(?:[0-9a-fA-F]{64}|(?=[\w-]{0,42}[0-9])(?=[\w-]{0,42}[a-z])(?=[\w-]{0,42}[A-Z])[\w-]{43})(?![\w-])",
+    re.ASCII,
+)
+"""The form of a signing key, 64 hex digits, and of an API key, 43 letters, digits, `-` and `_`.
+
+Digests and public keys stand behind the name of their algorithm and are no secrets."""
+_LONGEST_KEY: Final = 64
+_SHORTEST_KEY: Final = 43
+_KEY_CHARACTERS: Final = "".join(map(chr, (*range(48, 58), *range(65, 91), *range(97, 123), 45, 95)))
 _BLANK = re.compile(r"\s")
 MAX_TEXT: Final = 32 << 10
 """Characters of one text that are looked at and written; of a longer one its begin and its end."""
@@ -47,21 +57,26 @@ _levels = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 
 
 def redact_text(text: str) -> str:
-    """`text` without the user-info and the secret query parameters of any URL in it, cut to about `MAX_TEXT`."""
+    """Return `text` without key-like words, and without user-info and secret query parameters of its URLs.
+
+    It is cut to about `MAX_TEXT`.
+    """
     if len(text) > MAX_TEXT:
         text = _cut(text)
     if "://" in text:
         text = _USER_INFO.sub(f"://{REDACTED}@", text)
         text = _without_secret_parameters(text)
-    return text
+    return _KEY_LIKE.sub(REDACTED, text) if len(text) >= _SHORTEST_KEY else text
 
 
 def _cut(text: str) -> str:
     """The begin and the end of `text`, neither with a part of a secret whose other part was cut away.
 
-    The begin may stop within user-info, before the `@` that tells; the end starts after a blank, thus in no URL.
+    The begin may stop within user-info, before the `@` that tells, and stops before a word that may be a key. The end
+    starts after a blank, thus in no URL and no key.
     """
     head = _OPEN_USER_INFO.sub(f"://{REDACTED}", text[: MAX_TEXT - _TAIL])
+    head = head[:-_LONGEST_KEY] + head[-_LONGEST_KEY:].rstrip(_KEY_CHARACTERS)
     blank = _BLANK.search(text, len(text) - _TAIL)
     tail = text[blank.end() :] if blank else ""
     return f"{head} [{len(text)} characters, cut here] {tail}"
@@ -118,7 +133,7 @@ def _redact_field(name: str, value: Any, depth: int) -> Any:
 
 
 def redact(_logger: Any, _method: str, record: Record) -> Record:
-    """structlog processor: hide what a secret's name or a URL gives away, at any depth."""
+    """structlog processor: hide what a secret's name, its form or a URL gives away, at any depth."""
     return {name: _redact_field(name, value, 0) for name, value in record.items()}
 
 

@@ -113,6 +113,37 @@ def test_urls_of_odd_form_lose_their_secrets_too(text: str) -> None:
     assert "host" in logs.redact_text(text)
 
 
+SIGNING_KEY = "0123456789abcdefABCDEF0123456789" * 2
+API_KEY = "aB3-_" * 8 + "xY7"
+
+
+@pytest.mark.parametrize("key", [SIGNING_KEY, API_KEY])
+@pytest.mark.parametrize("around", ["{}", "/data/{}/x.svc", "kid:{}", "run {}, again", "{}.svc", "k={}&"])
+def test_words_that_look_like_keys_are_hidden_wherever_they_stand(lines: list[str], key: str, around: str) -> None:
+    """A key that was pasted as a run's name, a folder or a kid is nobody's to read in the log."""
+    text = around.format(key)
+    logs.emit(events.LIBRARY_LOG, run_id=text, nested=[{"kid": text}, {text: 1}])
+    assert key not in lines[-1]
+
+
+def test_digests_and_longer_or_shorter_words_stay(lines: list[str]) -> None:
+    """They are public, and what people compare: versions of models, hashes of recipes, public keys, names."""
+    digest, name = "ab" * 32, "a-name-of-43-characters-without-any-capital"
+    public = {"model_version": f"sha256:{digest}", "recipe_hash": "0123456789ab", "message": f"ed25519:{digest}"}
+    logs.emit(events.LIBRARY_LOG, **public, other=[f"{digest}0", digest[1:], f"x{API_KEY}", API_KEY[1:], name])
+    assert record(lines) | public == record(lines)
+    assert record(lines)["other"] == [f"{digest}0", digest[1:], f"x{API_KEY}", API_KEY[1:], name]
+
+
+@pytest.mark.parametrize("at", range(1, 64, 7))
+def test_no_half_of_a_key_is_left_where_a_long_text_is_cut(at: int) -> None:
+    """At the end of the begin, and at the begin of the end."""
+    for end in (logs.MAX_TEXT * 3 // 4, 100_000 - logs.MAX_TEXT // 4):
+        text = ("y " * 50_000)[: end - at] + f" {SIGNING_KEY} "
+        text += "y " * ((100_000 - len(text)) // 2)
+        assert SIGNING_KEY[:4] not in logs.redact_text(text)
+
+
 def test_what_no_secret_stands_in_stays_as_it_is() -> None:
     """Ordinary addresses and texts are not touched."""
     for text in (

@@ -190,9 +190,7 @@ def _probable_type(buffer: memoryview) -> str:
     if not start:
         return "an empty file"
     text = start.split(b"\n", 1)[0].decode("utf-8", "ignore").strip()
-    return (
-        f"text that begins {text[:40]!r}" if text and text.isprintable() else f"{len(buffer)} bytes of something else"
-    )
+    return "a text file" if text and text.isprintable() else f"{len(buffer)} bytes of something else"
 
 
 def _need(buffer: memoryview, size: int) -> None:

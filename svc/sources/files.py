@@ -183,7 +183,9 @@ def _check(digest: str, expected: str | None, where: str) -> None:
     """Record the digest. Raises DataSourceError when it differs from the expected one."""
     digests.tell(where, digest)
     if expected is not None and digest != expected:
-        raise DataSourceError(f"{where} is not the expected file: its sha256 is {digest}, the recipe says {expected}")
+        raise DataSourceError(
+            f"{where} is not the expected file: it has sha256:{digest}, the recipe says sha256:{expected}"
+        )
 
 
 class CappedReader(io.RawIOBase):

@@ -115,6 +115,10 @@ class FakeRecipe:
     shown_columns: frozenset[str] = frozenset()
 
     @property
+    def output_uri(self) -> str:
+        return FakeStore.uri
+
+    @property
     def recipe(self) -> Any:
         return SimpleNamespace(
             name=self.name,

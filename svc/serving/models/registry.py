@@ -134,7 +134,10 @@ NO_FAULTS = Faults()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One recipe. Without `served` it is a stub. `file` is the name of the recipe file."""
+    """One recipe. Without `served` it is a stub. `file` is the name of the recipe file.
+
+    `artifact_folder` is the folder or URI in front of the name of its artifact, up to and with the last slash.
+    """
 
     name: str
     file: str
@@ -145,6 +148,7 @@ class Entry:
     listed: ItemList | None = None
     new_items: DeclaredNewItems | None = None
     new_listed: NewItemList | None = None
+    artifact_folder: str = ""
 
     @property
     def has_lists(self) -> bool:
@@ -267,7 +271,8 @@ def _details(entry: Entry) -> dict[str, Any]:
         document["best_class"] = entry.served.header.get("best_class")
     for key, error in (("error", entry.error), ("last_load_error", entry.last_load_error)):
         if error:
-            document[key] = _shown(error)
+            shown = error.replace(entry.artifact_folder, "") if entry.artifact_folder else error
+            document[key] = _shown(shown)
     return document
 
 

@@ -57,7 +57,8 @@ class Publisher:
     def declare(self, declared: Declared) -> None:
         """Register a recipe, without a model yet."""
         policy = Policy.of(declared.loaded.recipe)
-        self._registry.put(Entry(declared.name, declared.file, policy=policy))
+        folder = _folder_of(declared)
+        self._registry.put(Entry(declared.name, declared.file, policy=policy, artifact_folder=folder))
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
@@ -68,7 +69,8 @@ class Publisher:
         served = entry.served
         if served is not None and not reload and policy != entry.policy:
             served = served.under(policy)
-        self._registry.put(replace(entry, file=declared.file, faults=faults, policy=policy, served=served))
+        entry = replace(entry, file=declared.file, faults=faults, policy=policy, served=served)
+        self._registry.put(replace(entry, artifact_folder=_folder_of(declared)))
 
     def live_model(self, name: str) -> Model | None:
         """The model that answers for a registered recipe; None for a stub."""
@@ -276,3 +278,9 @@ def _timestamp(trained_at: object) -> float:
         return datetime.fromisoformat(str(trained_at)).timestamp()
     except ValueError:
         return 0.0
+
+
+def _folder_of(declared: Declared) -> str:
+    """Return the folder of the recipe's artifact as errors have it, with its last slash; empty without a slash."""
+    folder, slash, _ = logs.redact_text(declared.loaded.output_uri).rpartition("/")
+    return folder + slash

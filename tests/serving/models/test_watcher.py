@@ -67,6 +67,19 @@ async def test_the_startup_event_names_the_stage(error: Exception, event: str) -
     assert world.count("svc_artifact_load_failures_total{") == 1
 
 
+async def test_health_shows_the_name_of_an_artifact_and_not_its_folder() -> None:
+    """Whoever may ask for the health of a recipe need not know where files lie; the log says it."""
+    world = World("a", "b")
+    world.store("a").content = None
+    world.store("b").trouble = ArtifactReadError("s3 says 403 for /fake/artifact.svc and /fake/artifact.12345678.svc")
+    with world.listening():
+        await world.watcher.start()
+    recipes = world.registry.details()[0]["recipes"]
+    assert recipes["a"]["error"] == "artifact not found: artifact.svc"
+    assert recipes["b"]["error"] == "s3 says 403 for artifact.svc and artifact.12345678.svc"
+    assert "/fake/artifact.svc" in world.said("recipe_not_loaded_at_startup")[0]["error"]
+
+
 async def test_denied_fields_that_no_recipe_declares_are_warned_about() -> None:
     """A misspelt name hides nothing; case does not matter, and one recipe that has the column is enough."""
     world = World(settings=Settings(metadata_field_deny=("COST", "margn")))
