@@ -71,7 +71,7 @@ def measured(task: prepare.Task, chosen: TrialRecord, min_share: float) -> dict[
     shares = {"max_share": MAX_SHARE, "min_share": min_share}
     declared = NewItems.model_validate({"source": {"type": "csv", "path": "new.csv"}, **shares})
     result = SearchResult([chosen] * ENOUGH, seconds=1.0, n_orphaned=0)
-    return evaluate_new_items(task, result, chosen, declared, exact_users=False)
+    return evaluate_new_items(task, result, chosen, declared)
 
 
 def films(options: argparse.Namespace) -> None:

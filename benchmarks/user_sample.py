@@ -49,7 +49,7 @@ def trained(matrix: sps.csr_matrix, share: float, reg: float) -> Model:
     rows = np.sort(np.random.default_rng(2).permutation(n_users)[: round(share * n_users)])
     recommender = IALSRecommender(matrix[rows], n_components=64, alpha0=0.1, reg=reg, train_epochs=8).learn()
     scorer = to_scorer(recommender, "IALSRecommender")
-    solve_users(scorer, matrix, rows)
+    solve_users(scorer, matrix)
     return assemble(scorer, user_ids=ids("u", n_users), item_ids=ids("i", matrix.shape[1]), X=matrix, features=None)
 
 

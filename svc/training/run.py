@@ -256,10 +256,10 @@ class _Run:
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
         confidence = replace(confidence, trained=None, winner=confidence.winner if self._rules else None)
         self.progress.phase("training the final model")
-        final = self._final_model(task, result, confidence)
+        final = self._final_model(task, result)
         matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
-        new_items = self._new_items(task, result, final, confidence)
+        new_items = self._new_items(task, result, final)
         facts = Facts(
             run_id=self.options.run_id,
             trained_at=now(),
@@ -311,10 +311,10 @@ class _Run:
         candidate = None if confidence.winner is None else Candidate(confidence.winner, rank_ms, confidence.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _final_model(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> FinalModel:
+    def _final_model(self, task: prepare.Task, result: SearchResult) -> FinalModel:
         from svc.training.winner.refit import train_final
 
-        return train_final(task, result, exact_users=confidence.serves_exact_users)
+        return train_final(task, result)
 
     def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:
@@ -326,9 +326,7 @@ class _Run:
         self.progress.phase("evaluating cold start")
         return evaluate_cold_start(task, final.aware, result)
 
-    def _new_items(
-        self, task: prepare.Task, result: SearchResult, final: FinalModel, confidence: Confidence
-    ) -> Mapping[str, Any] | None:
+    def _new_items(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any] | None:
         """What new items are worth; None where the recipe does not recommend any, or the model cannot."""
         serving = self.loaded.recipe.serving
         if serving is None or serving.new_items is None or final.aware is None:
@@ -338,8 +336,7 @@ class _Run:
         from svc.training.winner.new_items import evaluate_new_items
 
         self.progress.phase("evaluating new items")
-        exact_users = confidence.serves_exact_users
-        return evaluate_new_items(task, result, final.aware, serving.new_items, exact_users=exact_users)
+        return evaluate_new_items(task, result, final.aware, serving.new_items)
 
 
 def _is_refused(promotion: Mapping[str, Any] | None) -> bool:

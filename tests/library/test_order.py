@@ -115,7 +115,7 @@ def ordered_model(name: str, events: list[Events], rng: random.Random) -> tuple[
     if factors is not None:
         none_of_features = sparse.csr_matrix((N_USERS, 4)) if isinstance(factors, IALSScorer) else None
         weighed = matrix_of([counted(own, recencies[0]) for own in events])
-        solve_users(factors, weighed, np.empty(0, dtype=np.int64), none_of_features)
+        solve_users(factors, weighed, none_of_features)
     in_order = [sorted(own, key=lambda event: event[1]) for own in events]
     history = History(
         np.cumsum([0, *map(len, events)]),

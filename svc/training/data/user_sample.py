@@ -1,9 +1,11 @@
-"""Trains on a sample of the users and solves for all others exactly.
+"""Solves for the users of a trained model exactly, which lets it train on a sample of them.
 
-What a model learns about items hardly changes once there are enough users, and its vector of a user is a function of
-the items and that user's own history. So the search and the final training see a sample, and every user outside of it
-is solved for exactly against the finished items: for iALS the same least squares as in training, for a truncated SVD
-the projection. Neighbour models, item weights and popularity hold nothing about single users.
+The vector of a user is a function of the items and that user's own history. So every user is solved for against the
+finished items: for iALS by least squares (Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback
+Datasets", ICDM 2008, equation 4), for a truncated SVD by the projection. Training itself stops before it reaches these
+vectors, so a request with the same history, and an explanation, would otherwise disagree with a known user's answer.
+Neighbour models, item weights and popularity hold nothing about single users. What a model learns about items hardly
+changes once there are enough users: the search and the final training may see a sample.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from scipy import sparse
 from svc.errors import TrainingError
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.factors import BPRScorer, FactorScorer
+from svc.model.recommenders.factors import BPRScorer, FactorScorer, IALSScorer
 from svc.training.data.interactions import Interactions
 
 _USERS_AT_ONCE = 4096
@@ -60,27 +62,23 @@ def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample |
     return UserSample(rows, sampled)
 
 
-def solve_users(
-    scorer: Scorer | None,
-    matrix: sparse.csr_matrix,
-    trained: NDArray[np.int64],
-    features: sparse.csr_matrix | None = None,
-) -> None:
+def solve_users(scorer: Scorer | None, matrix: sparse.csr_matrix, features: sparse.csr_matrix | None = None) -> None:
     """Give `scorer` a vector for each user of `matrix`, (users, items), solved for exactly.
 
-    The scorer has vectors of the users in the rows `trained`, who keep them. `features` are those of the users,
-    (users, F). Raises TrainingError for a scorer that cannot solve for other users.
+    `features` are those of the users, (users, F). Raises TrainingError for a scorer that knows only the users whom it
+    was trained on, if there are others.
     """
     if not isinstance(scorer, FactorScorer):
         return
     if isinstance(scorer, BPRScorer):
+        if len(scorer.users) == matrix.shape[0]:
+            return
         raise TrainingError("BPRFMRecommender places only users whom it was trained on: leave it out with sample_users")
     scorer.ready()
+    features = features if isinstance(scorer, IALSScorer) else None
     users = np.empty((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
-    if len(trained):
-        users[trained] = scorer.users
-    others = np.setdiff1d(np.arange(matrix.shape[0]), trained)
-    chunks = [others[start : start + _USERS_AT_ONCE] for start in range(0, len(others), _USERS_AT_ONCE)]
+    rows = np.arange(matrix.shape[0])
+    chunks = [rows[start : start + _USERS_AT_ONCE] for start in range(0, len(rows), _USERS_AT_ONCE)]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         placed = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)
         for chunk, vectors in zip(chunks, placed, strict=True):

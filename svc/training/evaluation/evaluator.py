@@ -8,7 +8,6 @@ irspack code from the resulting rankings.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,8 +25,6 @@ METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy",
 _BLOCK_BYTES = 2 << 20
 """Scores of so many bytes at once stay in the cache of a core while they are ranked."""
 _SCORE_DIGITS = 12
-_DENSE_FROM = 8
-"""Item weights of which one in so many is not zero are added up faster by whole rows."""
 
 Rows = NDArray[np.int64]
 Scores = NDArray[Any]
@@ -191,33 +188,15 @@ class Evaluator:
 
 
 def scorer_of(recommender: Any) -> Scorer:
-    """The fastest exact way to score rows of `recommender`, a trained irspack object, several times over."""
+    """Scores by `recommender`, a trained irspack object, with the vectors that training gave to its users."""
     trainer = getattr(recommender, "trainer", None)
     if hasattr(trainer, "core_trainer"):
         users, items = recommender.get_user_embedding(), recommender.get_item_embedding()
         return lambda rows: users[rows] @ items.T
-    weights = getattr(recommender, "_W", None)
-    if weights is not None:
-        return _history_scorer(recommender.X_train_all, weights)
     if hasattr(recommender, "score_"):
         return lambda rows: np.repeat(recommender.score, len(rows), axis=0)
     scorer: Scorer = recommender.get_score
     return scorer
-
-
-def _history_scorer(history: sparse.csr_matrix, weights: Any) -> Scorer:
-    """Item weights in row order, whatever order training left them in: a history then reads whole rows.
-
-    They are in single precision, as they are served.
-    """
-    histories = history.astype(np.float32)
-    if sparse.issparse(weights):
-        by_row = weights.tocsr().astype(np.float32)
-        if by_row.nnz * _DENSE_FROM < math.prod(by_row.shape):
-            return lambda rows: (histories[rows] @ by_row).toarray()
-        weights = by_row.toarray()
-    dense = np.ascontiguousarray(weights, dtype=np.float32)
-    return lambda rows: np.asarray(histories[rows] @ dense)
 
 
 def _mask(scores: Scores, seen: sparse.csr_matrix) -> None:

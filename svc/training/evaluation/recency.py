@@ -1,4 +1,4 @@
-"""Scores histories whose items are weighed by recency, with a model that was trained without it.
+"""Scores users by their histories, whose items may be weighed by recency, with a model that was trained without it.
 
 Least squares is scored by the solver that is served, so that what is judged is what is served. A projection is the same
 sum as in the scorer, taken for all users at once, which costs less.
@@ -6,6 +6,7 @@ sum as in the scorer, taken for all users at once, which costs less.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,9 @@ from svc.training.data.recency import weighed
 from svc.training.data.user_sample import solved
 from svc.training.evaluation.evaluator import Rows, Scorer, Scores
 from svc.training.evaluation.factors import ials_scorer
+
+_DENSE_FROM = 8
+"""Item weights of which one in so many is not zero are added up faster by whole rows."""
 
 Score = Callable[[Rows, sparse.csr_matrix], Scores]
 
@@ -38,8 +42,6 @@ class HistoryScores:
         self._matrix = matrix
         self._positions = positions
         weights = getattr(recommender, "_W", None)
-        self.learns_users = weights is None
-        """Whether training gives users vectors of their own, which an exact solve need not give again."""
         if weights is not None:
             self._score = _by_weights(weights)
         elif hasattr(recommender, "trainer_as_ials"):
@@ -56,24 +58,32 @@ class HistoryScores:
 
 
 def _by_weights(weights: Any) -> Score:
-    """In float32, in which the weights are served: the product takes half of the time."""
+    """Item weights in row order, whatever order training left them in: a history then reads whole rows.
+
+    They are in float32, in which they are served: the product takes half of the time.
+    """
     if sparse.issparse(weights):
         by_row = weights.tocsr().astype(np.float32)
-        return lambda _rows, histories: (histories.astype(np.float32) @ by_row).toarray()
+        if by_row.nnz * _DENSE_FROM < math.prod(by_row.shape):
+            return lambda _rows, histories: (histories.astype(np.float32) @ by_row).toarray()
+        weights = by_row.toarray()
     dense = np.ascontiguousarray(weights, dtype=np.float32)
     return lambda _rows, histories: np.asarray(histories.astype(np.float32) @ dense)
 
 
 def _by_projection(recommender: Any) -> Score:
-    items = np.ascontiguousarray(recommender.items_, dtype=np.float32)
+    """In the precision of the training: that of a model of nearly all directions needs float64."""
+    items = np.ascontiguousarray(recommender.items_)
     projection = items.astype(np.float64) * recommender.history_scales_[:, np.newaxis]
-    return lambda _rows, histories: np.asarray((histories @ projection).astype(np.float32) @ items.T)
+    return lambda _rows, histories: np.asarray((histories @ projection).astype(items.dtype) @ items.T)
 
 
 def _by_least_squares(recommender: Any, features: sparse.csr_matrix | None) -> Score:
     served = ials_scorer(recommender)
     served.ready()
     items: NDArray[np.float32] = np.ascontiguousarray(recommender.get_item_embedding(), dtype=np.float32)
+    if served.least_squares.user_weights is None:
+        features = None
 
     def score(rows: Rows, histories: sparse.csr_matrix) -> Scores:
         of_users = None if features is None else features[rows]

@@ -23,7 +23,6 @@ _PLAIN_NAMES = {
     "gini_index": "inequality among items (Gini)",
     "entropy": "evenness among items (entropy)",
     "hit": "users with a hit",
-    "refit_overlap": "share of each list that the final model keeps",
 }
 
 

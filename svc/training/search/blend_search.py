@@ -19,19 +19,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
+from svc.model.recommenders.blend import BlendScorer
 from svc.recipe.algorithms import BLEND, BLENDED
 from svc.training.algorithms.registry import Params
 from svc.training.data.decay import HALF_LIFE
-from svc.training.evaluation.evaluator import Evaluation, Evaluator, Rows, Scorer, Scores, scorer_of
+from svc.training.evaluation.evaluator import Evaluation, Evaluator, Rows, Scorer, Scores
 from svc.training.evaluation.rank_cost import rank_ms_of
 from svc.training.search.blended import FACTORS, BlendedRecommender, standardized, weighted
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.recency import Weighing, choose, is_gain
-from svc.training.search.served import to_scorer
+from svc.training.search.served import to_history, to_scorer
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
 MOST_PARTS = 3
@@ -67,7 +69,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     parts = _Parts(task, chosen, trained)
     number = 1 + max(trial.number for trial in result.trials)
     record, evaluation = parts.best(number, shared)
-    rank_ms = rank_ms_of(to_scorer(parts.model_of(record), BLEND), train)
+    rank_ms = rank_ms_of(parts.served(record, train), train)
     record = replace(record, seconds=round(time.monotonic() - began, 3), rank_ms=rank_ms)
     logs.emit(
         events.BLEND_SEARCHED,
@@ -111,9 +113,7 @@ class _Parts:
         order = self._objective.order
         self._values = () if order is None else order.values(BLEND)
         self._histories = [
-            self._objective.scores_of_histories(part, trial.params)
-            for part, trial in zip(trained, trials, strict=True)
-            if self._values
+            self._objective.scores_of_histories(part, trial.params) for part, trial in zip(trained, trials, strict=True)
         ]
         self._weights_at: dict[Recencies, Weights] = {}
 
@@ -132,6 +132,13 @@ class _Parts:
             return BlendedRecommender([by_number[part.number] for part in trial.parts], trial)
         return by_number.get(trial.number)
 
+    def served(self, blend: TrialRecord, train: sparse.csr_matrix) -> BlendScorer:
+        """The blend as it is served, with the users of the training on `train`."""
+        scorer, history = to_scorer(self.model_of(blend), BLEND), to_history(train, with_values=True)
+        assert isinstance(scorer, BlendScorer), "a trial with parts is a blend"
+        scorer.measure(history)
+        return scorer
+
     def _candidates(self) -> list[Recencies]:
         """The recencies to try: the lowest for all parts, the best one for all, and the best of each part by itself."""
         if len(self._values) < 2:
@@ -146,12 +153,7 @@ class _Parts:
     def _shared(self, own: Recencies) -> float:
         """The best recency for all parts, with the weights that suit the `own` ones."""
         weights, objective = self._weights(own), self._objective
-        weighing = Weighing(
-            self._values,
-            lambda recency: self._scorer(self._alike(recency), weights, exact=True),
-            self._scorer(self._alike(0.0), weights),
-            not self._learns_users(weights),
-        )
+        weighing = Weighing(self._values, lambda recency: self._scorer(self._alike(recency), weights))
         return choose(weighing, objective.evaluators.brief, objective.metric, objective.seen, lambda: None).recency
 
     def _weights(self, recencies: Recencies) -> Weights:
@@ -166,28 +168,18 @@ class _Parts:
         return _Tried(recencies, weights, objective.evaluators.full.evaluate(scorer, objective.seen))
 
     def _is_better(self, first: _Tried, second: _Tried) -> bool:
-        """Whether `first` scores higher by more than chance, and by more than solving for users again gains."""
-        objective = self._objective
-        metric = objective.metric
-        baselines = [second.evaluation.by_user(metric)]
-        if not any(second.recencies) and self._learns_users(second.weights):
-            exact = self._scorer(second.recencies, second.weights, exact=True)
-            baselines.append(objective.evaluators.full.scores_of_users(exact, objective.seen, metric))
-        return all(is_gain(first.evaluation.by_user(metric), baseline) for baseline in baselines)
+        """Whether `first` scores higher by more than chance."""
+        metric = self._objective.metric
+        return is_gain(first.evaluation.by_user(metric), second.evaluation.by_user(metric))
 
-    def _learns_users(self, weights: Weights) -> bool:
-        return any(self._histories[part].learns_users for part in _weighed(weights))
-
-    def _scorer(self, recencies: Recencies, weights: Weights, *, exact: bool = False) -> Scorer:
-        """The scorer of a blend of the parts that count; `exact` solves for users even where order plays no part."""
-        scorers, weighed = self._scorers(recencies, exact=exact), _weighed(weights)
+    def _scorer(self, recencies: Recencies, weights: Weights) -> Scorer:
+        """The scorer of a blend of the parts that count."""
+        scorers, weighed = self._scorers(recencies), _weighed(weights)
         shares = [weights[part] / _STEPS for part in weighed]
         return lambda rows: weighted(standardized([scorers[part] for part in weighed], rows), shares)
 
-    def _scorers(self, recencies: Recencies, *, exact: bool = False) -> list[Scorer]:
-        """The scorers of all parts, with the vectors of training where order plays no part at all."""
-        if not (any(recencies) or exact):
-            return [scorer_of(part) for part in self._trained]
+    def _scorers(self, recencies: Recencies) -> list[Scorer]:
+        """The scorers of all parts."""
         return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)]
 
     def _record(self, tried: _Tried, number: int, shared: Params) -> TrialRecord:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from svc.training.evaluation.evaluator import Rows, Scorer, Scores, scorer_of
+from svc.training.evaluation.evaluator import Rows, Scorer, Scores
 from svc.training.search.trials import TrialRecord
 
 _ROWS_AT_ONCE = 16
@@ -15,26 +15,15 @@ FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
 
 
 class BlendedRecommender:
-    """A trained blend in the form that `scorer_of` and the export read: its parts, their trials and weights.
+    """A trained blend in the form that the export reads: its parts, their trials and weights.
 
-    `get_score` scores without recency. `trial` is the one of the blend, `trained` the recommenders of its parts, in its
-    order.
+    `trial` is the one of the blend, `trained` the recommenders of its parts, in its order.
     """
 
     def __init__(self, trained: Sequence[Any], trial: TrialRecord) -> None:
         self.trained = list(trained)
         self.trials = trial.parts
         self.weights: list[float] = list(trial.params["weights"].values())
-        self._scorers = [scorer_of(part) for part in trained]
-
-    @property
-    def matrix(self) -> Any:
-        """The interactions that it was trained on."""
-        return self.trained[0].X_train_all
-
-    def get_score(self, rows: Rows) -> Scores:
-        """Scores of these users, (rows, items)."""
-        return self.by(self._scorers)(rows)
 
     def by(self, scorers: Sequence[Scorer]) -> Scorer:
         """The scorer of a blend whose parts score by these `scorers`."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
-from svc.training.evaluation.evaluator import Evaluation, Evaluator, Rankings, Scorer, scorer_of
+from svc.training.evaluation.evaluator import Evaluation, Evaluator, Scorer, scorer_of
 from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, Weighing, choose, is_gain
 from svc.training.search.screening import SCREENING_STEP
 from svc.training.search.warm_start import WarmStart
@@ -78,43 +78,36 @@ def fit(
     report: Callable[[int, float], None],
     weighing: Callable[[], Weighing] | None = None,
     finish: Callable[[Any], None] = lambda _: None,
+    served: Callable[[Any], Scorer] = scorer_of,
 ) -> Fitted:
     """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
+
+    `served` makes the scorer that judges the trained model. Epochs are compared by the users' vectors of the training:
+    solving for these users exactly takes longer than an epoch.
 
     Without epochs the one report is that of the screening, where there are more validation users than that takes.
     Whatever these two raise ends the training. `finish` gets a recommender that was trained without epochs before it
     is scored. With `weighing`, of the trained model, its recency is chosen too.
     """
     check()
-    is_sampled = evaluators.full is not evaluators.quick
     if epochs is None:
         recommender.learn()
         finish(recommender)
         check()
-        scorer = scorer_of(recommender)
         if weighing is not None:
             return fit_recency(weighing(), evaluators, seen, check, lambda score: report(SCREENING_STEP, score))
+        scorer = served(recommender)
         ranked = evaluators.quick.rankings(scorer, seen)
-        if is_sampled:
+        if evaluators.full is not evaluators.quick:
             report(SCREENING_STEP, evaluators.quick.score(ranked, evaluators.metric))
-        return _fitted(evaluators, scorer, seen, ranked, None)
-    ranked, best_epoch = _fit_epochs(
-        recommender, epochs, evaluators, seen=seen, check=check, report=report, keep=is_sampled or weighing is not None
-    )
+        evaluation = evaluators.full.complete(scorer, seen, evaluators.quick, ranked)
+        return Fitted(evaluation.metrics, None, evaluation.by_user(evaluators.metric))
+    best_epoch = _fit_epochs(recommender, epochs, evaluators, seen=seen, check=check, report=report)
+    recommender.load_state()
     if weighing is not None:
-        recommender.load_state()
         return replace(fit_recency(weighing(), evaluators, seen, check, lambda _: None), epochs=best_epoch)
-    if is_sampled:
-        recommender.load_state()
-    return _fitted(evaluators, scorer_of(recommender), seen, ranked, best_epoch)
-
-
-def _fitted(
-    evaluators: Evaluators, scorer: Scorer, seen: sparse.csr_matrix, ranked: Rankings, epochs: int | None
-) -> Fitted:
-    """What `scorer` is worth for all users, of whom those of `quick` have been `ranked` by it."""
-    evaluation = evaluators.full.complete(scorer, seen, evaluators.quick, ranked)
-    return Fitted(evaluation.metrics, epochs, evaluation.by_user(evaluators.metric))
+    evaluation = evaluators.full.evaluate(served(recommender), seen)
+    return Fitted(evaluation.metrics, best_epoch, evaluation.by_user(evaluators.metric))
 
 
 def fit_recency(
@@ -139,19 +132,18 @@ def fit_recency(
 
     metric, lowest = evaluators.metric, weighing.values[0]
     if chosen.recency == lowest:
-        evaluation = evaluate(weighing.scorer(lowest))
+        evaluation = evaluate(weighing.at(lowest))
         return Fitted(evaluation.metrics, None, evaluation.by_user(metric), lowest)
-    evaluation = evaluate(weighing.at(chosen.recency))
+    evaluation, baseline = evaluate(weighing.at(chosen.recency)), weighing.at(lowest)
     if evaluators.full is not evaluators.quick:
         check()
         screened = evaluation.by_user(metric)[evaluators.screened]
-        others = [evaluators.quick.scores_of_users(scorer, seen, metric) for scorer in weighing.baselines()]
-        if all(is_gain(screened, other, BEYOND_DOUBT) for other in others):
+        if is_gain(screened, evaluators.quick.scores_of_users(baseline, seen, metric), BEYOND_DOUBT):
             return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)
-    baselines = [evaluate(scorer) for scorer in weighing.baselines()]
-    if all(is_gain(evaluation.by_user(metric), baseline.by_user(metric)) for baseline in baselines):
+    other = evaluate(baseline)
+    if is_gain(evaluation.by_user(metric), other.by_user(metric)):
         return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)
-    return Fitted(baselines[0].metrics, None, baselines[0].by_user(metric), lowest)
+    return Fitted(other.metrics, None, other.by_user(metric), lowest)
 
 
 def _fit_epochs(
@@ -162,12 +154,10 @@ def _fit_epochs(
     seen: sparse.csr_matrix,
     check: Callable[[], None],
     report: Callable[[int, float], None],
-    keep: bool,
-) -> tuple[Rankings, int]:
-    """The rankings of the best epoch, and its number. With `keep` the recommender can go back to its state."""
+) -> int:
+    """Train by epochs and return the number of the best one, whose state the recommender has saved."""
     recommender.start_learning()
-    best, best_score = Rankings(), -math.inf
-    best_epoch, without_gain = 0, 0
+    best_score, best_epoch, without_gain = -math.inf, 0, 0
     for epoch in range(1, epochs.most + 1):
         check()
         recommender.run_epoch()
@@ -176,15 +166,14 @@ def _fit_epochs(
         ranked = evaluators.quick.rankings(scorer_of(recommender), seen)
         score = evaluators.quick.score(ranked, evaluators.metric)
         if score > best_score:
-            best, best_score, best_epoch, without_gain = ranked, score, epoch, 0
-            if keep:
-                recommender.save_state()
+            best_score, best_epoch, without_gain = score, epoch, 0
+            recommender.save_state()
         else:
             without_gain += 1
             if without_gain >= epochs.patience:
                 break
         report(epoch, score)
-    return best, best_epoch
+    return best_epoch
 
 
 def refit(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
-from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
+from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT, TAKES_RECENCY
 from svc.training.algorithms.registry import ALGORITHMS, Params
 from svc.training.algorithms.self_weight import set_self_weights
 from svc.training.data.decay import HALF_LIFE, decayed
@@ -116,36 +116,19 @@ class TrialObjective:
         return HistoryScores(recommender, self.decayed(params), positions, self.features.get("user"))
 
     def scorer(self, trained: Any, trial: TrialRecord) -> Scorer:
-        """The scorer of the model of `trial`, trained on `train`, at the trial's recency."""
-        if not trial.recency:
-            return scorer_of(trained)
-        if not trial.parts:
-            return self.scores_of_histories(trained, trial.params).at(trial.recency)
-        blend: BlendedRecommender = trained
-        return blend.by(
-            [
-                self.scores_of_histories(part, trial.params).at(own.recency)
-                for part, own in zip(blend.trained, trial.parts, strict=True)
-            ]
-        )
+        """The scorer of the model of `trial`, trained on `train`, at the trial's recency.
 
-    def exact_scorer(self, trained: Any, trial: TrialRecord) -> Scorer | None:
-        """The scorer of the model of `trial` with users who are solved exactly where training solved approximately.
-
-        None where there is no such difference: without least squares, and where histories are weighed by recency.
+        Users are scored by their histories, as they are served, wherever a model can do that.
         """
-        if trial.recency:
-            return None
-        if trial.algorithm == LEAST_SQUARES:
-            return self.scores_of_histories(trained, trial.params).at(0.0)
-        if LEAST_SQUARES not in (part.algorithm for part in trial.parts):
-            return None
-        blend: BlendedRecommender = trained
-        scorers = [
-            self.scores_of_histories(part, trial.params).at(0.0) if own.algorithm == LEAST_SQUARES else scorer_of(part)
-            for part, own in zip(blend.trained, trial.parts, strict=True)
-        ]
-        return blend.by(scorers)
+        if trial.parts:
+            blend: BlendedRecommender = trained
+            return blend.by([self.scorer(part, own) for part, own in zip(blend.trained, trial.parts, strict=True)])
+        return self._scorer(trained, trial.algorithm, trial.params, trial.recency)
+
+    def _scorer(self, trained: Any, algorithm: str, params: Params, recency: float = 0.0) -> Scorer:
+        if algorithm not in TAKES_RECENCY:
+            return scorer_of(trained)
+        return self.scores_of_histories(trained, params).at(recency)
 
     def _weighing(self, algorithm: str, recommender: Any, params: Params) -> Callable[[], Weighing] | None:
         """Makes the weighing of the trained recommender; None where order plays no part."""
@@ -154,8 +137,7 @@ class TrialObjective:
             return None
 
         def weighing() -> Weighing:
-            scores = self.scores_of_histories(recommender, params)
-            return Weighing(values, scores.at, scorer_of(recommender), not scores.learns_users)
+            return Weighing(values, self.scores_of_histories(recommender, params).at)
 
         return weighing
 
@@ -174,6 +156,7 @@ class TrialObjective:
                 report=report,
                 weighing=self._weighing(algorithm, recommender, params),
                 finish=lambda trained: set_self_weights(trained, params),
+                served=lambda trained: self._scorer(trained, algorithm, params),
             )
             return replace(fitted, rank_ms=rank_ms_of(to_scorer(recommender, algorithm), train))
         except failures(algorithm) as error:

@@ -69,29 +69,10 @@ class Order:
 
 
 class Weighing(NamedTuple):
-    """What it takes to choose the recency of one trained model: its scorer at each of the rising `values`.
-
-    `as_trained` scores without recency; `is_same_at_0` says whether `at(0)` gives the same scores.
-    """
+    """Inputs of the choice of the recency of one trained model: its scorer at each of the rising `values`."""
 
     values: Sequence[float]
     at: Callable[[float], Scorer]
-    as_trained: Scorer
-    is_same_at_0: bool
-
-    def scorer(self, recency: float) -> Scorer:
-        """The scorer of the model as it is served: at recency 0 with the vectors of users from the training."""
-        return self.at(recency) if recency else self.as_trained
-
-    def baselines(self) -> list[Scorer]:
-        """The scorers that a higher recency has to beat: the model at the lowest value.
-
-        Solving for a user again may raise the score by itself. So where the lowest value is 0, the model must be beaten
-        both with the vectors of training and with users solved for again.
-        """
-        lowest = self.values[0]
-        is_one = bool(lowest) or self.is_same_at_0
-        return [self.scorer(lowest)] if is_one else [self.as_trained, self.at(0.0)]
 
 
 class Chosen(NamedTuple):
@@ -114,16 +95,16 @@ def choose(
         check()
         return sample.scores_of_users(scorer, seen, metric)
 
-    values, baselines = weighing.values, [scores_of(scorer) for scorer in weighing.baselines()]
-    best, scores = 0, {0: max(baselines, key=_mean)}
+    values, lowest = weighing.values, scores_of(weighing.at(weighing.values[0]))
+    best, scores = 0, {0: lowest}
     unscored = {*range(_STRIDE, len(values), _STRIDE), len(values) - 1} - {0}
     while unscored:
         scores |= {index: scores_of(weighing.at(values[index])) for index in sorted(unscored)}
         best = max(scores, key=lambda index: _mean(scores[index]))
         unscored = {index for index in (best - 1, best + 1) if 0 < index < len(values)} - scores.keys()
-    if best and all(is_gain(scores[best], baseline, _PROMISING) for baseline in baselines):
+    if best and is_gain(scores[best], lowest, _PROMISING):
         return Chosen(values[best], _mean(scores[best]))
-    return Chosen(values[0], _mean(baselines[0]))
+    return Chosen(values[0], _mean(lowest))
 
 
 def _mean(scores: UserScores) -> float:

@@ -27,12 +27,10 @@ from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite,
 from svc.training.search.blended import BlendedRecommender
 
 
-def to_scorer(
-    recommender: Any, class_name: str, columns: Columns = AS_TRAINED, *, users_are_final: bool = True
-) -> Scorer:
+def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
     """What is served of a trained `recommender`, its items in the order of `columns`.
 
-    A blend has the deviations of its users only if these are final: their vectors and weights stay as trained.
+    A blend still has to measure the deviations of its users, once these have been solved for.
 
     Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
     trained but cannot place anyone.
@@ -41,8 +39,6 @@ def to_scorer(
         make = _SCORERS[class_name]
     except KeyError:
         raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
-    if class_name == BLEND:
-        return _blend(recommender, columns, users_are_final=users_are_final)
     return make(recommender, columns)
 
 
@@ -129,7 +125,7 @@ def _popularity(recommender: Any, columns: Columns) -> Scorer:
     return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel()[columns])
 
 
-def _blend(recommender: BlendedRecommender, columns: Columns, *, users_are_final: bool = True) -> Scorer:
+def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
     """The scorers of the parts, the one of factors first, and their weights in that order."""
     parts = [
         (to_scorer(trained, trial.algorithm, columns), weight)
@@ -141,7 +137,7 @@ def _blend(recommender: BlendedRecommender, columns: Columns, *, users_are_final
         factors[0][0] if factors else None,
         [part for part, _ in sums],
         [weight for _, weight in factors + sums],
-        to_history(reordered(recommender.matrix, columns), with_values=True) if users_are_final else None,
+        None,
     )
 
 

@@ -27,7 +27,6 @@ from svc.training.evaluation.intervals import PER_USER, Change, interval, interv
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
-from svc.training.winner.exact_users import measure_exact_users
 
 CUTOFFS = (5, 10, 20, 50)
 MOST_SHARE_OF_SEARCH = 0.25
@@ -52,11 +51,6 @@ class Confidence:
     winner: Scorer | None = None
     trained: Any = None
     choice: Choice | None = None
-
-    @property
-    def serves_exact_users(self) -> bool:
-        """Whether known users are served by exact solves of their histories; see exact_users.py."""
-        return bool(self.evaluation.get("exact_users", {}).get("served", False))
 
 
 def measure_confidence(task: Task, result: SearchResult) -> Confidence:
@@ -87,8 +81,6 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
         evaluation |= _winner_on_test(task, scorer, others)
         if result.reused is None:  # a refit has not searched it, and eleven more evaluations take as long as a training
             evaluation |= _by_recency(task, winner, trained)
-        exact = measure_exact_users(task, winner, trained)
-        evaluation |= {} if exact is None else exact.described()
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)

@@ -79,15 +79,14 @@ class _Fold:
 
 
 def evaluate_new_items(
-    task: Task, result: SearchResult, aware: TrialRecord, declared: serving_schema.NewItems, *, exact_users: bool
+    task: Task, result: SearchResult, aware: TrialRecord, declared: serving_schema.NewItems
 ) -> dict[str, Any]:
     """MEASURES as means over draws, `intervals`, n_draws, n_held, cutoff and both shares; or `{"skipped": reason}`.
 
     `recall` is the mean share of the new items of a user that stand on the page, over the users who chose one,
     `popularity_recall` that of the baseline, `share` the mean share of new items on the pages of all users, and
     `known_change` the relative change of the ndcg of known items against pages without new items: −0.01 is a hundredth
-    lost. `aware` is the trial that learned from features; with `exact_users` users are solved for exactly, as they are
-    served.
+    lost. `aware` is the trial that learned from features.
     """
     if _is_too_much(task, result, aware):
         return {"skipped": "ten trainings would take more than half of the work of the search"}
@@ -95,7 +94,7 @@ def evaluate_new_items(
     measured: list[Mapping[str, float]] = []
     try:
         for number, held in enumerate(_held_columns(task)):
-            figures = _measure(_fold(task, result.best, aware, held, declared, exact_users), task, number)
+            figures = _measure(_fold(task, result.best, aware, held, declared), task, number)
             if figures is not None:
                 measured.append(figures)
                 n_held += len(held)
@@ -153,13 +152,12 @@ def _held_columns(task: Task) -> Iterator[Columns]:
         yield np.sort(column_of[held])
 
 
-def _fold(  # noqa: PLR0917 - all of them say what is trained
+def _fold(
     task: Task,
     best: TrialRecord,
     aware: TrialRecord,
     held: Columns,
     declared: serving_schema.NewItems,
-    exact_users: bool,
 ) -> _Fold:
     objective, recipe = task.objective, task.loaded.recipe
     kept = np.setdiff1d(np.arange(objective.train.shape[1]), held)
@@ -176,10 +174,8 @@ def _fold(  # noqa: PLR0917 - all of them say what is trained
     if best.recency:
         assert objective.order is not None, "a trial has a recency only where order plays a part"
         positions = reordered(objective.order.positions[:, kept], columns)
-    places_users = positions is not None or exact_users
-    scorer = to_scorer(trained(best), best.algorithm, columns, users_are_final=not places_users)
-    if places_users:
-        place_users(best, scorer, matrix, positions, features=features.get("user"))
+    scorer = to_scorer(trained(best), best.algorithm, columns)
+    place_users(best, scorer, matrix, positions, features=features.get("user"))
     cold = None
     if len(_trained_trials(best, aware)) > 1:
         placing = to_scorer(trained(aware), aware.algorithm, columns)

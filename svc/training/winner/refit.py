@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from scipy import sparse
 
 from svc import events, logs
@@ -45,11 +43,8 @@ class FinalModel:
     aware: TrialRecord | None
 
 
-def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) -> FinalModel:
-    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one.
-
-    With `exact_users` every user is solved for exactly, whatever vectors the training ended with.
-    """
+def train_final(task: Task, result: SearchResult) -> FinalModel:
+    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one."""
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     matrix = task.matrix(best.params)
@@ -61,12 +56,9 @@ def train_final(task: Task, result: SearchResult, *, exact_users: bool = False) 
     columns = most_chosen_first(matrix)
     matrix = reordered(matrix, columns)
     positions = reordered(task.positions(everybody=sampled), columns) if best.recency else None
-    places_users = sampled or positions is not None or exact_users
-    scorer = to_scorer(recommender, best.algorithm, columns, users_are_final=not places_users)
+    scorer = to_scorer(recommender, best.algorithm, columns)
     del recommender
-    if places_users:
-        as_trained = None if task.data.sample is None or exact_users or positions is not None else task.data.sample.rows
-        place_users(best, scorer, matrix, positions, features=task.features.get("user"), as_trained=as_trained)
+    place_users(best, scorer, matrix, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     aware = _feature_aware(task, result)
     cold, cold_recency, parts = None, 0.0, []
@@ -110,15 +102,13 @@ def place_users(
     positions: sparse.csr_matrix | None,
     *,
     features: sparse.csr_matrix | None,
-    as_trained: NDArray[np.int64] | None = None,
 ) -> None:
     """Solve for all users of `matrix`, whose histories are weighed where there are `positions`.
 
-    Users in the rows `as_trained` keep the vectors that training found. `features` are those of the users, (users, F).
+    `features` are those of the users, (users, F).
     """
     histories = matrix if positions is None else weighed(matrix, positions, _recency_of_factors(trial))
-    kept = np.empty(0, dtype=np.int64) if as_trained is None else as_trained
-    solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, kept, features)
+    solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features)
     if isinstance(scorer, BlendScorer):
         if trial.recency_by_part:
             scorer.recencies = tuple(own.recency for own in factors_first(trial.parts))

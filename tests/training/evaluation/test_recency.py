@@ -39,7 +39,6 @@ def test_a_history_is_scored_as_a_cold_user_with_its_weights(
     scores = HistoryScores(recommender, MATRIX, POSITIONS, None)
     expected = recommender.get_score_cold_user(weighed(MATRIX, POSITIONS, recency)[ROWS])
     np.testing.assert_allclose(scores.at(recency)(ROWS), expected, atol=1e-5 * np.abs(expected).max())
-    assert scores.learns_users is hasattr(recommender, "get_user_embedding")
 
 
 def test_features_of_the_users_are_their_prior() -> None:

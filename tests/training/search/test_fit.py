@@ -30,6 +30,7 @@ class Learner:
 
     def run_epoch(self) -> None:
         self.epoch += 1
+        self.last = self.epoch
 
     def save_state(self) -> None:
         self.saved = self.epoch
@@ -69,7 +70,7 @@ def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evalua
     fitted, told = trained(learner, Epochs(most=9, every=1, patience=3), evaluators, lambda: None)
     assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)  # type: ignore[attr-defined]
     assert told[:5] == [(1, 0.25), (2, 0.5), (3, 0.5), (4, 0.25), (5, 0.75)]
-    assert learner.epoch == 8
+    assert (learner.last, learner.epoch) == (8, 5)
 
 
 def test_epochs_between_judgements_are_not_judged(evaluators: Evaluators) -> None:

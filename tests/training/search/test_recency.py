@@ -27,8 +27,8 @@ def finding(n_users: int) -> Callable[[Rows], Scores]:
     return scorer
 
 
-def chosen(found: dict[float, int], *, as_trained: int, is_same_at_0: bool = False) -> tuple[float, float]:
-    weighing = Weighing(tuple(found), lambda value: finding(found[value]), finding(as_trained), is_same_at_0)
+def chosen(found: dict[float, int]) -> tuple[float, float]:
+    weighing = Weighing(tuple(found), lambda value: finding(found[value]))
     best = choose(weighing, evaluation(), "hit", EMPTY, lambda: None)
     return best.recency, best.score
 
@@ -41,17 +41,16 @@ def evaluation() -> Evaluator:
 
 
 def test_the_best_is_chosen_where_it_promises_a_gain() -> None:
-    """Against training's own vectors, and against an exact solve without recency."""
-    assert chosen({0.0: 50, 0.1: 60, 0.5: 90}, as_trained=50) == (0.5, 0.45)
-    assert chosen({0.0: 90, 0.1: 80, 0.5: 90}, as_trained=50) == (0.0, 0.25)
-    assert chosen({0.0: 50, 0.1: 80, 0.5: 90}, as_trained=90) == (0.0, 0.45)
-    assert chosen({0.0: 50, 0.5: 49}, as_trained=50, is_same_at_0=True) == (0.0, 0.25)
+    """Against the model without recency."""
+    assert chosen({0.0: 50, 0.1: 60, 0.5: 90}) == (0.5, 0.45)
+    assert chosen({0.0: 90, 0.1: 80, 0.5: 90}) == (0.0, 0.45)
+    assert chosen({0.0: 50, 0.5: 49}) == (0.0, 0.25)
 
 
 def test_a_range_that_leaves_0_out_has_its_own_lowest() -> None:
     """Which is scored with its weights; a single value is taken as it is."""
-    assert chosen({0.2: 50, 0.5: 50}, as_trained=200) == (0.2, 0.25)
-    assert chosen({0.5: 10}, as_trained=200) == (0.5, 0.05)
+    assert chosen({0.2: 50, 0.5: 50}) == (0.2, 0.25)
+    assert chosen({0.5: 10}) == (0.5, 0.05)
 
 
 @pytest.mark.parametrize(
@@ -73,19 +72,17 @@ def test_bounds_fixed_values_and_families_without_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "as_trained", "expected"),
+    ("found", "expected"),
     [
-        ({0.0: 50, 0.5: 90}, 50, (0.5, 0.45)),
-        ({0.0: 50, 0.5: 53}, 50, (0.0, 0.25)),
-        ({0.0: 87, 0.5: 90}, 50, (0.0, 0.25)),
-        ({0.5: 10}, 50, (0.5, 0.05)),
+        ({0.0: 50, 0.5: 90}, (0.5, 0.45)),
+        ({0.0: 50, 0.5: 53}, (0.0, 0.25)),
+        ({0.0: 87, 0.5: 90}, (0.0, 0.435)),
+        ({0.5: 10}, (0.5, 0.05)),
     ],
 )
-def test_all_users_decide_whether_it_is_taken(
-    found: dict[float, int], as_trained: int, expected: tuple[float, float]
-) -> None:
-    """A gain that only promises, or that an exact solve has too, is none."""
-    weighing = Weighing(tuple(found), lambda value: finding(found[value]), finding(as_trained), is_same_at_0=False)
+def test_all_users_decide_whether_it_is_taken(found: dict[float, int], expected: tuple[float, float]) -> None:
+    """A gain that only promises is none."""
+    weighing = Weighing(tuple(found), lambda value: finding(found[value]))
     fitted = fit_recency(weighing, Evaluators.of(evaluation(), "hit", 1), EMPTY, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
 
@@ -97,11 +94,11 @@ def test_a_gain_beyond_doubt_on_the_users_of_the_screening_is_not_confirmed_on_a
     evaluators = Evaluators(full, full.sample(N_USERS // 2, 1), full.sample(N_USERS // 2, 1), "hit")
     n_rows: list[int] = []
 
-    def as_trained(rows: Rows) -> Scores:
+    def lowest(rows: Rows) -> Scores:
         n_rows.append(len(rows))
         return finding(20)(rows)
 
-    weighing = Weighing((0.0, 0.5), lambda _: finding(20 + gain), as_trained, is_same_at_0=True)
+    weighing = Weighing((0.0, 0.5), lambda value: finding(20 + gain) if value else lowest)
     fitted = fit_recency(weighing, evaluators, EMPTY, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == (0.5, (20 + gain) / N_USERS)
     assert set(n_rows) == judged
@@ -117,6 +114,6 @@ def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
         scored.append(value)
         return finding(hits[value])
 
-    weighing = Weighing(VALUES, at, finding(hits[0.0]), is_same_at_0=True)
+    weighing = Weighing(VALUES, at)
     assert choose(weighing, evaluation(), "hit", EMPTY, lambda: None) == (VALUES[peak], 0.5)
-    assert len(scored) == len(set(scored)) <= 6
+    assert len(scored) == len(set(scored)) <= 7

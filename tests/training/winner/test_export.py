@@ -30,10 +30,12 @@ from svc.training.algorithms.dense_slim import SparseEDLAERecommender
 from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.features import fit_side
+from svc.training.evaluation.recency import HistoryScores
 from svc.training.search.blended import BlendedRecommender
 from svc.training.search.served import reordered, to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.winner.export import assemble, export, most_chosen_first
+from svc.training.winner.refit import place_users
 
 N_USERS, N_ITEMS = 90, 60
 
@@ -261,22 +263,26 @@ def of_bpr(matrix: sps.csr_matrix) -> Model:
     return exported("BPRFMRecommender", SimpleNamespace(fm=machine), matrix)
 
 
-def blended(matrix: sps.csr_matrix) -> BlendedRecommender:
-    """Of iALS and RP3beta, as the search would make it."""
+def blended(matrix: sps.csr_matrix) -> tuple[BlendedRecommender, Model]:
+    """Of iALS and RP3beta, as the search would make it, and the model that is served of it."""
     names = ("IALSRecommender", "RP3betaRecommender")
     parts = tuple(TrialRecord(0, name, {}, "complete", 0.1, {}, None, 1.0) for name in names)
     weights = {"weights": dict(zip(names, (0.7, 0.3), strict=True))}
     trial = TrialRecord(2, BLEND, weights, "complete", 0.2, {}, None, 1.0, parts)
-    return BlendedRecommender([trained(name, matrix) for name in names], trial)
+    recommender = BlendedRecommender([trained(name, matrix) for name in names], trial)
+    scorer = to_scorer(recommender, BLEND)
+    place_users(trial, scorer, matrix, None, features=None)
+    model = assemble(scorer, user_ids=ids("u", N_USERS), item_ids=ids("i", N_ITEMS), X=matrix, features=None)
+    return recommender, model
 
 
 @pytest.mark.parametrize("counts", [False, True])
 def test_a_blend_is_served_as_the_search_has_scored_it(counts: bool) -> None:
     """Over all users: the same sum of scores, each divided by its deviation over all items."""
     matrix = interactions(counts=counts)
-    recommender = blended(matrix)
-    model = exported(BLEND, recommender, matrix)
-    expected = recommender.get_score(np.arange(N_USERS)).astype(np.float64)
+    recommender, model = blended(matrix)
+    judged = recommender.by([HistoryScores(part, matrix, None, None).at(0.0) for part in recommender.trained])
+    expected = judged(np.arange(N_USERS)).astype(np.float64)
     expected[matrix.nonzero()] = -np.inf
     rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
     found = np.array([scores_by_column(ranking) for ranking in rankings])
@@ -298,7 +304,7 @@ def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytes
     aware = with_features(matrix)
     assert isinstance(aware.scorer, IALSScorer)
     models[1].cold = ColdStartScorer.of(aware.scorer)
-    for model in (*models, of_bpr(matrix), aware, exported(BLEND, blended(matrix), matrix)):
+    for model in (*models, of_bpr(matrix), aware, blended(matrix)[1]):
         codec.decode(memoryview(b"".join(codec.encode(model))))
     assert named == codec.ALLOWED
 

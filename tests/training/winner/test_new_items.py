@@ -75,7 +75,7 @@ def declared(**shares: float | None) -> NewItems:
 
 def measured(task: Task, *trials: TrialRecord, **shares: float | None) -> dict[str, Any]:
     result = SearchResult(list(trials or (IALS,)), seconds=1.0, n_orphaned=0)
-    return evaluate_new_items(task, result, result.trials[-1], declared(**shares), exact_users=False)
+    return evaluate_new_items(task, result, result.trials[-1], declared(**shares))
 
 
 @pytest.mark.parametrize("trials", [(IALS,), (NEIGHBOURS, IALS)])
@@ -125,6 +125,4 @@ def test_too_much_work_is_skipped(task_of: TaskOf) -> None:
     long = replace(IALS, epochs=4000, params={**IALS.params, "n_components": 128})
     result = SearchResult([long], seconds=1.0, n_orphaned=0)
     task = task_of(KINDS, "categorical")
-    assert "skipped" in evaluate_new_items(
-        task, replace(result, trials=[IALS, long]), long, declared(), exact_users=False
-    )
+    assert "skipped" in evaluate_new_items(task, replace(result, trials=[IALS, long]), long, declared())

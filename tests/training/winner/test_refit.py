@@ -13,7 +13,8 @@ from svc.artifact.keys import development_keys
 from svc.artifact.store import read_verified
 from svc.model import codec
 from svc.model.columns.feature_values import Encoded
-from svc.model.ranking.query import Query
+from svc.model.model import Model
+from svc.model.ranking.query import Interaction, Query
 from svc.model.rehearsal import rehearse
 from svc.settings import Settings
 from svc.training.outcome import TrainResult
@@ -87,3 +88,25 @@ def loaded(result: TrainResult) -> tuple[Any, dict[str, Any]]:
     model = codec.decode(parsed.payload)
     model.ready()
     return model, dict(parsed.header)
+
+
+def scores(model: Model, user_id: str | None, history: list[Interaction] | None = None) -> dict[int, float]:
+    """The scores of all items for a user, or for a stranger with that history."""
+    query = model.prepare_recommend(user_id=user_id, user_features=None, limit=40, history=history or ()).query
+    (ranking,) = model.rank([query])
+    return dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("algorithms", [("IALS",), ("TruncatedSVD",), ("IALS", "CosineKNN", "Blend")])
+def test_a_user_and_their_history_are_answered_alike(make_recipe: Make, algorithms: tuple[str, ...]) -> None:
+    """The same items with the same scores but for the rounding of stored vectors, alone and as a part of a blend."""
+    training = small_training(algorithms=list(algorithms), n_trials=3, recency="off")
+    model, header = loaded(run(make_recipe(training=training)))
+    assert "exact_users" not in header["evaluation"]
+    for user in range(0, 80, 9):
+        columns = model.history.items(model.user_ids.index(f"u{user}")).tolist()
+        found = scores(model, f"u{user}")
+        expected = scores(model, None, [Interaction(model.item_ids.at(column), 1.0) for column in columns])
+        assert found.keys() == expected.keys()
+        for item, score in found.items():
+            assert score == pytest.approx(expected[item], rel=1e-4, abs=1e-6)
