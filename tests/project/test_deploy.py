@@ -29,12 +29,14 @@ DEPLOY = ROOT / "docs" / "deploy"
 CHART = DEPLOY / "helm" / "svc"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 KUBERNETES = "1.31"
+BOOKS = {"books.yaml": "name: books\n"}
 CHANGED_VALUES: dict[str, Any] = {
     "existingClaim": "files",
     "image": {"tag": "test"},
     "nodeSelector": {"disk": "fast"},
     "tolerations": [{"key": "batch", "operator": "Exists"}],
-    "recipes": {"Films_1.yaml": "name: Films_1\n"},
+    "affinity": {"nodeAffinity": {}},
+    "recipes": {**BOOKS, "Films_1.yaml": "name: Films_1\n"},
     "train": {"schedules": [{"recipe": "books", "schedule": "@daily"}, {"recipe": "Films_1", "schedule": "0 4 * * *"}]},
     "search": {"recipe": "Films_1", "runId": "2026-01-31", "workers": 3},
     "export": {
@@ -46,7 +48,7 @@ CHANGED_VALUES: dict[str, Any] = {
     },
 }
 EXPOSED_VALUES: dict[str, Any] = {
-    "image": {"tag": "test", "pullSecrets": ["registry"]},
+    "image": {"digest": f"sha256:{'a' * 64}", "pullSecrets": ["registry"]},
     "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "tls", "annotations": {"a": "b"}},
     "serviceAccount": {"create": True, "name": "books", "annotations": {"iam.example.org/role": "reader"}},
     "autoscaling": {"enabled": True, "maxReplicas": 5},
@@ -54,6 +56,10 @@ EXPOSED_VALUES: dict[str, Any] = {
     "serve": {
         "workers": 4,
         "startupSeconds": 60,
+        "podAnnotations": {"example.org/team": "shop"},
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+        ],
         "keyPolicies": {
             "shop": {"recipes": ["books*"], "verbs": ["recommend"], "rate": "200/s", "expires": "2027-01-01"}
         },
@@ -65,11 +71,11 @@ def documents(text: str) -> Iterator[dict[str, Any]]:
     return (document for document in yaml.safe_load_all(text) if document)
 
 
-def rendered(values: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+def rendered(values: dict[str, Any], release: str = "shop") -> dict[tuple[str, str], dict[str, Any]]:
     """What `helm template shop` gives, by kind and name."""
     helm = pytest.importorskip("helm_python", reason="Helm's library has no wheel here", exc_type=ImportError)
     with helm.Chart.load(str(CHART)) as chart:
-        files = chart.render(values, name="shop", namespace="test")
+        files = chart.render(values, name=release, namespace="test")
     found = [d for path, text in files.items() if path.endswith(".yaml") for d in documents(text)]
     return {(document["kind"], document["metadata"]["name"]): document for document in found}
 
@@ -164,7 +170,9 @@ def test_the_job_passes_a_signal_on(tmp_path: Path) -> None:
 def test_the_chart_starts_trainings_like_the_manifests(more: dict[str, Any], file: str) -> None:
     """The same shell around the same program, which refits in all hours but one where the values name that hour."""
     schedule = {"recipe": "books", "schedule": "15 * * * *", **more}
-    ((_, container),) = containers(rendered({"train": {"schedules": [schedule]}})["CronJob", "shop-train-books"])
+    ((_, container),) = containers(
+        rendered({"recipes": BOOKS, "train": {"schedules": [schedule]}})["CronJob", "shop-train-books"]
+    )
     assert container["command"] == cron_job_command(file)
 
 
@@ -178,8 +186,8 @@ def test_systemd_takes_a_refused_model_for_a_success() -> None:
 def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
     """Helm itself renders it, with the defaults and with every branch taken."""
     resources = rendered(values)
-    kinds = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "CronJob"}
-    assert {kind for kind, _ in resources} == kinds | ({"Job"} if values else set())
+    kinds = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
+    assert {kind for kind, _ in resources} == kinds | ({"CronJob", "Job"} if values else set())
     for document in resources.values():
         check_resource(document)
         for pod, container in containers(document):
@@ -187,7 +195,7 @@ def test_the_chart_renders_to_valid_resources(values: dict[str, Any]) -> None:
             assert container["image"].endswith(":test" if values else f":{__version__}")
             assert ("SVC_SIGNING_KEYS" in str(container)) is False
             assert ("/srv/svc" in str(container["volumeMounts"])) == bool(values)
-            assert ("nodeSelector" in pod, "tolerations" in pod) == (bool(values), bool(values))
+            assert [name in pod for name in ("nodeSelector", "tolerations", "affinity")] == [bool(values)] * 3
     assert (("CronJob", "shop-train-films-1") in resources) == bool(values)
 
 
@@ -201,11 +209,14 @@ def test_the_chart_opens_what_it_is_asked_to() -> None:
             assert pod["serviceAccountName"] == "books"
             assert pod["imagePullSecrets"] == [{"name": "registry"}]
     kinds = {"Ingress", "ServiceAccount", "HorizontalPodAutoscaler", "ServiceMonitor"}
-    assert {kind for kind, _ in resources} - {kind for kind, _ in rendered({})} == kinds
+    by_default = {kind for kind, _ in rendered({})}
+    assert {kind for kind, _ in resources} == (by_default | kinds) - {"NetworkPolicy"}
     server = resources["Deployment", "shop"]
     assert "replicas" not in server["spec"]
-    assert "annotations" not in server["spec"]["template"]["metadata"]
-    ((_, container),) = containers(server)
+    assert server["spec"]["template"]["metadata"]["annotations"] == {"example.org/team": "shop"}
+    ((pod, container),) = containers(server)
+    assert pod["topologySpreadConstraints"] == EXPOSED_VALUES["serve"]["topologySpreadConstraints"]
+    assert container["image"] == f"registry.example.org/svc@sha256:{'a' * 64}"
     probe = container["startupProbe"]
     assert probe["failureThreshold"] * probe["periodSeconds"] == 60
     (endpoint,) = resources["ServiceMonitor", "shop"]["spec"]["endpoints"]
@@ -229,11 +240,55 @@ def test_annotations_lead_a_scraper_to_a_port_without_a_key() -> None:
 
 
 @pytest.mark.integration
+def test_only_the_scraper_reaches_the_metrics_without_a_key() -> None:
+    """In the chart as in the manifest; everybody reaches the service, and without the port there is no policy."""
+    manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
+    policies = [rendered({})["NetworkPolicy", "shop"], next(m for m in manifests if m["kind"] == "NetworkPolicy")]
+    for policy in policies:
+        check_resource(policy)
+        assert [(rule["ports"], "from" in rule) for rule in policy["spec"]["ingress"]] == [
+            ([{"port": "http"}], False),
+            ([{"port": "metrics"}], True),
+        ]
+    closed = rendered({"metrics": {"allowFrom": []}})["NetworkPolicy", "shop"]
+    assert [rule["ports"] for rule in closed["spec"]["ingress"]] == [[{"port": "http"}]]
+
+
+@pytest.mark.integration
+def test_recipes_of_the_chart_are_those_of_the_values_alone() -> None:
+    """Helm merges maps: an example in the defaults would go live beside them."""
+    assert "data" not in rendered({})["ConfigMap", "shop-recipes"]
+    assert rendered({"recipes": BOOKS})["ConfigMap", "shop-recipes"]["data"] == BOOKS
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("release", ["shop", "a-release-name-of-as-many-as-53-characters-is-allowed"])
+def test_every_schedule_has_a_job_of_its_own(release: str) -> None:
+    """Whatever the names: of one recipe, of two that differ in letters, of long ones. Jobs and pods add to them."""
+    schedules = [{"recipe": "books", "schedule": f"{minute} 3 * * *"} for minute in range(3)]
+    schedules += [{"recipe": name, "schedule": "@daily"} for name in ("BOOKS", "a_b", "a-b", "x" * 64)]
+    exports = [{**one, "output": "s3://x/a.csv", "shards": 100_000} for one in schedules]
+    recipes = {f"{one['recipe']}.yaml": "name: x\n" for one in schedules}
+    search = {"recipe": "books", "runId": "r" * 32}
+    values = {"recipes": recipes, "train": {"schedules": schedules}, "export": {"schedules": exports}, "search": search}
+    resources = rendered(values, release)
+    names = {"train": 52, "export": 46}
+    for step, longest in names.items():
+        made = [name for kind, name in resources if kind == "CronJob" and f"svc-{step}" in str(resources[kind, name])]
+        assert len(made) == len(schedules)
+        assert max(map(len, made)) <= longest
+    assert max(len(name) for kind, name in resources if kind == "Job") <= 63
+    assert (("CronJob", "shop-train-books") in resources) == (release == "shop")
+
+
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("values", "text"),
     [
         ({"train": {"schedules": [{"recipe": "books", "schedule": "every night"}]}}, "schedule"),
         ({"train": {"schedules": [{"recipe": "books", "schedule": "@hourly", "searchHour": 24}]}}, "searchHour"),
+        ({"train": {"schedules": [{"recipe": "books", "schedule": "@daily"}] * 2}}, "schedules"),
+        ({"image": {"digest": "latest"}}, "digest"),
         ({"metrics": {"port": 8080}}, "port"),
         ({"serviceAccount": {"create": True}}, "serviceAccount.name"),
         ({"metrics": {"port": 0, "serviceMonitor": {"enabled": True}}}, "keySecret.name"),
@@ -301,7 +356,9 @@ def test_grace_periods_are_longer_than_the_drain() -> None:
 
 def recipes_shipped() -> dict[str, str]:
     """The recipes inside the Kubernetes files and the page about them, by where they stand."""
-    found = {"values.yaml": yaml.safe_load((CHART / "values.yaml").read_text())["recipes"]}
+    example = re.search(r"^recipes: \{\}\n((?:#.*\n)+)", (CHART / "values.yaml").read_text(), re.MULTILINE)
+    assert example is not None
+    found = {"values.yaml": yaml.safe_load(re.sub("^# ", "", example[1], flags=re.MULTILINE))}
     manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
     found["serve.yaml"] = next(manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap")
     shown = next(b.text for b in blocks(ROOT / "docs/howto/containers.md") if b.file == "books-values.yaml")
