@@ -84,6 +84,15 @@ class UnknownSeedItems(ApiError):
     without_features: ClassVar[str] = "none of the seed items is in the training data"
     """The text for a model that takes no features of items."""
     detail = f"{without_features}; item_features can stand in for them"
+    unknown_item: ClassVar[str] = "item_id is not in the training data; item_features can stand in for it"
+
+
+class UsersNotServed(ApiError):
+    code = "USERS_NOT_SERVED"
+    http_status = 400
+    detail = "the recipe does not let users be ranked for an item; serving.users: true allows it"
+    template: ClassVar[str] = "a model of the kind {kind} has the same scores for every user, so it cannot rank users"
+    without_vectors: ClassVar[str] = "the part that learned from item_features keeps no users; give a known item_id"
 
 
 class NoCandidates(ApiError):

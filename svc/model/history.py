@@ -83,3 +83,16 @@ class History(Stored):
             positions = positions_of(self.times(user))
         decay = factors(positions, recency)
         return decay if values is None else values * decay
+
+    def weighed_at(
+        self, entries: NDArray[np.intp], owners: NDArray[np.intp], recency: float | None = None
+    ) -> NDArray[np.float64] | None:
+        """The weights of some entries of all rows, (m,), which belong to the users `owners`, (m,); as in `weighed`."""
+        values = None if self.weights is None else self.weights.take(entries).astype(np.float64)
+        recency = self.recency if recency is None else recency
+        if not recency:
+            return values
+        last = self.offsets[owners + 1] - 1
+        times = None if self.ties is None else (~self.ties).cumsum()
+        decay = factors(last - entries if times is None else times[last] - times[entries], recency)
+        return decay if values is None else values * decay

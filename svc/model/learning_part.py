@@ -59,6 +59,11 @@ class LearningPart:
             return np.empty((0, self._scorer.index.factors.shape[1]))
         return self._scorer.least_squares.items_from_features(rows)
 
+    @property
+    def of_users(self) -> IALSScorer | None:
+        """The scorer with the vectors of the training users; None where only those of items are kept."""
+        return self._scorer if len(self._scorer.users) else None
+
     def answers(self, query: Query, scorer: Scorer) -> bool:
         """Whether the ranking of `scorer`, the part that answers `query`, is by the scores of this part."""
         if isinstance(scorer, BlendScorer):

@@ -25,6 +25,26 @@ class NewCandidates(NamedTuple):
     rows: NDArray[np.int32]
 
 
+Order = Literal["score", "lift", "balanced"]
+
+
+class Audience(NamedTuple):
+    """The training users to rank for an item: a column, or the vector, (K,), of an item that training never saw.
+
+    Users with fewer than `min_history` items are left out, and so are those of `exclude`, rows. With `include` only its
+    rows are ranked. Users who have the item are left out unless the query includes seen items; those from whom it is
+    hidden come back with `brings_back` alone, and never where it is hidden for good.
+    """
+
+    column: int = -1
+    vector: NDArray[np.float64] | None = None
+    order: Order = "score"
+    min_history: int = 1
+    include: NDArray[np.int32] | None = None
+    exclude: NDArray[np.int32] = NO_ITEMS
+    brings_back: bool = False
+
+
 class Query(NamedTuple):
     """One ranking to compute. Exactly one of `user`, `seeds`/`seed_features` or `user_features` says for whom.
 
@@ -38,7 +58,8 @@ class Query(NamedTuple):
     the most chosen items of the training data, the same for every user. `of_trained_user` marks seeds that hold the
     history of a training user. `rules` rerank the items. With `explain`, each item from position `offset` on gets at
     most that many reasons. The ranking of an `unordered` query may come in any order: it is asked for all items, of
-    which its rules select the best. With `new`, new items are ranked too; the query then has `rules`.
+    which its rules select the best. With `new`, new items are ranked too; the query then has `rules`. With an
+    `audience` training users are ranked, not items: the ranking holds their rows.
     """
 
     limit: int
@@ -58,6 +79,7 @@ class Query(NamedTuple):
     unordered: bool = False
     seed_positions: NDArray[np.intp] | None = None
     new: NewCandidates | None = None
+    audience: Audience | None = None
 
     def at_recency(self, recency: float) -> Query:
         """The query with its seeds weighed by the recency of the part that answers it."""

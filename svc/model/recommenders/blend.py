@@ -18,6 +18,7 @@ from svc.model.recommenders.factor_index import gram
 from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.scan import scan
+from svc.model.recommenders.users import UserScores, UserSummary, sums_of_users
 from svc.model.stored import Stored
 
 FactorPart = IALSScorer | SVDScorer
@@ -128,6 +129,42 @@ class BlendScorer(Stored):
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
         """Similarities by the factor part; without one, by the first part of item weights."""
         return (self.factors or self.sums[0]).similar(items)
+
+    def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:
+        shares = self._shares()
+        first = 0 if self.factors is None else 1
+        total = np.zeros(len(history))
+        for number, part in enumerate(self.sums, start=first):
+            recency = self.recencies[number] if self.recencies else None
+            total += shares[number] * sums_of_users(part.weights_towards(column), history, recency).values
+        if self.factors is None:
+            return UserScores(total, 0.0, total.__getitem__)
+        share, own = shares[0], self.factors.scores_of_users(column, history, longest)
+        values = share * own.values + total
+        return UserScores(values, np.abs(share) * own.errors, lambda rows: share[rows] * own.exact(rows) + total[rows])
+
+    def summary_of_users(self, history: History) -> UserSummary:
+        """The summary from the scores of all items of one user after the other: the parts' scores are not independent.
+
+        Float32 is precise enough for the products of the factor part: its errors are below 1e-6 of the deviation.
+        """
+        if self.factors is None:
+            return UserSummary.measured(lambda user: self._offsets(Query(1, user), history), len(history))
+        factors, longest = self.factors.index.factors, self.factors.summary_of_users(history).longest
+
+        def scores_of(user: int) -> Values:
+            query = Query(1, user)
+            scores: Values = factors @ self._scaled(query).astype(np.float32) + self._offsets(query, history)
+            return scores
+
+        return UserSummary.measured(scores_of, len(history), longest)
+
+    def _shares(self) -> Values:
+        """The factor of the scores of each part for each training user, (parts, n_users)."""
+        weights = np.array(self.weights)[:, np.newaxis]
+        zeros = np.zeros_like(self.deviations)
+        shares: Values = np.divide(weights, self.deviations, out=zeros, where=self.deviations > 0)
+        return shares
 
     def _by_sums(self, query: Query, history: History) -> Ranking:
         offsets = self._offsets(query, history)

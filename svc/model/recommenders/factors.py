@@ -16,12 +16,17 @@ from svc.model.history import History
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, cosines, excluded_columns
 from svc.model.recommenders.factor_index import FactorIndex, gram
-from svc.model.recommenders.scan import Layout, Wanted, scan
+from svc.model.recommenders.rounded import row_sums
+from svc.model.recommenders.scan import Layout, Wanted, error_bound, scan
+from svc.model.recommenders.users import UserScores, UserSummary
 from svc.model.stored import Stored
 
 Matrix = NDArray[np.float64]
 CELLS_AT_ONCE = 1 << 19
 """Numbers in the seed vectors that are processed at once, so that a batch of long seed lists takes little memory."""
+
+USERS_AT_ONCE = 4096
+"""Users whose vectors are held in float64 at once."""
 
 
 class FactorScorer(Stored, ABC):
@@ -65,6 +70,35 @@ class FactorScorer(Stored, ABC):
     def search(self, queries: Sequence[Query], vectors: Matrix, history: History) -> list[Ranking]:
         """The rankings of queries whose users have these vectors, (B, K)."""
         return scan(self.index.layout, vectors, [wanted_of(query, history) for query in queries])
+
+    def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:  # noqa: ARG002
+        return self.scores_towards(self.index.vectors(np.array([column], dtype=np.int32))[0], longest)
+
+    def scores_towards(self, vector: NDArray[np.float64], longest: float) -> UserScores:
+        """The scores of the item with this vector for all training users."""
+        components = self.users.shape[1]
+        look = np.dot(self.users, vector[:components].astype(np.float32)).astype(np.float64)
+        error = error_bound(len(vector), longest * float(np.linalg.norm(vector)))
+        return UserScores(
+            look + vector[components:].sum(), error, lambda rows: row_sums(self._trained(rows, len(vector)) * vector)
+        )
+
+    def summary_of_users(self, history: History) -> UserSummary:  # noqa: ARG002
+        factors = self.index.factors
+        mean = factors.mean(axis=0, dtype=np.float64)
+        covariance = gram(factors) / self.n_items - np.outer(mean, mean)
+        sums = np.empty((3, len(self.users)))
+        for start in range(0, len(self.users), USERS_AT_ONCE):
+            rows = np.arange(start, min(start + USERS_AT_ONCE, len(self.users)))
+            vectors = self._trained(rows, len(mean))
+            sums[:, rows] = vectors @ mean, np.vecdot(vectors @ covariance, vectors), np.vecdot(vectors, vectors)
+        return UserSummary.of(sums[0], sums[1], float(np.sqrt(sums[2].max(initial=0.0))))
+
+    def _trained(self, rows: NDArray[np.intp], components: int) -> Matrix:
+        """The vectors of training users, (m, K); 1 stands where the item vectors have a bias."""
+        vectors = np.ones((len(rows), components))
+        vectors[:, : self.users.shape[1]] = self.users[rows]
+        return vectors
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
         """Cosines of the item vectors."""

@@ -12,6 +12,7 @@ from svc.model.explain import Contributions
 from svc.model.history import History, Offsets
 from svc.model.ranking.query import Query, Ranking
 from svc.model.recommenders.base import Side, best_items, profile
+from svc.model.recommenders.users import UserScores, UserSummary, sums_of_users
 from svc.model.stored import Stored
 
 
@@ -91,6 +92,19 @@ class NeighbourScorer(Stored):
             return products
 
         return to_all
+
+    def scores_of_users(self, column: int, history: History, longest: float) -> UserScores:  # noqa: ARG002
+        return sums_of_users(self.weights_towards(column), history)
+
+    def weights_towards(self, column: int) -> NDArray[np.float32]:
+        """The weight of each item in the score of one, (n,)."""
+        weights = np.zeros(self.n_items, dtype=np.float32)
+        entries = np.flatnonzero(self.columns == column)
+        weights[np.searchsorted(self.offsets, entries, side="right") - 1] = self.weights[entries]
+        return weights
+
+    def summary_of_users(self, history: History) -> UserSummary:
+        return UserSummary.measured(lambda user: self.totals(*profile(Query(1, user), history)), len(history))
 
     def totals(
         self,

@@ -1,0 +1,52 @@
+"""The best users of approximate scores are those of the exact ones; deviations that are rounding are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from svc.model.ranking.query import Order, Query
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import SVDScorer
+from svc.model.recommenders.users import UserSummary, best_users
+from tests.families import family
+
+N_USERS, N_ITEMS, K = 6_000, 300, 24
+
+
+@pytest.mark.parametrize("order", ["score", "lift", "balanced"])
+def test_a_look_in_float32_leaves_out_no_user_and_scores_have_the_bits_of_rankings(order: Order) -> None:
+    """Users nearly as good as each other, which float32 cannot tell apart, and users of equal vectors."""
+    rng = np.random.default_rng(8)
+    users = (1 + rng.normal(size=(N_USERS, K)) * 1e-7).astype(np.float32)
+    users[::5] = users[0]
+    users[7] = 0
+    scorer = SVDScorer(users, FactorIndex.build(rng.normal(size=(N_ITEMS, K)).astype(np.float32)))
+    scorer.ready()
+    history = family("SVD").history
+    summary = scorer.summary_of_users(history)
+    scores = scorer.scores_of_users(3, history, summary.longest)
+    exact = scores.exact(np.arange(N_USERS))
+    assert (np.abs(exact - scores.values) <= scores.errors).all()
+    (ranked,) = scorer.rank([Query(N_ITEMS, 11, include_seen=True)], history)
+    assert exact[11] == ranked.scores[ranked.items == 3]
+    keys = exact
+    if order != "score":
+        inverse = np.divide(1, summary.deviations, out=np.zeros(N_USERS), where=summary.deviations > 0)
+        slope, offset = inverse, -summary.means * inverse
+        if order == "balanced":
+            all_users = 1 / scores.values.std()
+            slope, offset = (slope + all_users) / 2, (offset - scores.values.mean() * all_users) / 2
+        keys = exact * slope + offset
+    for limit in (1, 40, 3_000, N_USERS):
+        ranking = best_users(scores, order, summary, np.arange(N_USERS) % 2 == 1, limit)
+        odd = [row for row in np.lexsort((np.arange(N_USERS), -keys)).tolist() if row % 2][:limit]
+        assert ranking.items.tolist() == odd
+        assert ranking.scores.tolist() == keys[odd].tolist()
+
+
+def test_users_whose_scores_are_all_equal_have_no_deviation_whatever_rounding_leaves() -> None:
+    summary = UserSummary.of(np.array([0.1, 2.0, 0.0]), np.array([1e-19, 4.0, -1e-20]))
+    assert summary.deviations.tolist() == [0.0, 2.0, 0.0]
+    measured = UserSummary.measured(lambda user: np.full(7, 0.1 * user), 3)
+    assert measured.deviations.tolist() == [0.0, 0.0, 0.0]

@@ -1,0 +1,171 @@
+"""The users for an item, against a matrix of all scores that the scorers' own rankings give."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from svc.errors import UnknownSeedItems, UsersNotServed
+from svc.model.history import History
+from svc.model.model import Model
+from svc.model.ranking.query import Order, Query, Ranking
+from svc.model.recommenders.blend import BlendScorer
+from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
+from tests.model.test_learning_part import model_of, model_of_recencies
+
+RANKABLE = [name for name in EVERY_FAMILY if name != "popularity"]
+NAMES = (*RANKABLE, *(f"weighted {name}" for name in RANKABLE), "aware blend", "blend of recencies", "second part")
+ORDERS: tuple[Order, ...] = ("score", "lift", "balanced")
+
+
+def weighted(model: Model) -> Model:
+    """The model with values of interactions, recency, and times that items share."""
+    plain = model.history
+    values: Any = np.random.default_rng(5).integers(1, 9, len(plain.columns)).astype(np.float32) / 4
+    ties = np.random.default_rng(6).random(len(plain.columns)) < 0.3
+    ties[plain.offsets[:-1]] = False
+    history = History(plain.offsets, plain.columns, values, recency=0.25, ties=ties)
+    if isinstance(model.scorer, BlendScorer):
+        model.scorer.measure(history)
+    model.history = history
+    return model
+
+
+@cache
+def served(name: str) -> Model:
+    if name == "aware blend":
+        model = model_of(name)
+    elif name == "blend of recencies":
+        model = model_of_recencies("aware blend")
+    elif name == "second part":
+        model = model_of("neighbours")
+    else:
+        model = family(name.removeprefix("weighted "))
+        model = weighted(model) if name.startswith("weighted ") else model
+    model.ready()
+    model.serve_users()
+    return model
+
+
+@cache
+def all_scores(name: str) -> NDArray[np.float64]:
+    """(n_users, n_items), as the scorer ranks all items for each user."""
+    model = served(name)
+    scores = np.empty((N_USERS, N_ITEMS))
+    for user in range(N_USERS):
+        (ranking,) = model.scorer.rank([Query(N_ITEMS, user, include_seen=True)], model.history)
+        scores[user, ranking.items] = ranking.scores
+    return scores
+
+
+def ordered_by(order: Order, scores: NDArray[np.float64], item: int) -> NDArray[np.float64]:
+    towards, deviations = scores[:, item], scores.std(axis=1)
+    lift: NDArray[np.float64] = np.divide(
+        towards - scores.mean(axis=1), deviations, out=np.zeros(N_USERS), where=deviations > 1e-9
+    )
+    if order == "balanced":
+        return np.asarray(lift / 2 + (towards - towards.mean()) / towards.std() / 2 if towards.std() else lift / 2)
+    return lift if order == "lift" else towards
+
+
+def asked(model: Model, **controls: object) -> Ranking:
+    prepared = model.prepare_users(**{"item_id": None, "item_features": None, "limit": N_USERS, **controls})  # type: ignore[arg-type]
+    (ranking,) = model.rank([prepared.query])
+    return ranking.from_place(prepared.offset)
+
+
+def check(ranking: Ranking, keys: NDArray[np.float64], wanted: NDArray[np.bool_], limit: int) -> None:
+    """The best of the wanted users by their keys, equal ones by place, but for differences of rounding."""
+    best = np.sort(keys[wanted])[::-1][:limit]
+    np.testing.assert_allclose(ranking.scores, best, atol=2e-6)
+    np.testing.assert_allclose(keys[ranking.items], best, atol=2e-6)
+    assert wanted[ranking.items].all()
+    assert len(set(ranking.items.tolist())) == len(ranking.items)
+    order = np.lexsort((ranking.items, -ranking.scores))
+    assert order.tolist() == list(range(len(order)))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_users_are_those_of_a_matrix_of_all_scores(name: str, order: Order) -> None:
+    model, scores = served(name), all_scores(name)
+    lengths = np.diff(model.history.offsets)
+    for item in range(N_ITEMS):
+        has = np.array([item in model.history.items(user) for user in range(N_USERS)])
+        keys = ordered_by(order, scores, item)
+        wanted = ~has & (lengths >= (5 if order == "lift" else 1))
+        check(asked(model, item_id=f"i{item}", order=order), keys, wanted, N_USERS)
+        ranking = asked(model, item_id=f"i{item}", order=order, limit=3, min_history=3, include_seen=True)
+        check(ranking, keys, lengths >= 3, 3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["IALS", "aware blend"])
+def test_an_item_by_its_features_is_ranked_by_the_part_that_learned_from_them(name: str, order: Order) -> None:
+    model = served(name)
+    part = model.scorer.factors if isinstance(model.scorer, BlendScorer) else model.scorer
+    encoded, _ = model._encode("item", {"tag": "a", "age": 48.0})
+    vector = part.least_squares.items_from_features([encoded])[0]  # type: ignore[union-attr]
+    users = part.users.astype(np.float64)  # type: ignore[union-attr]
+    known = users @ part.index.factors.astype(np.float64).T  # type: ignore[union-attr]
+    towards = users @ vector
+    lift = np.divide(towards - known.mean(axis=1), known.std(axis=1), out=np.zeros(N_USERS), where=known.any(axis=1))
+    keys = {"score": towards, "lift": lift, "balanced": lift / 2 + (towards - towards.mean()) / towards.std() / 2}
+    ranking = asked(model, item_features={"tag": "a", "age": 48.0}, order=order, min_history=0)
+    check(ranking, keys[order], np.ones(N_USERS, dtype=np.bool_), N_USERS)
+
+
+@pytest.mark.parametrize("name", RANKABLE)
+def test_offset_included_and_excluded_users(name: str) -> None:
+    model = served(name)
+    whole = asked(model, item_id="i3", include_seen=True)
+    assert asked(model, item_id="i3", include_seen=True, limit=4, offset=2).items.tolist() == whole.items[2:6].tolist()
+    named = asked(model, item_id="i3", include_seen=True, include_users=["u1", "u7", "nobody", "u4"])
+    assert named.items.tolist() == [user for user in whole.items.tolist() if user in (1, 4, 7)]
+    others = asked(model, item_id="i3", include_seen=True, exclude_users=["u1", "nobody"])
+    assert others.items.tolist() == [user for user in whole.items.tolist() if user != 1]
+    assert not len(asked(model, item_id="i3", include_users=[]).items)
+
+
+def test_users_from_whom_the_item_is_hidden_come_back_only_where_a_request_says_so() -> None:
+    """As in `:recommend`: a value of 1 hides for good."""
+    model = family("SVD")
+    offsets = np.array([0, 1, 2, *([2] * (N_USERS - 2))])
+    model.hidden = History(offsets, np.array([3, 3], dtype=np.int32), np.array([0.5, 1.0], dtype=np.float32))
+    model.serve_users()
+    has = {user for user in range(N_USERS) if 3 in model.history.items(user)}
+    assert set(asked(model, item_id="i3").items.tolist()) == set(range(2, N_USERS)) - has
+    assert set(asked(model, item_id="i3", include_seen=True).items.tolist()) == {0, *range(2, N_USERS)}
+
+
+def test_models_trained_with_repeats_name_users_who_have_the_item() -> None:
+    model = family("SVD")
+    model.repeats = True
+    model.serve_users()
+    assert len(asked(model, item_id="i3").items) == N_USERS
+    assert len(asked(model, item_id="i3", include_seen=False).items) < N_USERS
+
+
+def test_users_are_ranked_beside_questions_for_items() -> None:
+    model = served("SVD")
+    users = model.prepare_users(item_id="i3", item_features=None, limit=2).query
+    first, second = model.rank([users, Query(3, 1)])
+    assert first.items.tolist() == asked(model, item_id="i3", limit=2).items.tolist()
+    assert second.items.tolist() == model.rank([Query(3, 1)])[0].items.tolist()
+
+
+def test_a_model_without_a_summary_or_without_scores_of_its_own_for_users_refuses() -> None:
+    with pytest.raises(UsersNotServed, match=r"serving\.users"):
+        asked(family("SVD"), item_id="i3")
+    popular = family("popularity")
+    popular.serve_users()
+    with pytest.raises(UsersNotServed, match="popularity has the same scores"):
+        asked(popular, item_id="i3")
+    with pytest.raises(UsersNotServed, match="keeps no users"):
+        asked(served("second part"), item_features={"tag": "a"})
+    with pytest.raises(UnknownSeedItems):
+        asked(served("SVD"), item_id="nothing")
