@@ -20,11 +20,16 @@ CONFIG = """
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "400", "401", "403", "404"]
 
-# A schema cannot say that offset and limit have a common bound, that no two pins share a place, or which fields a
-# recipe declares for filters: such requests are answered with 422.
+# The schema leaves to 422 that offset and limit have a common bound, that no two pins share a place, that a user or
+# seeds must be named, what a filter is, and which fields a recipe declares for filters.
 [[operations]]
 include-path-regex = "(:recommend|:recommend-related|/popular)$"
 checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "401", "403", "404", "422"]
+
+# An element that is not valid fails by itself, in an answer of status 200.
+[[operations]]
+include-path-regex = ":batch-"
+checks.negative_data_rejection.expected-statuses = ["200", "400", "401", "403", "404", "406", "422", "428", "5xx"]
 """
 
 

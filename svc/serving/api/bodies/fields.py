@@ -143,7 +143,7 @@ _WEIGHTED_SCHEMA = {
     "required": ["item_id"],
     "properties": {
         "item_id": _SHORT_TEXT,
-        "weight": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT, "default": 1.0},
+        "weight": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT, "description": "Default: 1."},
     },
     "additionalProperties": False,
 }
@@ -152,7 +152,10 @@ Tree = Annotated[
     Any,
     WithJsonSchema(
         {
-            "anyOf": [{"type": "object", "minProperties": 1, "maxProperties": 1}, {"type": "null"}],
+            "anyOf": [
+                {"type": "object", "minProperties": 1, "maxProperties": 1, "additionalProperties": True},
+                {"type": "null"},
+            ],
             "examples": [{"all": [{"genres": {"any": ["Comedy"]}}, {"not": {"year": {"lt": 1990}}}]}],
         }
     ),

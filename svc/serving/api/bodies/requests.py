@@ -11,6 +11,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    WithJsonSchema,
     WrapValidator,
 )
 
@@ -152,21 +153,19 @@ class Request(BaseModel):
         return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
 
 
-def _needs_one_of(*names: str) -> dict[str, Any]:
-    return {"anyOf": [{"required": [name], "properties": {name: {"not": {"type": "null"}}}} for name in names]}
-
-
 def _lacks(*names: str) -> ValidationFailed:
     message = f"give {', '.join(names[:-1])} or {names[-1]}"
     return ValidationFailed(message, errors=[{"loc": ["body", names[0]], "msg": message, "type": "missing"}])
 
 
 class RecommendRequest(Request):
-    """Recommendations for one user: by `user_id`, by `history`, by `user_features`, or by `fallback` for anybody."""
+    """Recommendations for one user: by `user_id`, by `history`, by `user_features`, or by `fallback` for anybody.
+
+    One of the four must be there, unless the recipe has a fallback.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
-            **_needs_one_of("user_id", "user_features", "history", "fallback"),
             "examples": [
                 {"user_id": "u42", "limit": 5},
                 {"user_features": {"country": "SE", "age": 34}},
@@ -229,11 +228,10 @@ class RecommendRequest(Request):
 
 
 class RelatedRequest(Request):
-    """Items related to seeds: known ones by `seed_items`, unseen ones by `item_features`."""
+    """Items related to seeds: known ones by `seed_items`, unseen ones by `item_features`. One of them must be there."""
 
     model_config = ConfigDict(
         json_schema_extra={
-            **_needs_one_of("seed_items", "item_features"),
             "examples": [
                 {"seed_items": ["b1", "b7"], "limit": 5},
                 {"item_features": {"genres": "Action", "year": 1999}},
@@ -302,12 +300,13 @@ class PopularQuery(BaseModel):
         BeforeValidator(digits),
     ] = 0
     filter: Annotated[
-        Tree,
+        Any,
         Field(
             description="Conditions on the recipe's filter fields, as JSON; only items that satisfy them are listed.",
-            json_schema_extra={"contentMediaType": "application/json"},
+            examples=['{"genres": {"any": ["Crime"]}}'],
         ),
         BeforeValidator(filter_in_query),
+        WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "null"}]}),
     ] = None
 
     def has_new_filter(self, served: Answerable) -> bool:
@@ -334,18 +333,7 @@ def _by_itself(request: type[AnyRequest]) -> WrapValidator:
     return WrapValidator(validated)
 
 
-def _described(example: dict[str, Any]) -> ConfigDict:
-    """Adds to the schema that an invalid element does not make the batch invalid."""
-
-    def extend(schema: dict[str, Any]) -> None:
-        requests = schema["properties"]["requests"]
-        requests["items"] = {"anyOf": [requests["items"], {"description": "Anything else fails by itself."}]}
-        schema["examples"] = [example]
-
-    return ConfigDict(json_schema_extra=extend)
-
-
-_Elements = Field(min_length=1, max_length=MAX_BATCH)
+_Elements = Field(min_length=1, max_length=MAX_BATCH, description="An element that is not valid fails by itself.")
 _WithMetadata = Field(description="Join item metadata into the answers.")
 
 
@@ -360,7 +348,11 @@ class Batch(BaseModel):
 class RecommendBatch(Batch):
     """Up to 256 requests of `:recommend`, answered by one model, each failing by itself."""
 
-    model_config = _described({"requests": [{"user_id": "u42"}, {"user_id": "u43"}], "include_metadata": True})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"requests": [{"user_id": "u42"}, {"user_id": "u43"}], "include_metadata": True}]
+        }
+    )
 
     requests: Annotated[list[Annotated[RecommendRequest, _by_itself(RecommendRequest)]], _Elements]
 
@@ -368,7 +360,9 @@ class RecommendBatch(Batch):
 class RelatedBatch(Batch):
     """Up to 256 requests of `:recommend-related`, answered by one model, each failing by itself."""
 
-    model_config = _described({"requests": [{"seed_items": ["b1"]}, {"item_features": {"year": 1999}}]})
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"requests": [{"seed_items": ["b1"]}, {"item_features": {"year": 1999}}]}]}
+    )
 
     requests: Annotated[list[Annotated[RelatedRequest, _by_itself(RelatedRequest)]], _Elements]
 

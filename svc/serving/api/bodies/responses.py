@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from svc import errors
+from svc.errors import ApiError
 
-def _without_null(schema: dict[str, Any]) -> None:
+_CODES = {kind.code for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ApiError)}
+ErrorCode = StrEnum("ErrorCode", {code: code for code in sorted(_CODES)})  # type: ignore[misc]
+"""A schema of its own, so that generated clients have one type of codes."""
+
+
+def without_null(schema: dict[str, Any]) -> None:
     """A key that may be missing is never null."""
     for name in set(schema["properties"]) - set(schema.get("required", ())):
         field = schema["properties"][name]
@@ -17,7 +25,7 @@ def _without_null(schema: dict[str, Any]) -> None:
 
 
 class _Answer(BaseModel):
-    model_config = ConfigDict(extra="forbid", json_schema_extra=_without_null)
+    model_config = ConfigDict(extra="forbid", json_schema_extra=without_null)
 
 
 class ItemReason(BaseModel):
@@ -45,7 +53,7 @@ class PopularReason(_Answer):
 class Item(BaseModel):
     """One item, with the metadata fields that the recipe declares. It has a score, or the reason why there is none."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=_without_null)
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     item_id: str
     score: Annotated[float | None, Field(description="Comparable within one answer.")] = None
@@ -114,20 +122,20 @@ class Failed(_Answer):
 
     index: int
     status: Literal["error"]
-    code: str
+    code: ErrorCode
     detail: str
 
 
 class BatchAnswer(_FromModel):
     """Results in the order of the requests."""
 
-    results: list[Answered | Failed]
+    results: list[Annotated[Answered | Failed, Field(discriminator="status")]]
 
 
 class Status(_Answer):
-    """One word."""
+    """The state of the server."""
 
-    status: str
+    status: Literal["ok", "loading", "draining"]
 
 
 class Health(_Answer):
@@ -286,7 +294,7 @@ class RecipeVersions(_Answer):
 class Recipe(BaseModel):
     """What the served model was built from, out of the artifact's header."""
 
-    model_config = ConfigDict(extra="allow", json_schema_extra=_without_null)
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     name: str
     loaded: bool
@@ -321,5 +329,5 @@ class Error(_Answer):
 
     request_id: str
     detail: str
-    code: str
+    code: ErrorCode
     errors: list[ErrorItem] | None = None

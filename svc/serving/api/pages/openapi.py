@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from functools import cache
 from typing import Any
@@ -77,7 +78,17 @@ def _schemas(rows: list[Endpoint]) -> Document:
     described = [(model, "validation") for model in (*models, responses.Error)]
     _, definitions = models_json_schema(described, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     schemas: Document = definitions["$defs"]
+    for schema in schemas.values():
+        _move_defaults(schema)
     return schemas
+
+
+def _move_defaults(schema: Document) -> None:
+    """Say defaults in the descriptions of fields: openapi-typescript makes a field with `default` a required one."""
+    for field in schema.get("properties", {}).values():
+        default = field.pop("default", None)
+        if default is not None:
+            field["description"] = f"{field.get('description', '')} Default: {json.dumps(default)}.".lstrip()
 
 
 def _operation(row: Endpoint) -> Document:
@@ -124,17 +135,13 @@ def _called(example: Document) -> str:
 
 
 def _query_parameters(model: type[BaseModel]) -> list[Document]:
-    fields = model.model_json_schema()["properties"]
+    described = model.model_json_schema()
+    _move_defaults(described)
+    responses.without_null(described)
     return [
-        {"name": name, "in": "query", "required": False, "description": schema.pop("description"), **_written(schema)}
-        for name, schema in fields.items()
+        {"name": name, "in": "query", "required": False, "description": schema.pop("description"), "schema": schema}
+        for name, schema in described["properties"].items()
     ]
-
-
-def _written(schema: Document) -> Document:
-    """The format of a parameter's value: its text, or the media type that its schema names."""
-    media_type = schema.pop("contentMediaType", None)
-    return {"schema": schema} if media_type is None else {"content": {media_type: {"schema": schema}}}
 
 
 def _answered(schema: str, description: str) -> Document:

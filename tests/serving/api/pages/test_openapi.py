@@ -100,3 +100,34 @@ def test_without_keys_nothing_asks_for_one() -> None:
     assert not any(
         "401" in op["responses"] for path in whole["paths"].values() for op in path.values() if isinstance(op, dict)
     )
+
+
+def test_generators_find_types_for_all_fields() -> None:
+    """Requests are plain objects without `default`; a filter is any object, or text in a query."""
+    whole = document(__version__, has_keys=True, has_metrics=True)
+    schemas = whole["components"]["schemas"]
+    for name in ("RecommendRequest", "RelatedRequest"):
+        assert schemas[name]["type"] == "object"
+        assert not schemas[name].keys() & {"anyOf", "oneOf", "allOf", "required"}
+        assert schemas[name]["properties"]["filter"]["anyOf"][0]["additionalProperties"] is True
+    assert schemas["RecommendRequest"]["properties"]["limit"]["description"] == "Most items to return. Default: 10."
+    assert not any("default" in field for schema in schemas.values() for field in schema.get("properties", {}).values())
+    assert schemas["RecommendBatch"]["properties"]["requests"]["items"] == {
+        "$ref": "#/components/schemas/RecommendRequest"
+    }
+    assert schemas["BatchAnswer"]["properties"]["results"]["items"]["discriminator"]["propertyName"] == "status"
+    parameters = whole["paths"]["/v1/recipes/{name}/popular"]["get"]["parameters"]
+    assert {row["name"]: row["schema"]["type"] for row in parameters} == {
+        "limit": "integer",
+        "offset": "integer",
+        "filter": "string",
+    }
+
+
+def test_codes_and_states_are_listed() -> None:
+    """Clients get one type for the codes of errors, of whole answers and of elements, and the words of probes."""
+    schemas = document(__version__, has_keys=True, has_metrics=True)["components"]["schemas"]
+    assert schemas["ErrorCode"]["enum"] == sorted(api_errors())
+    for name in ("Error", "Failed"):
+        assert schemas[name]["properties"]["code"] == {"$ref": "#/components/schemas/ErrorCode"}
+    assert schemas["Status"]["properties"]["status"]["enum"] == ["ok", "loading", "draining"]
