@@ -107,13 +107,23 @@ def _shop(folder: Path) -> Iterator[str]:
     own = {"SVC_API_KEYS": keys["DEMO_API_KEYS"], "SVC_CLIENT_KEY": keys["DEMO_API_KEY"], "SVC_METRICS_ENABLED": "1"}
     environment = {**os.environ, **own}
     server = subprocess.Popen([*SVC, "serve", "--recipes", str(recipes)], env=environment, stderr=subprocess.DEVNULL)
-    asking = ["bench", ADDRESS, "--recipe", "books", "--users", str(folder / "shop/data/purchases.csv")]
+    asking = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "load",
+        ADDRESS,
+        "--recipe",
+        "books",
+        "--users",
+        str(folder / "shop/data/purchases.csv"),
+    ]
     started = [server]
     try:
         _wait_for_server()
         started.append(
             subprocess.Popen(
-                [*SVC, *asking, "--connections", "1", "--seconds", "300"], env=environment, stdout=subprocess.DEVNULL
+                [*asking, "--connections", "1", "--seconds", "300"], env=environment, stdout=subprocess.DEVNULL
             )
         )
         yield keys["DEMO_API_KEY"]

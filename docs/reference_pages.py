@@ -8,10 +8,13 @@ Python.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import typer
@@ -44,14 +47,30 @@ def _value(value: Any, name: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def attribute_docs(module: ModuleType) -> dict[str, str]:
+    """Return the docstring below each assignment of a module or of its classes, on one line, by the assigned name."""
+    docs: dict[str, str] = {}
+    for scope in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(scope, ast.Module | ast.ClassDef):
+            for statement, text in pairwise(scope.body):
+                match statement, text:
+                    case (
+                        ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(doc))),
+                    ):
+                        docs[name] = " ".join(doc.split())
+    return docs
+
+
 def environment() -> str:
     """docs/reference/environment.md."""
     rows = []
-    for _, default, variable in settings.variables():
+    meaning = attribute_docs(settings)
+    for name, default, variable in settings.variables():
         bounds = ""
         if variable.low is not None and variable.high is not None:
             bounds = f"{_value(variable.low, variable.env)} to {_value(variable.high, variable.env)}"
-        rows.append((f"`{variable.env}`", _value(default, variable.env), bounds, variable.help))
+        rows.append((f"`{variable.env}`", _value(default, variable.env), bounds, meaning[name]))
     return (
         f"# Environment\n\n{NOTE}\n"
         "Read once, when a command starts. An empty value counts as unset. A number outside its bounds is clamped; a value "
@@ -65,8 +84,9 @@ def environment() -> str:
 
 def events_page() -> str:
     """docs/reference/events.md."""
+    meaning = {getattr(events, name).name: text for name, text in attribute_docs(events).items() if name.isupper()}
     rows = [
-        (f"`{event.name}`", event.level, ", ".join(f"`{field}`" for field in event.fields), event.help)
+        (f"`{event.name}`", event.level, ", ".join(f"`{field}`" for field in event.fields), meaning[event.name])
         for event in events.EVENTS.values()
     ]
     return (

@@ -15,16 +15,15 @@ class Event:
     name: str
     level: Level
     fields: tuple[str, ...]
-    help: str
 
 
 EVENTS: dict[str, Event] = {}
 """Every event by name, in the order of the table."""
 
 
-def event(name: str, level: Level, fields: str, help: str) -> Event:
-    """A new row of the table; `fields` are separated by blanks. Raises ValueError for a name that is there already."""
+def event(name: str, level: Level, fields: str) -> Event:
+    """Add a row to the table. `fields` are separated by blanks. Raises ValueError if the name is there already."""
     if name in EVENTS:
         raise ValueError(f"the event {name} is there twice")
-    EVENTS[name] = Event(name, level, tuple(fields.split()), help)
+    EVENTS[name] = Event(name, level, tuple(fields.split()))
     return EVENTS[name]

@@ -1,4 +1,4 @@
-"""The name, level and fields of every event that svc logs. `docs/reference/events.md` is checked against this table."""
+"""The name, level and fields of every event that svc logs; `docs/reference/events.md` is made from this module."""
 
 from __future__ import annotations
 
@@ -7,442 +7,288 @@ from svc.event_kinds import Event as Event
 from svc.event_kinds import event as _event
 
 # Training, in the order in which a run emits them.
-TRAINING_STARTED = _event("training_started", "info", "recipe run_id", "A run begins.")
-RECIPE_LOCK_LOCAL_ONLY = _event(
-    "recipe_lock_local_only", "warning", "recipe output lock", "The lock of a remote output guards this host only."
-)
-RECIPE_LOCK_CONTENDED_SKIPPING = _event(
-    "recipe_lock_contended_skipping", "info", "recipe run_id", "Another run holds the lock; this one ends with 0."
-)
-FETCHING_DATA = _event("fetching_data", "info", "", "The source is about to be read.")
-DATA_FETCHED = _event("data_fetched", "info", "n_rows", "The source has been read.")
-DATA_CLEANSED = _event(
-    "data_cleansed",
-    "info",
-    "n_rows drop_count",
-    "Rows left after cleansing, and dropped by it; `dropped_by_where` and `hidden_by_rule` have "
-    "those of `cleansing.where` and `cleansing.hide`, if these are given.",
-)
-USERS_SAMPLED = _event(
-    "users_sampled", "info", "n_users n_sampled n_rows", "training.sample_users: models are trained on some users only."
-)
-SPLITTING_DATA = _event("splitting_data", "info", "", "The validation split begins.")
-SPLIT_DONE = _event("split_done", "info", "val_offset", "Row of the first validation user in the training matrix.")
-SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers", "The hyperparameter search begins.")
-REFIT_STARTED = _event(
-    "refit_started",
-    "info",
-    "recipe reused_from vectors_from reason",
-    "With --refit: the version whose parameters are used and when it was searched, and the one from whose vectors the "
-    "final model starts; or why a search is needed instead.",
-)
-TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score", "One trial ended.")
-TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params", "With --verbose: values of a trial.")
-SEARCH_DONE = _event("search_done", "info", "best_class best_score n_completed", "The search ended with a winner.")
-SEARCH_ONLY_DONE = _event(
-    "search_only_done", "info", "run_id n_completed", "With --search-only: the budget is used, nothing is refitted."
-)
-BLEND_SEARCHED = _event(
-    "blend_searched", "info", "weights score seconds", "The best trials were blended; weights by algorithm."
-)
-TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender", "The winner is refitted on all data.")
-FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender", "The refit ended.")
-WINNER_MEASURED = _event(
-    "winner_measured",
-    "info",
-    "best_class metric score interval n_scored_users n_users lead",
-    "How sure the winner's score is, of how many users, and its lead over the next algorithm.",
-)
-COLD_START_PART_TRAINED = _event(
-    "cold_start_part_trained",
-    "info",
-    "recommender score bytes",
-    "The best feature-aware trial was refitted beside the winner, to answer for features and seeds.",
-)
-FEATURES_INACTIVE = _event(
-    "features_inactive", "warning", "reason", "The recipe has features, but the model cannot be asked with them."
-)
-COLD_START_EVALUATED = _event(
-    "cold_start_evaluated",
-    "info",
-    "side metric score popularity_score",
-    "Held-out ids were scored from features alone.",
-)
-ARTIFACT_WRITTEN = _event(
-    "artifact_written", "info", "versioning artifact kid artifact_bytes payload_bytes", "The artifact is in place."
-)
+TRAINING_STARTED = _event("training_started", "info", "recipe run_id")
+"""A run begins."""
+RECIPE_LOCK_LOCAL_ONLY = _event("recipe_lock_local_only", "warning", "recipe output lock")
+"""The lock of a remote output guards this host only."""
+RECIPE_LOCK_CONTENDED_SKIPPING = _event("recipe_lock_contended_skipping", "info", "recipe run_id")
+"""Another run holds the lock; this one ends with 0."""
+FETCHING_DATA = _event("fetching_data", "info", "")
+"""The source is about to be read."""
+DATA_FETCHED = _event("data_fetched", "info", "n_rows")
+"""The source has been read."""
+DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count")
+"""Rows left after cleansing, and dropped by it; `dropped_by_where` and `hidden_by_rule` have those of
+`cleansing.where` and `cleansing.hide`, if these are given."""
+USERS_SAMPLED = _event("users_sampled", "info", "n_users n_sampled n_rows")
+"""training.sample_users: models are trained on some users only."""
+SPLITTING_DATA = _event("splitting_data", "info", "")
+"""The validation split begins."""
+SPLIT_DONE = _event("split_done", "info", "val_offset")
+"""Row of the first validation user in the training matrix."""
+SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers")
+"""The hyperparameter search begins."""
+REFIT_STARTED = _event("refit_started", "info", "recipe reused_from vectors_from reason")
+"""With --refit: the version whose parameters are used and when it was searched, and the one from whose vectors the
+final model starts; or why a search is needed instead."""
+TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score")
+"""One trial ended."""
+TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params")
+"""With --verbose: values of a trial."""
+SEARCH_DONE = _event("search_done", "info", "best_class best_score n_completed")
+"""The search ended with a winner."""
+SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed")
+"""With --search-only: the budget is used, nothing is refitted."""
+BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds")
+"""The best trials were blended; weights by algorithm."""
+TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
+"""The winner is refitted on all data."""
+FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
+"""The refit ended."""
+WINNER_MEASURED = _event("winner_measured", "info", "best_class metric score interval n_scored_users n_users lead")
+"""How sure the winner's score is, of how many users, and its lead over the next algorithm."""
+COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender score bytes")
+"""The best feature-aware trial was refitted beside the winner, to answer for features and seeds."""
+FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
+"""The recipe has features, but the model cannot be asked with them."""
+COLD_START_EVALUATED = _event("cold_start_evaluated", "info", "side metric score popularity_score")
+"""Held-out ids were scored from features alone."""
+ARTIFACT_WRITTEN = _event("artifact_written", "info", "versioning artifact kid artifact_bytes payload_bytes")
+"""The artifact is in place."""
 ARTIFACT_PAYLOAD_EXCEEDS_SERVE_CAP = _event(
     "artifact_payload_exceeds_serve_cap",
     "warning",
     "artifact_bytes payload_bytes max_artifact_bytes max_payload_bytes setting",
-    "A server with this host's settings would refuse the file: raise SVC_MAX_PAYLOAD_BYTES there.",
 )
-REPORT_WRITTEN = _event("report_written", "info", "path", "The HTML report of the run is in place.")
+"""A server with this host's settings would refuse the file: raise SVC_MAX_PAYLOAD_BYTES there."""
+REPORT_WRITTEN = _event("report_written", "info", "path")
+"""The HTML report of the run is in place."""
 TRAIN_DONE = _event(
     "train_done",
     "info",
     "name run_id exit_code artifact best_class best_score rank_ms trials n_orphaned trained_at kid recipe_hash"
     " n_rows n_users n_items",
-    "The run ended well.",
 )
-TRAIN_ERROR = _event(
-    "train_error", "error", "error code name run_id exit_code trained_at", "The run failed; always the last line."
-)
-TRAIN_INTERRUPTED = _event(
-    "train_interrupted", "warning", "name run_id exit_code kept", "A signal ended the run; says what was kept."
-)
-ALGORITHM_DUPLICATE = _event(
-    "algorithm_duplicate_ignored", "warning", "algorithm", "An algorithm is listed twice; the second is ignored."
-)
-ALGORITHM_SKIPPED = _event(
-    "algorithm_skipped",
-    "warning",
-    "algorithm reason",
-    "A listed algorithm gets no trial: no budget, or no memory for it.",
-)
-RECIPE_WARNING = _event(
-    "recipe_warning", "warning", "code field message", "Something in the recipe works, but hardly as meant."
-)
-INCUMBENT_NOT_COMPARABLE = _event(
-    "incumbent_not_comparable",
-    "warning",
-    "recipe reason",
-    "Nothing to compare with: no earlier model, or one that cannot be verified. The run goes on.",
-)
-PROMOTION_DECIDED = _event(
-    "promotion_decided",
-    "info",
-    "recipe decision mode metric against guardrails",
-    "Whether the new model may go live, and the comparisons that say so; with mode report it goes live anyway.",
-)
-PROMOTION_HELD = _event(
-    "promotion_held",
-    "warning",
-    "recipe artifact",
-    "A rollback holds the pointer: the new version is written, and is not live until `svc promote`.",
-)
-VERSION_LOG_LINES_IGNORED = _event(
-    "version_log_lines_ignored",
-    "warning",
-    "path count held reason",
-    "The newest lines of a version log are not believed, for the first `reason`; `held` is whether a hold stands.",
-)
-DATA_LOST_ROWS = _event(
-    "rows_dropped", "info", "reason count", "Cleansing dropped rows for one reason (null ids, duplicates, bad times)."
-)
-FUTURE_TIMES = _event(
-    "future_times",
-    "warning",
-    "count detail",
-    "Rows have a time later than the start of the training; `time_decay` weighs them like the last event.",
-)
-MANY_ROWS_DROPPED = _event(
-    "many_rows_dropped", "warning", "count n_rows detail", "More than 5% of the rows have no id or no readable time."
-)
-IDS_HARDLY_MEANT = _event(
-    "ids_hardly_meant",
-    "warning",
-    "side reason count example",
-    "Ids of this side that nobody can ask for (`too_long`), or that became `7.0` (`floating_point`).",
-)
-TRIAL_TIMED_OUT = _event(
-    "trial_timed_out", "warning", "number algorithm seconds", "A trial went over its time and was left behind."
-)
-TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error", "One trial failed; the search goes on.")
+"""The run ended well."""
+TRAIN_ERROR = _event("train_error", "error", "error code name run_id exit_code trained_at")
+"""The run failed; always the last line."""
+TRAIN_INTERRUPTED = _event("train_interrupted", "warning", "name run_id exit_code kept")
+"""A signal ended the run; says what was kept."""
+ALGORITHM_DUPLICATE = _event("algorithm_duplicate_ignored", "warning", "algorithm")
+"""An algorithm is listed twice; the second is ignored."""
+ALGORITHM_SKIPPED = _event("algorithm_skipped", "warning", "algorithm reason")
+"""A listed algorithm gets no trial: no budget, or no memory for it."""
+RECIPE_WARNING = _event("recipe_warning", "warning", "code field message")
+"""Something in the recipe works, but hardly as meant."""
+INCUMBENT_NOT_COMPARABLE = _event("incumbent_not_comparable", "warning", "recipe reason")
+"""Nothing to compare with: no earlier model, or one that cannot be verified. The run goes on."""
+PROMOTION_DECIDED = _event("promotion_decided", "info", "recipe decision mode metric against guardrails")
+"""Whether the new model may go live, and the comparisons that say so; with mode report it goes live anyway."""
+PROMOTION_HELD = _event("promotion_held", "warning", "recipe artifact")
+"""A rollback holds the pointer: the new version is written, and is not live until `svc promote`."""
+VERSION_LOG_LINES_IGNORED = _event("version_log_lines_ignored", "warning", "path count held reason")
+"""The newest lines of a version log are not believed, for the first `reason`; `held` is whether a hold stands."""
+DATA_LOST_ROWS = _event("rows_dropped", "info", "reason count")
+"""Cleansing dropped rows for one reason (null ids, duplicates, bad times)."""
+FUTURE_TIMES = _event("future_times", "warning", "count detail")
+"""Rows have a time later than the start of the training; `time_decay` weighs them like the last event."""
+MANY_ROWS_DROPPED = _event("many_rows_dropped", "warning", "count n_rows detail")
+"""More than 5% of the rows have no id or no readable time."""
+IDS_HARDLY_MEANT = _event("ids_hardly_meant", "warning", "side reason count example")
+"""Ids of this side that nobody can ask for (`too_long`), or that became `7.0` (`floating_point`)."""
+TRIAL_TIMED_OUT = _event("trial_timed_out", "warning", "number algorithm seconds")
+"""A trial went over its time and was left behind."""
+TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
+"""One trial failed; the search goes on."""
 
 # Sources.
-CSV_SOURCE_REDIRECT = _event("csv_source_redirect", "info", "from_ to status", "A data fetch was redirected.")
-CSV_SOURCE_SIZE_EXCEEDED = _event(
-    "csv_source_size_exceeded", "error", "path bytes_read cap", "A data fetch reached its byte cap."
-)
-METADATA_SOURCE_REDIRECT = _event(
-    "metadata_source_redirect", "info", "from_ to status", "A metadata fetch was redirected."
-)
-METADATA_SOURCE_SIZE_EXCEEDED = _event(
-    "metadata_source_size_exceeded", "error", "path bytes_read cap", "A metadata fetch reached its byte cap."
-)
-BIGQUERY_STORAGE_FALLBACK = _event(
-    "bigquery_storage_fallback", "warning", "reason", "The fast read path is unavailable; rows come over REST."
-)
+CSV_SOURCE_REDIRECT = _event("csv_source_redirect", "info", "from_ to status")
+"""A data fetch was redirected."""
+CSV_SOURCE_SIZE_EXCEEDED = _event("csv_source_size_exceeded", "error", "path bytes_read cap")
+"""A data fetch reached its byte cap."""
+METADATA_SOURCE_REDIRECT = _event("metadata_source_redirect", "info", "from_ to status")
+"""A metadata fetch was redirected."""
+METADATA_SOURCE_SIZE_EXCEEDED = _event("metadata_source_size_exceeded", "error", "path bytes_read cap")
+"""A metadata fetch reached its byte cap."""
+BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
+"""The fast read path is unavailable; rows come over REST."""
 
 # Features.
 FEATURE_VOCABULARY_PRUNED = _event(
     "feature_vocabulary_pruned",
     "warning",
     "column min_frequency distinct_values kept_values rows_without_signal n_rows",
-    "Pruning left 20% or more of a column's rows without signal.",
 )
-FEATURE_EMPTY_VOCABULARY_COLUMN = _event(
-    "feature_empty_vocabulary_column", "warning", "column side", "A declared column encodes to nothing."
-)
-FEATURE_AXIS_COVERAGE = _event(
-    "feature_axis_coverage", "info", "side matched total", "How many ids of the interactions have features."
-)
-FEATURE_ROWS_DROPPED = _event(
-    "feature_rows_dropped", "warning", "side duplicates blank_ids", "Rows of a feature table that cannot be used."
-)
+"""Pruning left 20% or more of a column's rows without signal."""
+FEATURE_EMPTY_VOCABULARY_COLUMN = _event("feature_empty_vocabulary_column", "warning", "column side")
+"""A declared column encodes to nothing."""
+FEATURE_AXIS_COVERAGE = _event("feature_axis_coverage", "info", "side matched total")
+"""How many ids of the interactions have features."""
+FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicates blank_ids")
+"""Rows of a feature table that cannot be used."""
 
 # Serving: life of the process.
-SECURITY_POSTURE = _event(
-    "security.posture", "info", "signing_keys", "At start: kid and fingerprint of each key, and what is open."
-)
-SERVE_STARTED = _event("serve_started", "info", "host port recipes", "The server accepts connections at this address.")
-WORKER_RESTARTED = _event(
-    "worker_restarted",
-    "warning",
-    "pid exit reason pause_seconds",
-    "With several workers: the worker `pid` ended, or was `silent` and was ended; another takes its place.",
-)
-WORKER_TEMPLATE_RESTARTED = _event(
-    "worker_template_restarted",
-    "warning",
-    "error",
-    "The process that workers are copied from ended and is started again; workers go on.",
-)
-MONITORING_STARTED = _event(
-    "monitoring_started", "info", "host port", "With SVC_METRICS_PORT: metrics and probes are answered here too."
-)
-SPANS_EXPORT_FAILED = _event(
-    "spans_export_failed", "warning", "spans error", "No collector takes spans; said once, until it works again."
-)
-SPANS_EXPORT_RESUMED = _event(
-    "spans_export_resumed", "info", "lost", "Spans are exported again; so many were lost meanwhile."
-)
-SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds", "A signal began the drain.")
-SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds", "The drain ended.")
-VARIABLE_UNKNOWN = _event(
-    "variable_unknown", "warning", "variable did_you_mean", "svc reads a variable of almost this name, not this one."
-)
-VARIABLE_CLAMPED = _event(
-    "variable_clamped", "warning", "variable value used", "A number in the environment is out of its bounds."
-)
-DENIED_FIELDS_UNKNOWN = _event(
-    "denied_fields_unknown",
-    "warning",
-    "fields",
-    "SVC_METADATA_FIELD_DENY has names that no recipe declares, which hide nothing: compare their spelling.",
-)
-RECIPES_END_IN_YML = _event(
-    "recipes_end_in_yml",
-    "warning",
-    "files way_out",
-    "The recipes folder has no .yaml file, and its .yml files are not served.",
-)
-KEYS_RELOADED = _event(
-    "keys_reloaded",
-    "info",
-    "signing_keys api_keys_configured",
-    "After SIGHUP: the key files, if there are any, were read again.",
-)
-KEYS_RELOAD_FAILED = _event(
-    "keys_reload_failed", "error", "error", "After SIGHUP: a key file cannot be used; the keys before stay."
-)
-KEY_POLICIES_LOADED = _event(
-    "key_policies_loaded",
-    "info",
-    "policies unknown_kids",
-    "SVC_API_KEY_POLICIES was read, at start or when it changed.",
-)
-KEY_POLICIES_WITHOUT_KEY = _event(
-    "key_policies_without_key", "warning", "unknown_kids", "Policies for kids that no API key has: misspelt, or gone."
-)
-KEY_POLICIES_FAILED = _event(
-    "key_policies_failed", "error", "error", "SVC_API_KEY_POLICIES changed and cannot be used; those before stay."
-)
-UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes", "Repeated while an unsafe mode is on.")
+SECURITY_POSTURE = _event("security.posture", "info", "signing_keys")
+"""At start: kid and fingerprint of each key, and what is open."""
+SERVE_STARTED = _event("serve_started", "info", "host port recipes")
+"""The server accepts connections at this address."""
+WORKER_RESTARTED = _event("worker_restarted", "warning", "pid exit reason pause_seconds")
+"""With several workers: the worker `pid` ended, or was `silent` and was ended; another takes its place."""
+WORKER_TEMPLATE_RESTARTED = _event("worker_template_restarted", "warning", "error")
+"""The process that workers are copied from ended and is started again; workers go on."""
+MONITORING_STARTED = _event("monitoring_started", "info", "host port")
+"""With SVC_METRICS_PORT: metrics and probes are answered here too."""
+SPANS_EXPORT_FAILED = _event("spans_export_failed", "warning", "spans error")
+"""No collector takes spans; said once, until it works again."""
+SPANS_EXPORT_RESUMED = _event("spans_export_resumed", "info", "lost")
+"""Spans are exported again; so many were lost meanwhile."""
+SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds")
+"""A signal began the drain."""
+SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds")
+"""The drain ended."""
+VARIABLE_UNKNOWN = _event("variable_unknown", "warning", "variable did_you_mean")
+"""svc reads a variable of almost this name, not this one."""
+VARIABLE_CLAMPED = _event("variable_clamped", "warning", "variable value used")
+"""A number in the environment is out of its bounds."""
+DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
+"""SVC_METADATA_FIELD_DENY has names that no recipe declares, which hide nothing: compare their spelling."""
+RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
+"""The recipes folder has no .yaml file, and its .yml files are not served."""
+KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")
+"""After SIGHUP: the key files, if there are any, were read again."""
+KEYS_RELOAD_FAILED = _event("keys_reload_failed", "error", "error")
+"""After SIGHUP: a key file cannot be used; the keys before stay."""
+KEY_POLICIES_LOADED = _event("key_policies_loaded", "info", "policies unknown_kids")
+"""SVC_API_KEY_POLICIES was read, at start or when it changed."""
+KEY_POLICIES_WITHOUT_KEY = _event("key_policies_without_key", "warning", "unknown_kids")
+"""Policies for kids that no API key has: misspelt, or gone."""
+KEY_POLICIES_FAILED = _event("key_policies_failed", "error", "error")
+"""SVC_API_KEY_POLICIES changed and cannot be used; those before stay."""
+UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
+"""Repeated while an unsafe mode is on."""
 
 # Serving: recipes.
-RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file", "A recipe file appeared.")
-RECIPE_REMOVED = _event("recipe_removed", "info", "name", "A recipe file vanished.")
-RECIPE_CHANGED = _event("recipe_changed", "info", "name file", "A served recipe file changed and was read again.")
-RECIPE_DUPLICATE_NAME = _event(
-    "recipe_duplicate_name", "warning", "name file kept", "Two files carry one name; the first by file name is served."
-)
-RECIPE_SECURITY_VIOLATION_SKIPPED = _event(
-    "recipe_security_violation_skipped", "error", "name file error", "A recipe is refused for a security reason."
-)
-RECIPE_LOAD_ERROR_SKIPPED = _event(
-    "recipe_load_error_skipped", "warning", "name file error", "A recipe cannot be parsed or validated."
-)
-RECIPE_PARSE_FAILED = _event(
-    "recipe_parse_failed",
-    "error",
-    "name file error",
-    "The file of a served recipe stopped parsing: its model stays, but a restart would lose the recipe.",
-)
-RECIPE_NOT_LOADED_AT_STARTUP = _event(
-    "recipe_not_loaded_at_startup", "warning", "name error", "A recipe starts without a model."
-)
-RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error", "The recipes folder cannot be listed.")
+RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
+"""A recipe file appeared."""
+RECIPE_REMOVED = _event("recipe_removed", "info", "name")
+"""A recipe file vanished."""
+RECIPE_CHANGED = _event("recipe_changed", "info", "name file")
+"""A served recipe file changed and was read again."""
+RECIPE_DUPLICATE_NAME = _event("recipe_duplicate_name", "warning", "name file kept")
+"""Two files carry one name; the first by file name is served."""
+RECIPE_SECURITY_VIOLATION_SKIPPED = _event("recipe_security_violation_skipped", "error", "name file error")
+"""A recipe is refused for a security reason."""
+RECIPE_LOAD_ERROR_SKIPPED = _event("recipe_load_error_skipped", "warning", "name file error")
+"""A recipe cannot be parsed or validated."""
+RECIPE_PARSE_FAILED = _event("recipe_parse_failed", "error", "name file error")
+"""The file of a served recipe stopped parsing: its model stays, but a restart would lose the recipe."""
+RECIPE_NOT_LOADED_AT_STARTUP = _event("recipe_not_loaded_at_startup", "warning", "name error")
+"""A recipe starts without a model."""
+RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
+"""The recipes folder cannot be listed."""
 
 # Serving: artifacts.
-ARTIFACT_REPLAYED = _event(
-    "artifact_replayed",
-    "error",
-    "name kid serial highest",
-    "With SVC_STATE_DIR: an artifact is older than one that was served, and no signed rollback names it.",
-)
-ARTIFACT_EXPIRED = _event(
-    "artifact_expired", "warning", "name expires_at", "The served model has expired; it stays, and none is loaded anew."
-)
-REPLAY_STATE_UNUSABLE = _event(
-    "replay_state_unusable",
-    "warning",
-    "name path error",
-    "The file of the highest serials is lost, damaged or cannot be written; serving goes on.",
-)
-ARTIFACT_REHEARSAL_FAILED = _event(
-    "artifact_rehearsal_failed",
-    "error",
-    "name kid reason",
-    "A new model does not answer as it must, or knows too few of the users; the one that is served stays.",
-)
-INITIAL_ARTIFACT_READ_FAILED = _event(
-    "initial_artifact_read_failed", "error", "name error", "At start: cannot be read."
-)
-INITIAL_ARTIFACT_READ_ERROR = _event(
-    "initial_artifact_read_error", "error", "name error", "At start: refused by a size cap."
-)
-INITIAL_ARTIFACT_PARSE_FAILED = _event(
-    "initial_artifact_parse_failed", "error", "name error", "At start: magic, version or header is wrong."
-)
-INITIAL_ARTIFACT_HMAC_FAILED = _event(
-    "initial_artifact_hmac_failed", "error", "name error kid", "At start: unknown kid or wrong signature."
-)
-INITIAL_ARTIFACT_DESERIALIZE_FAILED = _event(
-    "initial_artifact_deserialize_failed", "error", "name error", "At start: the payload is refused or broken."
-)
-INITIAL_ARTIFACT_HMAC_SKIPPED_DEV = _event(
-    "initial_artifact_hmac_skipped_dev",
-    "warning",
-    "name kid",
-    "Loaded in development mode without trust in its signature.",
-)
-ARTIFACT_LOADED = _event(
-    "artifact_loaded",
-    "info",
-    "name model_version kid best_class seconds",
-    "A model is published, at start or by a swap.",
-)
-ARTIFACT_LOAD_FAILED = _event(
-    "artifact_load_failed", "error", "name error kid", "A changed artifact cannot be loaded; the old model stays."
-)
-ARTIFACT_LOAD_UNEXPECTED_ERROR = _event(
-    "artifact_load_unexpected_error", "error", "name error", "Loading failed in a way that svc does not know."
-)
-ARTIFACT_LOAD_ERROR_CLEARED = _event(
-    "artifact_load_error_cleared", "info", "name reason previous_error", "A load error is over."
-)
+ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highest")
+"""With SVC_STATE_DIR: an artifact is older than one that was served, and no signed rollback names it."""
+ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
+"""The served model has expired; it stays, and none is loaded anew."""
+REPLAY_STATE_UNUSABLE = _event("replay_state_unusable", "warning", "name path error")
+"""The file of the highest serials is lost, damaged or cannot be written; serving goes on."""
+ARTIFACT_REHEARSAL_FAILED = _event("artifact_rehearsal_failed", "error", "name kid reason")
+"""A new model does not answer as it must, or knows too few of the users; the one that is served stays."""
+INITIAL_ARTIFACT_READ_FAILED = _event("initial_artifact_read_failed", "error", "name error")
+"""At start: cannot be read."""
+INITIAL_ARTIFACT_READ_ERROR = _event("initial_artifact_read_error", "error", "name error")
+"""At start: refused by a size cap."""
+INITIAL_ARTIFACT_PARSE_FAILED = _event("initial_artifact_parse_failed", "error", "name error")
+"""At start: magic, version or header is wrong."""
+INITIAL_ARTIFACT_HMAC_FAILED = _event("initial_artifact_hmac_failed", "error", "name error kid")
+"""At start: unknown kid or wrong signature."""
+INITIAL_ARTIFACT_DESERIALIZE_FAILED = _event("initial_artifact_deserialize_failed", "error", "name error")
+"""At start: the payload is refused or broken."""
+INITIAL_ARTIFACT_HMAC_SKIPPED_DEV = _event("initial_artifact_hmac_skipped_dev", "warning", "name kid")
+"""Loaded in development mode without trust in its signature."""
+ARTIFACT_LOADED = _event("artifact_loaded", "info", "name model_version kid best_class seconds")
+"""A model is published, at start or by a swap."""
+ARTIFACT_LOAD_FAILED = _event("artifact_load_failed", "error", "name error kid")
+"""A changed artifact cannot be loaded; the old model stays."""
+ARTIFACT_LOAD_UNEXPECTED_ERROR = _event("artifact_load_unexpected_error", "error", "name error")
+"""Loading failed in a way that svc does not know."""
+ARTIFACT_LOAD_ERROR_CLEARED = _event("artifact_load_error_cleared", "info", "name reason previous_error")
+"""A load error is over."""
 ARTIFACT_RECIPE_HASH_MISMATCH = _event(
-    "artifact_recipe_hash_mismatch",
-    "warning",
-    "name artifact_recipe_hash current_recipe_hash",
-    "The recipe changed since the model was trained; serving goes on.",
+    "artifact_recipe_hash_mismatch", "warning", "name artifact_recipe_hash current_recipe_hash"
 )
-ARTIFACT_OF_ANOTHER_RECIPE = _event(
-    "artifact_of_another_recipe",
-    "warning",
-    "name artifact_recipe",
-    "The model was trained for a recipe of another name: renamed, shared on purpose, or put in the wrong place.",
-)
+"""The recipe changed since the model was trained; serving goes on."""
+ARTIFACT_OF_ANOTHER_RECIPE = _event("artifact_of_another_recipe", "warning", "name artifact_recipe")
+"""The model was trained for a recipe of another name: renamed, shared on purpose, or put in the wrong place."""
 IRSPACK_VERSION_SKEW_ALLOWED = _event(
-    "irspack_version_skew_allowed", "warning", "name artifact_version running_version", "A refusal was turned off."
+    "irspack_version_skew_allowed", "warning", "name artifact_version running_version"
 )
-IRSPACK_VERSION_UNKNOWN = _event(
-    "irspack_version_unknown",
-    "warning",
-    "name artifact_version running_version",
-    "The skew check had nothing to compare.",
-)
-KID_EXTRACTION_FAILED = _event("kid_extraction_failed", "warning", "name error", "The kid could not be parsed.")
-SIZE_CAP_PROBE_FAILED = _event(
-    "size_cap_probe_failed", "warning", "name error", "A store did not tell a size; the read itself is capped."
-)
-ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s", "A stat call went over its time.")
-ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error", "A stat call failed.")
-ARTIFACT_DISAPPEARED = _event("artifact_disappeared", "warning", "name", "The artifact is gone; the model stays.")
-SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name", "The .sha256 file beside an artifact is gone.")
-WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error", "A tick failed; the next one runs.")
-METADATA_FIELD_MISSING = _event(
-    "metadata_field_missing", "warning", "name fields", "Metadata lacks declared fields; they are answered as null."
-)
-AVAILABILITY_LOADED = _event(
-    "availability_loaded", "info", "name mode n_ids n_items", "A list of available items is in force, or changed."
-)
-AVAILABILITY_LOAD_FAILED = _event(
-    "availability_load_failed",
-    "warning",
-    "name error",
-    "A list cannot be read; the last one stays.",
-)
-AVAILABILITY_STALE = _event(
-    "availability_stale",
-    "warning",
-    "name mode age_seconds",
-    "A list is older than max_stale_seconds, or was never read: with mode allow the recipe answers 503.",
-)
-NEW_ITEMS_LOADED = _event(
-    "new_items_loaded",
-    "info",
-    "name n_ids n_new",
-    "A list of new items is in force, or changed.",
-)
-NEW_ITEMS_LOAD_FAILED = _event(
-    "new_items_load_failed", "warning", "name error", "A list of new items cannot be used; the last one stays."
-)
+"""A refusal was turned off."""
+IRSPACK_VERSION_UNKNOWN = _event("irspack_version_unknown", "warning", "name artifact_version running_version")
+"""The skew check had nothing to compare."""
+KID_EXTRACTION_FAILED = _event("kid_extraction_failed", "warning", "name error")
+"""The kid could not be parsed."""
+SIZE_CAP_PROBE_FAILED = _event("size_cap_probe_failed", "warning", "name error")
+"""A store did not tell a size; the read itself is capped."""
+ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s")
+"""A stat call went over its time."""
+ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error")
+"""A stat call failed."""
+ARTIFACT_DISAPPEARED = _event("artifact_disappeared", "warning", "name")
+"""The artifact is gone; the model stays."""
+SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name")
+"""The .sha256 file beside an artifact is gone."""
+WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error")
+"""A tick failed; the next one runs."""
+METADATA_FIELD_MISSING = _event("metadata_field_missing", "warning", "name fields")
+"""Metadata lacks declared fields; they are answered as null."""
+AVAILABILITY_LOADED = _event("availability_loaded", "info", "name mode n_ids n_items")
+"""A list of available items is in force, or changed."""
+AVAILABILITY_LOAD_FAILED = _event("availability_load_failed", "warning", "name error")
+"""A list cannot be read; the last one stays."""
+AVAILABILITY_STALE = _event("availability_stale", "warning", "name mode age_seconds")
+"""A list is older than max_stale_seconds, or was never read: with mode allow the recipe answers 503."""
+NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
+"""A list of new items is in force, or changed."""
+NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
+"""A list of new items cannot be used; the last one stays."""
 
 # Serving: requests.
-REQUEST_FAILED = _event("request_failed", "error", "error", "A request ended with 500.")
-CONNECTION_FAILED = _event(
-    "connection_failed",
-    "warning",
-    "error",
-    "A connection was closed over a defect in its handling, or could not be accepted; no other notices.",
-)
-REQUEST_ANSWERED = _event(
-    "request_answered",
-    "info",
-    "method recipe verb status ms client kid",
-    "The access log (SVC_ACCESS_LOG): one answer; verb is the endpoint's name where it is none of the four.",
-)
-REQUESTS_REFUSED = _event(
-    "requests_refused",
-    "warning",
-    "code kid count seconds",
-    "Refusals of one code and key in the last seconds, instead of a line for each: KEY_NOT_ALLOWED, RATE_LIMITED, "
-    "OVERLOADED.",
-)
-RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name", "A request named no registered recipe.")
-AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client", "No keys are configured: a request passed.")
-AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event(
-    "auth_anonymous_bypass_first_seen", "info", "client", "First request of a client without a key."
-)
-AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client", "A request came with a missing or wrong key.")
+REQUEST_FAILED = _event("request_failed", "error", "error")
+"""A request ended with 500."""
+CONNECTION_FAILED = _event("connection_failed", "warning", "error")
+"""A connection was closed over a defect in its handling, or could not be accepted; no other notices."""
+REQUEST_ANSWERED = _event("request_answered", "info", "method recipe verb status ms client kid")
+"""The access log (SVC_ACCESS_LOG): one answer; verb is the endpoint's name where it is none of the four."""
+REQUESTS_REFUSED = _event("requests_refused", "warning", "code kid count seconds")
+"""Refusals of one code and key in the last seconds, instead of a line for each: KEY_NOT_ALLOWED, RATE_LIMITED,
+OVERLOADED."""
+RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name")
+"""A request named no registered recipe."""
+AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client")
+"""No keys are configured: a request passed."""
+AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event("auth_anonymous_bypass_first_seen", "info", "client")
+"""First request of a client without a key."""
+AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client")
+"""A request came with a missing or wrong key."""
 
 # Exports.
-EXPORT_STARTED = _event("export_started", "info", "output model_version", "The model is verified; rows are written.")
-EXPORT_PROGRESS = _event(
-    "export_progress",
-    "info",
-    "done total rows rows_per_s seconds_left",
-    "Every ten seconds: users or seeds done, rows written, and the time that the rest will take.",
-)
-EXPORT_DONE = _event(
-    "export_done", "info", "output rows skipped seconds rows_per_s", "The file and its manifest are in place."
-)
-EXPORT_NOT_MERGED = _event(
-    "export_not_merged",
-    "info",
-    "output reason",
-    "With --shard and --merge: other parts of this export are not there yet.",
-)
-EXPORT_MERGED = _event("export_merged", "info", "output parts rows", "All parts are there; their manifest is in place.")
+EXPORT_STARTED = _event("export_started", "info", "output model_version")
+"""The model is verified; rows are written."""
+EXPORT_PROGRESS = _event("export_progress", "info", "done total rows rows_per_s seconds_left")
+"""Every ten seconds: users or seeds done, rows written, and the time that the rest will take."""
+EXPORT_DONE = _event("export_done", "info", "output rows skipped seconds rows_per_s")
+"""The file and its manifest are in place."""
+EXPORT_NOT_MERGED = _event("export_not_merged", "info", "output reason")
+"""With --shard and --merge: other parts of this export are not there yet."""
+EXPORT_MERGED = _event("export_merged", "info", "output parts rows")
+"""All parts are there; their manifest is in place."""
 
-COMMAND_ERROR = _event(
-    "command_error",
-    "error",
-    "command error code exit_code",
-    "A command other than a training run failed; its last line.",
-)
-PYTHON_WARNING = _event("python_warning", "warning", "category message", "A Python warning, through the same log.")
-LIBRARY_LOG = _event("library_log", "warning", "logger message", "A record of a library's logger.")
+COMMAND_ERROR = _event("command_error", "error", "command error code exit_code")
+"""A command other than a training run failed; its last line."""
+PYTHON_WARNING = _event("python_warning", "warning", "category message")
+"""A Python warning, through the same log."""
+LIBRARY_LOG = _event("library_log", "warning", "logger message")
+"""A record of a library's logger."""

@@ -20,4 +20,4 @@ def test_a_row_is_an_event_of_the_table() -> None:
 def test_a_name_stands_once() -> None:
     """A second row would take the place of the first one without a word."""
     with pytest.raises(ValueError, match="train_done is there twice"):
-        event("train_done", "info", "", "Again.")
+        event("train_done", "info", "")
