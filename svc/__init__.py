@@ -6,6 +6,7 @@ with the first use, so that `svc --help` stays light.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from importlib import import_module
 from typing import Any
@@ -16,7 +17,9 @@ DISTRIBUTION = "svc-recommender"
 
 
 def install_command(extra: str) -> str:
-    """What to type for an extra, as messages show it."""
+    """Return the way to an extra, as messages show it. The one file without Python takes no packages."""
+    if getattr(sys, "frozen", False):
+        return f"this one file lacks the extra {extra}; run svc from its Python package or container with it"
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 

@@ -21,7 +21,14 @@ _LINE = re.compile(r"[A-Z][A-Z0-9_]*=\S*")
 _DEVELOPMENT = frozenset({"", "development", "dev", "test"})
 
 
-def environment(recipes: Path | None = None, environ: Mapping[str, str] | None = None) -> Mapping[str, str]:
+class Environment(dict[str, str]):
+    """Variables by name. `file` is the file that some are from, and it has other values of the `overridden` ones."""
+
+    file: Path | None = None
+    overridden: tuple[str, ...] = ()
+
+
+def environment(recipes: Path | None = None, environ: Mapping[str, str] | None = None) -> Environment:
     """The environment, and beside it what the file of variables says.
 
     `recipes` is the folder of the recipes that a command works on: without SVC_ENV_FILE, and unless SVC_ENV says
@@ -31,11 +38,15 @@ def environment(recipes: Path | None = None, environ: Mapping[str, str] | None =
     environ = os.environ if environ is None else environ
     path = _path(recipes, environ)
     if path is None:
-        return environ
+        return Environment(environ)
     own = {name: value for name, value in environ.items() if value}
     lists_set = {name.removesuffix("_FILE") for name in own if name != VARIABLE}
-    from_file = {name: value for name, value in _variables(path).items() if name.removesuffix("_FILE") not in lists_set}
-    return {**environ, **from_file, **own}
+    in_file = _variables(path)
+    from_file = {name: value for name, value in in_file.items() if name.removesuffix("_FILE") not in lists_set}
+    joined = Environment({**environ, **from_file, **own})
+    joined.file = path
+    joined.overridden = tuple(name for name, value in in_file.items() if joined.get(name) != value)
+    return joined
 
 
 def _path(recipes: Path | None, environ: Mapping[str, str]) -> Path | None:

@@ -150,6 +150,8 @@ VARIABLE_UNKNOWN = _event("variable_unknown", "warning", "variable did_you_mean"
 """svc reads a variable of almost this name, not this one."""
 VARIABLE_CLAMPED = _event("variable_clamped", "warning", "variable value used")
 """A number in the environment is out of its bounds."""
+VARIABLES_OVERRIDDEN = _event("variables_overridden", "info", "file variables")
+"""The environment has other values than the file of variables (SVC_ENV_FILE, keys.env), and wins."""
 DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
 """SVC_METADATA_FIELD_DENY has names that no recipe declares, which hide nothing: compare their spelling."""
 RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")

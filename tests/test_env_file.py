@@ -38,6 +38,14 @@ def test_keys_beside_the_recipes_are_found(home: Path, monkeypatch: pytest.Monke
     assert environment(Path(), {})["SVC_SIGNING_KEYS"] == "b:2"
 
 
+def test_variables_with_other_values_in_the_environment_are_named(home: Path) -> None:
+    """A key list that the environment gives in its other form too; those of the same value are not."""
+    path = write(home / "keys.env", "SVC_SIGNING_KEYS=a:1\nSVC_PORT=99\nSVC_HOST=::1\n")
+    found = environment(home / "recipes", {"SVC_SIGNING_KEYS_FILE": "/run/keys", "SVC_PORT": "7", "SVC_HOST": "::1"})
+    assert (found.file, found.overridden) == (path, ("SVC_SIGNING_KEYS", "SVC_PORT"))
+    assert environment(home / "recipes", {}).overridden == ()
+
+
 @pytest.mark.parametrize("env", ["production", "prod", "STAGING"])
 def test_production_reads_only_a_file_that_is_named(home: Path, env: str) -> None:
     """As do commands that work on no recipe."""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from svc.cli.common.options import EnvVar
+from svc.cli.common.options import EnvVar, log_overridden
 from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
 from svc.errors import ConfigError, UsageError
 
@@ -64,6 +64,7 @@ def command(
     if not recipes.is_dir():
         raise UsageError(f"--recipes: {recipes} is not a folder")
     logs.configure(settings)
+    log_overridden(environ)
     if not settings.yml_recipes and not any(recipes.glob("*.yaml")):
         files = sorted(path.name for path in recipes.glob("*.yml"))[:_MOST_SHOWN]
         if files:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from svc.cli.common.metrics_file import check_metrics_file, write_metrics_file
-from svc.cli.common.options import EnvVar, RecipeFile, load
+from svc.cli.common.options import EnvVar, RecipeFile, load, log_overridden
 from svc.cli.common.signals import interrupts
 from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned
 from svc.errors import SvcError, UsageError
@@ -138,10 +138,12 @@ class _Outcome(NamedTuple):
 
 def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], settings: Settings) -> _Outcome:
     from svc.cli.common.progress import progress_for
+    from svc.env_file import environment
     from svc.model.threads import shorten_blas_waits
 
     shorten_blas_waits()
     with progress_for(settings, quiet=bool(options["quiet"])) as progress:
+        log_overridden(environment(recipe_file.parent))
         try:
             loaded, variables = load(recipe_file, env_var, settings)
         except SvcError as error:

@@ -184,6 +184,8 @@ async def _live(
             state.versions = lambda name: read_versions(watcher.recipe(name), loader.keys, state.settings)
             if fleet is not None:
                 fleet.answer = partial(answer, state)
+            renew = partial(_renew_keys, options, state, loader, watcher, fleet)
+            lanes.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
             if await _started(watcher, stop):
                 whole.start_soon(_end_drain, stop, state.settings.drain_s)
                 async with trio.open_nursery() as background:
@@ -192,8 +194,6 @@ async def _live(
                     background.start_soon(run_until, stop.event.wait, state.refusals.run)
                     if state.policy_file is not None:
                         background.start_soon(run_until, stop.event.wait, state.policy_file.run)
-                    renew = partial(_renew_keys, options, state, loader, watcher, fleet)
-                    background.start_soon(run_until, stop.event.wait, partial(signals.on_hangup, renew))
                     if fleet is None:
                         await _answer(state, listener, stop)
                     else:

@@ -33,6 +33,20 @@ def test_a_folder_with_only_yml_files_is_warned_about(
     assert "SVC_YML_RECIPES=1" in told[0]["way_out"]
 
 
+def test_variables_that_the_environment_overrides_are_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their names and the file, no values."""
+    monkeypatch.setattr("svc.serving.run.serve", lambda *_: 0)
+    monkeypatch.setenv("SVC_HOST", "127.0.0.1")
+    (tmp_path / "keys.env").write_text("SVC_HOST=192.0.2.1\n", encoding="utf-8")
+    (tmp_path / "keys.env").chmod(0o600)
+    assert main.run(["serve", "--recipes", str(tmp_path)]) == 0
+    (told,) = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert (told["event"], told["variables"]) == ("variables_overridden", ["SVC_HOST"])
+    assert "192.0.2.1" not in str(told)
+
+
 @pytest.mark.parametrize("text", ["0", "65", "-1", "two", "1.5", "", "2 "])
 def test_a_wrong_number_of_workers_is_refused(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

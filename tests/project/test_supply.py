@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -87,3 +88,10 @@ def test_nothing_tells_to_install_somebody_elses_package() -> None:
     mine = Path(__file__).name
     found = {str(p.relative_to(ROOT)) for p in texts() if p.name != mine and OF_ANOTHER_PROJECT.search(p.read_text())}
     assert found == set()
+
+
+def test_the_one_file_advises_nothing_that_cannot_work_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages that pip installs are not seen by it."""
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    assert "pip" not in install_command("report")
+    assert "extra report" in install_command("report")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from svc.env_file import Environment
     from svc.recipe.load import LoadedRecipe
     from svc.settings import Settings
 
@@ -22,6 +23,14 @@ EnvVar = Annotated[
         show_default=False,
     ),
 ]
+
+
+def log_overridden(environ: Environment) -> None:
+    """Log the variables of which the file of variables has other values than the environment, which wins."""
+    from svc import events, logs
+
+    if environ.overridden:
+        logs.emit(events.VARIABLES_OVERRIDDEN, file=str(environ.file), variables=environ.overridden)
 
 
 def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> tuple[LoadedRecipe, dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from svc.serving.api.access.api_keys import hash_api_key
-from tests.e2e.server import Server, make_home, put, until
+from tests.e2e.server import Server, make_home, put, until, write_recipe
 from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, popularity_model, write_artifact
 
 pytestmark = pytest.mark.integration
@@ -58,3 +59,17 @@ def test_a_hangup_without_key_files_changes_nothing(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGHUP)
         server.wait_for("keys_reloaded")
         assert server.client.get("/v1/recipes").status_code == 200
+
+
+def test_a_hangup_while_models_are_loaded_changes_nothing(tmp_path: Path) -> None:
+    """One store does not answer yet; keys may be rotated then too, and the system's own answer would end the server."""
+    home = make_home(tmp_path, "a", popularity_model(0))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        write_recipe(home, "slow", f"http://127.0.0.1:{silent.getsockname()[1]}/slow.svc")
+        env = {"SVC_HTTP_ALLOW_PRIVATE": "1", "SVC_WATCH_INTERVAL": "5"}
+        with Server(home, env=env, ready="artifact_loaded") as server:
+            server.process.send_signal(signal.SIGHUP)
+            server.wait_for("keys_reloaded")
+            server.wait_for("serve_started")
+            names = [record["event"] for record in server.records]
+            assert names.index("keys_reloaded") < names.index("serve_started")
