@@ -179,6 +179,7 @@ class Serving(Block):
     pins: Annotated[tuple[ServingPin, ...], Field(max_length=16)] = ()
 
     rehearsal: Rehearsal | None = None
+    users: bool = Field(default=False, description="Let users be ranked for an item: answers then hold user ids.")
 
     @field_validator("pins")
     @classmethod

@@ -225,6 +225,13 @@ def encode_fields(ranking: Ranking, fragments: ItemFragments, about: Prepared, *
     return items
 
 
+def encode_users(ranking: Ranking, user_ids: IdTable, about: Prepared) -> bytes:
+    """The users of one answer and the facts about them, as fields of an object."""
+    pairs = zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)
+    users = [{"user_id": user_ids.at(row), "score": score} for row, score in pairs]
+    return to_json({"users": users, **facts_beside(ranking, about)})[1:-1]
+
+
 def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
     """What an answer says beside its items, by the names of its fields; facts that say nothing are left out."""
     facts: dict[str, Any] = {}

@@ -111,6 +111,8 @@ class Loader:
         if is_development(parsed.kid, self.keys):
             logs.emit(events.INITIAL_ARTIFACT_HMAC_SKIPPED_DEV, name=name, kid=parsed.kid)
         model = load_model(header, parsed.payload, name=name, allow_skew=self.settings.allow_version_skew)
+        if recipe.recipe.serving is not None and recipe.recipe.serving.users:
+            model.serve_users()
         tables = load_metadata(recipe, self.settings, model.item_ids, self.variables)
         fragments = ItemFragments.build(model.item_ids, tables.metadata)
         _compare_recipes(recipe, header)

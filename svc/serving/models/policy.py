@@ -35,7 +35,7 @@ Timed = TypeVar("Timed", TimedBoost, TimedPin)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """`filter` holds for every request; the others when the request does not say."""
+    """`filter` holds for every request; the others when the request does not say. `users` may be asked for, or not."""
 
     filter: Filter | None = None
     popular_fallback: bool = False
@@ -43,6 +43,7 @@ class Policy:
     limits: tuple[tuple[str, int], ...] = ()
     boosts: tuple[TimedBoost, ...] = ()
     pins: tuple[TimedPin, ...] = ()
+    users: bool = False
 
     @property
     def timed(self) -> bool:
@@ -73,6 +74,7 @@ class Policy:
             pins=tuple(
                 TimedPin(pin.item_id, pin.position, _time(pin.from_, -1), _time(pin.until, 1)) for pin in serving.pins
             ),
+            users=serving.users,
         )
 
 

@@ -337,5 +337,11 @@ def _rehearsal(recipe: LoadedRecipe) -> Rehearsal | None:
 
 
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
-    """True when the recipe names another artifact or other item metadata."""
+    """True when the recipe names another artifact or other item metadata, or lets users be asked for from now on."""
+    if _serves_users(after) and not _serves_users(before):
+        return True
     return (before.recipe.output, before.recipe.item_metadata) != (after.recipe.output, after.recipe.item_metadata)
+
+
+def _serves_users(recipe: LoadedRecipe) -> bool:
+    return recipe.recipe.serving is not None and recipe.recipe.serving.users

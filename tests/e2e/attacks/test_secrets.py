@@ -36,7 +36,7 @@ PATHS = [
     "/v1/openapi.json", "/v1/recipes", "/v1/recipes/shop", "/v1/recipes/orders", "/v1/nothing",
 ]  # fmt: skip
 BODIES = [b'{"user_id":"u1"}', b'{"user_id":"nobody"}', b"{", b'{"user_id":1}', b'{"seed_items":["i1"]}']
-VERBS = [":recommend", ":recommend-related", ":batch-recommend", ":batch-recommend-related"]
+VERBS = [":recommend", ":recommend-related", ":recommend-users", ":batch-recommend", ":batch-recommend-related"]
 
 
 def keygen(shop: Shop, kind: str) -> dict[str, str]:

@@ -15,6 +15,7 @@ import pytest
 from svc import logs
 from svc.artifact.keys import development_keys, parse_signing_keys
 from svc.artifact.store import open_store
+from svc.errors import UsersNotServed
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.recipe.load import LoadedRecipe, load_recipe
@@ -71,6 +72,17 @@ def test_a_good_artifact_becomes_a_model_that_answers(tmp_path: Path) -> None:
     prepared = loaded.model.prepare_recommend(user_id="u3", user_features=None, limit=1)
     ranking = loaded.model.rank([prepared.query])[0]
     assert b'"item_id":"i0"' in loaded.fragments.items(ranking, with_metadata=True)
+
+
+def test_users_are_summarized_only_where_the_recipe_lets_them_be_asked_for(tmp_path: Path) -> None:
+    """A model without the permission pays nothing."""
+    write_artifact(tmp_path / "a.svc", made("svd"))
+    plain, asked = load(tmp_path), load(tmp_path, serving={"users": True})
+    assert plain is not None and asked is not None
+    with pytest.raises(UsersNotServed):
+        plain.model.prepare_users(item_id="i1", item_features=None, limit=1)
+    (ranking,) = asked.model.rank([asked.model.prepare_users(item_id="i1", item_features=None, limit=3).query])
+    assert len(ranking.items) == 3
 
 
 def test_known_bytes_are_not_opened(tmp_path: Path) -> None:

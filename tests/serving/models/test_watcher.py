@@ -377,6 +377,22 @@ async def test_new_metadata_loads_the_same_bytes_again() -> None:
         assert world.loader.loads == [("a", "v1"), ("a", "v1")]
 
 
+async def test_letting_users_be_asked_for_loads_the_model_again_and_the_opposite_does_not() -> None:
+    """The summary of users is made at load; taking the permission away must not wait for a load."""
+    serving = Serving(users=True)
+    world = World("a")
+    async with world.running():
+        world.folder.files["a.yaml"] = FakeRecipe("a", serving=serving)
+        await ticks(1)
+        assert world.loader.loads == [("a", "v1"), ("a", "v1")]
+        world.folder.files["a.yaml"] = FakeRecipe("a", serving=Serving())
+        await ticks(1)
+        assert len(world.loader.loads) == 2
+        entry = world.registry.get("a")
+        assert entry is not None and entry.served is not None
+        assert not entry.served.policy.users
+
+
 async def test_a_change_that_only_training_sees_loads_nothing() -> None:
     """It is logged, and the next artifact is compared with the new hash."""
     world = World("a")

@@ -35,6 +35,21 @@ def load(folder: Path, loader: type[Loader], keys: str = SIGNING_KEYS) -> Loaded
     return loaded
 
 
+@pytest.mark.parametrize("family", ["svd", "neighbours"])
+def test_a_worker_ranks_users_for_an_item_from_the_shared_summary(tmp_path: Path, family: str) -> None:
+    model = made(family)
+    prepare(tmp_path, model)
+    store = open_store(str(tmp_path / "a.svc"), SETTINGS)
+    loader = SharingLoader(SETTINGS, parse_signing_keys(SIGNING_KEYS), {})
+    shared = loader.load(recipe(tmp_path, serving={"users": True}), store)
+    assert shared is not None
+    model.serve_users()
+    query = model.prepare_users(item_id="i7", item_features=None, limit=9, order="balanced").query
+    (expected,), (ranking,) = model.rank([query]), reopened(shared).model.rank([query])
+    assert ranking.items.tolist() == expected.items.tolist()
+    assert ranking.scores.tolist() == expected.scores.tolist()
+
+
 def prepare(folder: Path, model: Any) -> None:
     write_artifact(folder / "a.svc", model)
     rows = [f"{model.item_ids.at(row)},title {row},{row}.5" for row in range(len(model.item_ids))]

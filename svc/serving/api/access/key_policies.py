@@ -64,7 +64,7 @@ class PolicySpec(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     recipes: Annotated[list[Pattern], Field(max_length=MAX_PATTERNS)] | None = None
-    verbs: list[Literal["recommend", "recommend-related"]] | None = None
+    verbs: list[Literal["recommend", "recommend-related", "recommend-users"]] | None = None
     rate: Annotated[str, AfterValidator(_rate)] | None = None
     burst: Annotated[int, Field(ge=1, le=MAX_BURST)] | None = None
     expires: Annotated[str, AfterValidator(_day)] | None = None

@@ -8,7 +8,9 @@ from collections.abc import Collection, Iterable
 
 from svc.errors import NotFound
 
-_IDS = frozenset({"user_id", "seed_items", "exclude_items", "include_items"})
+_IDS = frozenset(
+    {"user_id", "item_id", "seed_items", "exclude_items", "include_items", "include_users", "exclude_users"}
+)
 _OTHER_NAMES = {
     **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "size", "num_results"), "limit"),
     **dict.fromkeys(("user", "userid", "visitor_id"), "user_id"),

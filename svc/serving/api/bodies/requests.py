@@ -1,4 +1,4 @@
-"""The request bodies of the four verbs: one set of models validates them and describes them in the OpenAPI document."""
+"""The request bodies of the verbs: one set of models validates them and describes them in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pydantic import (
     WrapValidator,
 )
 
-from svc.errors import ValidationFailed
+from svc.errors import UsersNotServed, ValidationFailed
 from svc.model.ranking.filter_fields import ClientTree
-from svc.model.ranking.query import Prepared, Restriction
+from svc.model.ranking.query import Order, Prepared, Restriction
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter
 from svc.recipe.side_tables import MAX_DIMENSIONS
@@ -36,6 +36,7 @@ from svc.serving.api.bodies.fields import (
     MAX_PINS,
     MAX_REASONS,
     MAX_SEEDS,
+    MAX_USERS,
     BoostAsked,
     Features,
     HistoryItem,
@@ -56,6 +57,7 @@ from svc.serving.api.bodies.parsing import Rejected, failed
 from svc.serving.api.bodies.rules import Answerable, rules_of
 
 if TYPE_CHECKING:
+    from svc.model.model import Model
     from svc.model.ranking.item_sets import ItemSet
 
 
@@ -68,6 +70,8 @@ LONGEST = Longest(
         "include_items": MAX_INCLUDED,
         "history": MAX_HISTORY,
         "seed_items": MAX_SEEDS,
+        "include_users": MAX_USERS,
+        "exclude_users": MAX_USERS,
     },
 )
 
@@ -147,10 +151,14 @@ class Request(BaseModel):
     def restriction(self, served: Answerable) -> Restriction:
         """What the answer may hold. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
-            raise invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far")
+            raise _too_far("body")
         rules, pins = rules_of(self, served)
         allowed = served.allowed(_items_of(self.filter, served))
         return Restriction(self.offset, self.include_items, allowed, rules, pins, self.explain or 0)
+
+
+def _too_far(part: Part) -> ValidationFailed:
+    return invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far", part=part)
 
 
 def _lacks(*names: str) -> ValidationFailed:
@@ -263,7 +271,90 @@ class RelatedRequest(Request):
         )
 
 
+class UsersRequest(BaseModel):
+    """The users who may want an item: a known one by `item_id`, or an unseen one by `item_features`.
+
+    One of the two must be there.
+    """
+
+    model_config = ConfigDict(
+        **_READ,
+        json_schema_extra={
+            "examples": [
+                {"item_id": "b1", "limit": 100, "order": "balanced"},
+                {"item_features": {"genres": "Action", "year": 1999}, "min_history": 10},
+            ],
+        },
+    )
+
+    item_id: Annotated[Id | None, Field(description="An item of the training data.")] = None
+    item_features: Annotated[
+        Features | None, Field(description="Stands in for an item that training never saw; else not used.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=MAX_LIMIT, description="Most users to return."), BeforeValidator(whole)] = 10
+    offset: Annotated[
+        int,
+        Field(ge=0, lt=MAX_LIMIT, description="Users of the ranking before the first that is returned."),
+        BeforeValidator(whole),
+    ] = 0
+    order: Annotated[
+        Order,
+        Field(
+            description="score: who will take it; lift: to whom it says most, in deviations above the mean of the "
+            "user's scores of all items; balanced: half of each."
+        ),
+    ] = "score"
+    min_history: Annotated[
+        int | None,
+        Field(ge=0, le=MAX_HISTORY, description="The shortest history; by default 5 for the order lift, else 1."),
+        BeforeValidator(whole),
+    ] = None
+    include_users: Annotated[
+        list[Id] | None, Field(max_length=MAX_USERS, description="Only these users are ranked; unknown ones are not.")
+    ] = None
+    exclude_users: Annotated[
+        list[Id] | None,
+        Field(max_length=MAX_USERS, description="Users who must not be named; unknown ones are ignored."),
+    ] = None
+    include_seen: Annotated[
+        bool | None,
+        Field(
+            description="Return users who have the item too; by default only where the model was trained with "
+            "training.repeats."
+        ),
+    ] = None
+
+    def has_new_filter(self, served: Answerable) -> bool:  # noqa: ARG002
+        """False: there are no conditions."""
+        return False
+
+    def prepare(self, served: Answerable) -> Prepared:
+        """The query for the model of now. Raises the ApiError that says why there is none."""
+        if not served.policy.users:
+            raise UsersNotServed
+        return self.prepare_for(served.model)
+
+    def prepare_for(self, model: Model) -> Prepared:
+        """As `prepare`, for a model that may name its users to whoever asks."""
+        if self.item_id is None and self.item_features is None:
+            raise _lacks("item_id", "item_features")
+        if self.offset + self.limit > MAX_LIMIT:
+            raise _too_far("body")
+        return model.prepare_users(
+            item_id=self.item_id,
+            item_features=self.item_features,
+            limit=self.limit,
+            offset=self.offset,
+            order=self.order,
+            min_history=self.min_history,
+            include_users=self.include_users,
+            exclude_users=self.exclude_users or (),
+            include_seen=self.include_seen,
+        )
+
+
 AnyRequest = RecommendRequest | RelatedRequest
+AnyQuestion = AnyRequest | UsersRequest
 
 
 class ItemSearch(BaseModel):
@@ -316,7 +407,7 @@ class PopularQuery(BaseModel):
     def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises ValidationFailed."""
         if self.offset + self.limit > MAX_LIMIT:
-            raise invalid(["offset"], f"offset and limit add up to more than {MAX_LIMIT}", "too_far", part="query")
+            raise _too_far("query")
         restriction = Restriction(self.offset, None, served.allowed(_items_of(self.filter, served, "query")))
         return served.model.prepare_popular(limit=self.limit, restriction=restriction)
 

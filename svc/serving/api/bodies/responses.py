@@ -104,6 +104,23 @@ class Recommendations(_FromModel, _Page):
     """Items, sorted by descending score."""
 
 
+class User(_Answer):
+    """One user of the training data."""
+
+    user_id: str
+    score: Annotated[float, Field(description="By which the order of the request goes; comparable within one answer.")]
+
+
+class Users(_FromModel):
+    """Users, sorted by descending score."""
+
+    users: list[User]
+    ignored_features: Annotated[
+        list[str] | None,
+        Field(description="What says nothing: keys of no declared column; column=value for values training never saw."),
+    ] = None
+
+
 class Answered(_Page):
     """An element of a batch that was answered."""
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from svc.serving.api.bodies.parsing import Rejected
-from svc.serving.api.bodies.requests import AnyRequest, RelatedRequest
+from svc.serving.api.bodies.requests import AnyQuestion, RelatedRequest, UsersRequest
 from svc.serving.models.costs import Cost, cost_class
 
 
-def cost_of_request(asked: AnyRequest | Rejected) -> Cost:
+def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
     """Return the class of what the client asks for. Rules that the recipe adds are not counted, as nobody asked."""
     if isinstance(asked, Rejected):
         return Cost.PLAIN
+    if isinstance(asked, UsersRequest):
+        return cost_class(limit=asked.offset + asked.limit, profile=0, described=0, is_ruled=True, is_other=False)
     if isinstance(asked, RelatedRequest):
         features = asked.item_features or {}
         profile = len(asked.seed_items or ())

@@ -22,6 +22,7 @@ from svc.serving.api.bodies.requests import (
     RelatedBatch,
     RelatedRequest,
     SomebodyQuery,
+    UsersRequest,
 )
 from svc.serving.api.routing.console_files import CONSOLE, REFERENCE, SHARED, SWAGGER_UI
 from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Errors, Route
@@ -37,6 +38,7 @@ FEATURES: Errors = (
 SHOWN: Errors = (*RECIPE, errors.AvailabilityStale, errors.Overloaded)
 USER: Errors = (*SHOWN, *BODY, errors.UnknownUser, errors.NoCandidates, *FEATURES)
 SEEDS: Errors = (*SHOWN, *BODY, errors.UnknownSeedItems, errors.NoCandidates, *FEATURES)
+AUDIENCE: Errors = (*SHOWN, *BODY, errors.UsersNotServed, errors.UnknownSeedItems, *FEATURES)
 
 
 def _with_metrics(settings: Settings) -> bool:
@@ -107,6 +109,7 @@ PROBES = (
 VERBS = (
     _verb("recommend", RecommendRequest, responses.Recommendations, USER),
     _verb("recommend-related", RelatedRequest, responses.Recommendations, SEEDS),
+    _verb("recommend-users", UsersRequest, responses.Users, AUDIENCE),
     _verb("batch-recommend", RecommendBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
     _verb("batch-recommend-related", RelatedBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
 )

@@ -1,1 +1,1 @@
-"""The four recommendation verbs."""
+"""The recommendation verbs."""

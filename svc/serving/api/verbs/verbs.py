@@ -1,4 +1,4 @@
-"""The four recommendation verbs, answered without a web framework between the socket and the lane."""
+"""The recommendation verbs, answered without a web framework between the socket and the lane."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ from svc.serving.api.bodies.parsing import Rejected, parse
 from svc.serving.api.bodies.reading import Body
 from svc.serving.api.bodies.requests import (
     AnyBatch,
+    AnyQuestion,
     AnyRequest,
     RecommendBatch,
     RecommendRequest,
     RelatedBatch,
     RelatedRequest,
+    UsersRequest,
     elements,
 )
 from svc.serving.api.request.charges import cost_of_request
@@ -37,7 +39,7 @@ from svc.serving.api.request.nothing_left import nothing_left
 from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
-from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields
+from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields, encode_users
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
 
@@ -51,9 +53,10 @@ CACHED_BYTES = 4096
 ENTRY_BYTES = 512
 """What a kept answer takes beside the bytes of the question and the answer: objects, and its place in the mapping."""
 
-SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest]] = {
+SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest] | type[UsersRequest]] = {
     "recommend": RecommendRequest,
     "recommend-related": RelatedRequest,
+    "recommend-users": UsersRequest,
 }
 BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
     "batch-recommend": RecommendBatch,
@@ -161,23 +164,25 @@ class Verbs:
         budget.require(served.lane, queries)
         with self._step("rank"):
             (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
-        if not len(ranking.items):
+        if not len(ranking.items) and not isinstance(asked, UsersRequest):
             raise await trio.to_thread.run_sync(  # sorting 60,000 labels takes 0.25 s
                 nothing_left, asked.filter, served.filters, limiter=self._work, abandon_on_cancel=True
             )
         page = ranking.from_place(prepared.offset)
+        if isinstance(asked, UsersRequest):
+            encode = partial(encode_users, page, served.model.user_ids, prepared)
+        else:
+            encode = partial(encode_fields, page, served.fragments, prepared)
         if len(page.items) <= INLINE_ITEMS:
-            return EncodedAnswer(encode_fields(page, served.fragments, prepared), ranking.popular)
-        encoded = await trio.to_thread.run_sync(
-            encode_fields, page, served.fragments, prepared, limiter=self._work, abandon_on_cancel=True
-        )
+            return EncodedAnswer(encode(), ranking.popular)
+        encoded = await trio.to_thread.run_sync(encode, limiter=self._work, abandon_on_cancel=True)
         return EncodedAnswer(encoded, ranking.popular)
 
-    async def _parsed(self, schema: type[AnyRequest], body: Body, served: Served) -> tuple[AnyRequest, Prepared]:
+    async def _parsed(self, schema: type[AnyQuestion], body: Body, served: Served) -> tuple[AnyQuestion, Prepared]:
         """Parses and prepares on the event loop, unless the body is long or a filter has to be compiled first."""
         longest = INLINE_CHARACTERS if served.model.reads_characters else INLINE_BODY_BYTES
         if isinstance(body, bytes) and len(body) <= longest:
-            asked: AnyRequest = parse(schema, body)
+            asked: AnyQuestion = parse(schema, body)
             if not asked.has_new_filter(served):
                 return asked, asked.prepare(served)
             prepare = partial(_prepare_one, asked, served)
@@ -221,11 +226,11 @@ class Verbs:
         return answer
 
 
-def _parse_one(schema: type[AnyRequest], body: Body, served: Served) -> tuple[AnyRequest, Prepared]:
+def _parse_one(schema: type[AnyQuestion], body: Body, served: Served) -> tuple[AnyQuestion, Prepared]:
     return _prepare_one(parse(schema, body), served)
 
 
-def _prepare_one(asked: AnyRequest, served: Served) -> tuple[AnyRequest, Prepared]:
+def _prepare_one(asked: AnyQuestion, served: Served) -> tuple[AnyQuestion, Prepared]:
     return asked, asked.prepare(served)
 
 

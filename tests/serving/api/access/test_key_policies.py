@@ -191,7 +191,7 @@ def portal() -> Iterator[Portal]:
     thread.join()
 
 
-ROWS = ("recommend", "recommend_related", "batch_recommend", "batch_recommend_related")
+ROWS = ("recommend", "recommend_related", "recommend_users", "batch_recommend", "batch_recommend_related")
 READS = (
     "describe_recipe",
     "find_items",
@@ -246,6 +246,7 @@ def oracle(rules: Rules, row: str, name: str) -> bool:
         "batch_recommend": "recommend",
         "popular_items": "recommend",
         "somebody": "recommend",
+        "recommend_users": "recommend-users",
         "recommend_related": "recommend-related",
         "batch_recommend_related": "recommend-related",
     }.get(row)
@@ -262,7 +263,7 @@ PATTERNS = st.sampled_from(["movies", "m*", "*", "?lain", "books", "b*s", "*s*",
 RULES = st.builds(
     Rules,
     st.none() | st.lists(PATTERNS, max_size=3),
-    st.none() | st.lists(st.sampled_from(["recommend", "recommend-related"]), max_size=2),
+    st.none() | st.lists(st.sampled_from(["recommend", "recommend-related", "recommend-users"]), max_size=2),
     st.none() | st.sampled_from(["2000-01-01", "9999-12-31"]),
 )
 FORMS = st.sampled_from(["{}", "{}?x=1", "http://localhost{}", "HTTPS://localhost:80{}?limit=2"])

@@ -12,7 +12,7 @@ from svc.metrics import Metrics
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.bodies.parsing import Rejected
-from svc.serving.api.bodies.requests import AnyRequest, RecommendRequest, RelatedRequest
+from svc.serving.api.bodies.requests import AnyQuestion, RecommendRequest, RelatedRequest, UsersRequest
 from svc.serving.api.request.charges import cost_of_request
 from svc.serving.models.costs import Cost
 from svc.serving.models.policy import Policy
@@ -50,13 +50,15 @@ async def statuses(client: Client, body: object, times: int, path: str = RECOMME
         (RecommendRequest, {"user_id": "u3", "explain": 1}, Cost.RULED),
         (RecommendRequest, {"user_id": "u3", "limits": [{"field": "genre", "max": 1}]}, Cost.RULED),
         (RecommendRequest, {**DIVERSE, "limit": 900}, Cost.HEAVY),
+        (UsersRequest, {"item_id": "i1"}, Cost.RULED),
+        (UsersRequest, {"item_id": "i1", "limit": 100, "offset": 1}, Cost.HEAVY),
         (RelatedRequest, {"seed_items": ["i1"]}, Cost.PLAIN),
         (RelatedRequest, {"item_features": FEATURES}, Cost.LONG),
         (RelatedRequest, {"item_features": {f"n{item}": FEATURES for item in range(33)}}, Cost.RULED),
     ],
 )
-def test_the_class_follows_from_the_body_alone(schema: type[AnyRequest], body: dict[str, Any], cost: Cost) -> None:
-    asked: AnyRequest = TypeAdapter(schema).validate_python(body)
+def test_the_class_follows_from_the_body_alone(schema: type[AnyQuestion], body: dict[str, Any], cost: Cost) -> None:
+    asked: AnyQuestion = TypeAdapter(schema).validate_python(body)
     assert cost_of_request(asked) is cost
 
 
