@@ -59,7 +59,27 @@ def expanded_bytes(column: pa.Array | pa.ChunkedArray) -> int:
     return sum(_expanded_bytes(chunk) for chunk in chunks)
 
 
+def without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    """The type of the same values when each is written out, also within lists and structs."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(without_dictionaries(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(without_dictionaries(kind.key_type), without_dictionaries(kind.item_type))
+    for is_kind, make in ((pa.types.is_list, pa.list_), (pa.types.is_large_list, pa.large_list)):
+        if is_kind(kind):
+            return make(kind.value_field.with_type(without_dictionaries(kind.value_type)))
+    return kind
+
+
 def _expanded_bytes(chunk: pa.Array) -> int:
+    if pa.types.is_struct(chunk.type):
+        return sum(map(_expanded_bytes, chunk.flatten()))
+    if pa.types.is_map(chunk.type):
+        return int(chunk.nbytes) + _expanded_bytes(chunk.keys) + _expanded_bytes(chunk.items)
+    if pa.types.is_list(chunk.type) or pa.types.is_large_list(chunk.type):
+        return int(chunk.offsets.nbytes) + _expanded_bytes(chunk.flatten())
     if not pa.types.is_dictionary(chunk.type):
         return int(chunk.nbytes)
     sizes = _text_bytes(chunk.dictionary)
@@ -72,3 +92,11 @@ def _text_bytes(values: pa.Array) -> pa.Array | None:
     """The length of each text in bytes, or None when the values are not text."""
     is_text = pa.types.is_string(values.type) or pa.types.is_large_string(values.type)
     return pc.binary_length(values).cast(pa.int64()) if is_text else None
+
+
+def longest_text(column: pa.Array | pa.ChunkedArray) -> int:
+    """Bytes of the longest text of a column, or of its dictionary; 0 when the values are not text."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    values = [chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk for chunk in chunks]
+    sizes = [size for each in values if (size := _text_bytes(each)) is not None]
+    return max((int(pc.max(size).as_py() or 0) for size in sizes), default=0)

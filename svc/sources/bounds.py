@@ -12,8 +12,6 @@ LEAST_BYTES: Final = 64 << 20
 """Lower limits of the bounds, for models with few items."""
 TIMES_NEEDED: Final = 10
 BYTES_A_CELL: Final = 512
-_MOST_BATCH_ROWS: Final = 64 * 1024
-_LEAST_BATCH_ROWS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,3 @@ class TableBounds:
                 "leave out rows and fields that are not needed",
                 fields={"bytes_read": n_bytes, "cap": self.max_bytes},
             )
-
-    def batch_rows(self, chunk_bytes: int) -> int:
-        """Rows to decode at a time when no cell exceeds `chunk_bytes`: a file stores a repeated cell only once."""
-        return min(_MOST_BATCH_ROWS, max(_LEAST_BATCH_ROWS, self.max_bytes // max(1, chunk_bytes)))

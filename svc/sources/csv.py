@@ -17,7 +17,7 @@ import pyarrow.csv as pa_csv
 from svc.errors import DataSourceError
 from svc.names import is_float_text
 from svc.recipe.source_options import CsvOptions
-from svc.sources.csv_faults import encoding_hint, find_fault, header_hint
+from svc.sources.csv_faults import bounded_lines, encoding_hint, find_fault, header_hint
 from svc.sources.csv_types import by_content, pinned, text_with_gaps
 from svc.sources.files import CappedReader, DataFile, open_file, shown
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from svc.sources.parts import Hive
 
 _BLOCK_BYTES = 16 << 20
+_BOUNDED_BLOCK_BYTES = 1 << 20
+"""For lists of a server: a block of 4 MiB of short rows took 208 MiB as columns."""
 _PROBED_ROWS = 1000
 """Rows in which a probe searches for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
@@ -99,9 +101,9 @@ class CsvSource:
         skip = 0 if self._config.header is None else self._config.header + 1
         shown: dict[str, str] = {}
         with suppress(UnicodeError, csv.Error, EOFError, pa.ArrowInvalid):  # a beginning may end anywhere
-            text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
+            lines = self._lines(file)
             for fields in itertools.islice(
-                csv.reader(text, delimiter=self._config.delimiter), skip, skip + _PROBED_ROWS
+                csv.reader(lines, delimiter=self._config.delimiter), skip, skip + _PROBED_ROWS
             ):
                 for name, position in positions.items():
                     if position < len(fields) and is_float_text(fields[position].strip()):
@@ -131,10 +133,8 @@ class CsvSource:
         """Rows that have all fields. The last row is dropped when only a part of the file was read: it may be cut."""
         rows: list[list[str]] = []
         with _explained(file):
-            text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
-            for _ in range(header.skip_rows):
-                text.readline()
-            for row in csv.reader(text, delimiter=self._config.delimiter):
+            lines = self._lines(file)
+            for row in csv.reader(itertools.islice(lines, header.skip_rows, None), delimiter=self._config.delimiter):
                 if len(row) == len(header.names):
                     rows.append(row)
                 if len(rows) >= n_rows:
@@ -145,8 +145,8 @@ class CsvSource:
         """The header, from the first rows. Leaves the file at its start."""
         row = 0 if self._config.header is None else self._config.header
         with _explained(file):
-            text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
-            reader = csv.reader(text, delimiter=self._config.delimiter)
+            lines = self._lines(file)
+            reader = csv.reader(lines, delimiter=self._config.delimiter)
             rows = [fields for _, fields in zip(range(row + 1), reader, strict=False)]
         file.file.seek(0)
         if len(rows) <= row:
@@ -174,7 +174,7 @@ class CsvSource:
             reader = pa_csv.open_csv(
                 self._stream(file),
                 pa_csv.ReadOptions(
-                    block_size=_BLOCK_BYTES,
+                    block_size=_BLOCK_BYTES if self._context.bounds is None else _BOUNDED_BLOCK_BYTES,
                     column_names=header.unique_names,
                     skip_rows=header.skip_rows,
                     encoding=self._encoding(),
@@ -191,8 +191,7 @@ class CsvSource:
     def _fault(self, file: DataFile, header: _Header) -> str | None:
         """Describe the first malformed line, or None: the file is read again, row by row."""
         file.file.seek(0)
-        text = io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
-        return find_fault(text, self._config.delimiter, len(header.names))
+        return find_fault(self._text(file), self._config.delimiter, len(header.names))
 
     def _schema(self, header: _Header) -> pa.Schema:
         """Text for every column, except those whose type the recipe sets in `dtype`."""
@@ -204,6 +203,12 @@ class CsvSource:
         if dtype is None:
             return by_content(column)
         return text_with_gaps(column) if pinned(dtype) == pa.string() else column
+
+    def _lines(self, file: DataFile) -> Iterator[str]:
+        return bounded_lines(self._text(file))
+
+    def _text(self, file: DataFile) -> io.TextIOWrapper:
+        return io.TextIOWrapper(io.BufferedReader(self._stream(file)), self._encoding(), newline="")
 
     def _encoding(self) -> str:
         name = codecs.lookup(self._config.encoding).name

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TextIO
 
 _DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
 _MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
 _SHOWN_CHARACTERS = 60
+MAX_LINE_CHARACTERS = 1 << 20
 
 
 def header_hint(names: Sequence[str], delimiter: str) -> str:
@@ -32,7 +33,7 @@ def encoding_hint(start: bytes) -> str:
 
 def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
     """Describe the first line with too few or too many fields or an unclosed quote; None when there is none."""
-    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    rows = csv.reader(bounded_lines(text), delimiter=delimiter, strict=True)
     line = 1
     try:
         for row in rows:
@@ -42,6 +43,18 @@ def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
                 return f"line {line} has {fields} where the header has {n_columns}: {shown!r}"
             line = rows.line_num + 1
     except csv.Error as error:
-        unclosed = "end of data" in str(error) or "field limit" in str(error)
-        return f"line {line} opens a quote that nothing closes" if unclosed else f"line {line}: {error}"
+        if "end of data" in str(error):
+            return f"line {line} opens a quote that nothing closes"
+        if "field limit" in str(error):
+            hint = ": it may open a quote that nothing closes" if rows.line_num > line else ""
+            return f"line {line} has a value of more than {csv.field_size_limit()} characters{hint}"
+        return f"line {line}: {error}"
     return None
+
+
+def bounded_lines(text: TextIO) -> Iterator[str]:
+    """Yield the lines. Raise csv.Error for one of more than MAX_LINE_CHARACTERS, which it does not read to its end."""
+    while line := text.readline(MAX_LINE_CHARACTERS):
+        if len(line) == MAX_LINE_CHARACTERS and not line.endswith(("\n", "\r")):
+            raise csv.Error(f"the line has more than {MAX_LINE_CHARACTERS} characters")
+        yield line

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from svc.errors import DataSourceError
 from svc.recipe.source_options import ParquetOptions
+from svc.sources import arrow
 from svc.sources.files import DataFile, open_file, refuse_expansion, shown
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
 from svc.sources.prefilter.parquet import ParquetSieve
@@ -26,9 +27,13 @@ if TYPE_CHECKING:
 
     from svc.recipe.row_filter import RowFilter
     from svc.sources.base import SourceContext
+    from svc.sources.bounds import TableBounds
     from svc.sources.parts import Hive, Part
 
 _BATCH_ROWS = 512 * 1024
+_BOUNDED_BATCH_ROWS = 64 * 1024
+_BYTES = "BYTE_ARRAY"
+_LEAST_CELL_BYTES = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, _BYTES: 4}
 _SAMPLE_BUFFER_BYTES = 256 * 1024
 """Buffer of a sample: without one, Arrow reads each column chunk of a row group whole."""
 _EXTENSIONS = (".parquet",)
@@ -146,16 +151,18 @@ class ParquetSource:
         kinds = [file.schema_arrow.field(name).type for name in texts]
         coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind)]
         if self._context.bounds is not None:
-            coded = []  # each batch would hold, and count, the whole dictionary
+            self._check_footer(file, columns, builder, data_file.where)
+            coded = [leaf.path for leaf in _leaves(file) if leaf.physical_type == _BYTES]  # a repeated text once
         file = pq.ParquetFile(
             data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )
         builder.begin(part, pa.schema([file.schema_arrow.field(name) for name in columns]))
         return file, columns
 
-    def _batch_rows(self, file: pq.ParquetFile) -> int:
-        bounds = self._context.bounds
-        return _BATCH_ROWS if bounds is None else bounds.batch_rows(_largest_chunk(file))
+    def _check_footer(self, file: pq.ParquetFile, columns: list[str], builder: TableBuilder, where: str) -> None:
+        """Raise SourceTooLarge before anything is decoded: Arrow decodes a page, or one cell, in one piece."""
+        assert self._context.bounds is not None
+        self._context.bounds.check(builder.n_rows + file.metadata.num_rows, _decoded_bytes(file, columns), where)
 
     def _add(self, part: Part, data_file: DataFile, builder: TableBuilder) -> None:
         file, columns = self._begin(part, data_file, builder)
@@ -166,19 +173,40 @@ class ParquetSource:
         self, file: pq.ParquetFile, columns: list[str], data_file: DataFile, groups: Iterable[int]
     ) -> Iterator[pa.RecordBatch]:
         """The rows of the row groups of these numbers, in bounded batches."""
-        expanded = 0
-        for batch in file.iter_batches(batch_size=self._batch_rows(file), row_groups=list(groups), columns=columns):
+        expanded, bounds = 0, self._context.bounds
+        n_rows = _BATCH_ROWS if bounds is None else _BOUNDED_BATCH_ROWS
+        for batch in file.iter_batches(batch_size=n_rows, row_groups=list(groups), columns=columns):
             expanded += batch.nbytes
             if data_file.max_expanded is not None and expanded > data_file.max_expanded:
                 refuse_expansion(data_file.where, expanded, data_file.max_expanded, self._context)
-            yield batch.select(columns)
+            yield batch.select(columns) if bounds is None else self._plain(batch.select(columns), bounds, data_file)
+
+    def _plain(self, batch: pa.RecordBatch, bounds: TableBounds, data_file: DataFile) -> pa.Table:
+        """The batch with all repeated texts but ids written out. Raises SourceTooLarge before it is too large."""
+        bounds.check(batch.num_rows, sum(map(arrow.expanded_bytes, batch.columns)), data_file.where)
+        ids = self._context.text_columns
+        return pa.table(
+            {
+                name: column if name in ids else column.cast(arrow.without_dictionaries(column.type))
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            }
+        )
 
 
-def _largest_chunk(file: pq.ParquetFile) -> int:
-    """Bytes of the largest column chunk, uncompressed; no cell is larger."""
-    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
-    sizes = (group.column(number).total_uncompressed_size for group in groups for number in range(group.num_columns))
-    return max(sizes, default=0)
+def _leaves(file: pq.ParquetFile) -> list[pq.ColumnSchema]:
+    return [file.schema.column(number) for number in range(len(file.schema))]
+
+
+def _decoded_bytes(file: pq.ParquetFile, columns: list[str]) -> int:
+    """Bytes of the columns after decoding, by the footer, where each text of a dictionary counts once."""
+    wanted = {
+        number: max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
+        for number, leaf in enumerate(_leaves(file))
+        if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in columns)
+    }
+    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    chunks = [(group.column(number), width) for group in groups for number, width in wanted.items()]
+    return sum(max(chunk.total_uncompressed_size, chunk.num_values * width) for chunk, width in chunks)
 
 
 def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from svc.sources.base import SourceContext
 
 _CHUNK_ROWS = 50_000
+_BOUNDED_CHUNK_ROWS = 1000
 
 
 class SqlSource:
@@ -77,7 +78,7 @@ class SqlSource:
                     return None
                 n_rows = connection.execute(text(around(query, "COUNT(*)")), values).scalar_one()
                 watchdog.reset()
-                streaming = connection.execution_options(stream_results=True, max_row_buffer=_CHUNK_ROWS)
+                streaming = connection.execution_options(stream_results=True, max_row_buffer=self._chunk_rows)
                 wanted = text(around(query, "*", f"WHERE {condition.text}"))
                 result = streaming.execute(wanted, {**values, **condition.values})
             except DBAPIError:
@@ -89,12 +90,16 @@ class SqlSource:
     def _most(self) -> int:
         return self._context.settings.max_sql_rows + 1
 
+    @property
+    def _chunk_rows(self) -> int:
+        return _CHUNK_ROWS if self._context.bounds is None else _BOUNDED_CHUNK_ROWS
+
     def _whole(
         self, connection: Connection, dialect: Dialect, watchdog: Watchdog, result: CursorResult[Any]
     ) -> pandas.DataFrame:
         builder, typed = self._begin(result)
         with dialect.abandoning(connection, result):
-            for rows in result.partitions(_CHUNK_ROWS):
+            for rows in result.partitions(self._chunk_rows):
                 watchdog.reset()
                 builder.add(typed(rows))
                 if builder.n_rows > self._context.settings.max_sql_rows:
@@ -150,7 +155,7 @@ class SqlSource:
         query, parameters = text(self._config.query), dict(self._config.query_parameters)
         dialect.bound(connection, self._config.statement_timeout_seconds, max_rows)
         dialect.require_reading(connection, query, parameters)
-        streaming = connection.execution_options(stream_results=True, max_row_buffer=_CHUNK_ROWS)
+        streaming = connection.execution_options(stream_results=True, max_row_buffer=self._chunk_rows)
         return streaming.execute(query, parameters)
 
     def _url(self) -> URL:

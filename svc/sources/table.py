@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from svc.errors import DataSourceError
+from svc.names import MAX_ID_CHARACTERS
 from svc.sources import arrow
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Codes = np.ndarray[Any, np.dtype[np.int32]]
 _TEXT = pa.large_string()
 _WAITING_BYTES = 64 << 20
+_MAX_ID_BYTES = 4 * MAX_ID_CHARACTERS
 
 
 def require_columns(wanted: Iterable[str], available: Iterable[str], where: str, hint: str = "") -> None:
@@ -88,6 +90,7 @@ class TableBuilder:
 
         Raises DataSourceError for an id column that cannot be read as text, SourceTooLarge above the bounds.
         """
+        self._check(batch)
         self._order = self._order or self._in_order([*batch.schema.names, *self._hive])
         constants = [arrow.constant(value, batch.num_rows) for value in self._hive.values()]
         for name, column in zip([*batch.schema.names, *self._hive], [*batch.columns, *constants], strict=True):
@@ -95,12 +98,21 @@ class TableBuilder:
                 self._texts.setdefault(name, _TextColumn()).add(as_text(column, name, self._where))
             else:
                 self._others.setdefault(name, []).append(column)
-        self.n_rows += batch.num_rows
-        if self._context.bounds is not None:
-            self._n_bytes += sum(arrow.expanded_bytes(column) for column in batch.columns)
-            self._context.bounds.check(self.n_rows, self._n_bytes, self._source)
         if self._progress is not None:
             self._progress(batch.num_rows)
+
+    def _check(self, batch: pa.RecordBatch | pa.Table) -> None:
+        """Count the batch. Raise SourceTooLarge, or DataSourceError for too long an id, before any conversion."""
+        self.n_rows += batch.num_rows
+        if self._context.bounds is None:
+            return
+        self._n_bytes += sum(arrow.expanded_bytes(column) for column in batch.columns)
+        self._context.bounds.check(self.n_rows, self._n_bytes, self._source)
+        for name in self._text_columns.intersection(batch.schema.names):
+            if arrow.longest_text(batch.column(name)) > _MAX_ID_BYTES:
+                raise DataSourceError(
+                    f"{self._where}: the id column {name} holds an id of more than {MAX_ID_CHARACTERS} characters"
+                )
 
     def _in_order(self, names: list[str]) -> list[str]:
         """The columns in the order of the request; without a request, partitions follow the columns of the files."""

@@ -470,7 +470,7 @@ def test_a_large_artifact_damaged_many_times_does_not_grow_the_process(
 ) -> None:
     """Of sixty refused loads of an artifact of eleven megabytes fewer than four stay in memory, as freed copies may.
 
-    The first loads are not counted: the allocator keeps up to six copies once, and nothing more in 240 loads.
+    The first loads are not counted: in a process that ran many tests before, the allocator keeps up to six copies once.
     """
     data = signed(codec.encode(factor_model(2_000, 20_000, 128)))
     assert len(data) > 10 * MIB

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from svc.sources.csv_faults import encoding_hint, find_fault, header_hint
+from svc.sources.csv_faults import MAX_LINE_CHARACTERS, encoding_hint, find_fault, header_hint
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from svc.sources.csv_faults import encoding_hint, find_fault, header_hint
         ("a,b\n1\n", "line 2 has 1 field where the header has 2: '1'"),
         ('a,b\n"1\n2",3\n4\n', "line 4 has 1 field where the header has 2: '4'"),
         ('a,b\n1,"2\n3,4\n', "line 2 opens a quote that nothing closes"),
+        (f"a,b\n1,{'x' * 140_000}\n", "line 2 has a value of more than 131072 characters"),
+        (f"a,b\n{'x' * MAX_LINE_CHARACTERS}x\n", f"line 2: the line has more than {MAX_LINE_CHARACTERS} characters"),
     ],
 )
 def test_the_first_faulty_line_is_named(text: str, fault: str | None) -> None:

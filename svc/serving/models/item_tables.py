@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from svc.recipe.source_options import SourceSpec
-    from svc.sources.base import SourceContext
+    from svc.sources.base import DataSource, SourceContext
 
 
 ROWS_AT_ONCE = 1024
@@ -56,6 +59,26 @@ def read_item_table(
     from svc.sources.base import build_source
 
     built = build_source(source, context)
+    try:
+        return _read(built, context, needed, lacking, shown)
+    except SvcError as error:
+        traceback.clear_frames(error.__traceback__)  # they hold the rows read so far
+        give_memory_back()
+        raise
+
+
+def give_memory_back() -> None:
+    """Return freed memory to the system, where the C library can: glibc keeps it otherwise."""
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _read(
+    built: DataSource, context: SourceContext, needed: Sequence[str], lacking: Callable[[str], SvcError], shown: str
+) -> ItemTable:
     fetch_arrow: Callable[[], pa.Table] | None = getattr(built, "fetch_arrow", None)
     if fetch_arrow is not None:
         table = fetch_arrow()

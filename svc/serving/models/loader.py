@@ -7,7 +7,6 @@ blocks and computes: call it from a worker thread.
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from svc.model.model import Model
 from svc.model.ranking.filter_fields import FilterFields
 from svc.recipe.load import LoadedRecipe
 from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.item_tables import give_memory_back
 from svc.serving.models.metadata import load_metadata
 from svc.serving.models.rehearsal import rehearse_answers
 from svc.serving.models.threads import be_nice
@@ -117,13 +117,6 @@ class Loader:
         fragments = ItemFragments.build(model.item_ids, tables.metadata)
         _compare_recipes(recipe, header)
         return model, fragments, tables.filters
-
-
-def give_memory_back() -> None:
-    """Return to the system what a load has used for a moment, where the C library can: glibc keeps it otherwise."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 def _kid(name: str, blob: Blob) -> str:
