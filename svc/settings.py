@@ -53,9 +53,9 @@ class Variable:
 
 
 def _flag(text: str) -> bool:
-    if text in ("1", "true"):
+    if text.lower() in ("1", "true", "yes", "on"):
         return True
-    if text in ("0", "false"):
+    if text.lower() in ("0", "false", "no", "off"):
         return False
     raise ValueError("is not 1 or 0")
 
@@ -75,6 +75,13 @@ def _number(text: str) -> float:
     if math.isnan(value) or value < 0:
         raise ValueError("is not a number of zero or more")
     return value
+
+
+def _port(text: str) -> int:
+    port = _integer(text)
+    if not 0 <= port <= 65535:
+        raise ValueError("is not a port: 0 to 65535")
+    return port
 
 
 MOST_WORKERS = 64
@@ -98,6 +105,10 @@ def _size(text: str) -> int:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _hosts(text: str) -> tuple[str, ...] | None:
+    return _names(text) or None
 
 
 def _choice(*allowed: str) -> Callable[[str], str]:
@@ -148,7 +159,7 @@ class Settings:
     """Lowest level that is written."""
     host: str = _var("SVC_HOST", "127.0.0.1", str)
     """Address to bind."""
-    port: int = _var("SVC_PORT", 8080, _integer, low=0, high=65535)
+    port: int = _var("SVC_PORT", 8080, _port, low=0, high=65535)
     """Port to bind; 0 takes any free one."""
     workers: int | None = _var("SVC_WORKERS", 1, parse_workers)
     """Processes that answer, 1 to 64; `auto`: as many as there are usable cores. Above 1, one more loads for all."""
@@ -192,13 +203,13 @@ class Settings:
     """1 serves `.yml` files of the recipes folder like `.yaml` ones."""
     metrics_enabled: bool = _var("SVC_METRICS_ENABLED", False, _flag)
     """1 enables `/v1/metrics` (extra `metrics`)."""
-    metrics_port: int | None = _var("SVC_METRICS_PORT", None, _integer, low=0, high=65535)
+    metrics_port: int | None = _var("SVC_METRICS_PORT", None, _port, low=0, high=65535)
     """A second port for metrics and probes alone, without a key; 0 takes any free one. Needs SVC_METRICS_ENABLED=1."""
     otel_enabled: bool = _var("SVC_OTEL_ENABLED", False, _flag)
     """1 exports spans of requests by OTLP over HTTP (extra `otel`), as OpenTelemetry's own OTEL_* variables say."""
     console: bool | None = _var("SVC_CONSOLE", None, _flag)
     """1 serves the console at `/`, 0 does not; unset: it is there unless SVC_ENV closes it."""
-    allowed_hosts: tuple[str, ...] | None = _var("SVC_ALLOWED_HOSTS", None, _names)
+    allowed_hosts: tuple[str, ...] | None = _var("SVC_ALLOWED_HOSTS", None, _hosts)
     """Host names that requests may ask for; unset: any with keys, else loopback names."""
     allowed_origins: tuple[str, ...] = _var("SVC_ALLOWED_ORIGINS", (), _names)
     """Origins that browsers may call from (CORS)."""

@@ -45,7 +45,9 @@ def test_numbers_out_of_bounds_are_clamped(name: str, text: str, field: str, val
         ("SVC_WATCH_INTERVAL", "nan"),
         ("SVC_WATCH_INTERVAL", "-1"),
         ("SVC_PORT", "http"),
-        ("SVC_METRICS_ENABLED", "yes"),
+        ("SVC_METRICS_ENABLED", "perhaps"),
+        ("SVC_PORT", "70000"),
+        ("SVC_METRICS_PORT", "-1"),
         ("SVC_MAX_BODY_BYTES", "1.5"),
         ("SVC_LOG_FORMAT", "xml"),
     ],
@@ -58,7 +60,16 @@ def test_a_value_that_cannot_be_parsed_names_its_variable(name: str, text: str) 
 
 def test_an_empty_value_counts_as_unset() -> None:
     """Compose files and charts pass empty strings for what is not set."""
-    assert Settings.from_env({"SVC_PORT": "", "SVC_API_KEYS": ""}) == Settings.from_env({})
+    blank = {"SVC_PORT": "", "SVC_API_KEYS": "", "SVC_ALLOWED_HOSTS": " "}
+    assert Settings.from_env(blank) == Settings.from_env({})
+
+
+@pytest.mark.parametrize(
+    ("text", "on"), [("1", True), ("Yes", True), ("on", True), ("TRUE", True), ("no", False), ("off", False)]
+)
+def test_a_flag_takes_the_usual_words(text: str, on: bool) -> None:
+    """In any case of letters."""
+    assert Settings.from_env({"SVC_METRICS_ENABLED": text}).metrics_enabled is on
 
 
 def test_the_payload_cap_follows_a_smaller_artifact_cap_unless_set() -> None:

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 from svc.artifact import keys as signing
 from svc.artifact import layout
 from svc.artifact.layout import Parsed, Written
-from svc.errors import ArtifactError, ArtifactMisplaced, ArtifactReadError, ConfigError, NoSuchVersion, PayloadTooLarge
+from svc.errors import ArtifactError, ArtifactMisplaced, ArtifactReadError, NoSuchVersion, PayloadTooLarge, UsageError
 from svc.logs import redact_text
 from svc.names import HTTP_SCHEMES, OBJECT_SCHEMES, Versioning
 from svc.settings import Settings
@@ -254,7 +254,7 @@ def local_path(uri: str) -> Path:
 def open_store(uri: str, settings: Settings, *, label: str | None = None) -> Store:
     """The store of the artifact at `uri`: a local path, or a file, s3, gs, az, abfs, abfss, http or https URI.
 
-    `label` is how log records name it. Nothing is opened yet. Raises ConfigError for any other scheme, or
+    `label` is how log records name it. Nothing is opened yet. Raises UsageError for any other scheme, or
     when the extra that a scheme needs is not installed. SVC_ARTIFACT_ROOT bounds local ones.
     """
     root = Path(settings.artifact_root) if settings.artifact_root is not None else None
@@ -277,8 +277,8 @@ def open_folder(
     name = (unquote(urlsplit(uri).path) if scheme in HTTP_SCHEMES else uri).rpartition("/")[2]
     chained = scheme in OBJECT_SCHEMES and "::" in uri  # fsspec would open the URI after `::`
     if not name or chained or scheme not in OBJECT_SCHEMES | HTTP_SCHEMES:
-        raise ConfigError(
-            f"{redact_text(uri)} is no place to write to: give a path or a file, s3, gs, az, abfs or http(s) URI"
+        raise UsageError(
+            f"{redact_text(uri)} is no place for artifacts: give a path or a file, s3, gs, az, abfs or http(s) URI"
         )
     if scheme in HTTP_SCHEMES:
         from svc.artifact.store_http import HttpFolder

@@ -6,7 +6,7 @@ read → one spelling → expand variables → validate → check source options
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +35,7 @@ _Loc = tuple[int | str, ...]
 class RecipeWarning:
     """Something in a recipe that works, but hardly as meant. `value` is the algorithm or key it is about."""
 
-    code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded"]
+    code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded", "variable_empty"]
     field: str
     value: str
     message: str
@@ -137,7 +137,7 @@ class _Loading:
             base_dir=self.base_dir,
             recipe_hash=fingerprint.recipe_hash(canonical),
             unexpanded=canonical,
-            warnings=tuple(_warnings(tree, recipe)),
+            warnings=(*_warnings(tree, recipe), *_empty_variables(tree, self.variables)),
         )
 
     def _expanded(self, tree: dict[str, Any]) -> dict[str, Any]:
@@ -245,6 +245,13 @@ def _warnings(tree: dict[str, Any], recipe: Recipe) -> list[RecipeWarning]:
         message = f"{where}: variables are not expanded here; the text is sent as it stands"
         warnings.append(RecipeWarning("query_not_expanded", where, where.rpartition(".")[2], message))
     return warnings
+
+
+def _empty_variables(tree: dict[str, Any], given: Mapping[str, str]) -> Iterator[RecipeWarning]:
+    for where, name in variables.references(tree):
+        if given.get(name) == "":
+            message = f"{where}: {name} is empty; give it a value, or take it out of the recipe"
+            yield RecipeWarning("variable_empty", where, name, message)
 
 
 def _duplicate_algorithms(tree: dict[str, Any]) -> list[RecipeWarning]:

@@ -17,6 +17,7 @@ from svc.names import EXTRAS_OF_SCHEMES, HTTP_SCHEMES
 LOCAL = "file"
 SCHEMES = (LOCAL, *EXTRAS_OF_SCHEMES, "http", "https")
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*)://")
+_NO_FILE = re.compile(r"(?:data|javascript):", re.IGNORECASE)
 _IPV6_HOST = re.compile(r"^([a-z]+://)\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z]+)?\]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CONTAINER = re.compile(r"[a-z0-9$\-]{1,63}@[A-Za-z0-9.\-]+")
@@ -51,6 +52,8 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
         raise RecipeSecurityError("the path is empty")
     if _CONTROL.search(text):
         raise RecipeSecurityError("the path holds a control character")
+    if no_file := _NO_FILE.match(text):
+        raise RecipeSecurityError(f"{no_file[0].lower()} is no file name; name a file")
     match = _URI.match(text)
     scheme = match["scheme"].lower() if match else LOCAL
     text = f"{scheme}://{text[match.end() :]}" if match else text

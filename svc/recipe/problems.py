@@ -18,6 +18,7 @@ from svc.logs import redact_text
 from svc.recipe.promotion_schema import Promotion
 from svc.recipe.schema import NAME_PATTERN, InteractionSchema, Output, Recipe, Split
 from svc.recipe.serving_schema import FilterField, ServingBoost
+from svc.recipe.side_tables import ItemMetadata
 from svc.recipe.source_options import DSN_PATTERN, SHA256_PATTERN, SourceSpec
 from svc.recipe.time_schema import AGE_PATTERN, HALF_LIFE_PATTERN
 from svc.recipe.variables import has_reference
@@ -60,6 +61,12 @@ _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
 _NAMES_ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
     (ServingBoost, name): "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
     for name in ("field", "value")
+} | {
+    (ItemMetadata, "item_id_column"): "here it is called `id_column`",
+    **{
+        (ItemMetadata, name): "a table stands below `source`, as source: {type: csv, path: items.csv}"
+        for name in ("type", "path")
+    },
 }
 """What svc calls a key that other products have."""
 _RANKED = re.compile("([a-z]+)@([0-9]+)")

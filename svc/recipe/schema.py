@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationInfo,
@@ -44,7 +45,10 @@ from svc.recipe.time_schema import (
 
 NAME_PATTERN = f"^{RECIPE_NAME}$"
 
-Metric = Literal["ndcg", "map", "recall", "hit"]
+Metric = Annotated[
+    Literal["ndcg", "map", "recall", "hit"],
+    BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+]
 TimeUnit = Literal["s", "ms", "us", "ns"]
 Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]

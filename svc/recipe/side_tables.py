@@ -76,6 +76,14 @@ class FeatureSide(Block):
         unique_names(tuple(column.name for column in columns))
         return columns
 
+    @model_validator(mode="after")
+    def _ids_are_no_feature(self) -> Self:
+        if self.id_column in [column.name for column in self.columns]:
+            raise ValueError(
+                f"columns names {self.id_column!r}, which is the id_column: ids tell nothing of new users and items"
+            )
+        return self
+
 
 class Features(Block):
     item: FeatureSide | None = None

@@ -56,6 +56,19 @@ def expand(tree: Any, variables: Mapping[str, str], where: str) -> Any:
     return _expand_text(tree, variables, where) if has_reference(tree) else tree
 
 
+def references(tree: Any, where: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the field path and the name of each variable that is expanded in `tree`."""
+    if isinstance(tree, dict):
+        for key, value in tree.items():
+            if key not in _NEVER_EXPANDED:
+                yield from references(value, f"{where}.{key}" if where else key)
+    elif isinstance(tree, list):
+        for index, value in enumerate(tree):
+            yield from references(value, f"{where}[{index}]")
+    elif has_reference(tree):
+        yield from ((where, name) for name in _REFERENCE.findall(tree))
+
+
 def unexpanded_references(tree: Any, where: str = "") -> Iterator[str]:
     """Field paths of queries that hold a reference: it is sent as it stands."""
     if not isinstance(tree, Mapping):

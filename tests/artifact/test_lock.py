@@ -19,7 +19,7 @@ def test_the_lock_lies_beside_a_local_output(tmp_path: Path) -> None:
     output = tmp_path / "made" / "m.svc"
     with run_lock(str(output), timeout_s=0, settings=Settings()) as path:
         assert path == tmp_path / "made" / "m.svc.lock"
-        assert path.exists()
+        assert path.stat().st_mode & 0o777 == 0o600
     assert list(output.parent.iterdir()) == []
 
 

@@ -14,7 +14,7 @@ from svc.artifact import layout
 from svc.artifact.keys import development_keys
 from svc.artifact.layout import Written
 from svc.artifact.store import Published, Store, open_store, read_verified
-from svc.errors import ArtifactReadError, ArtifactWriteError, ConfigError, PayloadTooLarge
+from svc.errors import ArtifactReadError, ArtifactWriteError, PayloadTooLarge, UsageError
 from svc.settings import Settings
 
 CAP = 1 << 20
@@ -207,5 +207,5 @@ def test_file_uris_are_paths(tmp_path: Path) -> None:
 )
 def test_other_places_are_refused(uri: str) -> None:
     """Whatever fsspec could open besides, alone or chained, is not among the places for artifacts."""
-    with pytest.raises(ConfigError, match="no place to write to"):
+    with pytest.raises(UsageError, match="no place for artifacts"):
         open_store(uri, Settings())

@@ -21,6 +21,18 @@ def test_a_value_in_both_places_is_an_error(tmp_path: Path, key: str) -> None:
     assert "keep one" in refusal(tmp_path, {key: value, **block})
 
 
+def test_the_metric_is_taken_in_capitals(tmp_path: Path) -> None:
+    """As papers write it."""
+    assert load(tmp_path, {"training": {"metric": "NDCG"}}).recipe.training.metric == "ndcg"
+
+
+def test_an_empty_variable_is_warned_about(tmp_path: Path) -> None:
+    """It is set, and mostly by mistake: the text around it is read without it."""
+    more = {"source": {"type": "csv", "path": "a${SVC_RECIPE_A}${SVC_RECIPE_B}.csv"}}
+    (warning,) = load(tmp_path, more, variables={"SVC_RECIPE_A": "", "SVC_RECIPE_B": "x"}).warnings
+    assert (warning.code, warning.field, warning.value) == ("variable_empty", "source.path", "SVC_RECIPE_A")
+
+
 def test_a_server_needs_no_variables_of_training(tmp_path: Path) -> None:
     """Only name, output and item_metadata are expanded for serving."""
     more = {"source": {"type": "csv", "path": "${SVC_RECIPE_A}"}, "metric": "${SVC_RECIPE_B}"}

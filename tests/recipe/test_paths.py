@@ -51,6 +51,8 @@ def test_remote_addresses(uri: str) -> None:
         "a\nb",
         "ftp://h/a",
         "javascript://h/a",
+        "javascript:alert(1)",
+        "Data:text/csv,a",
         "simplecache::s3://b/a",
         "a::b",
         "https://u@h/a",

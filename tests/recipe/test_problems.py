@@ -133,6 +133,25 @@ def test_one_mistake_is_one_line_in_plain_words(more: dict[str, Any], told: str,
     assert line.startswith(told)
 
 
+def test_item_metadata_as_another_product_writes_it_is_told_svc_s_form(tmp_path: Path) -> None:
+    """The keys that stand elsewhere or have another name; what is missing follows from them."""
+    metadata = {"type": "csv", "path": "items.csv", "item_id_column": "i", "fields": ["title"]}
+    table = "unknown key; a table stands below `source`, as source: {type: csv, path: items.csv}"
+    assert sorted(_lines(tmp_path, {"item_metadata": metadata})[1:]) == [
+        "item_metadata.item_id_column: unknown key; here it is called `id_column`",
+        f"item_metadata.path: {table}",
+        f"item_metadata.type: {table}",
+    ]
+
+
+def test_ids_are_no_feature(tmp_path: Path) -> None:
+    """An encoder of ids knows none of those that come later."""
+    columns = [{"name": "i", "kind": "categorical"}]
+    item = {"source": {"type": "csv", "path": "a.csv"}, "id_column": "i", "columns": columns}
+    (line,) = _lines(tmp_path, {"features": {"item": item}})
+    assert line.startswith("features.item: columns names 'i', which is the id_column")
+
+
 def test_a_boost_as_other_products_write_it_is_told_svc_s_form(tmp_path: Path) -> None:
     """Its filter is not reported as missing too."""
     boost = {"field": "genres", "value": "Drama", "factor": 2}

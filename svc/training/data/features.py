@@ -58,11 +58,12 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
 
     Of several rows of one id the first counts. Ids without a row have only the constant. Raises FeatureAxisError
     where no id is shared, FeatureTableError for a text or vector that cannot be read and where every column encodes to
-    nothing, FeatureDimensionExceeded.
+    nothing or to the same for all rows, FeatureDimensionExceeded.
     """
     table = _table(frame, side.id_column, name, ids)
     columns: list[Column] = []
     blocks: list[sparse.csr_matrix] = []
+    varies = False
     for declared in side.columns:
         try:
             column, rows = _fit_column(table.frame[declared.name], declared, settings.max_feature_dim)
@@ -72,8 +73,14 @@ def fit_side(frame: pd.DataFrame, side: Any, name: SideName, ids: Sequence[str],
             logs.emit(events.FEATURE_EMPTY_VOCABULARY_COLUMN, column=declared.name, side=name)
         columns.append(column)
         blocks.append(_take(rows, table.row_of))
+        varies = varies or (rows.shape[1] > 0 and bool((rows.max(axis=0) - rows.min(axis=0)).nnz))
     encoder = SideEncoder(tuple(columns))
     _check_width(encoder, name, settings)
+    if not varies:
+        raise FeatureTableError(
+            f"features.{name}: every declared column is constant: all rows of the table have the same values, which "
+            "tell no two apart. Declare other columns."
+        )
     constant = sparse.csr_matrix(np.ones((len(ids), 1), dtype=np.float32))
     return FittedSide(encoder, sparse.hstack([*blocks, constant], format="csr", dtype=np.float32))
 

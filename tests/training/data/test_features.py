@@ -72,6 +72,15 @@ def test_no_overlap_shows_ids_of_both_sides() -> None:
         fit_side(table, side(YEAR), "item", ["1", "2"], Settings())
 
 
+def test_a_table_of_constant_columns_is_refused() -> None:
+    """One value in all rows tells no two apart; beside a column that varies it does no harm."""
+    table = TABLE.assign(country="se", year=7.0)
+    country = {"name": "country", "kind": "categorical"}
+    with pytest.raises(FeatureTableError, match="every declared column is constant"):
+        fit_side(table, side(country, YEAR), "item", ["a", "b"], Settings())
+    assert fit_side(table, side(country, GENRES), "item", ["a", "b"], Settings()).encoder.dim == 4
+
+
 def test_a_table_that_says_nothing_is_refused(log: list[dict[str, Any]]) -> None:
     """All tokens pruned and a number that does not vary: each column is named, then the training fails."""
     table = TABLE.assign(year=7.0)
