@@ -129,7 +129,7 @@ FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicate
 
 # Serving: life of the process.
 SECURITY_POSTURE = _event("security.posture", "info", "signing_keys")
-"""At start: kid and fingerprint of each key, and what is open."""
+"""At start: kid and fingerprint of each key, what is open, and whether there is `tls` and `client_certificates`."""
 SERVE_STARTED = _event("serve_started", "info", "host port recipes")
 """The server accepts connections at this address."""
 WORKER_RESTARTED = _event("worker_restarted", "warning", "pid exit reason pause_seconds")
@@ -157,9 +157,9 @@ DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
 RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
 """The recipes folder has no .yaml file, and its .yml files are not served."""
 KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")
-"""After SIGHUP: the key files, if there are any, were read again."""
+"""After SIGHUP: the files of keys and the certificate, if there are any, were read again."""
 KEYS_RELOAD_FAILED = _event("keys_reload_failed", "error", "error")
-"""After SIGHUP: a key file cannot be used; the keys before stay."""
+"""After SIGHUP: a file of keys, or the certificate, cannot be used; those before stay."""
 KEY_POLICIES_LOADED = _event("key_policies_loaded", "info", "policies unknown_kids")
 """SVC_API_KEY_POLICIES was read, at start or when it changed."""
 KEY_POLICIES_WITHOUT_KEY = _event("key_policies_without_key", "warning", "unknown_kids")

@@ -205,6 +205,12 @@ class Settings:
     """1 enables `/v1/metrics` (extra `metrics`)."""
     metrics_port: int | None = _var("SVC_METRICS_PORT", None, _port, low=0, high=65535)
     """A second port for metrics and probes alone, without a key; 0 takes any free one. Needs SVC_METRICS_ENABLED=1."""
+    tls_cert_file: str | None = _var("SVC_TLS_CERT_FILE", None, str)
+    """A certificate with its chain, in PEM: the server speaks TLS alone, HTTP/1.1 and HTTP/2; read again on SIGHUP."""
+    tls_key_file: str | None = _var("SVC_TLS_KEY_FILE", None, str)
+    """The private key of SVC_TLS_CERT_FILE, in PEM, which only its owner may read."""
+    tls_client_ca_file: str | None = _var("SVC_TLS_CLIENT_CA_FILE", None, str)
+    """Certificates in PEM: clients must show one that these have signed."""
     otel_enabled: bool = _var("SVC_OTEL_ENABLED", False, _flag)
     """1 exports spans of requests by OTLP over HTTP (extra `otel`), as OpenTelemetry's own OTEL_* variables say."""
     console: bool | None = _var("SVC_CONSOLE", None, _flag)

@@ -42,6 +42,7 @@ from svc.serving.models.watcher import Watcher
 from svc.serving.signals import Stop, run_until
 from svc.serving.transport import listener as listening
 from svc.serving.transport import server
+from svc.serving.transport.certificate import Certificate, Tls, read_certificate
 from svc.serving.workers.aggregates import Collector, ToldPolicies, answer
 from svc.serving.workers.fleet import Fleet
 from svc.serving.workers.package import SharingLoader
@@ -84,6 +85,7 @@ def serve(
         raise ConfigError("SVC_MAX_PAYLOAD_BYTES is larger than SVC_MAX_ARTIFACT_BYTES: lower it or raise the other")
     keys = _signing_keys(options, settings)
     api_keys = load_api_keys(settings)
+    certificate = read_certificate(settings)
     listening.check_exposure(options.host, has_api_keys=bool(api_keys), insecure_no_auth=options.insecure_no_auth)
     _check_folder(options.recipes_dir)
     if options.workers > 1:
@@ -105,11 +107,17 @@ def serve(
         api_keys_configured=len(api_keys),
         env=settings.env,
         unsafe_modes=options.unsafe_modes,
+        tls=certificate is not None,
+        client_certificates=certificate is not None and bool(certificate.client_ca),
     )
     auth = Authenticator(api_keys, trio.CapacityLimiter(HASHING_THREADS), log_each_bypass=settings.log_level == "debug")
     state = ServerState(Registry() if fleet is None else fleet.registry, settings, counters, auth, spans=spans)
+    if certificate is not None:
+        state.tls = Tls(certificate)
     if fleet is not None:
         fleet.tell("keys", api_keys)
+        if certificate is not None:
+            fleet.tell("certificate", certificate)
     _read_policies(state, fleet)
     loader = (Loader if fleet is None else SharingLoader)(settings, keys, variables, ReplayGuard.of(settings))
     try:
@@ -206,12 +214,17 @@ async def _live(
     return 0
 
 
-def _read_keys(options: ServeOptions, settings: Settings, required: bool) -> tuple[SigningKeys, dict[str, bytes]]:
-    """Read both key lists. Raises ConfigError, also if the change would switch authentication on or off."""
+def _read_keys(
+    options: ServeOptions, settings: Settings, required: bool
+) -> tuple[SigningKeys, dict[str, bytes], Certificate | None]:
+    """Read both key lists and the certificate.
+
+    Raises ConfigError, also if the change would switch authentication on or off.
+    """
     keys, api_keys = _signing_keys(options, settings), load_api_keys(settings)
     if required != bool(api_keys):
         raise ConfigError("whether clients need a key is decided at the start: restart to change it")
-    return keys, api_keys
+    return keys, api_keys, read_certificate(settings)
 
 
 async def _renew_keys(
@@ -219,14 +232,20 @@ async def _renew_keys(
 ) -> None:
     """Read the key files again. Unusable ones change nothing."""
     try:
-        keys, api_keys = await trio.to_thread.run_sync(_read_keys, options, state.settings, state.auth.required)
+        keys, api_keys, certificate = await trio.to_thread.run_sync(
+            _read_keys, options, state.settings, state.auth.required
+        )
     except (ConfigError, RuntimeError) as error:  # a RuntimeError: the system gives no more threads
         logs.emit(events.KEYS_RELOAD_FAILED, error=str(error))
         return
     loader.keys = keys
     state.auth.replace(api_keys)
+    if state.tls is not None and certificate is not None:
+        state.tls.replace(certificate)
     if fleet is not None:
         fleet.tell("keys", api_keys)
+        if certificate is not None:
+            fleet.tell("certificate", certificate)
     watcher.try_refused_again()
     logs.emit(events.KEYS_RELOADED, signing_keys=keys.fingerprints(), api_keys_configured=len(api_keys))
 
@@ -301,6 +320,7 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
         process.limits(state.settings),
         until=partial(_announce_drain, stop, state),
         leave_s=process.leave_s(state.settings),
+        tls=state.tls,
     )
 
 

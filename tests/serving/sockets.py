@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import trio
 
 from svc.serving.transport import server
+from svc.serving.transport.certificate import Tls
 from svc.serving.transport.listener import BACKLOG
 from svc.serving.transport.messages import Application
 from svc.serving.transport.shared import Limits
@@ -21,6 +22,7 @@ async def listening(
     idle_s: float = 30.0,
     unread_s: float = 30.0,
     drain_s: float = 5.0,
+    tls: Tls | None = None,
 ) -> AsyncIterator[int]:
     """The port at which `application` answers during the block, at whose end the drain begins."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
@@ -30,7 +32,7 @@ async def listening(
 
         async def serve() -> None:
             limits = Limits(idle_s, unread_s, drain_s)
-            await server.serve(application, listener, limits, until=over.wait)
+            await server.serve(application, listener, limits, until=over.wait, tls=tls)
 
         nursery.start_soon(serve)
         yield listener.getsockname()[1]

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trio
 
@@ -26,7 +27,9 @@ from svc.serving.models.registry import Entry, Registry, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.settings import Settings
 from tests.families import FAMILIES, N_ITEMS, family
+from tests.serving.certificates import Issuer
 from tests.serving.client import HEADER, Client
+from tests.serving.sockets import listening
 
 pytestmark = pytest.mark.anyio
 RECORDED = Path(__file__).parent / "recorded" / "answers.jsonl"
@@ -99,6 +102,28 @@ async def test_answers_without_newer_fields_are_the_recorded_bytes() -> None:
     assert len(found) == len(recorded)
     for line, expected in zip(found, recorded, strict=True):
         assert line == expected
+
+
+@pytest.mark.parametrize("http2", [False, True], ids=["http1", "http2"])
+async def test_answers_over_tls_are_the_recorded_bytes(tmp_path: Path, http2: bool) -> None:
+    """Hypercorn carries the same answers as the plain port, with both versions of HTTP."""
+    issuer = Issuer(tmp_path)
+    recorded = map(json.loads, RECORDED.read_text(encoding="utf-8").splitlines())
+    async with (
+        serving_families() as client,
+        listening(client.app, tls=issuer.tls()) as port,
+        httpx.AsyncClient(
+            base_url=f"https://localhost:{port}",
+            verify=issuer.trusted(),
+            http2=http2,
+            headers={"x-request-id": "recorded"},
+            timeout=60,
+        ) as asking,
+    ):
+        for (name, verb, body), expected in zip(requests(), recorded, strict=True):
+            found = await asking.post(f"/v1/recipes/{name}:{verb}", json=body)
+            assert found.http_version == ("HTTP/2" if http2 else "HTTP/1.1")
+            assert [name, verb, body, found.status_code, found.text] == expected
 
 
 if __name__ == "__main__":

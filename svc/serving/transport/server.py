@@ -10,6 +10,7 @@ import trio
 
 from svc import events, logs
 from svc.serving.signals import run_until
+from svc.serving.transport.certificate import Tls
 from svc.serving.transport.connection import Connection
 from svc.serving.transport.listener import BACKLOG, stop
 from svc.serving.transport.messages import Application
@@ -31,13 +32,20 @@ async def serve(
     until: Callable[[], Awaitable[None]],
     leave_s: float = 0.0,
     spread: Spread | None = None,
+    tls: Tls | None = None,
 ) -> None:
     """Accept from `listener`, which is listening, until `until()` returns; then close it.
 
     What has come by then is answered. Idle connections end after `leave_s`, busy ones with their answer or `drain_s`
-    later. Where other processes accept from the same listener, `spread` says how many connections each has.
+    later. Where other processes accept from the same listener, `spread` says how many connections each has. With `tls`
+    hypercorn speaks with the clients.
     """
     shared = Shared(application, limits, TurnScheduler(), spread or Spread.alone())
+    secure = None
+    if tls is not None:
+        from svc.serving.transport.tls import TlsServer  # hypercorn takes time to import
+
+        secure = TlsServer(tls, shared)
     listener.setblocking(False)
     async with trio.open_nursery() as process:
         process.start_soon(shared.turns.run)
@@ -47,7 +55,10 @@ async def serve(
             def take(connected: socket.socket) -> None:
                 connected.setblocking(False)
                 shared.spread.opened()
-                connections.start_soon(Connection(connected, shared).run)
+                if secure is None:
+                    connections.start_soon(Connection(connected, shared).run)
+                else:
+                    connections.start_soon(secure.run, connected)
 
             acceptor = Acceptor(listener, take, shared)
             try:
@@ -56,6 +67,8 @@ async def serve(
                     acceptor.accept_backlog()
                 await trio.sleep(leave_s)
                 shared.ending = True
+                if secure is not None:
+                    await secure.end()
                 await _end_idle(shared)
             finally:
                 connections.cancel_scope.deadline = trio.current_time() + limits.drain_s

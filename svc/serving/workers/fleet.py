@@ -98,7 +98,7 @@ class Fleet:
 
     def tell(self, kind: str, *arguments: Any) -> None:
         """Tell all workers, whether they answer already or not."""
-        if kind in ("keys", "policies", "workers"):
+        if kind in ("keys", "policies", "workers", "certificate"):
             self._kept[kind] = arguments
         for worker in self._workers:
             self._order(worker, kind, *arguments)

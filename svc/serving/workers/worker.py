@@ -37,6 +37,7 @@ from svc.serving.models.registry import Entry, ListsInForce, Served
 from svc.serving.models.threads import ScoringThreads
 from svc.serving.signals import run_until
 from svc.serving.transport import server
+from svc.serving.transport.certificate import Certificate, Tls
 from svc.serving.transport.spread import Spread
 from svc.serving.workers import channel, counters
 from svc.serving.workers.counters import WorkerPage
@@ -135,6 +136,7 @@ class Worker:
             "remove": self._registry.remove,
             "skip": self._registry.skip,
             "keys": auth.replace,
+            "certificate": self._use_certificate,
             "policies": self._use_policies,
             "workers": self._count_workers,
             "begin": self._begin,
@@ -162,6 +164,7 @@ class Worker:
                         until=self._end.wait,
                         leave_s=process.leave_s(self._state.settings),
                         spread=self._spread,
+                        tls=self._state.tls,
                     )
                 lanes.cancel_scope.cancel()
             if self._state.spans is not None:
@@ -215,6 +218,12 @@ class Worker:
         self._spread = Spread(memoryview(self._ends.connections).cast("Q"), slot)
         self._spread.show()
         self._may_accept.set()
+
+    def _use_certificate(self, certificate: Certificate) -> None:
+        if self._state.tls is None:
+            self._state.tls = Tls(certificate)
+        else:
+            self._state.tls.replace(certificate)
 
     def _drain(self) -> None:
         self._state.draining = True

@@ -20,6 +20,9 @@ SECRETS = {
     "SVC_RECIPE_DSN": "postgresql://me:secret@db",
     "AWS_SECRET_ACCESS_KEY": "secret",
     "GOOGLE_APPLICATION_CREDENTIALS": "/credentials",
+    "SVC_TLS_CERT_FILE": "/chain.pem",
+    "SVC_TLS_KEY_FILE": "/key.pem",
+    "SVC_TLS_CLIENT_CA_FILE": "/ca.pem",
 }
 
 

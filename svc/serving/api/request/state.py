@@ -14,6 +14,7 @@ from svc.serving.api.access.policy_file import PolicyFile
 from svc.serving.api.access.refusals import Refusals
 from svc.serving.models.registry import Registry
 from svc.serving.models.versions import ReadVersions
+from svc.serving.transport.certificate import Tls
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class ServerState:
     policy_file: PolicyFile | None = None
     refusals: Refusals = field(default_factory=Refusals)
     versions: ReadVersions | None = None
+    tls: Tls | None = None
     version: str = __version__
     admission: Admission = field(init=False)
 

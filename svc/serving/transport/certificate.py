@@ -1,0 +1,115 @@
+"""The certificate of SVC_TLS_CERT_FILE, with its key: read, checked, and replaced while the server runs."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import stat
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from svc.errors import ConfigError
+from svc.key_files import MAX_BYTES
+from svc.settings import Settings
+
+_CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Of TLS 1.2; HTTP/2 forbids the others (RFC 9113, appendix A)."""
+_OTHERS_MAY_READ = stat.S_IRGRP | stat.S_IROTH
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM: a chain, its key, and the authority that signs the certificates of clients, if they need one."""
+
+    chain: bytes
+    key: bytes = field(repr=False)
+    client_ca: bytes = b""
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of a server that shows this certificate. Raises OSError or ValueError."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+        context.set_ciphers(_CIPHERS)
+        context.set_alpn_protocols(["h2", "http/1.1"])
+        if self.client_ca:
+            context.load_verify_locations(cadata=self.client_ca.decode("ascii"))
+            context.verify_mode = ssl.CERT_REQUIRED
+        with os.fdopen(os.memfd_create("certificate"), "wb") as file:  # ssl takes files alone, and theirs may change
+            file.write(self.key + b"\n" + self.chain)
+            file.flush()
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        return context
+
+
+class Tls:
+    """The certificate in force. New connections are greeted with it; open ones stay as they began."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        self.certificate = certificate
+        self.context = certificate.context()
+
+    def replace(self, certificate: Certificate) -> None:
+        """Greet new connections with another certificate."""
+        self.certificate, self.context = certificate, certificate.context()
+
+
+def read_certificate(settings: Settings) -> Certificate | None:
+    """Read what the SVC_TLS variables name; None when they are not set. Raises ConfigError."""
+    names = {"SVC_TLS_CERT_FILE": settings.tls_cert_file, "SVC_TLS_KEY_FILE": settings.tls_key_file}
+    if not any(names.values()):
+        if settings.tls_client_ca_file:
+            raise ConfigError("SVC_TLS_CLIENT_CA_FILE needs SVC_TLS_CERT_FILE and SVC_TLS_KEY_FILE: set them too")
+        return None
+    for name, value in names.items():
+        if not value:
+            (other,) = names.keys() - {name}
+            raise ConfigError(f"{name} is not set, but {other} is: set both or neither")
+    chain, key = (_read(name, str(value)) for name, value in names.items())
+    client_ca = settings.tls_client_ca_file and _read("SVC_TLS_CLIENT_CA_FILE", settings.tls_client_ca_file)
+    certificate = Certificate(chain, key, client_ca or b"")
+    _check_pair(certificate, settings)
+    try:
+        certificate.context()
+    except (OSError, ValueError) as error:
+        used = (
+            settings.tls_cert_file if client_ca is None else f"{settings.tls_cert_file}, {settings.tls_client_ca_file}"
+        )
+        raise ConfigError(f"SVC_TLS_CERT_FILE: TLS cannot use {used}: {error}") from None
+    return certificate
+
+
+def _read(variable: str, path: str) -> bytes:
+    """Return what a file holds; others may not read that of the key. Raises ConfigError."""
+    try:
+        with Path(path).open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if variable == "SVC_TLS_KEY_FILE" and mode & _OTHERS_MAY_READ:
+                raise ConfigError(f"{variable}: others may read {path}: give it mode 600")
+            return file.read(MAX_BYTES)
+    except OSError as error:
+        raise ConfigError(f"{variable}: {path} cannot be read: {error.strerror}") from None
+
+
+def _check_pair(certificate: Certificate, settings: Settings) -> None:
+    """Raise ConfigError unless the first certificate belongs to the key and has not ended."""
+    from cryptography import x509
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        first = x509.load_pem_x509_certificates(certificate.chain)[0]
+    except ValueError:
+        raise ConfigError(f"SVC_TLS_CERT_FILE: {settings.tls_cert_file} holds no certificate in PEM") from None
+    try:
+        key = load_pem_private_key(certificate.key, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(
+            f"SVC_TLS_KEY_FILE: {settings.tls_key_file} holds no private key in PEM, or one with a passphrase"
+        ) from None
+    if key.public_key() != first.public_key():
+        raise ConfigError(f"SVC_TLS_KEY_FILE: {settings.tls_key_file} is not the key of {settings.tls_cert_file}")
+    if first.not_valid_after_utc <= datetime.now(UTC):
+        ended = first.not_valid_after_utc.isoformat()
+        raise ConfigError(f"SVC_TLS_CERT_FILE: the certificate of {settings.tls_cert_file} ended at {ended}")

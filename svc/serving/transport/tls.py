@@ -1,0 +1,108 @@
+"""Connections over TLS, on which hypercorn speaks HTTP/1.1 and HTTP/2.
+
+Of hypercorn only what serves one connection is used. Its own loop would accept without regard to other workers, reset
+who waits in the kernel's queue at the end, and end the whole server with an error of one connection.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Any
+
+import trio
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.config import Config
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import EventWrapper, WorkerContext
+from hypercorn.typing import ConnectionState
+
+from svc import events, logs
+from svc.serving.transport.asgi import AsgiApplication
+from svc.serving.transport.certificate import Tls
+from svc.serving.transport.http1 import MAX_HEAD_BYTES
+from svc.serving.transport.messages import SLOWEST_BYTES_PER_S
+from svc.serving.transport.shared import Limits, Shared
+
+HANDSHAKE_S = 10.0
+"""A client that never begins its handshake holds a drain up for so long."""
+
+LAST_FRAME_S = 0.05
+"""Between the last bytes of an answer and the end of its connection: hypercorn sends the last frame meanwhile."""
+
+
+class TlsServer:
+    """Serves the connections of one server over TLS."""
+
+    def __init__(self, tls: Tls, shared: Shared) -> None:
+        self._tls = tls
+        self._shared = shared
+        self._config = _config(shared.limits)
+        self._context = WorkerContext(None)
+        self._context.terminated = _Leaving()
+        application: Any = AsgiApplication(shared.application, unread_s=shared.limits.unread_s)
+        self._application = ASGIWrapper(application)
+
+    async def run(self, connected: socket.socket) -> None:
+        """Serve one connection until either side has ended it. An error ends this connection only, and is logged."""
+        stream = _Stream(trio.socket.from_stdlib_socket(connected), self._tls, self._shared.limits.unread_s)
+        try:
+            # Its types want trio's own stream, and it asks for no more than `_Stream` has.
+            await TCPServer(self._application, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        except* Exception as group:
+            error = group.exceptions[0]
+            logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")
+        finally:
+            connected.close()
+            self._shared.spread.closed()
+
+    async def end(self) -> None:
+        """End idle connections, and busy ones once they are idle."""
+        await self._context.terminated.set()
+
+
+class _Leaving(EventWrapper):
+    """Ends idle connections when it is set, and others as soon as they are idle.
+
+    To hypercorn it never looks set: it would reset new requests, and close an HTTP/2 connection between the last bytes
+    of an answer and the frame that ends it.
+    """
+
+    async def wait(self) -> None:
+        await super().wait()
+        await trio.sleep(LAST_FRAME_S)
+
+    def is_set(self) -> bool:
+        return False
+
+
+def _config(limits: Limits) -> Config:
+    config = Config()
+    config.accesslog = config.errorlog = None
+    config.include_server_header = False
+    config.keep_alive_timeout = limits.idle_s
+    config.keep_alive_max_requests = sys.maxsize  # at the end of its count HTTP/2 loses what is in flight
+    config.h11_max_incomplete_size = config.h2_max_header_list_size = MAX_HEAD_BYTES
+    config.ssl_handshake_timeout = HANDSHAKE_S
+    # For connections that hypercorn forgets, such as a failed handshake of WebSocket.
+    config.read_timeout = round(limits.idle_s + limits.unread_s)
+    return config
+
+
+class _Stream:
+    """The TLS of one connection, with bounds that hypercorn does not have."""
+
+    def __init__(self, connected: trio.socket.SocketType, tls: Tls, unread_s: float) -> None:
+        stream = trio.SocketStream(connected)
+        self._stream = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+        self._unread_s = unread_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def send_all(self, data: bytes) -> None:
+        """Send all of it. Raises BrokenResourceError when the client does not read: hypercorn waits for ever."""
+        with trio.move_on_after(self._unread_s + len(data) / SLOWEST_BYTES_PER_S) as scope:
+            await self._stream.send_all(data)
+        if scope.cancelled_caught:
+            raise trio.BrokenResourceError("the client does not take its answer")

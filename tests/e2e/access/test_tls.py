@@ -1,0 +1,112 @@
+"""`svc serve` with a certificate: HTTP/1.1 and HTTP/2 over TLS, one process and several."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.e2e.server import Server, make_home, until
+from tests.serving.artifacts import popularity_model
+from tests.serving.certificates import Issuer
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture(autouse=True)
+def heard_hangups() -> Iterator[None]:
+    """A server that is started under nohup does not hear SIGHUP, and these tests may be run so."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def ask(
+    server: Server, issuer: Issuer, *, http2: bool = True, client: Issuer | None = None, path: str = "/v1/health"
+) -> httpx.Response:
+    """A request on a connection of its own."""
+    url = server.url.replace("http:", "https:")
+    with httpx.Client(verify=issuer.trusted(client=client), http2=http2, http1=not http2, timeout=30) as asking:
+        return asking.get(url + path)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_server_with_a_certificate_speaks_tls_alone(tmp_path: Path, workers: str) -> None:
+    """Both versions of HTTP, to clients with a certificate; SIGHUP renews that of the server."""
+    home = make_home(tmp_path, "a", popularity_model(0))
+    issuer, other, clients = (Issuer(tmp_path, name) for name in ("server", "other", "clients"))
+    env = {**issuer.environment(clients=clients), "SVC_METRICS_PORT": "0"}
+    with Server(home, args=["--workers", workers], env=env) as server:
+        posture = server.said("security.posture")[0]
+        assert (posture["tls"], posture["client_certificates"]) == (True, True)
+        for http2, version in ((False, "HTTP/1.1"), (True, "HTTP/2")):
+            answer = ask(server, issuer, http2=http2, client=clients)
+            assert (answer.status_code, answer.http_version) == (200, version)
+        with pytest.raises(httpx.TransportError):
+            ask(server, issuer)
+        with pytest.raises(httpx.TransportError):
+            server.get("/v1/health")
+        monitoring = server.said("monitoring_started")[0]
+        assert httpx.get(f"http://127.0.0.1:{monitoring['port']}/v1/health").status_code == 200
+
+        issuer.chain.write_bytes(other.chain.read_bytes())
+        server.send(signal.SIGHUP)
+        assert "SVC_TLS_KEY_FILE" in server.wait_for("keys_reload_failed")["error"]
+        assert ask(server, issuer, client=clients).status_code == 200
+        issuer.key.write_bytes(other.key.read_bytes())
+        server.send(signal.SIGHUP)
+        server.wait_for("keys_reloaded")
+
+        def is_renewed() -> bool:
+            try:
+                return all(ask(server, other, client=clients).status_code == 200 for _ in range(4))
+            except httpx.TransportError:  # a worker has not been told yet
+                return False
+
+        until(is_renewed)
+        assert server.stop() == 0
+
+
+def test_a_drain_over_http_2_loses_no_answer(tmp_path: Path) -> None:
+    """Requests that are in flight at SIGTERM get their answers, whole."""
+    issuer = Issuer(tmp_path)
+    found: list[int] = []
+    with Server(make_home(tmp_path, "a", popularity_model(0)), env=issuer.environment()) as server:
+        body = {"requests": [{"user_id": f"u{user % 9}", "limit": 1} for user in range(256)]}
+        url = server.url.replace("http:", "https:") + "/v1/recipes/a:batch-recommend"
+        begun = threading.Barrier(5)
+
+        def batch() -> None:
+            with httpx.Client(verify=issuer.trusted(), http2=True, timeout=30) as asking:
+                asking.get(server.url.replace("http:", "https:") + "/v1/health")
+                begun.wait()
+                found.append(asking.post(url, json=body).status_code)
+
+        threads = [threading.Thread(target=batch) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+        assert server.stop() == 0
+        for thread in threads:
+            thread.join()
+    assert found == [200] * 4
+
+
+def test_a_certificate_that_has_ended_ends_the_start(tmp_path: Path) -> None:
+    """With exit code 8, before the port is bound."""
+    issuer = Issuer(tmp_path)
+    issuer.issue(ends=datetime.now(UTC) - timedelta(days=1))
+    home = make_home(tmp_path, "a", popularity_model(0))
+    command = [sys.executable, "-m", "svc", "serve", "--recipes", str(home), "--port", "0"]
+    env = {**os.environ, "SVC_SIGNING_KEYS": "test:" + "5a" * 32, **issuer.environment()}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 8
+    assert "SVC_TLS_CERT_FILE: the certificate of" in ended.stderr

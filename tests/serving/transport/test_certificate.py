@@ -1,0 +1,120 @@
+"""What `svc serve` refuses to start with, and certificates that are replaced."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from svc.errors import ConfigError
+from svc.serving.transport.certificate import read_certificate
+from svc.settings import Settings
+from tests.serving.certificates import Issuer
+
+
+def test_without_the_variables_there_is_no_tls() -> None:
+    """The plain port is the default."""
+    assert read_certificate(Settings()) is None
+
+
+def test_a_certificate_is_read_with_its_key(tmp_path: Path) -> None:
+    """Both versions of HTTP are offered over TLS 1.2 and later, and the key is in no text."""
+    issuer = Issuer(tmp_path)
+    certificate = issuer.certificate()
+    context = certificate.context()
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert context.verify_mode is ssl.CERT_NONE
+    assert "PRIVATE" not in repr(certificate)
+    assert issuer.certificate(clients=issuer).context().verify_mode is ssl.CERT_REQUIRED
+
+
+def let_others_read(issuer: Issuer) -> None:
+    issuer.key.chmod(0o640)
+
+
+def mix(issuer: Issuer) -> None:
+    chain = issuer.chain.read_bytes()
+    issuer.issue()
+    issuer.chain.write_bytes(chain)
+
+
+def end(issuer: Issuer) -> None:
+    issuer.issue(ends=datetime.now(UTC) - timedelta(days=1))
+
+
+def garble_chain(issuer: Issuer) -> None:
+    issuer.chain.write_text("nothing")
+
+
+def garble_key(issuer: Issuer) -> None:
+    issuer.key.write_text("nothing")
+
+
+def lock_key(issuer: Issuer) -> None:
+    key = load_pem_private_key(issuer.key.read_bytes(), None)
+    issuer.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"word")))
+
+
+def lose_key(issuer: Issuer) -> None:
+    issuer.key.unlink()
+
+
+def garble_ca(issuer: Issuer) -> None:
+    issuer.ca.write_text("nothing")
+
+
+@pytest.mark.parametrize(
+    ("harm", "text"),
+    [
+        (let_others_read, "SVC_TLS_KEY_FILE: others may read .*: give it mode 600"),
+        (mix, "SVC_TLS_KEY_FILE: .* is not the key of "),
+        (end, "SVC_TLS_CERT_FILE: the certificate of .* ended at 20"),
+        (garble_chain, "SVC_TLS_CERT_FILE: .* holds no certificate in PEM"),
+        (garble_key, "SVC_TLS_KEY_FILE: .* holds no private key in PEM, or one with a passphrase"),
+        (lock_key, "SVC_TLS_KEY_FILE: .* holds no private key in PEM, or one with a passphrase"),
+        (lose_key, "SVC_TLS_KEY_FILE: .* cannot be read: No such file"),
+        (garble_ca, "SVC_TLS_CERT_FILE: TLS cannot use .*ca.pem"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(tmp_path: Path, harm: Callable[[Issuer], None], text: str) -> None:
+    """Each by the variable and the file, before a client could meet it."""
+    issuer = Issuer(tmp_path)
+    harm(issuer)
+    with pytest.raises(ConfigError, match=text):
+        read_certificate(issuer.settings(clients=issuer))
+
+
+@pytest.mark.parametrize(
+    ("missing", "text"),
+    [
+        ({"tls_key_file": None}, "SVC_TLS_KEY_FILE is not set, but SVC_TLS_CERT_FILE is"),
+        ({"tls_cert_file": None}, "SVC_TLS_CERT_FILE is not set, but SVC_TLS_KEY_FILE is"),
+        ({"tls_cert_file": None, "tls_key_file": None}, "SVC_TLS_CLIENT_CA_FILE needs"),
+    ],
+)
+def test_one_variable_without_the_others_is_refused(tmp_path: Path, missing: dict[str, None], text: str) -> None:
+    """The message names the one that is missing."""
+    issuer = Issuer(tmp_path)
+    with pytest.raises(ConfigError, match=text):
+        read_certificate(replace(issuer.settings(clients=issuer), **missing))
+
+
+def test_a_replaced_certificate_serves_new_connections(tmp_path: Path) -> None:
+    """By another context: that of open connections stays as it is."""
+    issuer = Issuer(tmp_path)
+    tls = issuer.tls()
+    before = tls.context
+    issuer.issue()
+    tls.replace(issuer.certificate())
+    assert tls.context is not before
+    assert tls.certificate == issuer.certificate()
