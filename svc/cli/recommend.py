@@ -11,32 +11,35 @@ from svc.cli.common.options import EnvVar, load_for_serving
 from svc.cli.common.progress import progress_for
 from svc.cli.common.signals import interrupts
 from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
-from svc.errors import UsageError
+from svc.errors import UsageError, UsersNotServed
 
 if TYPE_CHECKING:
     from svc.export.request import ExportRequest
     from svc.export.run import OpenedArtifact
+    from svc.model.ranking.query import Order
     from svc.settings import Settings
 
 NAME = "recommend"
-HELP = "Write the recommendations of all users, or the related items of all items, to a file."
+HELP = "Write the recommendations of all users, or the related items or the users of items, to a file."
 EPILOG = """
 [bold]Examples[/bold]
   svc recommend recipes/books.yaml --output out/books.parquet
   svc recommend models/books.svc --users ids.txt --limit 5 --output mail.csv
   svc recommend books.yaml --filter '{"year": {"gte": 1990}}' --output n.csv
   svc recommend models/books.svc --related --output s3://shop/related.jsonl
+  svc recommend books.yaml --to-users --items new.txt --output mail.csv
   svc recommend books.svc --shard 3/16 --output s3://shop/books.parquet
   svc recommend --merge --output s3://shop/books.parquet
   svc recommend books.svc --engine dask://10.0.0.7:8786 --output s3://a/b.csv
 
 Beside the file lies its manifest, <output>.manifest.json, written last: rows,
-sha256, model version, and how many ids of --users the model does not know.
+sha256, model version, and how many ids of --users or --items the model does
+not know.
 
 [bold]Exit codes[/bold]
   0 success                  5 artifact or part not usable, or not written
   2 bad recipe or usage      8 configuration, such as no signing keys
-  3 --users not readable     130, 143 interrupted
+  3 list of ids unreadable   130, 143 interrupted
 """
 
 
@@ -51,10 +54,21 @@ def command(
     users: Annotated[
         str, typer.Option("--users", help="`all`, or a file with one user id a line (path or URI).")
     ] = "all",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Items for each user.")] = 100,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, max=1000, help="Items for each user, or users for each item.")
+    ] = 100,
     related: Annotated[
         bool, typer.Option("--related", help="Related items of every item instead: seed_item_id, rank, item_id, score.")
     ] = False,
+    to_users: Annotated[
+        bool, typer.Option("--to-users", help="The users for every item instead: item_id, rank, user_id, score.")
+    ] = False,
+    items: Annotated[
+        str, typer.Option("--items", help="With --to-users: `all`, or a file with one item id a line (path or URI).")
+    ] = "all",
+    order: Annotated[
+        str, typer.Option("--order", metavar="ORDER", help="With --to-users: score, lift or balanced.")
+    ] = "score",
     filter_json: Annotated[
         str | None,
         typer.Option("--filter", metavar="JSON", help="Only items that satisfy this filter; needs a recipe."),
@@ -106,7 +120,17 @@ def command(
     _check_engine(engine, shard, shards)
     parsed = None if shard is None else Shard.parse(shard)
     tree = _filter(filter_json, source)
-    request = ExportRequest(output=output, users=users, limit=limit, related=related, shard=parsed, filter=tree)
+    request = ExportRequest(
+        output=output,
+        users=users,
+        limit=limit,
+        related=related,
+        to_users=to_users,
+        items=items,
+        order=_order(order),
+        shard=parsed,
+        filter=tree,
+    )
     how = _How(engine, shards, merge=merge, unsigned=unsigned)
     with interrupts():
         _export(source, request, env_var or [], settings, how)
@@ -132,6 +156,17 @@ class _How:
     shards: int | None
     merge: bool
     unsigned: bool
+
+
+def _order(text: str) -> Order:
+    from typing import get_args
+
+    from svc.model.ranking.query import Order
+
+    by_name: dict[str, Order] = {name: name for name in get_args(Order)}
+    if text not in by_name:
+        raise UsageError(f"--order: {text!r} is not {', '.join(by_name)}")
+    return by_name[text]
 
 
 def _filter(text: str | None, source: str) -> Any:
@@ -182,7 +217,11 @@ def _open(
     from svc.cli.new_items import new_items
 
     recipe, variables = load_for_serving(Path(source), env_var, settings)
+    if request.to_users and not (recipe.recipe.serving is not None and recipe.recipe.serving.users):
+        raise UsersNotServed
     opened = open_artifact(recipe.output_uri, keys, settings)
+    if request.to_users:
+        return opened, request
     new = None if request.related else new_items(recipe, opened.model, settings, variables)
     allowed = allowed_items(recipe, request.filter, opened.model.item_ids, settings, variables, new=new)
     return opened, replace(request, allowed=allowed, new=None if new is None else new.items)

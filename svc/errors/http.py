@@ -88,7 +88,10 @@ class UnknownSeedItems(ApiError):
 
 
 class UsersNotServed(ApiError):
+    """Also how `svc recommend --to-users` ends, with the exit code of wrong usage."""
+
     code = "USERS_NOT_SERVED"
+    exit_code = 2
     http_status = 400
     detail = "the recipe does not let users be ranked for an item; serving.users: true allows it"
     template: ClassVar[str] = "a model of the kind {kind} has the same scores for every user, so it cannot rank users"

@@ -61,6 +61,7 @@ def export_on_dask(
         request,
         output=_absolute(request.output),
         users=request.users if request.users == EVERYBODY else _absolute(request.users),
+        items=request.items if request.items == EVERYBODY else _absolute(request.items),
     )
     artifact = _absolute(opened.resolved)
     tasks = [_Task(artifact, opened.model_version, whole.part(index, shards)) for index in range(shards)]

@@ -1,6 +1,7 @@
 """The files that an export writes: Parquet, csv and JSON lines, each in constant memory.
 
-Columns are `user_id` (for related items `seed_item_id`), `rank` from 1, `item_id`, `score`. Numbers in text are
+Columns are `user_id` (for related items `seed_item_id`), `rank` from 1, `item_id`, `score`; for the users of items
+`item_id`, `rank`, `user_id`, `score`. Numbers in text are
 spelled as the API spells them, so that reading them gives the same float64 as reading the Parquet file.
 """
 
@@ -54,6 +55,11 @@ class Writer(Protocol):
     def close(self) -> None: ...
 
 
+def ranked_by(leader: str) -> str:
+    """The column of the ids that are ranked for each id of the column `leader`."""
+    return "user_id" if leader == "item_id" else "item_id"
+
+
 class ParquetWriter:
     """Row groups of about ROW_GROUP rows."""
 
@@ -65,10 +71,11 @@ class ParquetWriter:
 
         self._arrow = arrow
         self._leaders, self._items = _as_arrow(leaders), _as_arrow(items)
-        fields = [(leader, pa.string()), ("rank", pa.int32()), ("item_id", pa.string()), ("score", pa.float64())]
+        follower = ranked_by(leader)
+        fields = [(leader, pa.string()), ("rank", pa.int32()), (follower, pa.string()), ("score", pa.float64())]
         self._schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in fields])
         self._writer = pq.ParquetWriter(
-            out, self._schema, compression="snappy", use_dictionary=[leader, "item_id"], write_statistics=[leader]
+            out, self._schema, compression="snappy", use_dictionary=[leader, follower], write_statistics=[leader]
         )
         self._waiting: list[pa.RecordBatch] = []
         self._n_waiting = 0
@@ -107,7 +114,7 @@ class CsvWriter:
         self._out = out
         self._leaders = leaders
         self._items = [b",%b," % _csv(text) for text in items.all()]
-        out.write(f"{leader},rank,item_id,score\n".encode())
+        out.write(f"{leader},rank,{ranked_by(leader)},score\n".encode())
 
     def add(self, scored: Scored) -> None:
         self._out.write(_lines(scored, self._items, lambda row: _csv(self._leaders.at(row)) + b",", end=b"\n"))
@@ -122,7 +129,8 @@ class JsonLinesWriter:
         self._out = out
         self._leader = leader.encode()
         self._leaders = leaders
-        self._items = [b',"item_id":%b,"score":' % to_json(text) for text in items.all()]
+        name = ranked_by(leader).encode()
+        self._items = [b',"%b":%b,"score":' % (name, to_json(text)) for text in items.all()]
 
     def add(self, scored: Scored) -> None:
         self._out.write(_lines(scored, self._items, self._begin, end=b"}\n"))

@@ -9,6 +9,7 @@ from typing import Any, Final
 from svc.errors import UsageError
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.new_items import NewItems
+from svc.model.ranking.query import Order
 
 EVERYBODY: Final = "all"
 MAX_SHARDS: Final = 100_000
@@ -42,15 +43,19 @@ class ExportRequest:
     """Whose recommendations to write and where.
 
     `users` is `all` or the address of a file with one id a line. With `related` each item of the model is a seed
-    instead. `output` is where the whole goes: a shard derives its own name from it. `filter` is a filter tree as it was
-    asked for, for the manifest; `allowed` are the items that it and the recipe's server leave, None: all. Users are
-    recommended `new` items too; `allowed` then has columns for these.
+    instead. With `to_users` users are written for each item, in this order: all items, or those of `items`, an address
+    as for users. `output` is where the whole goes: a shard derives its own name from it. `filter` is a filter tree as
+    it was asked for, for the manifest; `allowed` are the items that it and the recipe's server leave, None: all. Users
+    are recommended `new` items too; `allowed` then has columns for these.
     """
 
     output: str
     users: str = EVERYBODY
     limit: int = 100
     related: bool = False
+    to_users: bool = False
+    items: str = EVERYBODY
+    order: Order = "score"
     shard: Shard | None = None
     filter: Any = None
     allowed: ItemSet | None = None
@@ -59,9 +64,16 @@ class ExportRequest:
     def part(self, index: int, count: int) -> ExportRequest:
         return replace(self, shard=Shard(index, count))
 
-    def asked(self, users: str) -> dict[str, Any]:
-        """The request as the manifest has it, the same in all parts of one export. `users` is `all` or a digest."""
-        request = {"users": users, "limit": self.limit, "related": self.related}
+    @property
+    def leaders(self) -> str:
+        """Whose rankings are written: `all`, or the address of a file of ids."""
+        return self.items if self.to_users else self.users
+
+    def asked(self, leaders: str) -> dict[str, Any]:
+        """The request as the manifest has it, the same in all parts of one export. `leaders` is `all` or a digest."""
+        if self.to_users:
+            return {"items": leaders, "limit": self.limit, "to_users": True, "order": self.order}
+        request = {"users": leaders, "limit": self.limit, "related": self.related}
         return request if self.filter is None else {**request, "filter": self.filter}
 
 

@@ -61,6 +61,10 @@ def check(request: ExportRequest) -> None:
         raise UsageError(f"--limit: {request.limit} is not within 1..{MAX_LIMIT}")
     if request.related and request.users != EVERYBODY:
         raise UsageError("--related exports every item of the model: leave --users out")
+    if request.to_users and (request.related or request.users != EVERYBODY or request.filter is not None):
+        raise UsageError("--to-users writes the users of items: leave --related, --users and --filter out; see --items")
+    if not request.to_users and (request.items != EVERYBODY or request.order != "score"):
+        raise UsageError("--items and --order go with --to-users")
 
 
 def export(
@@ -68,9 +72,12 @@ def export(
 ) -> Manifest:
     """Write the recommendations and their manifest; until both are in place readers see what was there before.
 
-    Raises UsageError, DataSourceError for the list of users, and ArtifactWriteError.
+    Raises UsageError, DataSourceError for the list of ids, UsersNotServed, and ArtifactWriteError.
     """
     check(request)
+    if request.to_users:
+        opened.model.serve_users()
+        opened.model.require_users()
     folder, name = open_folder(request.output, settings)
     name = part_name(name, request.shard)
     job = _Job(request, opened, settings, progress or Progress(LogDisplay()))
@@ -120,11 +127,11 @@ class _Job:
         """Write every ranking to `out`."""
         request, model = self._request, self._model
         self._progress.phase("recommending")
-        leaders = model.item_ids if request.related else model.user_ids
+        leaders = model.item_ids if request.related or request.to_users else model.user_ids
         self.chosen, chunks = user_selection.chunks(leaders, request, source_context(self._settings))
         hashing = HashingFile(out)
-        leader = "seed_item_id" if request.related else "user_id"
-        items = model.item_ids
+        leader = "seed_item_id" if request.related else "item_id" if request.to_users else "user_id"
+        items = model.user_ids if request.to_users else model.item_ids
         if request.new is not None:
             items = IdTable.from_ids([*items.all(), *request.new.ids.all()])
         writer = FORMATS[format_of(request.output)](hashing, leader, leaders, items)

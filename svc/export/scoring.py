@@ -46,6 +46,9 @@ def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
 
 
 def _query(model: Model, request: ExportRequest, row: int) -> Query:
+    if request.to_users:
+        item = model.item_ids.at(row)
+        return model.prepare_users(item_id=item, item_features=None, limit=request.limit, order=request.order).query
     if request.related:
         return Query(limit=request.limit, seeds=np.array([row], dtype=np.int32), allowed=request.allowed)
     restriction = Restriction(allowed=request.allowed, new=request.new)

@@ -37,7 +37,7 @@ def chunks(table: IdTable, request: ExportRequest, context: SourceContext) -> tu
     `total` is a first guess of how many rows there will be. Raises DataSourceError for a file that cannot be read,
     also while the chunks are taken.
     """
-    if request.users == EVERYBODY:
+    if request.leaders == EVERYBODY:
         rows = _shard_rows(table, request.shard)
         return Chosen(len(rows)), (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     share = 1 if request.shard is None else request.shard.count
@@ -58,7 +58,7 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, c
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
     waiting: list[int] = []
-    with open_location(parse_location(request.users), context) as file:
+    with open_location(parse_location(request.leaders), context) as file:
         for text in _lines(file.file, file.where, whole):
             if request.shard is not None and not request.shard.holds(digest(text.encode())):
                 continue

@@ -274,17 +274,14 @@ class Model(Stored):
 
         Raises UsersNotServed, UnknownSeedItems, FeaturesNotSupported and FeatureValueUnusable.
         """
-        if self._users is None:
-            raise UsersNotServed
-        if not self._users.can_rank:
-            raise UsersNotServed(UsersNotServed.template.format(kind=self.kind))
+        users = self.require_users()
         column = -1 if item_id is None else self.item_ids.index(item_id)
         vector, ignored = None, tuple[str, ...]()
         if column < 0:
             if item_features is None:
                 raise UnknownSeedItems(UnknownSeedItems.unknown_item)
             encoded, ignored = self._encode("item", item_features)
-            vector = self._users.vector_of(encoded)
+            vector = users.vector_of(encoded)
         audience = Audience(
             column,
             vector,
@@ -297,6 +294,14 @@ class Model(Stored):
         query = Query(limit + offset, offset=offset, audience=audience)
         query = query._replace(include_seen=self.repeats if include_seen is None else include_seen)
         return Prepared(query, ignored, offset=offset)
+
+    def require_users(self) -> UserRanker:
+        """What ranks users for an item. Raises UsersNotServed."""
+        if self._users is None:
+            raise UsersNotServed
+        if not self._users.can_rank:
+            raise UsersNotServed(UsersNotServed.template.format(kind=self.kind))
+        return self._users
 
     def _rows(self, users: Sequence[str]) -> NDArray[np.int32]:
         rows = self.user_ids.indices(users)

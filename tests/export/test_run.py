@@ -46,6 +46,56 @@ def test_a_recipe_stands_for_its_artifact(recommend: Export, tmp_path: Path) -> 
     assert len(rows_of(out)) == 3 * N_USERS
 
 
+@pytest.mark.parametrize("extension", ["csv", "jsonl", "parquet"])
+def test_users_of_items_are_those_that_the_model_ranks(recommend: Export, tmp_path: Path, extension: str) -> None:
+    """In the order of the file of items; unknown ones are skipped and counted. The parts of all items are the whole."""
+    model = MODELS["neighbours"]()
+    write_artifact(tmp_path / "a.svc", model)
+    (tmp_path / "items.txt").write_text("i7\nnothing\ni,5\n")
+    out = tmp_path / f"out.{extension}"
+    more = ("--to-users", "--order", "balanced", "--limit", "4", "--output", out)
+    assert recommend(tmp_path / "a.svc", "--items", tmp_path / "items.txt", *more) == 0
+    model.ready()
+    model.serve_users()
+    expected = []
+    for item in ("i7", "i,5"):
+        prepared = model.prepare_users(item_id=item, item_features=None, limit=4, order="balanced")
+        (ranking,) = model.rank([prepared.query])
+        users = [model.user_ids.at(row) for row in ranking.items.tolist()]
+        scores = ranking.scores.tolist()
+        expected += [
+            {"item_id": item, "rank": rank, "user_id": user, "score": score}
+            for rank, (user, score) in enumerate(zip(users, scores, strict=True), start=1)
+        ]
+    assert rows_of(out) == expected
+    manifest = manifest_of(out)
+    assert (manifest["rows"], manifest["skipped"]) == (8, 1)
+    assert manifest["asked"] == {**manifest["asked"], "to_users": True, "order": "balanced", "limit": 4}
+    assert manifest["asked"]["items"].startswith("sha256:")
+
+
+def test_users_are_written_only_where_recipe_and_model_can_name_them(
+    recommend: Export, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else exit code 2, and nothing is written."""
+    write_artifact(tmp_path / "models/shop.svc", MODELS["factors"](), versioning="append_sha")
+    write_artifact(tmp_path / "popular.svc", MODELS["popularity"]())
+    text = (
+        "name: shop\nsource: {type: csv, path: none.csv}\nschema: {user_column: u, item_column: i}\n"
+        "training: {algorithms: [IALS]}\noutput: {path: models/shop.svc}\n"
+    )
+    recipe, out = tmp_path / "shop.yaml", tmp_path / "out.csv"
+    recipe.write_text(text)
+    assert recommend(recipe, "--to-users", "--output", out) == 2
+    assert "serving.users" in capsys.readouterr().err
+    assert recommend(tmp_path / "popular.svc", "--to-users", "--output", out) == 2
+    assert "same scores for every user" in capsys.readouterr().err
+    assert not out.exists()
+    recipe.write_text(text + "serving: {users: true}\n")
+    assert recommend(recipe, "--to-users", "--limit", "3", "--output", out) == 0
+    assert {row["rank"] for row in rows_of(out)} == {1, 2, 3}
+
+
 @pytest.mark.system
 def test_killed_at_any_moment_nothing_half_written_is_seen(tmp_path: Path) -> None:
     """SIGKILL, and SIGTERM with exit code 143: what is there is always a whole export, the next run tidies up."""
