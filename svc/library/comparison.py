@@ -15,7 +15,7 @@ import pandas as pd
 from svc import install_command
 from svc.errors import ConfigError, UsageError
 from svc.library.evaluation import align, check_metrics, rank
-from svc.library.tables import as_pandas, column_names, is_table, require
+from svc.library.tables import as_pandas, as_table, column_names, is_table, require
 from svc.library.training import ITEM, USER, TrainResult, in_place, train
 from svc.progress import Progress, progress_here
 from svc.recipe.load import load_recipe
@@ -114,6 +114,7 @@ def compare(
     if not is_table(data):
         raise UsageError(f"data: give a DataFrame with one row an interaction, not a {type(data).__name__}")
     columns = {"user": user, "item": item, "time": time, "weight": weight}
+    data = as_table(data, "data")
     require({name: column for name, column in columns.items() if column}, column_names(data, "data"), "data")
     asked = _Asked(user, item, time, weight, tuple(metrics), cutoff, heldout, confidence)
     frame = as_pandas(data, "data").reset_index(drop=True)

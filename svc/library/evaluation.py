@@ -18,6 +18,7 @@ from svc.export.user_selection import CHUNK
 from svc.library.load import load
 from svc.library.markup import facts_table
 from svc.library.recommender import Recommender
+from svc.library.tables import as_arrow, as_table, column_names, is_table, require
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.intervals import PER_USER
@@ -91,7 +92,7 @@ class Evaluation:
 
 def evaluate(
     artifact: str | Path | Recommender,
-    interactions: pd.DataFrame,
+    interactions: Any,
     metrics: Sequence[str] = PER_USER,
     *,
     cutoff: int = 20,
@@ -107,7 +108,7 @@ def evaluate(
 
     Args:
         artifact: What `svc.load` takes, or gave.
-        interactions: One row an interaction; repeated rows count once.
+        interactions: A table as `svc.train` takes, with one row an interaction; repeated rows count once.
         metrics: Some of `ndcg`, `map`, `recall`, `hit`.
         cutoff: Items for each user, 1 to 1000.
         user_column: The column of `interactions` with user ids.
@@ -120,7 +121,8 @@ def evaluate(
         svc.errors.TrainingError: Not one user can be judged.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
     """
-    _check(interactions, metrics, (user_column, item_column), cutoff, confidence)
+    check_metrics(metrics, cutoff, confidence)
+    interactions = id_columns(interactions, user_column, item_column)
     recommender = artifact if isinstance(artifact, Recommender) else load(artifact)
     aligned = align(recommender.model, interactions[user_column], interactions[item_column])
     rankings = rank(recommender.model, aligned.rows, cutoff)
@@ -137,14 +139,18 @@ def evaluate(
     )
 
 
-def _check(
-    interactions: pd.DataFrame, metrics: Sequence[str], columns: tuple[str, str], cutoff: int, confidence: float
-) -> None:
-    check_metrics(metrics, cutoff, confidence)
-    for column in columns:
-        if column not in interactions.columns:
-            there = ", ".join(map(str, interactions.columns))
-            raise UsageError(f"interactions: there is no column {column!r}; there are {there}")
+def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
+    """The two columns of ids. Raises UsageError for what is no table or lacks one."""
+    if not is_table(data):
+        raise UsageError(f"interactions: give a DataFrame with one row an interaction, not a {type(data).__name__}")
+    data = as_table(data, "interactions")
+    columns = {"user_column": user_column, "item_column": item_column}
+    require(columns, column_names(data, "interactions"), "interactions")
+    if isinstance(data, pd.DataFrame):
+        return data
+    # Whole numbers beside missing values stay whole: 1.0 is another id than 1.
+    frame: pd.DataFrame = as_arrow(data, [*columns.values()], "interactions").to_pandas(integer_object_nulls=True)
+    return frame
 
 
 def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> None:

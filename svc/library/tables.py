@@ -14,10 +14,37 @@ MAX_SHOWN_COLUMNS = 20
 
 
 def is_table(data: object) -> TypeGuard[Any]:
-    """Whether `data` is a pandas, polars or other DataFrame, or an Arrow table: anything with Arrow's own protocol."""
+    """Whether `data` is a DataFrame, a dict of columns, or anything with Arrow's own protocol."""
     if isinstance(data, pd.Series) or type(data).__name__ == "Series":
         return False
-    return isinstance(data, pd.DataFrame | pa.Table) or hasattr(data, "__arrow_c_stream__")
+    kinds = (pd.DataFrame, pa.Table, pa.RecordBatch)
+    return isinstance(data, kinds) or hasattr(data, "__arrow_c_stream__") or _is_of_columns(data)
+
+
+def _is_of_columns(data: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether `data` is a dict of columns. A recipe has texts and blocks among its values."""
+    if not isinstance(data, Mapping) or not data:
+        return False
+    return not any(column is None or isinstance(column, str | int | float | Mapping) for column in data.values())
+
+
+def as_table(data: Any, what: str) -> Any:
+    """The table in a form that names its columns and can be read again: a reader is read to its end.
+
+    Raises UsageError.
+    """
+    if isinstance(data, pd.DataFrame | pa.Table) or (hasattr(data, "columns") and not isinstance(data, pa.RecordBatch)):
+        return data
+    try:
+        if _is_of_columns(data):
+            return pa.table({str(name): _column(column) for name, column in data.items()})
+        return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(f"{what}: cannot be read as a table: {error}") from None
+
+
+def _column(values: Any) -> pa.Array | pa.ChunkedArray:
+    return pa.chunked_array(values) if hasattr(values, "__arrow_c_stream__") else pa.array(values)
 
 
 def column_names(data: Any, what: str) -> list[str]:

@@ -25,7 +25,7 @@ from svc.library.load import id_column_of
 from svc.library.markup import facts_table
 from svc.library.new_items import ids_with, new_items_of, new_items_of_recipe
 from svc.library.recommender import Recommender
-from svc.library.tables import as_arrow, check_interactions, column_names, is_table, require
+from svc.library.tables import as_arrow, as_table, check_interactions, column_names, is_table, require
 from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
@@ -152,8 +152,8 @@ def train(
     Without `output` nothing is written, and no key is needed: the result has the `recommender`.
 
     Args:
-        data: A DataFrame with one row an interaction (pandas, polars, pyarrow, or whatever else `pyarrow.table` takes);
-            or a recipe: the path of a YAML file, or a dict of the same form.
+        data: A DataFrame with one row an interaction (pandas, polars, pyarrow, DuckDB, a dict of columns, or whatever
+            else `pyarrow.table` takes); or a recipe: the path of a YAML file, or a dict of the same form.
         user: The column of a DataFrame with user ids, which are text.
         item: The one with item ids.
         time: The one that says when; with it the latest items of each user are held out to choose the model
@@ -242,6 +242,7 @@ _DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time"
 
 @contextmanager
 def _offered(data: Any, columns: Mapping[str, str | None], overrides: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    data = as_table(data, "data")
     names = column_names(data, "data")
     named = {argument: name for argument, name in columns.items() if name is not None}
     require(named, names, "data")

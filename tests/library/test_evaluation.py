@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import svc
 from svc.errors import TrainingError, UsageError
+from svc.library.evaluation import id_columns
 from tests.export.conftest import MODELS
 from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
@@ -83,17 +85,26 @@ def test_ids_may_be_numbers_or_categories(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(plain, coded)
 
 
+def test_whole_numbers_beside_a_gap_stay_whole() -> None:
+    """A float of 7.0 would be another id than 7."""
+    users, items = pa.array([7, None, 9]), pa.array(["i40", "i41", "i40"])
+    frame = id_columns({"u": users, "i": items}, "u", "i")
+    assert frame["u"].astype(str)[frame["u"].notna()].tolist() == ["7", "9"]
+
+
 def test_wrong_arguments_are_named(shop: svc.Recommender) -> None:
     """Metric, column, bounds, and data that judge nobody."""
     frame = chosen(shop)
     with pytest.raises(UsageError, match="'mrr' is none of ndcg, map, recall, hit"):
         svc.evaluate(shop, frame, ["mrr"])
-    with pytest.raises(UsageError, match="no column 'user_id'; there are u, item_id"):
+    with pytest.raises(UsageError, match="no column 'user_id'; it has u, item_id"):
         svc.evaluate(shop, frame.rename(columns={"user_id": "u"}))
     with pytest.raises(UsageError, match="cutoff"):
         svc.evaluate(shop, frame, cutoff=0)
     with pytest.raises(UsageError, match="confidence"):
         svc.evaluate(shop, frame, confidence=1.0)
+    with pytest.raises(UsageError, match="interactions: give a DataFrame"):
+        svc.evaluate(shop, "frame.csv")
     with pytest.raises(UsageError, match="list"):
         svc.evaluate(shop, frame, "ndcg")
     with pytest.raises(TrainingError, match="no user can be judged"):

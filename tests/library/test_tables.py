@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,30 @@ def test_a_frame_becomes_a_recommender_and_nothing_is_written(
     pd.testing.assert_frame_equal(other.recommender.recommend_many(), result.recommender.recommend_many())
 
 
+def test_whatever_arrow_reads_is_trained_on_and_judged_by() -> None:
+    """A dict of columns, a batch, and a reader, which can be read only once: the same model and the same figures."""
+    frame = sales()
+    table = pa.table(frame)
+    result = svc.train(frame, time="when", **SMALL)
+    kept = pa.table({"user_id": frame["user_id"][:300], "item_id": [f"i{row % 40}" for row in range(300)]})
+    judged = svc.evaluate(result.recommender, kept.to_pandas().sample(frac=1, random_state=0)).scores
+    shapes: list[Callable[[pa.Table], Any]] = [
+        lambda table: table,
+        lambda table: table.combine_chunks().to_batches()[0],
+        pa.Table.to_reader,
+        lambda table: {name: list(table.column(name).to_pylist()) for name in table.column_names},
+        lambda table: {name: column.to_numpy() for name, column in table.to_pandas().items()},
+        lambda table: {name: table.column(name) for name in table.column_names},
+    ]
+    for shape in shapes:
+        other = svc.train(shape(table.drop_columns("stars")), time="when", **SMALL)
+        assert other.header["best_score"] == result.header["best_score"]
+        pd.testing.assert_frame_equal(svc.evaluate(result.recommender, shape(kept)).scores, judged)
+    for spoilt in ({"user_id": ["a"], "item_id": ["b", "c"]}, {"user_id": [object()], "item_id": ["b"]}):
+        with pytest.raises(UsageError, match="data: cannot be read as a table"):
+            svc.train(spoilt)
+
+
 @pytest.mark.integration
 def test_polars_tables_are_taken_wherever_tables_are() -> None:
     """Interactions, with categories and times, and items: the same answers as from pandas, and the same refusals."""
@@ -68,6 +93,9 @@ def test_polars_tables_are_taken_wherever_tables_are() -> None:
     expected = shop.score(frame["user_id"].head(5), frame["item_id"].head(5))
     pd.testing.assert_frame_equal(other.score(users, chosen), expected)
     assert len(svc.compare([result, {"algorithms": ["TopPop"], "n_trials": 1}], theirs, seeds=1, time="when")) == 2
+    later = frame[["user_id"]].assign(item_id=[f"i{row % 40}" for row in range(900)])
+    judged = svc.evaluate(shop, polars.from_pandas(later)).scores
+    pd.testing.assert_frame_equal(judged, svc.evaluate(shop, later).scores)
     with pytest.raises(UsageError, match="whole numbers"):
         svc.train(theirs.with_columns(polars.lit(7).alias("user_id")), **SMALL)
     with pytest.raises(UsageError, match="not a Series"):
