@@ -1,23 +1,40 @@
-"""`svc schema`: the recipe's JSON Schema, for editors."""
+"""`svc schema`: the recipe's JSON Schema, for editors; or the OpenAPI document of the server, for generators."""
 
 from __future__ import annotations
+
+from typing import Annotated
 
 import typer
 
 NAME = "schema"
-HELP = "Print the JSON Schema of recipes, for editors that complete and check YAML."
+HELP = "Print the JSON Schema of recipes, for editors that complete and check YAML; or the server's OpenAPI document."
 EPILOG = """
-[bold]Example[/bold]
+[bold]Examples[/bold]
   svc schema > recipe.schema.json            then, as first line of a recipe:
   # yaml-language-server: $schema=recipe.schema.json
+  svc schema --openapi > openapi.json        for generators of clients
 
 [bold]Exit codes[/bold]  0 success
 """
 
 
-def command() -> None:
+def command(
+    openapi: Annotated[
+        bool,
+        typer.Option(
+            "--openapi", help="Print the OpenAPI document of a server with keys and metrics, which production hides."
+        ),
+    ] = False,
+) -> None:
     import json
 
-    from svc.recipe.json_schema import json_schema
+    if openapi:
+        from svc import __version__
+        from svc.serving.api.pages.openapi import document
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+        schema = document(__version__, has_keys=True, has_metrics=True)
+    else:
+        from svc.recipe.json_schema import json_schema
+
+        schema = json_schema()
+    typer.echo(json.dumps(schema, indent=2))

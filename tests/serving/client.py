@@ -32,6 +32,7 @@ from svc.serving.models.threads import ScoringThreads
 from svc.serving.transport.http1 import WHOLE_BYTES
 from svc.serving.transport.messages import Response
 from svc.settings import Settings
+from tests.serving.documented import require_documented
 from tests.serving.sent import Sent
 
 N_USERS, N_ITEMS, COMPONENTS = 20, 60, 6
@@ -101,7 +102,7 @@ def answer_of(response: Response) -> Answer:
 
 
 class Client:
-    """Calls an application as a connection would."""
+    """Calls an application as a connection would, and checks each answer by the OpenAPI document."""
 
     def __init__(self, app: Application, headers: Mapping[str, str] | None = None) -> None:
         self.app = app
@@ -125,7 +126,9 @@ class Client:
         sent = Sent(method, target, encoded, parts, client, whole, arrived_s=trio.current_time())
         response = await self.app(sent)
         assert response is not None
-        return answer_of(response)
+        answer = answer_of(response)
+        require_documented(method, path, answer.status, answer.headers, answer.body)
+        return answer
 
     async def get(self, path: str, **more: Any) -> Answer:
         return await self.call("GET", path, **more)

@@ -155,6 +155,14 @@ class Status(_Answer):
     status: Literal["ok", "loading", "draining"]
 
 
+class WorkersHealth(_Answer):
+    """The processes that answer. A failing one died at its start, so its place is empty for a while."""
+
+    total: int
+    ready: int
+    failing: int
+
+
 class Health(_Answer):
     """Count-based health."""
 
@@ -162,6 +170,7 @@ class Health(_Answer):
     total: int
     loaded: int
     skipped: int | None = None
+    workers: Annotated[WorkersHealth | None, Field(description="With `--workers`.")] = None
 
 
 class ListHealth(_Answer):
@@ -213,7 +222,7 @@ class RecipeList(_Answer):
     recipes: list[RecipeSummary]
 
 
-class TextColumn(_Answer):
+class LabelColumn(_Answer):
     """A feature that is one of some texts, or several of them. `values` are the first that training kept."""
 
     name: str
@@ -230,6 +239,26 @@ class NumericalColumn(_Answer):
     low: float | None = None
     high: float | None = None
     mean: float | None = None
+
+
+class TextColumn(_Answer):
+    """A feature that is a text."""
+
+    name: str
+    kind: Literal["text"]
+    n_words: Annotated[int, Field(description="How many words training kept; others say nothing.")]
+
+
+class VectorColumn(_Answer):
+    """A feature that is a list of numbers, or a text with `delimiter` between them."""
+
+    name: str
+    kind: Literal["vector"]
+    dimensions: int
+    delimiter: str
+
+
+FeatureColumn = Annotated[LabelColumn | NumericalColumn | TextColumn | VectorColumn, Field(discriminator="kind")]
 
 
 class LabelFilter(_Answer):
@@ -252,8 +281,8 @@ class NumberFilter(_Answer):
 class FeatureColumns(_Answer):
     """What `user_features` and `item_features` may say, by side."""
 
-    user: list[TextColumn | NumericalColumn]
-    item: list[TextColumn | NumericalColumn]
+    user: list[FeatureColumn]
+    item: list[FeatureColumn]
 
 
 class ItemDescription(BaseModel):
@@ -308,6 +337,19 @@ class RecipeVersions(_Answer):
     versions: list[Version]
 
 
+class DataStats(BaseModel):
+    """The data of the training, counted, with the rows that each rule of cleansing dropped."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
+
+    n_rows: int
+    n_users: int
+    n_items: int
+    n_interactions: int
+    density: float
+    n_heldout_interactions: int
+
+
 class Recipe(BaseModel):
     """What the served model was built from, out of the artifact's header."""
 
@@ -319,11 +361,23 @@ class Recipe(BaseModel):
     algorithms: list[str]
     metric: str
     cutoff: int
+    best_class: Annotated[str, Field(description="The class of the model.")]
+    best_params: Annotated[dict[str, Any] | None, Field(description="What the search chose.")] = None
+    best_score: Annotated[float | None, Field(description="`metric` at `cutoff` on the held-out interactions.")] = None
+    trained_at: Annotated[str | None, Field(json_schema_extra={"format": "date-time"})] = None
+    recipe_hash: str | None = None
+    data_stats: DataStats | None = None
+    evaluation: Annotated[
+        dict[str, Any] | None, Field(description="Metrics on the held-out interactions by name, with their intervals.")
+    ] = None
+    features: Annotated[dict[str, Any] | None, Field(description="What training made of the feature tables.")] = None
+    parts: Annotated[list[dict[str, Any]] | None, Field(description="The models of a blend.")] = None
     feature_columns: Annotated[
         FeatureColumns | None, Field(description="Only for a model that was trained with features.")
     ] = None
     filter_fields: Annotated[
-        list[LabelFilter | NumberFilter] | None, Field(description="What `filter` may name, when anything is declared.")
+        list[Annotated[LabelFilter | NumberFilter, Field(discriminator="kind")]] | None,
+        Field(description="What `filter` may name, when anything is declared."),
     ] = None
     fallback: Annotated[
         Literal["popular"] | None, Field(description="What the recipe does for users of whom nothing is known.")

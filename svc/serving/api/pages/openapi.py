@@ -35,6 +35,22 @@ REQUEST_ID = {
     "schema": {"type": "string"},
     "example": "checkout-42",
 }
+TRACEPARENT = {
+    "name": "traceparent",
+    "in": "header",
+    "required": False,
+    "description": "W3C trace context; one that is not valid is ignored.",
+    "schema": {"type": "string"},
+    "example": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+}
+TIMEOUT = {
+    "name": "X-Request-Timeout-Ms",
+    "in": "header",
+    "required": False,
+    "description": "A request that would wait longer than so many milliseconds is refused at once.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": 999_999_999},
+    "example": 200,
+}
 _RETURNED_ID = {
     "description": "The id of the request.",
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-]{1,128}$"},
@@ -42,6 +58,17 @@ _RETURNED_ID = {
 _MODEL_VERSION = {
     "description": "The artifact that answered.",
     "schema": {"type": "string", "pattern": "^sha256:[0-9a-f]{64}$"},
+}
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Whole seconds after which to ask again.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_HEADERS_OF: dict[type[ApiError], Document] = {
+    errors.RateLimited: _RETRY_AFTER,
+    errors.Overloaded: _RETRY_AFTER,
+    errors.MethodNotAllowed: {"Allow": {"description": "The methods of this path.", "schema": {"type": "string"}}},
 }
 TAGS = ("Recommendations", "Recipes and their items", "Health and metrics")
 ABOUT = "Recommendations from trained models. Every error has the body `Error`; its `code` says what happened."
@@ -54,10 +81,11 @@ def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
     paths: Document = defaultdict(dict)
     for row in rows:
         operation = _operation(row)
-        if not has_keys and operation.pop("security", None):
+        if not has_keys and operation["security"]:
+            operation["security"] = []
             operation["responses"].pop("401")
         paths[row.path][row.method.lower()] = operation
-        paths[row.path]["parameters"] = [*([NAME] if PARAMETER in row.path else []), REQUEST_ID]
+        paths[row.path]["parameters"] = [*([NAME] if PARAMETER in row.path else []), REQUEST_ID, TRACEPARENT]
     components: Document = {"schemas": _schemas(rows)}
     if has_keys:
         components["securitySchemes"] = {
@@ -67,6 +95,7 @@ def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
     return {
         "openapi": "3.1.0",
         "info": {"title": "svc", "version": version, "description": ABOUT},
+        "servers": [{"url": "/", "description": "This server."}],
         "tags": [{"name": name} for name in TAGS],
         "paths": dict(paths),
         "components": components,
@@ -98,6 +127,7 @@ def _operation(row: Endpoint) -> Document:
         "operationId": row.name,
         "tags": [_tag(row)],
         "summary": row.summary,
+        "security": [] if row.public else [{"ApiKey": []}, {"Bearer": []}],
         "responses": {"200": _answered(answer, "The answer."), **_failed(row.all_errors)},
     }
     success = operation["responses"]["200"]
@@ -105,13 +135,14 @@ def _operation(row: Endpoint) -> Document:
         success["content"] = {row.content_type: {"schema": {"type": "string"}}}
     if row.unavailable:
         operation["responses"]["503"] = _answered(answer, row.unavailable)
-    if not row.public:
-        operation["security"] = [{"ApiKey": []}, {"Bearer": []}]
-    if row.query is not None:
-        operation["parameters"] = _query_parameters(row.query)
+    parameters = [] if row.query is None else _query_parameters(row.query)
+    if row.asks_model:
+        parameters.append(TIMEOUT)
+        success["headers"]["X-Svc-Model-Version"] = _MODEL_VERSION
+    if parameters:
+        operation["parameters"] = parameters
     if row.request is not None:
         operation["requestBody"] = _body(row.request)
-        success["headers"]["X-Svc-Model-Version"] = _MODEL_VERSION
     return operation
 
 
@@ -163,6 +194,8 @@ def _failed(failures: Errors) -> Document:
         response["content"]["application/json"]["examples"] = {
             error.code: {"value": _example(error)} for error in errors_of_status
         }
+        for error in errors_of_status:
+            response["headers"] |= _HEADERS_OF.get(error, {})
         responses[str(status)] = response
     return responses
 

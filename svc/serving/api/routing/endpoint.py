@@ -20,6 +20,7 @@ ANY: Errors = (
     errors.MalformedRequest,
     errors.AmbiguousLength,
     errors.HostNotAllowed,
+    errors.MethodNotAllowed,
     errors.TargetTooLong,
     errors.HeadersTooLarge,
     errors.InternalError,
@@ -75,7 +76,8 @@ class Endpoint:
 
     @property
     def all_errors(self) -> Errors:
-        return (*(() if self.public else KEYED), *self.errors, *ANY)
+        switched_off = () if self.is_served is _always else (errors.NotFound,)
+        return (*(() if self.public else KEYED), *self.errors, *switched_off, *ANY)
 
 
 class Route(NamedTuple):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from svc import __version__
 from svc.errors import ApiError
 from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.api.pages.openapi import document
+from svc.serving.workers.mirror import FleetRegistry, WorkersState
+from tests.serving.documented import require_documented
 
 REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
 ERRORS_PAGE = REFERENCE / "errors.md"
@@ -40,15 +45,14 @@ def test_every_error_is_on_the_page_with_its_status() -> None:
 
 
 def test_every_error_of_an_endpoint_is_an_example_in_the_document() -> None:
-    """All codes but those of unknown paths and methods stand as examples, under their status."""
+    """All codes stand as examples, under their status."""
     found: dict[str, int] = {}
     for path in document(__version__, has_keys=True, has_metrics=True)["paths"].values():
         for operation in (value for key, value in path.items() if key in ("get", "post")):
             for status, response in operation["responses"].items():
                 for code in response["content"].get("application/json", {}).get("examples", {}):
                     found[code] = int(status)
-    expected = api_errors()
-    assert found == {code: expected[code] for code in expected if code not in ("NOT_FOUND", "METHOD_NOT_ALLOWED")}
+    assert found == api_errors()
 
 
 def test_every_reference_leads_somewhere() -> None:
@@ -62,7 +66,7 @@ def test_the_page_lists_every_operation() -> None:
     """docs/reference/api.md has exactly the document's operations, and says which ask for a key."""
     paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
     expected = {
-        (method.upper(), path): "yes" if "security" in path_item[method] else "no"
+        (method.upper(), path): "yes" if path_item[method]["security"] else "no"
         for path, path_item in paths.items()
         for method in path_item.keys() & {"get", "post"}
     }
@@ -97,9 +101,32 @@ def test_without_keys_nothing_asks_for_one() -> None:
     whole = document(__version__, has_keys=False, has_metrics=False)
     assert "securitySchemes" not in whole["components"]
     assert "/v1/metrics" not in whole["paths"]
-    assert not any(
-        "401" in op["responses"] for path in whole["paths"].values() for op in path.values() if isinstance(op, dict)
-    )
+    operations = [op for path in whole["paths"].values() for op in path.values() if isinstance(op, dict)]
+    assert all(op["security"] == [] and "401" not in op["responses"] for op in operations)
+
+
+def test_header_fields_of_requests_and_answers_are_described() -> None:
+    """Those that every request may have, those of requests that wait for a model, and those of refusals."""
+    paths = document(__version__, has_keys=True, has_metrics=True)["paths"]
+    assert {"X-Request-ID", "traceparent"} <= {row["name"] for row in paths["/v1/health"]["parameters"]}
+    for path, method in (("/v1/recipes/{name}/popular", "get"), ("/v1/recipes/{name}:batch-recommend", "post")):
+        asked = paths[path][method]
+        assert "X-Request-Timeout-Ms" in {row["name"] for row in asked["parameters"]}
+        assert "X-Svc-Model-Version" in asked["responses"]["200"]["headers"]
+        assert "Retry-After" in asked["responses"]["429"]["headers"]
+        assert "Retry-After" in asked["responses"]["503"]["headers"]
+        assert "Allow" in asked["responses"]["405"]["headers"]
+    assert "Retry-After" not in paths["/v1/recipes/{name}"]["get"]["responses"]["503"]["headers"]
+
+
+def test_the_health_of_workers_is_described() -> None:
+    """The count of processes is part of the document; a key that is no part of it is found."""
+    registry = FleetRegistry()
+    registry.workers = WorkersState(4, 3, 1)
+    answer, status = registry.health()
+    require_documented("GET", "/v1/health", status, {}, json.dumps(answer).encode())
+    with pytest.raises(AssertionError, match="breaks the document"):
+        require_documented("GET", "/v1/health", status, {}, json.dumps({**answer, "other": 1}).encode())
 
 
 def test_generators_find_types_for_all_fields() -> None:
@@ -117,7 +144,7 @@ def test_generators_find_types_for_all_fields() -> None:
     }
     assert schemas["BatchAnswer"]["properties"]["results"]["items"]["discriminator"]["propertyName"] == "status"
     parameters = whole["paths"]["/v1/recipes/{name}/popular"]["get"]["parameters"]
-    assert {row["name"]: row["schema"]["type"] for row in parameters} == {
+    assert {row["name"]: row["schema"]["type"] for row in parameters if row["in"] == "query"} == {
         "limit": "integer",
         "offset": "integer",
         "filter": "string",

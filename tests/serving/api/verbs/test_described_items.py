@@ -44,6 +44,17 @@ async def test_an_item_is_placed_by_its_words_and_its_vector() -> None:
     assert "title=sea" in {reason.get("feature") for reason in other.json["items"][0]["because"]}
 
 
+async def test_texts_and_vectors_are_described() -> None:
+    """The number of words and of dimensions, as the OpenAPI document has them."""
+    async with serving() as (client, state):
+        describe(state)
+        columns = (await client.get("/v1/recipes/movies")).json["feature_columns"]
+    assert columns["item"] == [
+        {"name": "title", "kind": "text", "n_words": 2},
+        {"name": "embedding", "kind": "vector", "dimensions": 1, "delimiter": "|"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("features", "status", "code"),
     [
