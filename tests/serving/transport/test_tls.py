@@ -13,10 +13,12 @@ import h2.events
 import httpx
 import pytest
 import trio
+from hypercorn.events import RawData
+from hypercorn.protocol import ProtocolWrapper
 
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.messages import Incoming, Response
-from svc.serving.transport.tls import HANDSHAKE_S
+from svc.serving.transport.tls import FRAMES_A_PIECE, HANDSHAKE_S, PIECE_BYTES, Frames
 from tests.serving.certificates import Issuer
 from tests.serving.sockets import listening
 from tests.serving.transport.echo import LARGE, Echo
@@ -128,6 +130,48 @@ async def test_a_refusal_leaves_the_other_streams_alone(issuer: Issuer) -> None:
             for path in ("/slow", "/no", "/no", "/no"):
                 nursery.start_soon(ask, path)
         assert sorted(found) == [200, 401, 401, 401]
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PING = bytes.fromhex("000008060000000000") + b"eight by"
+
+
+@pytest.mark.parametrize("step", [1, 5, 100, 100_000])
+def test_hypercorn_gets_a_few_frames_at_once(step: int) -> None:
+    """However they come: no byte is lost, and a large frame goes on as it comes."""
+    data = bytes.fromhex("003fff000000000001") + b"x" * 0x3FFF
+    sent = PREFACE + PING * 40 + data + PING * 3
+    frames, pieces = Frames(), []
+    for start in range(0, len(sent), step):
+        frames.feed(sent[start : start + step])
+        while piece := frames.take():
+            pieces.append(piece)
+    assert b"".join(pieces) == sent
+    assert max(piece.count(PING) for piece in pieces) <= FRAMES_A_PIECE
+
+
+async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flood of frames, and a large body of HTTP/1.1: between two pieces others have their turns."""
+    given: list[int] = []
+    handle = ProtocolWrapper.handle
+
+    async def noted(self: ProtocolWrapper, event: object) -> None:
+        if isinstance(event, RawData):
+            given.append(len(event.data))
+        await handle(self, event)
+
+    monkeypatch.setattr(ProtocolWrapper, "handle", noted)
+    async with listening(Echo(), tls=issuer.tls()) as port:
+        async with await connect(port, issuer, "h2") as flood:
+            await flood.send_all(PREFACE + bytes.fromhex("000000040000000000") + PING * 3000)
+            answered = 0
+            while answered < 3000 * len(PING):
+                answered += len(await flood.receive_some())
+        assert max(given) <= len(PREFACE) + FRAMES_A_PIECE * len(PING)
+        given.clear()
+        async with client_of(port, issuer, http2=False) as client:
+            assert (await client.post("/body", content=b"x" * 500_000)).status_code == 200
+        assert max(given) <= PIECE_BYTES
 
 
 async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
