@@ -110,6 +110,8 @@ METADATA_SOURCE_REDIRECT = _event("metadata_source_redirect", "info", "from_ to 
 """A metadata fetch was redirected."""
 METADATA_SOURCE_SIZE_EXCEEDED = _event("metadata_source_size_exceeded", "error", "path bytes_read cap")
 """A metadata fetch reached its byte cap."""
+DATABASE_NOT_ENCRYPTED = _event("database_not_encrypted", "warning", "database")
+"""Rows and the password came from another machine without TLS: require it in the database's URL."""
 BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
 """The fast read path is unavailable; rows come over REST."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import ssl
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from svc import events, logs
 from svc.errors import ConfigError, DataSourceError
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class Dialect:
         for statement in (*isolation, *self._bounds(timeout_s, max_rows, is_mariadb=is_mariadb)):
             connection.exec_driver_sql(statement)
         raw: Any = connection.connection.dbapi_connection
+        self.warn_of_plain(raw)
         if self.name == "mysql":
             # PyMySQL uses one read timeout for the greeting and for rows, and accepts it only at connect.
             raw._read_timeout = timeout_s + GRACE_S
@@ -78,6 +81,15 @@ class Dialect:
             deadline = time.monotonic() + timeout_s
             raw.set_progress_handler(lambda: int(time.monotonic() > deadline), _SQLITE_STEPS)
             raw.set_authorizer(_reads_only)
+
+    def warn_of_plain(self, raw: Any) -> None:
+        """Log a session that the driver's connection `raw` reaches another machine without TLS."""
+        host = self.url.host or ""
+        if self.name == "sqlite" or host in ("", "localhost", "::1") or host.startswith(("/", "127.")):
+            return
+        encrypted = raw.pgconn.ssl_in_use if self.name == "postgresql" else isinstance(raw._sock, ssl.SSLSocket)
+        if not encrypted:
+            logs.emit(events.DATABASE_NOT_ENCRYPTED, database=self.shown)
 
     def require_reading(self, connection: Connection, query: TextClause, parameters: Mapping[str, Any]) -> None:
         """Raise DataSourceError for a query that MySQL or MariaDB does not parse as one SELECT without INTO.

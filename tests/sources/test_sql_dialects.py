@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
@@ -50,3 +52,24 @@ def test_a_sqlite_session_reads_one_file_and_nothing_else(tmp_path: Path) -> Non
         for statement in ("INSERT INTO t VALUES (1)", f"ATTACH '{tmp_path}/b.db' AS b", "PRAGMA query_only = OFF"):
             with pytest.raises(DatabaseError):
                 connection.exec_driver_sql(statement)
+
+
+@pytest.mark.parametrize(
+    ("url", "encrypted", "warned"),
+    [
+        ("postgresql://me:secret@db/shop", False, True),
+        ("postgresql://me:secret@db/shop", True, False),
+        ("postgresql://me:secret@127.0.0.1/shop", False, False),
+        ("mysql://me:secret@db/shop", False, True),
+        ("mysql://me:secret@localhost/shop", False, False),
+        ("mysql://me:secret@/shop", False, False),
+    ],
+)
+def test_a_plain_connection_to_another_machine_is_warned_about(
+    url: str, encrypted: bool, warned: bool, records: list[dict[str, Any]]
+) -> None:
+    """Everybody between the two reads the rows and the password; on one machine there is nobody between."""
+    raw = SimpleNamespace(pgconn=SimpleNamespace(ssl_in_use=encrypted), _sock=object())
+    dialect_of(make_url(url), "SVC_RECIPE_DSN").warn_of_plain(raw)
+    plain = [record["database"] for record in records if record["event"] == "database_not_encrypted"]
+    assert plain == ([f"{url.partition(':')[0]} db/shop"] if warned else [])
