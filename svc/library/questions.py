@@ -18,11 +18,11 @@ from svc.model.ranking.item_sets import ItemSet, joined
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Prepared
 from svc.serving.api.bodies.parsing import parse
-from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest
+from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 
-AnyQuestion = TypeVar("AnyQuestion", RecommendRequest, RelatedRequest, PopularQuery)
-_IDS = ("exclude_items", "include_items", "seed_items")
+AnyQuestion = TypeVar("AnyQuestion", RecommendRequest, RelatedRequest, PopularQuery, UsersRequest)
+_IDS = ("exclude_items", "include_items", "seed_items", "include_users", "exclude_users")
 _LISTS = (*_IDS, "history", "limits", "boosts", "pins")
 _FILTERING = ("filter", "limits", "boosts")
 
@@ -120,7 +120,7 @@ def _listed(name: str, values: object) -> list[Any]:
 
 def _given(name: str, value: object) -> object:
     """The value as JSON has it."""
-    if name == "user_id":
+    if name in ("user_id", "item_id"):
         return checked_id(name, value)
     if name in _IDS:
         return checked_ids(name, value)

@@ -295,6 +295,11 @@ class Model(Stored):
         query = query._replace(include_seen=self.repeats if include_seen is None else include_seen)
         return Prepared(query, ignored, offset=offset)
 
+    @property
+    def ranks_users(self) -> bool:
+        """Whether `serve_users` was called."""
+        return self._users is not None
+
     def require_users(self) -> UserRanker:
         """What ranks users for an item. Raises UsersNotServed."""
         if self._users is None:

@@ -80,6 +80,27 @@ def test_unknown_users_among_many(books: svc.Recommender) -> None:
     assert books.recommend_many(["x", "ü 1"], limit=1, unknown="skip")["user_id"].tolist() == ["ü 1"]
 
 
+def test_users_for_an_item(books: svc.Recommender) -> None:
+    """The scores of `recommend`; users who have the item are left out unless they are asked for."""
+    users = books.recommend_users("i1", limit=700)
+    assert list(users.columns) == ["user_id", "score"]
+    assert users["score"].is_monotonic_decreasing
+    best = users.iloc[0]
+    own = books.recommend(best["user_id"], limit=90).set_index("item_id")["score"]
+    assert own["i1"] == best["score"]
+    assert len(books.recommend_users("i1", limit=700, include_seen=True, min_history=0)) == 700
+    named = books.recommend_users("i1", order="lift", include_users=pd.Series(["ü 1", "ü 2"]), min_history=0)  # type: ignore[arg-type]
+    assert set(named["user_id"]) <= {"ü 1", "ü 2"}
+    with pytest.raises(UnknownSeedItems):
+        books.recommend_users("nothing")
+    with pytest.raises(UsageError, match="ids are text"):
+        books.recommend_users(7)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="give item_id or item_features"):
+        books.recommend_users()
+    with pytest.raises(UsageError, match="offset and limit"):
+        books.recommend_users("i1", limit=1000, offset=1)
+
+
 def test_related_items(books: svc.Recommender) -> None:
     """Seeds never come back; one seed is `similar_items`."""
     found = books.related(["i1", "i2"], limit=20)
