@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from svc import events, logs
 from svc.errors import ApiError, HeadersTooLarge, MalformedRequest
 from svc.serving.transport.connection import LINGER_S
 from svc.serving.transport.http1 import MAX_HEADERS
@@ -59,11 +60,16 @@ class AsgiApplication:
                 await send(message)
 
     async def _answer(self, scope: Mapping[str, Any], body: _Body) -> Response | None:
+        """Return the answer to one request. A defect is logged and raised: a server may answer 500 without a word."""
         try:
             head = _head(scope)
         except ApiError as error:
             return self._application.refused(error)
-        return await self._application(AsgiRequest(head, (scope.get("client") or ("",))[0], body))
+        try:
+            return await self._application(AsgiRequest(head, (scope.get("client") or ("",))[0], body))
+        except Exception as error:
+            logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
+            raise
 
 
 def _head(scope: Mapping[str, Any]) -> Head:

@@ -55,6 +55,8 @@ class TlsServer:
         try:
             # Its types want trio's own stream, and it asks for no more than `_Stream` has.
             await TCPServer(self._application, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
+        except* (KeyError, UnicodeDecodeError):
+            pass  # hypercorn's answer to bytes behind a body that was refused, and to text that is not ASCII
         except* Exception as group:
             error = group.exceptions[0]
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}")

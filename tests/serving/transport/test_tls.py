@@ -15,6 +15,7 @@ import pytest
 import trio
 from hypercorn.events import RawData
 from hypercorn.protocol import ProtocolWrapper
+from structlog.testing import capture_logs
 
 from svc.serving.transport.certificate import Tls
 from svc.serving.transport.messages import Incoming, Response
@@ -175,7 +176,13 @@ async def test_every_connection_gets_its_bytes_in_pieces(issuer: Issuer, monkeyp
 
 
 async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
-    """A path that is not ASCII, and one that is no path, raise within hypercorn."""
+    """A path and a method that are not ASCII raise within hypercorn: strangers cannot fill the log with that."""
+    with capture_logs() as records:
+        await ask_wrongly(issuer)
+    assert records == []
+
+
+async def ask_wrongly(issuer: Issuer) -> None:
     async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=True) as client:
         await client.get("/")
         for wrong in ((":path", b"/\xff"), (":method", b"\xff")):
@@ -185,6 +192,18 @@ async def test_an_error_of_one_connection_ends_no_other(issuer: Issuer) -> None:
             assert await stranger.until(h2.events.StreamEnded) is None
             await stranger.stream.aclose()
         assert (await client.get("/")).content == b"well"
+
+
+@both_versions
+async def test_a_defect_is_logged_and_ends_no_other_connection(issuer: Issuer, http2: bool) -> None:
+    """Its client gets 500."""
+    with capture_logs() as records:
+        async with listening(Echo(), tls=issuer.tls()) as port, client_of(port, issuer, http2=http2) as client:
+            assert (await client.get("/broken")).status_code == 500
+            assert (await client.get("/")).content == b"well"
+    assert [(record["event"], record["error"]) for record in records] == [
+        ("connection_failed", "KeyError: 'unforeseen'")
+    ]
 
 
 @both_versions
