@@ -301,8 +301,9 @@ def test_a_folder_that_cron_writes_into_is_made_on_its_page() -> None:
 @pytest.mark.timeout(300)
 def test_the_readme_leads_to_recommendations(tmp_path: Path) -> None:
     """Its own-data part, pasted whole; the user that it asks for gets an answer."""
-    script = script_of(ROOT / "README.md")
-    done = Shell(tmp_path).run(script[script.index("svc demo --files-only") :])
+    (tmp_path / "mine" / "data").mkdir(parents=True)
+    (tmp_path / "mine" / "data" / "purchases.csv").write_text(purchases())
+    done = Shell(tmp_path).run(script_of(ROOT / "README.md"))
     assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     assert json.loads(done.stdout.splitlines()[-1])["items"]
 
@@ -324,7 +325,7 @@ def test_the_readme_installs_into_a_fresh_environment(tmp_path: Path) -> None:
     commands = [block.text.strip() for block in blocks(ROOT / "README.md") if block.language == "bash"]
     (installed,) = [text for text in commands if "pip install ." in text]
     (tested,) = [text for text in commands if "nox" in text]
-    install, _, demo = installed.partition(" && ")
+    install, _, demo = installed.rpartition(" && ")
     assert demo == "svc demo"
     assert tested in (ROOT / ".ci" / "run").read_text().replace(" </dev/null", "")
     shell = Shell(tmp_path)
