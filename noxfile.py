@@ -59,7 +59,11 @@ def system(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Against real servers: databases at SVC_TEST_POSTGRES_URL and SVC_TEST_MYSQL_URL, object stores, a browser."""
     _install(session, "test", "integration", extras="metrics,postgres,mysql,s3,gcs,azure,bigquery,report")
-    environment = {**CACHED, "SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session)}
+    environment = {
+        **CACHED,
+        "SVC_TEST_AZURITE": os.environ.get("SVC_TEST_AZURITE") or _azurite(session),
+        "SVC_TEST_CLIENTS": os.environ.get("SVC_TEST_CLIENTS") or _generators(session),
+    }
     workers = "--numprocesses=4"  # also on two cores: most of these tests wait for a store, a poll or a timeout
     session.run(*PYTEST, workers, "-m", "integration", *session.posargs, env=environment)
 
@@ -71,6 +75,20 @@ def _azurite(session: nox.Session) -> str | None:
     folder = Path(session.create_tmp()) / "azurite"
     session.run("npm", "install", "--no-audit", "--no-fund", "--prefix", str(folder), "azurite@3.37.0", external=True)
     return str(folder / "node_modules" / ".bin" / "azurite-blob")
+
+
+def _generators(session: nox.Session) -> str | None:
+    """Generators of API clients in an environment of their own, from npm and PyPI; without npm no tests of them."""
+    if shutil.which("npm") is None:
+        return None
+    folder = Path(session.create_tmp()) / "generators"
+    javascript = ("openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "orval@7.13.2", "@hey-api/openapi-ts@0.95.0")
+    where = ("--no-audit", "--no-fund", "--prefix", str(folder))
+    session.run("npm", "install", *where, *javascript, "typescript@5.9.3", external=True)
+    session.run("python", "-m", "venv", str(folder / "python"))
+    python = ("openapi-python-client==0.29.1", "datamodel-code-generator==0.89.0", "mypy==2.4.1")
+    session.run(str(folder / "python" / "bin" / "python"), "-m", "pip", "install", "-q", *python, external=True)
+    return str(folder)
 
 
 @nox.session

@@ -108,16 +108,26 @@ def _schemas(rows: list[Endpoint]) -> Document:
     _, definitions = models_json_schema(described, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
     schemas: Document = definitions["$defs"]
     for schema in schemas.values():
-        _move_defaults(schema)
+        _simplify(schema)
     return schemas
 
 
-def _move_defaults(schema: Document) -> None:
-    """Say defaults in the descriptions of fields: openapi-typescript makes a field with `default` a required one."""
+def _simplify(schema: Document) -> None:
+    """Write the fields of a model so that generators find plain types.
+
+    openapi-typescript makes a field with `default` a required one, so descriptions say the defaults.
+    datamodel-code-generator wraps an `anyOf` with null into a class of its own, so a list of types says it.
+    """
     for field in schema.get("properties", {}).values():
         default = field.pop("default", None)
         if default is not None:
             field["description"] = f"{field.get('description', '')} Default: {json.dumps(default)}.".lstrip()
+        kinds = field.get("anyOf", [])
+        if len(kinds) == 2 and kinds[1] == {"type": "null"} and "type" in kinds[0]:
+            del field["anyOf"]
+            field |= {**kinds[0], "type": [kinds[0]["type"], "null"]}
+            if "enum" in field:
+                field["enum"] = [*field["enum"], None]
 
 
 def _operation(row: Endpoint) -> Document:
@@ -167,8 +177,8 @@ def _called(example: Document) -> str:
 
 def _query_parameters(model: type[BaseModel]) -> list[Document]:
     described = model.model_json_schema()
-    _move_defaults(described)
     responses.without_null(described)
+    _simplify(described)
     return [
         {"name": name, "in": "query", "required": False, "description": schema.pop("description"), "schema": schema}
         for name, schema in described["properties"].items()

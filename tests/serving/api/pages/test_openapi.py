@@ -136,7 +136,8 @@ def test_generators_find_types_for_all_fields() -> None:
     for name in ("RecommendRequest", "RelatedRequest"):
         assert schemas[name]["type"] == "object"
         assert not schemas[name].keys() & {"anyOf", "oneOf", "allOf", "required"}
-        assert schemas[name]["properties"]["filter"]["anyOf"][0]["additionalProperties"] is True
+        assert schemas[name]["properties"]["filter"]["type"] == ["object", "null"]
+        assert schemas[name]["properties"]["filter"]["additionalProperties"] is True
     assert schemas["RecommendRequest"]["properties"]["limit"]["description"] == "Most items to return. Default: 10."
     assert not any("default" in field for schema in schemas.values() for field in schema.get("properties", {}).values())
     assert schemas["RecommendBatch"]["properties"]["requests"]["items"] == {

@@ -1,0 +1,177 @@
+"""Programs on clients that five generators make from the OpenAPI document: they compile in strict mode.
+
+`SVC_TEST_CLIENTS` names a folder with the generators, as `nox -s integration` makes it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+REQUEST = """{
+  user_id: "u1",
+  filter: { genres: { any: ["Crime"] } },
+  history: ["b3", { item_id: "b9", weight: 3 }],
+  boosts: [{ filter: { year: { gte: 1990 } }, factor: 2 }],
+}"""
+OPENAPI_FETCH = """
+import createClient from "openapi-fetch";
+import type { components, paths } from "./schema";
+
+const client = createClient<paths>({ baseUrl: "http://localhost", headers: { "X-API-Key": "k" } });
+const path = { path: { name: "shop" } };
+const request: components["schemas"]["RecommendRequest"] = REQUEST;
+export async function main(): Promise<string[]> {
+  const { data, error } = await client.POST("/v1/recipes/{name}:recommend", { params: path, body: request });
+  if (error) return error.code === "UNKNOWN_USER" ? [] : [error.detail];
+  const seeds = { seed_items: ["b1"] };
+  const related = await client.POST("/v1/recipes/{name}:recommend-related", { params: path, body: seeds });
+  const requests = { params: path, body: { requests: [request] } };
+  const batch = await client.POST("/v1/recipes/{name}:batch-recommend", requests);
+  const several = { params: path, body: { requests: [seeds] } };
+  await client.POST("/v1/recipes/{name}:batch-recommend-related", several);
+  const query = { filter: "{}", limit: 3 };
+  const popular = await client.GET("/v1/recipes/{name}/popular", { params: { ...path, query } });
+  const results = batch.data?.results ?? [];
+  return [
+    ...data.items.map((item) => item.item_id),
+    ...(related.data?.items ?? []).map((item) => item.item_id),
+    ...results.map((result) => (result.status === "ok" ? String(result.items.length) : result.code)),
+    ...(popular.data?.items ?? []).map((item) => item.item_id),
+  ];
+}
+"""
+ORVAL = """
+import { batchRecommend, batchRecommendRelated, popularItems, recommend, recommendRelated } from "./orval";
+import type { RecommendRequest } from "./orval";
+
+const request: RecommendRequest = REQUEST;
+export async function main(): Promise<string[]> {
+  const answer = await recommend("shop", request);
+  if (answer.status !== 200) return answer.data.code === "UNKNOWN_USER" ? [] : [answer.data.detail];
+  const related = await recommendRelated("shop", { seed_items: ["b1"] });
+  const batch = await batchRecommend("shop", { requests: [request] });
+  await batchRecommendRelated("shop", { requests: [{ seed_items: ["b1"] }] });
+  const popular = await popularItems("shop", { filter: "{}", limit: 3 });
+  const results = batch.status === 200 ? batch.data.results : [];
+  return [
+    ...answer.data.items.map((item) => item.item_id),
+    ...(related.status === 200 ? related.data.items : []).map((item) => item.item_id),
+    ...results.map((result) => (result.status === "ok" ? String(result.items.length) : result.code)),
+    ...(popular.status === 200 ? popular.data.items : []).map((item) => item.item_id),
+  ];
+}
+"""
+HEY_API = """
+import { batchRecommend, batchRecommendRelated, popularItems, recommend, recommendRelated } from "./hey";
+import type { RecommendRequest } from "./hey";
+
+const path = { name: "shop" };
+const request: RecommendRequest = REQUEST;
+export async function main(): Promise<string[]> {
+  const { data, error } = await recommend({ path, body: request });
+  if (data === undefined) return error?.code === "UNKNOWN_USER" ? [] : [error?.detail ?? ""];
+  const related = await recommendRelated({ path, body: { seed_items: ["b1"] } });
+  const batch = await batchRecommend({ path, body: { requests: [request] } });
+  await batchRecommendRelated({ path, body: { requests: [{ seed_items: ["b1"] }] } });
+  const popular = await popularItems({ path, query: { filter: "{}", limit: 3 } });
+  const results = batch.data?.results ?? [];
+  return [
+    ...data.items.map((item) => item.item_id),
+    ...(related.data?.items ?? []).map((item) => item.item_id),
+    ...results.map((result) => (result.status === "ok" ? String(result.items.length) : result.code)),
+    ...(popular.data?.items ?? []).map((item) => item.item_id),
+  ];
+}
+"""
+PYTHON_CLIENT = """
+from opc import AuthenticatedClient
+from opc.api.recipes_and_their_items import popular_items
+from opc.api.recommendations import batch_recommend, batch_recommend_related, recommend, recommend_related
+from opc.models import (
+    Answered, BatchAnswer, BoostAsked, Error, ErrorCode, RecommendBatch, RecommendRequest, RelatedBatch, RelatedRequest,
+)
+
+request = RecommendRequest.from_dict({"filter": {"genres": {"any": ["Crime"]}}, "history": ["b3"]})
+request.user_id = "u1"
+request.boosts = [BoostAsked.from_dict({"filter": {"year": {"gte": 1990}}, "factor": 2.0})]
+
+
+def main(client: AuthenticatedClient) -> list[str]:
+    answer = recommend.sync("shop", client=client, body=request)
+    if isinstance(answer, Error):
+        return [] if answer.code is ErrorCode.UNKNOWN_USER else [answer.detail]
+    related = recommend_related.sync("shop", client=client, body=RelatedRequest(seed_items=["b1"]))
+    batch = batch_recommend.sync("shop", client=client, body=RecommendBatch(requests=[request]))
+    batch_recommend_related.sync("shop", client=client, body=RelatedBatch([RelatedRequest(seed_items=["b1"])]))
+    popular = popular_items.sync("shop", client=client, filter_="{}", limit=3)
+    results = batch.results if isinstance(batch, BatchAnswer) else []
+    pages = [page for page in (answer, related, popular) if page and not isinstance(page, Error)]
+    return [
+        *(item.item_id for page in pages for item in page.items),
+        *(str(len(row.items)) if isinstance(row, Answered) else row.code.value for row in results),
+    ]
+"""
+PYTHON_MODELS = """
+from models import BatchAnswer, Error, RecommendBatch, RecommendRequest, RelatedRequest, Answered, Failed
+
+asked = {"user_id": "u1", "filter": {"genres": {"any": ["Crime"]}}, "history": ["b3"]}
+request = RecommendRequest.model_validate(asked | {"boosts": [{"filter": {"year": {"gte": 1990}}, "factor": 2.0}]})
+batch = RecommendBatch(requests=[request])
+user: str | None = request.user_id
+factor: float = request.boosts[0].factor if request.boosts else 0.0
+seeds = RelatedRequest.model_validate({"seed_items": ["b1"]}).seed_items
+
+
+def codes(answer: BatchAnswer, error: Error) -> list[str]:
+    return [error.code.value, *(row.code.value for row in answer.results if isinstance(row, Failed))]
+"""
+TSC = ["--strict", "--noEmit", "--target", "es2022", "--module", "esnext", "--moduleResolution", "bundler"]
+
+
+def run(folder: Path, *command: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command[0]}: {(done.stdout + done.stderr)[-3000:]}"
+
+
+@pytest.fixture
+def generators(tmp_path: Path) -> Path:
+    """The folder of the generators; `tmp_path` holds the document."""
+    folder = os.environ.get("SVC_TEST_CLIENTS")
+    if folder is None:
+        pytest.skip("the generators are not installed: `nox -s integration` does it, and sets SVC_TEST_CLIENTS")
+    with (tmp_path / "openapi.json").open("w") as document:
+        subprocess.run([sys.executable, "-m", "svc", "schema", "--openapi"], stdout=document, check=True)
+    return Path(folder)
+
+
+def test_typescript_programs_compile(generators: Path, tmp_path: Path) -> None:
+    """Every verb, a batch, a filter, a boost and a code of an error, with the types of three generators."""
+    programs = generators / "node_modules" / ".bin"
+    run(tmp_path, str(programs / "openapi-typescript"), "openapi.json", "-o", "schema.ts")
+    run(tmp_path, str(programs / "orval"), "--input", "openapi.json", "--output", "orval.ts", "--client", "fetch")
+    run(tmp_path, str(programs / "openapi-ts"), "-i", "openapi.json", "-o", "hey", "-c", "@hey-api/client-fetch")
+    (tmp_path / "node_modules").symlink_to(generators / "node_modules")
+    for name, text in (("a.ts", OPENAPI_FETCH), ("b.ts", ORVAL), ("c.ts", HEY_API)):
+        (tmp_path / name).write_text(text.replace("REQUEST", REQUEST))
+    run(tmp_path, str(programs / "tsc"), *TSC, "--lib", "es2022,dom,dom.iterable", "a.ts", "b.ts", "c.ts")
+
+
+def test_python_programs_type_check(generators: Path, tmp_path: Path) -> None:
+    """The same with two generators of Python; mypy reads the generated modules and reports only on the programs."""
+    programs = generators / "python" / "bin"
+    client = ["--path", "openapi.json", "--output-path", "opc", "--meta", "none"]
+    run(tmp_path, str(programs / "openapi-python-client"), "generate", *client)
+    models = ["--output-model-type", "pydantic_v2.BaseModel", "--use-annotated", "--collapse-root-models"]
+    document = ["--input", "openapi.json", "--input-file-type", "openapi", "--output", "models.py"]
+    run(tmp_path, str(programs / "datamodel-codegen"), *document, *models)
+    (tmp_path / "use_opc.py").write_text(PYTHON_CLIENT)
+    (tmp_path / "use_models.py").write_text(PYTHON_MODELS)
+    run(tmp_path, str(programs / "mypy"), "--strict", "--follow-imports=silent", "use_opc.py", "use_models.py")
+    for program in ("use_opc", "use_models"):
+        run(tmp_path, str(programs / "python"), "-c", f"import {program}")
