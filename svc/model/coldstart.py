@@ -105,9 +105,9 @@ class LeastSquares(Stored):
         """r of a user with that many seeds among `others` items, or of an item among `others` users."""
         return self.reg * math.pow(self.alpha0 * others + seeds, self.nu)
 
-    def users_from_features(self, features: Matrix) -> Matrix:
-        """x of users of whom only features, (B, F), are known: (B, K)."""
-        return _mapped([Encoded.of(vector) for vector in features], self._user_map)
+    def users_from_features(self, described: Sequence[Encoded]) -> Matrix:
+        """x of B users of whom only encoded features, of F places each, are known: (B, K)."""
+        return _mapped(described, self._user_map)
 
     def items_from_features(self, described: Sequence[Encoded]) -> Matrix:
         """x of B items of which only encoded features, of F places each, are known: (B, K)."""

@@ -86,7 +86,7 @@ def test_features_and_seeds_place_as_the_exact_solver_does(
     items = recommender.compute_item_embedding_from_features(sps.csr_matrix(rows))
     for row, features in enumerate(rows.astype(np.float64)):
         np.testing.assert_allclose(
-            least_squares.users_from_features(features[np.newaxis])[0], users[row], rtol=2e-3, atol=2e-5
+            least_squares.users_from_features([Encoded.of(features)])[0], users[row], rtol=2e-3, atol=2e-5
         )
         np.testing.assert_allclose(
             least_squares.items_from_features([Encoded.of(features)])[0], items[row], rtol=2e-3, atol=2e-5
@@ -122,7 +122,7 @@ def test_features_with_an_empty_history_equal_the_map() -> None:
     features = feature_rows(1, np.random.default_rng(4))[0].astype(np.float64)
     none = np.empty((1, 0, COMPONENTS))
     np.testing.assert_allclose(
-        least_squares.users_from_features(features[np.newaxis])[0],
+        least_squares.users_from_features([Encoded.of(features)])[0],
         least_squares.users_from_seeds(none, features[np.newaxis])[0],
         rtol=1e-10,
     )
@@ -148,7 +148,7 @@ def test_wide_feature_vectors_give_the_same_result_as_whole_products() -> None:
     features = np.where(rng.random(500) < 0.05, 1.0, 0.0)
     r0 = 0.1 * 0.9
     expected = np.linalg.solve(0.1 * v.T @ v + r0 * np.eye(COMPONENTS), r0 * features @ weights)
-    np.testing.assert_allclose(least_squares.users_from_features(features[np.newaxis])[0], expected, rtol=1e-9)
+    np.testing.assert_allclose(least_squares.users_from_features([Encoded.of(features)])[0], expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("nu", [0.5, 1.0])
@@ -165,5 +165,5 @@ def test_no_weight_on_unobserved_items_is_fine_when_regularization_stays() -> No
     features = feature_rows(1, np.random.default_rng(4))[0]
     expected = recommender.compute_user_embedding_from_features(sps.csr_matrix(features[np.newaxis]))[0]
     np.testing.assert_allclose(
-        least_squares.users_from_features(features[np.newaxis].astype(np.float64))[0], expected, rtol=1e-4, atol=1e-6
+        least_squares.users_from_features([Encoded.of(features.astype(np.float64))])[0], expected, rtol=1e-4, atol=1e-6
     )

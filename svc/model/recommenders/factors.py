@@ -167,7 +167,7 @@ class IALSScorer(FactorScorer):
         """Vectors of queries that agree in their number of seeds and in having user features, and weights, or not."""
         features = np.array([query.user_features for query in queries], dtype=np.float64) if prior else None
         if features is not None and not seeds:
-            return self.least_squares.users_from_features(features)
+            return self.least_squares.users_from_features([Encoded.of(vector) for vector in features])
         weights = np.array([query.seed_weights for query in queries]) if weighted else None
         return self.least_squares.users_from_seeds(self._seed_vectors(queries), features, weights)
 

@@ -22,11 +22,13 @@ from scipy.special import stdtrit
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
+from svc.model.columns.feature_values import Encoded
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.evaluator import METRICS, Evaluator, Scorer
+from svc.training.evaluation.factors import ials_scorer
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord
@@ -140,7 +142,7 @@ def _measure(
     truth = evaluator.heldout
     unseen = sparse.csr_matrix(truth.shape, dtype=np.float32)
     scorers = {
-        "model": _scorer(side, trained, task.features[side][held]),
+        "model": scorer_of_held(side, trained, task.features[side][held]),
         "popularity": _constant(popularity_of_unseen(side, train, task.data.sides[side], keep, held)),
         "random": _constant(np.zeros(truth.shape[1])),  # ties are broken at random, for each user anew
     }
@@ -176,31 +178,21 @@ def _constant(order: NDArray[np.float64]) -> Scorer:
     return lambda rows: np.tile(order, (len(rows), 1))
 
 
-def _scorer(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer:
-    """Held-out users against all items, or all users against held-out items."""
-    placed = place(trained, side, features).astype(np.float32)
+def scorer_of_held(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer:
+    """Held-out users against all items, or all users against held-out items, by the vectors that are served."""
+    served = ials_scorer(trained)
+    served.ready()
     if side == "user":
-        items = trained.get_item_embedding()
-        return lambda rows: placed[rows] @ items.T
-    users = trained.get_user_embedding()
-    return lambda rows: users[rows] @ placed.T
+        from_features = served.least_squares.users_from_features(encoded(features)).astype(np.float32)
+        items = served.index.vectors(np.arange(served.n_items, dtype=np.int32)).astype(np.float32)
+        return lambda rows: from_features[rows] @ items.T
+    from_features = served.least_squares.items_from_features(encoded(features)).astype(np.float32)
+    return lambda rows: served.users[rows] @ from_features.T
 
 
-def place(trained: Any, side: SideName, features: sparse.csr_matrix) -> NDArray[np.float64]:
-    """Exact vectors, (ids, components), of ids without any interaction, from their encoded `features`.
-
-    With an empty history, iALS's objective reduces to (alpha0·Y'Y + r·I) x = r·W'f, where Y are the vectors of the
-    other side, W the feature weights and r = reg·(alpha0·n)^nu for n others.
-    """
-    core = trained.trainer_as_ials.core_trainer
-    others, weights = (core.item, core.user_feature_weight) if side == "user" else (core.user, core.item_feature_weight)
-    y = np.asarray(others, dtype=np.float64)
-    r = trained.scaled_reg * (trained.alpha0 * len(y)) ** trained.nu
-    system = trained.alpha0 * (y.T @ y) + r * np.eye(y.shape[1])
-    placed: NDArray[np.float64] = np.linalg.solve(
-        system, r * np.asarray(features @ np.asarray(weights, dtype=np.float64)).T
-    ).T
-    return placed
+def encoded(features: sparse.csr_matrix) -> list[Encoded]:
+    """The rows of `features` as scorers take them."""
+    return [Encoded(row.indices.astype(np.intp), row.data.astype(np.float64), features.shape[1]) for row in features]
 
 
 def popularity_of_unseen(

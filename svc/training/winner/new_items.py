@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
-from svc.model.columns.feature_values import Encoded
 from svc.model.ids import IdTable
 from svc.model.learning_part import LearningPart
 from svc.model.model import Model
@@ -40,6 +39,7 @@ from svc.training.winner.coldstart import (
     MOST_SHARE_OF_SEARCH,
     N_DRAWS,
     draws,
+    encoded,
     mean_interval,
     popularity_of_unseen,
     training_work,
@@ -197,15 +197,10 @@ def _fold(
     )
     learning = LearningPart.of(model.cold or model.scorer, model.history, model.cold_recency)
     assert learning is not None, "the trial that learned from features is part of the model"
-    vectors = learning.place(list(_encoded(objective.features["item"][held])))
+    vectors = learning.place(encoded(objective.features["item"][held]))
     ids = IdTable.from_ids([f"new {column}" for column in range(len(held))])
     new = NewItems(ids, vectors, model.n_items, declared.max_share, declared.min_share)
     return _Fold(model, kept[columns], held, new)
-
-
-def _encoded(features: sparse.csr_matrix) -> Iterator[Encoded]:
-    for row in features:
-        yield Encoded(row.indices.astype(np.intp), row.data.astype(np.float64), features.shape[1])
 
 
 def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None:

@@ -1,4 +1,4 @@
-"""Cold ids are placed exactly as irspack's exact solver does it, and measured without luck."""
+"""Cold ids are scored exactly as by irspack's exact solver, and measured without luck."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from svc.training.search import prepare
 from svc.training.search.fit import refit
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord
-from svc.training.winner.coldstart import evaluate_cold_start, place, search_work, training_work
+from svc.training.winner.coldstart import evaluate_cold_start, scorer_of_held, search_work, training_work
 
 Make = Callable[..., LoadedRecipe]
 
 
 @pytest.mark.parametrize("nu", [0.0, 1.0])
 @pytest.mark.parametrize("loss", ["IALSPP", "ORIGINAL"])
-def test_places_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> None:
+def test_scores_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> None:
     """For both sides, both losses and both scalings of the regularization."""
     rng = np.random.default_rng(3)
     matrix = sparse.csr_matrix((rng.random((50, 40)) < 0.2).astype(np.float32))
@@ -42,10 +42,12 @@ def test_places_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> None
         ),
         4,
     )  # fmt: skip
-    expected = trained.compute_user_embedding_from_features(users)
-    np.testing.assert_allclose(place(trained, "user", sparse.csr_matrix(users)), expected, atol=2e-5)
-    expected = trained.compute_item_embedding_from_features(items)
-    np.testing.assert_allclose(place(trained, "item", sparse.csr_matrix(items)), expected, atol=2e-5)
+    for side, features, expected in (
+        ("user", users, trained.compute_user_embedding_from_features(users) @ trained.get_item_embedding().T),
+        ("item", items, trained.get_user_embedding() @ trained.compute_item_embedding_from_features(items).T),
+    ):
+        scorer = scorer_of_held(side, trained, sparse.csr_matrix(features))  # type: ignore[arg-type]
+        np.testing.assert_allclose(scorer(np.arange(len(expected))), expected, atol=2e-5)
 
 
 def _task(make_recipe: Make, tmp_path: Path, columns: dict[str, list[str]], kind: str) -> Task:
