@@ -129,6 +129,14 @@ class PayloadTooLargeForRequest(ApiError):
     detail = template.format(cap=128 * 1024 * 1024)
 
 
+class EncodingNotSupported(ApiError):
+    """The body is compressed: a small one could grow to any size."""
+
+    code = "ENCODING_NOT_SUPPORTED"
+    http_status = 415
+    detail = "Content-Encoding: send the body as it is, without compression"
+
+
 class HostNotAllowed(ApiError):
     code = "HOST_NOT_ALLOWED"
     http_status = 400

@@ -21,13 +21,16 @@ class Origins:
             return ()
         return [
             (b"access-control-allow-origin", origin),
-            (b"access-control-expose-headers", b"X-Request-ID, X-Svc-Model-Version"),
+            (b"access-control-expose-headers", b"Retry-After, traceparent, X-Request-ID, X-Svc-Model-Version"),
             (b"vary", b"Origin"),
         ]
 
 
 PREFLIGHT_HEADERS: Headers = [
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"Authorization, Content-Type, X-API-Key, X-Request-ID"),
+    (
+        b"access-control-allow-headers",
+        b"Authorization, Content-Type, traceparent, X-API-Key, X-Request-ID, X-Request-Timeout-Ms",
+    ),
     (b"access-control-max-age", str(PREFLIGHT_AGE_S).encode()),
 ]

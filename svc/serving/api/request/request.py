@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import trio
 
-from svc.errors import AmbiguousLength, ApiError
+from svc.errors import AmbiguousLength, ApiError, EncodingNotSupported
 from svc.metrics import AUTH_FAILURES
 from svc.serving.admission import TIMEOUT_HEADER, Admission, WaitBudget
 from svc.serving.api.access.authentication import key_in
@@ -149,6 +149,8 @@ class Request:
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
         if route is None or not route.any_host:
             self._checks.hosts.check(host)
+        if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+            raise EncodingNotSupported
         origin_headers = self._checks.origins.headers(headers.get(b"origin"))
         asks_first = self.method == "OPTIONS" and b"access-control-request-method" in headers
         preflight = Response(204, headers=PREFLIGHT_HEADERS) if origin_headers and asks_first else None

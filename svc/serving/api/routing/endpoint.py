@@ -21,6 +21,7 @@ ANY: Errors = (
     errors.AmbiguousLength,
     errors.HostNotAllowed,
     errors.MethodNotAllowed,
+    errors.EncodingNotSupported,
     errors.TargetTooLong,
     errors.HeadersTooLarge,
     errors.InternalError,

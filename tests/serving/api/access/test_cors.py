@@ -24,7 +24,9 @@ async def test_browsers_of_allowed_origins_may_call() -> None:
         error = await client.post(RECOMMEND, {}, headers={"origin": "https://shop.test"})
     assert allowed.status == 204
     assert allowed.headers["access-control-allow-origin"] == "https://shop.test"
-    assert "X-API-Key" in allowed.headers["access-control-allow-headers"]
+    asked = set(allowed.headers["access-control-allow-headers"].split(", "))
+    assert {"X-API-Key", "traceparent", "X-Request-Timeout-Ms"} <= asked
+    assert "Retry-After" in error.headers["access-control-expose-headers"].split(", ")
     assert refused.status == 405
     assert "access-control-allow-origin" not in refused.headers
     assert error.status == 401

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pytest
 import trio
 
@@ -42,3 +44,13 @@ async def test_what_came_while_a_key_was_checked_is_not_lost() -> None:
         parts = [bytes([byte]) for byte in b'{"user_id":"u1"}']
         answer = await client.call("POST", RECOMMEND, parts, headers={"x-api-key": key})
     assert answer.status == 200
+
+
+async def test_a_compressed_body_is_refused_by_its_header() -> None:
+    """Not as invalid JSON: 415 names the header. `identity` says nothing."""
+    async with serving() as (client, _):
+        packed = await client.post(RECOMMEND, gzip.compress(b'{"user_id":"u1"}'), headers={"content-encoding": "gzip"})
+        plain = await client.post(RECOMMEND, {"user_id": "u1"}, headers={"content-encoding": "identity"})
+    assert (packed.status, packed.json["code"]) == (415, "ENCODING_NOT_SUPPORTED")
+    assert "Content-Encoding" in packed.json["detail"]
+    assert plain.status == 200
