@@ -156,7 +156,13 @@ class ParquetSource:
         file = pq.ParquetFile(
             data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )
-        builder.begin(part, pa.schema([file.schema_arrow.field(name) for name in columns]))
+        fields = [file.schema_arrow.field(name) for name in columns]
+        if self._context.bounds is not None:  # as the batches of `_plain`
+            fields = [
+                field if field.name in texts else field.with_type(arrow.without_dictionaries(field.type))
+                for field in fields
+            ]
+        builder.begin(part, pa.schema(fields))
         return file, columns
 
     def _check_footer(self, file: pq.ParquetFile, columns: list[str], builder: TableBuilder, where: str) -> None:
