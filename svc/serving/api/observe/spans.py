@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
 _HEX = 16
+_SHOWN_METHOD_CHARACTERS = 32
 
 
 def create() -> Spans:
@@ -69,14 +70,14 @@ class Spans:
 
         It ends with the block.
         """
-        method_label = (
-            method if method in _METHODS else "_OTHER"
-        )  # as OpenTelemetry wants it: clients may invent methods
-        span = self._tracer.start_span(
-            method_label, _context(trace), SpanKind.SERVER, attributes={"http.request.method": method_label}
-        )
+        # As OpenTelemetry's conventions for HTTP have it: clients may invent methods.
+        name, attributes = method, {"http.request.method": method}
+        if method not in _METHODS:
+            original = method[:_SHOWN_METHOD_CHARACTERS]
+            name, attributes = "HTTP", {"http.request.method": "_OTHER", "http.request.method_original": original}
+        span = self._tracer.start_span(name, _context(trace), SpanKind.SERVER, attributes=attributes)
         with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            yield RequestSpan(span, method_label)
+            yield RequestSpan(span, name)
 
     def step(self, name: str) -> AbstractContextManager[object]:
         """A child span of the request that this task answers."""

@@ -134,7 +134,9 @@ async def test_errors_of_the_server_are_errors_of_the_span() -> None:
     assert (failed.status.status_code, (failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "500")
     assert missing.status.status_code is StatusCode.UNSET
     assert (missing.attributes or {})["http.response.status_code"] == 404
-    assert unknown.name == "_OTHER"
+    assert unknown.name == "HTTP"
+    assert (unknown.attributes or {})["http.request.method"] == "_OTHER"
+    assert (unknown.attributes or {})["http.request.method_original"] == "BREW"
     assert "http.route" not in (unknown.attributes or {})
     assert listed.name == "GET /v1/recipes"
 
