@@ -129,10 +129,14 @@ class Application:
             )
         return _identified(response, request.request_id, request.origin_headers)
 
-    def refused(self, error: ApiError) -> Response:
+    def refused(self, error: ApiError, client: str) -> Response:
         """The answer to input that is not a valid HTTP request."""
-        request_id = new_request_id()
-        return _identified(failure(request_id, error), request_id, ())
+        began, request_id = time.perf_counter(), new_request_id()
+        logs.bind(request_id=request_id)
+        response = failure(request_id, error)
+        if self._access.writes:
+            self._access.note(began=began, method="", status=response.status, client=client, route=None, key=None)
+        return _identified(response, request_id, ())
 
     async def _respond(self, request: Request) -> Response:
         """The answer of the row that the path leads to; a row that is not public needs a key first."""

@@ -63,7 +63,7 @@ class Monitoring:
         """Nothing is refused here."""
         return 0.0
 
-    def refused(self, error: ApiError) -> Response:
+    def refused(self, error: ApiError, _client: str) -> Response:
         """The answer to input that is not a valid HTTP request."""
         return _text(error.http_status, error.message)
 

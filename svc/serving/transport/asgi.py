@@ -61,12 +61,13 @@ class AsgiApplication:
 
     async def _answer(self, scope: Mapping[str, Any], body: _Body) -> Response | None:
         """Return the answer to one request. A defect is logged and raised: a server may answer 500 without a word."""
+        client = (scope.get("client") or ("",))[0]
         try:
             head = _head(scope)
         except ApiError as error:
-            return self._application.refused(error)
+            return self._application.refused(error, client)
         try:
-            return await self._application(AsgiRequest(head, (scope.get("client") or ("",))[0], body))
+            return await self._application(AsgiRequest(head, client, body))
         except Exception as error:
             logs.emit(events.CONNECTION_FAILED, error=f"{type(error).__name__}: {error}", exc_info=error)
             raise

@@ -37,7 +37,7 @@ class Connection:
                 pass
         except ApiError as error:
             with suppress(OSError, trio.BrokenResourceError):
-                await self._send(self._shared.application.refused(error), closing=True)
+                await self._send(self._shared.application.refused(error, self.client), closing=True)
                 await self._linger()
         except (OSError, trio.BrokenResourceError, ClientGone):
             pass

@@ -105,5 +105,5 @@ class Application(Protocol):
     async def __call__(self, incoming: Incoming) -> Response | None:
         """The answer, or None when the client does not wait for it. Raises nothing."""
 
-    def refused(self, error: ApiError) -> Response:
-        """The answer to what is no request of HTTP."""
+    def refused(self, error: ApiError, client: str) -> Response:
+        """The answer to what is no request of HTTP, from the client of this address."""

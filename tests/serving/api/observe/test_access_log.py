@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from svc import logs
+from svc.errors import HeadersTooLarge
 from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
 from svc.settings import Settings
 from tests.serving.client import serving
@@ -69,3 +70,12 @@ async def test_a_line_says_who_asked_for_what_and_how_it_ended(lines: list[str])
     assert (second["status"], second["verb"]) == (405, "recommend")
     assert (third["status"], third["verb"], third["recipe"], third["kid"]) == (200, "list_recipes", None, "shop")
     assert KEY not in "".join(lines)
+
+
+async def test_what_is_no_request_has_a_line(lines: list[str]) -> None:
+    """Its status, the client and the request id of the answer; a method was never read."""
+    async with serving(Settings(access_log="errors")) as (client, _):
+        response = client.app.refused(HeadersTooLarge(), "192.0.2.7")
+    (line,) = answered(lines)
+    assert (line["status"], line["client"], line["method"]) == (431, "192.0.2.7", "")
+    assert line["request_id"].encode() == dict(response.headers)[b"x-request-id"]
