@@ -1,7 +1,7 @@
 """Turns a ranking by score into the one that is shown: `rerank` with the query's rules, then explanations.
 
 The order of all steps: history and profile; then filter, availability, include, exclude and seen; then scores; then
-boosts, diversity and limits, pins; and finally the cut at the offset.
+boosts, rotation, diversity and limits, pins; and finally the cut at the offset.
 """
 
 from __future__ import annotations

@@ -179,6 +179,8 @@ class Model(Stored):
         include_seen = self.repeats if include_seen is None else include_seen
         user = -1 if user_id is None else self.user_ids.index(user_id)
         given = self._queries.given(history)
+        restriction, unknown = self._queries.varied(restriction)
+        given = given._replace(unknown=(*given.unknown, *unknown))
         query, ignored = self._queries.build(limit, exclude_items, restriction, given, include_seen=include_seen)
         if restriction.new is not None:
             seen = () if include_seen else [interaction.item_id for interaction in history]

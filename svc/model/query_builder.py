@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ from svc.model.ranking.query import (
     Restriction,
 )
 from svc.model.ranking.rerank import Pin, Rules
+from svc.model.ranking.rotation import Rotation
 from svc.model.recommenders.base import excluded_columns
 
 
@@ -34,6 +36,7 @@ class QueryBuilder:
     def __init__(self, item_ids: IdTable, history: History) -> None:
         self._finder = IdFinder(item_ids)
         self._n_items = len(item_ids)
+        self._item_ids = item_ids
         self._history = history
 
     def unknown(self, ids: Sequence[str]) -> NDArray[np.int64]:
@@ -97,6 +100,28 @@ class QueryBuilder:
         )
         return query, tuple(ignored)
 
+    def varied(self, restriction: Restriction) -> tuple[Restriction, tuple[str, ...]]:
+        """The restriction with the rotation among its rules, and the unknown ids of the shown items.
+
+        An item that is named more than once was shown as often as all its entries say.
+        """
+        asked = restriction.variation
+        if asked is None:
+            return restriction, ()
+        times: dict[int, int] = {}
+        unknown: list[str] = []
+        columns = self._columns_with_new([item.item_id for item in asked.shown], restriction.new)
+        for item, column in zip(asked.shown, columns.tolist(), strict=True):
+            if column < 0:
+                unknown.append(item.item_id)
+            else:
+                times[column] = times.get(column, 0) + item.times
+        id_of = partial(self._id_of, restriction.new)
+        rotation = Rotation(times, asked.rotation, asked.seed, asked.shuffle, id_of)
+        if rotation.moves:
+            restriction = restriction._replace(rules=(restriction.rules or Rules())._replace(rotation=rotation))
+        return restriction, tuple(unknown)
+
     def resolve_pins(self, prepared: Prepared, restriction: Restriction) -> Prepared:
         """The query with the columns of the pins that may be shown; the ids of the others become ignored items."""
         if not restriction.pins:
@@ -119,6 +144,11 @@ class QueryBuilder:
         ignored = tuple(dict.fromkeys((*prepared.ignored_items, *(item for item, _ in gone))))
         active = rules if rules != Rules() or query.new is not None else None
         return prepared._replace(query=query._replace(rules=active), ignored_items=ignored, ignored_pins=gone)
+
+    def _id_of(self, new: NewItems | None, column: int) -> str:
+        if column < self._n_items or new is None:
+            return self._item_ids.at(column)
+        return new.ids.at(column - self._n_items)
 
     def _columns_with_new(self, ids: Sequence[str], new: NewItems | None) -> NDArray[np.int32]:
         """Columns of items of the model and of new items, (len(ids),), −1 for each unknown one."""

@@ -24,10 +24,11 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from tests.families import EVERY_FAMILY, N_ITEMS, family
-from tests.model.ranking.brute_force import with_pins
+from tests.model.ranking.brute_force import variations, with_pins, with_rotation
 
 N_NEW = 30
 N_ALL = N_ITEMS + N_NEW
+IDS = [*(f"i{item}" for item in range(N_ITEMS)), *(f"n{row}" for row in range(N_NEW))]
 NAMES = (*EVERY_FAMILY, "aware blend")
 NEAR = 1e-9
 """Values that differ by less are equal but for rounding, which depends on the order of additions."""
@@ -144,6 +145,7 @@ class Naive:
         self.ranked, self.values = ranked, np.array([scores[column] for column in ranked])
         if self.rules.boosts:
             self._boost()
+        self.ranked = with_rotation(self.ranked, self.values, self.rules, IDS)
         self.pinned = {pin.column: pin.position for pin in self.rules.pins}
         self.chosen: list[int] = []
 
@@ -251,6 +253,7 @@ rules = st.none() | st.builds(
     boosts=st.just(()) | st.lists(st.builds(Boost, sets, st.sampled_from([0.1, 0.5, 1.0, 2.0])), max_size=2).map(tuple),
     pins=st.just(()),
     share=st.none(),
+    rotation=st.none(),
 )
 restrictions = st.builds(
     Restriction,
@@ -264,6 +267,7 @@ restrictions = st.builds(
         lambda both: new_items(*both)
     ),
     explain=st.just(0),
+    variation=st.none() | variations(IDS),
 )
 
 

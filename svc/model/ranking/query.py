@@ -96,6 +96,25 @@ class Interaction(NamedTuple):
     weight: float = 1.0
 
 
+class Shown(NamedTuple):
+    """An item that a user was shown before, and how often."""
+
+    item_id: str
+    times: int = 1
+
+
+class Variation(NamedTuple):
+    """What makes a page differ from earlier ones: the items `shown` before, and a `seed`.
+
+    Their weights, `rotation` and `shuffle`, are those of a `Rotation`.
+    """
+
+    shown: Sequence[Shown]
+    rotation: float
+    seed: str | None
+    shuffle: float
+
+
 class Given(NamedTuple):
     """The history of a request: columns of its known items, their weights (None: all 1), and ids that are unknown.
 
@@ -114,8 +133,8 @@ class Restriction(NamedTuple):
     """The items that may answer a request: those of `allowed` that are also in `include_items`; None means all.
 
     The answer leaves the first `offset` items of the ranking out. `rules` and `pins`, ids with their places, arrange
-    it, and `explain` is the number of reasons for each item. With `new` items the sets of `allowed` and of the rules
-    have columns for these too.
+    it, as `variation` does, and `explain` is the number of reasons for each item. With `new` items the sets of
+    `allowed` and of the rules have columns for these too.
     """
 
     offset: int = 0
@@ -125,6 +144,7 @@ class Restriction(NamedTuple):
     pins: Sequence[tuple[str, int]] = ()
     explain: int = 0
     new: NewItems | None = None
+    variation: Variation | None = None
 
 
 UNRESTRICTED = Restriction()

@@ -1,4 +1,4 @@
-"""Rearranges a ranking for display: boosts first, then diversity and limits, then pins. The entry point is `rerank`.
+"""Rearranges a ranking for display: boosts, rotation, diversity and limits, pins. The entry point is `rerank`.
 
 Which items may be shown is decided earlier: filters, availability, exclusions and seen items have already been applied,
 and no rule here adds an item that they removed.
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
+from svc.model.ranking.rotation import ROTATED, Rotation
 from svc.model.ranking.topk import reaching
 
 POOL: Final = 100
@@ -79,6 +80,7 @@ class Rules(NamedTuple):
     boosts: tuple[Boost, ...] = ()
     pins: tuple[Pin, ...] = ()
     share: Share | None = None
+    rotation: Rotation | None = None
 
     @property
     def needs_all(self) -> bool:
@@ -87,7 +89,9 @@ class Rules(NamedTuple):
 
     def pool(self, wanted: int) -> int:
         """How many of the best items must be ranked so that `wanted` of them can be chosen."""
-        return max(POOL, POOL_PER_ITEM * wanted) if self.diversity or self.limits else wanted + len(self.pins)
+        if self.diversity or self.limits:
+            return max(POOL, POOL_PER_ITEM * wanted)
+        return max(wanted + len(self.pins), 0 if self.rotation is None else ROTATED)
 
 
 class Reranked(NamedTuple):
@@ -118,22 +122,24 @@ def rerank(
 ) -> Reranked:
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
-    choice = _Choice(_ordered(candidates, rules.boosts, most), candidates.spare, rules)
+    ordered = _ordered(candidates, rules.boosts, most)
+    before = after = ordered.items[:ROTATED]
+    if rules.rotation is not None:
+        after = rules.rotation.order(before, ordered.values[:ROTATED])
+    choice = _Choice(ordered.rotated(before, after), candidates.spare, rules)
     diversified = _diversify(choice, rules, wanted, similar)
     _continue(choice, rules, wanted)
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
         whole = _whole(candidates)
         if rules.share is None:
-            choice = choice.among(_valued(whole, rules.boosts), rules)
+            choice = choice.among(_valued(whole, rules.boosts).rotated(before, after), rules)
             _select(choice, wanted)
         else:
-            choice = choice.among(_ordered(whole, rules.boosts, len(whole.items)), rules)
+            ordered = _ordered(whole, rules.boosts, len(whole.items))
+            choice = choice.among(ordered.rotated(before, after), rules)
             _continue(choice, rules, wanted)
     items = choice.items[choice.chosen]
-    reasons = [
-        (*(("boosted",) if factor != 1.0 else ()), *(("diversified",) if item in diversified else ()))
-        for item, factor in zip(items.tolist(), _factors(items, rules.boosts).tolist(), strict=True)
-    ]
+    reasons = _reasons(items, rules.boosts, _risen(before, after), diversified)
     rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
 
@@ -151,6 +157,30 @@ class _Valued(NamedTuple):
         """The items at some places."""
         items, scores, values, _, ties = self
         return _Valued(items[positions], scores[positions], values[positions], is_whole, ties[positions])
+
+    def rotated(self, before: Items, after: Items) -> _Valued:
+        """Put the items `after` where `before` stand, with their own scores. Values and ties stay where they are."""
+        if before is after:
+            return self
+        places, sources = _places(self.items, before), _places(self.items, after)
+        items, scores = self.items.copy(), self.scores.copy()
+        items[places], scores[places] = after, self.scores[sources]
+        return self._replace(items=items, scores=scores)
+
+
+def _risen(before: Items, after: Items) -> set[int]:
+    """The items that stand further ahead in `after` than in `before`."""
+    if before is after:
+        return set()
+    rank_of = {item: rank for rank, item in enumerate(before.tolist())}
+    return {item for rank, item in enumerate(after.tolist()) if rank < rank_of[item]}
+
+
+def _reasons(items: Items, boosts: Sequence[Boost], rotated: set[int], diversified: set[int]) -> list[tuple[str, ...]]:
+    """The rules that moved each item, in the order in which they apply."""
+    boosted = set(items[_factors(items, boosts) != 1.0].tolist())
+    by_rule = (("boosted", boosted), ("rotated", rotated), ("diversified", diversified))
+    return [tuple(name for name, moved in by_rule if item in moved) for item in items.tolist()]
 
 
 def _whole(candidates: Candidates) -> Candidates:

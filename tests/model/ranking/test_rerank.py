@@ -1,4 +1,4 @@
-"""Boosts, diversity, limits and pins against a naive reading of the rules; filters win over all of them."""
+"""Boosts, rotation, diversity, limits and pins against a naive reading of the rules; filters win over all of them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Interaction, Query, Ranking, Restriction
 from svc.model.ranking.rerank import POOL, Boost, Candidates, Items, Limit, Pin, Rules, Similar, rerank
 from tests.families import EVERY_FAMILY, N_ITEMS, family
-from tests.model.ranking.brute_force import with_pins
+from tests.model.ranking.brute_force import variations, with_pins, with_rotation
 from tests.serving.artifacts import factor_model
 
 NO_SCORES = np.empty(0)
 MANY = 3 * POOL
+IDS = [f"i{item}" for item in range(MANY)]
 """Items of a model whose pool of diversity is a part of the catalogue."""
 model_of = cache(family)
 field_of = cache(lambda n_items: LabelField.read("genres", "multi_label", "|", labels_of(n_items), n_items))
@@ -96,6 +97,7 @@ def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[di
         "boosts": st.just(()),
         "pins": st.just(()),
         "share": st.none(),
+        "rotation": st.none(),
     }
     reordered = {what: some_of(what, n_items) for what in rules if what != "pins"}
     restriction = st.builds(
@@ -107,6 +109,7 @@ def requests(n_items: int, rules: tuple[str, ...]) -> st.SearchStrategy[tuple[di
         include_items=st.none() | halves(n_items).map(lambda some: [f"i{item}" for item in some.nonzero()[0].tolist()]),
         explain=st.just(0),
         new=st.none(),
+        variation=st.none() | variations(IDS[:n_items]),
     )
     return st.tuples(body, restriction)
 
@@ -154,6 +157,7 @@ class Naive:
         (every,) = model_of(name, n_items=n_items).rank([query._replace(limit=n_items, rules=None)])
         self.own = dict(zip(every.items.tolist(), every.scores.tolist(), strict=True))
         self.columns, self.values = self._boosted(every)
+        self.columns = np.array(with_rotation(self.columns, self.values, self.rules, IDS), dtype=np.int32)
         self.pinned = {pin.column: pin.position for pin in self.rules.pins}
         self.free = np.ones(n_items, dtype=np.bool_)
         self.free[list(self.pinned)] = False

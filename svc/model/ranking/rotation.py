@@ -1,0 +1,68 @@
+"""Rotates the beginning of a ranking, so that a user who comes back does not see the same page again.
+
+| symbol | meaning |
+|---|---|
+| deviation | the standard deviation of the values of the `ROTATED` best items, whatever page is asked for |
+| noise | a standard Gumbel variate, from a hash of the seed and the item's id |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROTATED: Final = 100
+"""How many of the best items take part. They change places among themselves, so the pages behind them stay."""
+_HASH_BITS: Final = 52
+"""The most of which each value plus a half is a float: no hash gives 0 or 1, whose noise is infinite."""
+
+
+class Rotation(NamedTuple):
+    """What moves items among the best: how often each column was shown, and a seed.
+
+    Each time takes `rotation` deviations from the value of an item. With a `seed` each item gets `shuffle` deviations
+    times its noise. `id_of` maps a column to its id.
+    """
+
+    times: Mapping[int, int]
+    rotation: float
+    seed: str | None
+    shuffle: float
+    id_of: Callable[[int], str]
+
+    @property
+    def moves(self) -> bool:
+        """Whether any item can change its place."""
+        return bool((self.times and self.rotation) or (self.seed and self.shuffle))
+
+    def order(self, items: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.int32]:
+        """The items in their new order, given their values; those of equal new values keep the order they have."""
+        if not len(items):
+            return items
+        gains = [-self.rotation * self.times.get(column, 0) for column in items.tolist()]
+        if self.seed and self.shuffle:
+            noise = _Noise(self.seed)
+            gains = [
+                gain + self.shuffle * noise.of(self.id_of(column))
+                for gain, column in zip(gains, items.tolist(), strict=True)
+            ]
+        return items[np.argsort(-(values + values.std() * np.array(gains)), kind="stable")]
+
+
+class _Noise:
+    """The noise of each item under one seed, whatever else is ranked."""
+
+    def __init__(self, seed: str) -> None:
+        self._hash = blake2b(f"{seed}\0".encode(), digest_size=8)
+
+    def of(self, item_id: str) -> float:
+        """The noise of one item."""
+        hashed = self._hash.copy()
+        hashed.update(item_id.encode())
+        uniform = ((int.from_bytes(hashed.digest(), "big") >> (64 - _HASH_BITS)) + 0.5) / 2**_HASH_BITS
+        return -math.log(-math.log(uniform))
