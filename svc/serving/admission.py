@@ -110,16 +110,25 @@ class WaitBudget:
         self._arrived_s = arrived_s
         self._late_s = late_s
 
-    def require(self, queue: Queue, queries: Sequence[Query] | None = None, *, is_batch: bool = False) -> None:
+    def require(
+        self,
+        queue: Queue,
+        queries: Sequence[Query] | None = None,
+        *,
+        is_batch: bool = False,
+        threads_s: float = 0.0,
+    ) -> None:
         """Raise Overloaded when the wait in the queue would be too long. Whoever need not wait is never refused.
 
-        Asked without the `queries` while they are not known. What is answered by the next call is refused by its own
-        limit alone, so that batches, which make calls long, never shut single requests out.
+        `threads_s` is the wait for a thread before the request comes to the queue. Asked without the `queries` while
+        they are not known. What is answered by the next call is refused by its own limit alone, so that batches, which
+        make calls long, never shut single requests out.
         """
         if self._late_s:
             raise self._admission.refuse(self._late_s + trio.current_time() - self._arrived_s)
         wait_s = queue.expected_wait_s(int(is_batch)) if queries is None else queue.wait_s(queries, self.key)
-        is_next = queries is None and not is_batch and queue.is_free_of_singles
+        wait_s += threads_s
+        is_next = queries is None and not is_batch and not threads_s and queue.is_free_of_singles
         if wait_s and self._is_too_long(wait_s, BATCH_SHARE if is_batch else WAIT_SHARE, is_next=is_next):
             raise self._admission.refuse(wait_s)
 

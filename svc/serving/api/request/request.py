@@ -114,8 +114,12 @@ class Request:
         return self._incoming.late_s
 
     def budget(self, admission: Admission) -> WaitBudget:
-        """How long the request may wait. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header."""
-        return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s, self.key)
+        """How long the request may wait. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header.
+
+        A server without keys accepts any, so a client that invents several would get the turns of several.
+        """
+        key = self.key if self._checks.auth.required else None
+        return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s, key)
 
     @property
     def may_ask(self) -> MayAsk:

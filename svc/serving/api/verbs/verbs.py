@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -43,11 +43,14 @@ from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fiel
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
 
+T = TypeVar("T")
 INLINE_BODY_BYTES = 4096
 INLINE_CHARACTERS = 256
 """Longest body that is prepared on the event loop for a model that reads runs of characters: 4,096 took 10 ms."""
 INLINE_ITEMS = 100
 WORK_THREADS = 2
+SLICE_S = 0.02
+"""Processor time after which the preparation of a batch goes to the end of the queue for a thread."""
 CACHED_BYTES = 4096
 """Longer questions and answers are not kept."""
 ENTRY_BYTES = 512
@@ -157,9 +160,10 @@ class Verbs:
             self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        asked, prepared = await self._parsed(SINGLE[verb], body, served)
+        asked = await self._parsed(SINGLE[verb], body, served, budget)
         if request.permit is not None:
             await request.charge(cost_of_request(asked), 1)
+        prepared = await self._prepared(asked, body, served, budget)
         queries = (prepared.query,)
         budget.require(served.lane, queries)
         with self._step("rank"):
@@ -178,17 +182,23 @@ class Verbs:
         encoded = await trio.to_thread.run_sync(encode, limiter=self._work, abandon_on_cancel=True)
         return EncodedAnswer(encoded, ranking.popular)
 
-    async def _parsed(self, schema: type[AnyQuestion], body: Body, served: Served) -> tuple[AnyQuestion, Prepared]:
-        """Parses and prepares on the event loop, unless the body is long or a filter has to be compiled first."""
-        longest = INLINE_CHARACTERS if served.model.reads_characters else INLINE_BODY_BYTES
-        if isinstance(body, bytes) and len(body) <= longest:
-            asked: AnyQuestion = parse(schema, body)
-            if not asked.has_new_filter(served):
-                return asked, asked.prepare(served)
-            prepare = partial(_prepare_one, asked, served)
-        else:
-            prepare = partial(_parse_one, schema, body, served)
-        return await trio.to_thread.run_sync(prepare, limiter=self._work, abandon_on_cancel=True)
+    async def _parsed(self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget) -> AnyQuestion:
+        """Parse on the event loop, unless the body is long."""
+        if _is_short(body, served):
+            return parse(schema, body)
+        return await self._beside(partial(parse, schema, body), served, budget)
+
+    async def _prepared(self, asked: AnyQuestion, body: Body, served: Served, budget: WaitBudget) -> Prepared:
+        """Prepare on the event loop, unless the body is long or a filter has to be compiled first."""
+        if _is_short(body, served) and not asked.has_new_filter(served):
+            return asked.prepare(served)
+        return await self._beside(partial(asked.prepare, served), served, budget)
+
+    async def _beside(self, work: Callable[[], T], served: Served, budget: WaitBudget, *, is_batch: bool = False) -> T:
+        """Return what `work` returns in a thread. Raise Overloaded when the wait for a thread would be too long."""
+        threads_s = self._work.statistics().tasks_waiting * SLICE_S / WORK_THREADS
+        budget.require(served.lane, is_batch=is_batch, threads_s=threads_s)
+        return await trio.to_thread.run_sync(work, limiter=self._work, abandon_on_cancel=True)
 
     def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:
         self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
@@ -200,11 +210,15 @@ class Verbs:
         body = await request.body()
         if request.permit is not None:
             await request.charge(elements_in(body))
-        batch, prepared = await trio.to_thread.run_sync(
-            _prepare_all, BATCH[verb], body, served, limiter=self._work, abandon_on_cancel=True
-        )
+        batch = await self._beside(partial(_parse_batch, BATCH[verb], body), served, budget, is_batch=True)
         if request.permit is not None:
             await request.charge(sum(map(cost_of_request, elements(batch))), len(elements(batch)))
+        prepared: list[Prepared | ApiError] = []
+        while len(prepared) < len(elements(batch)):
+            rest = elements(batch)[len(prepared) :]
+            prepared += await trio.to_thread.run_sync(
+                _prepare_some, rest, served, limiter=self._work, abandon_on_cancel=True
+            )
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
@@ -226,19 +240,25 @@ class Verbs:
         return answer
 
 
-def _parse_one(schema: type[AnyQuestion], body: Body, served: Served) -> tuple[AnyQuestion, Prepared]:
-    return _prepare_one(parse(schema, body), served)
+def _is_short(body: Body, served: Served) -> bool:
+    """Return whether the event loop may parse and prepare the body."""
+    longest = INLINE_CHARACTERS if served.model.reads_characters else INLINE_BODY_BYTES
+    return isinstance(body, bytes) and len(body) <= longest
 
 
-def _prepare_one(asked: AnyQuestion, served: Served) -> tuple[AnyQuestion, Prepared]:
-    return asked, asked.prepare(served)
+def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) -> AnyBatch:
+    return parse(schema, body)
 
 
-def _prepare_all(
-    schema: type[RecommendBatch] | type[RelatedBatch], body: Body, served: Served
-) -> tuple[AnyBatch, list[Prepared | ApiError]]:
-    batch: AnyBatch = parse(schema, body)
-    return batch, [_prepare(element, served) for element in elements(batch)]
+def _prepare_some(asked: Sequence[AnyRequest | Rejected], served: Served) -> list[Prepared | ApiError]:
+    """Prepare the first elements, at least one, and as many as begin within SLICE_S."""
+    ends_at = time.thread_time() + SLICE_S
+    prepared: list[Prepared | ApiError] = []
+    for element in asked:
+        prepared.append(_prepare(element, served))
+        if time.thread_time() >= ends_at:
+            break
+    return prepared
 
 
 def _prepare(element: AnyRequest | Rejected, served: Served) -> Prepared | ApiError:

@@ -77,6 +77,18 @@ async def test_a_diverse_question_counts_sixteen() -> None:
         assert await statuses(client, {"user_id": "u4"}, 1) == [429]
 
 
+@pytest.mark.parametrize(("path", "body"), [(RECOMMEND, DIVERSE), (BATCH, {"requests": [DIVERSE]})])
+async def test_what_is_refused_for_its_cost_is_not_prepared(
+    path: str, body: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[object] = []
+    async with bounded("rate: 1/h, burst: 16") as (client, _):
+        assert await statuses(client, {"user_id": "u4"}, 1) == [200]
+        monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
+        assert await statuses(client, body, 1, path) == [429]
+    assert not prepared
+
+
 async def test_more_elements_than_the_burst_are_refused_at_once_and_told_so() -> None:
     """However long the key waits; there is no Retry-After, as waiting changes nothing. Nothing of it is counted."""
     async with bounded("rate: 1/h, burst: 5") as (client, _):

@@ -9,6 +9,7 @@ import trio
 
 from svc.serving.api.access import authentication
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
+from svc.serving.api.request.request import Checks, Request
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.sent import Sent
 
@@ -54,3 +55,13 @@ async def test_a_compressed_body_is_refused_by_its_header() -> None:
     assert (packed.status, packed.json["code"]) == (415, "ENCODING_NOT_SUPPORTED")
     assert "Content-Encoding" in packed.json["detail"]
     assert plain.status == 200
+
+
+@pytest.mark.parametrize("has_keys", [False, True])
+async def test_a_key_has_turns_of_its_own_only_where_keys_are_checked(has_keys: bool) -> None:
+    """Anybody can invent keys for a server that has none."""
+    key = new_api_key()
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(key)}") if has_keys else {}) as (_, state):
+        sent = Sent("GET", b"/", [(b"host", b"localhost"), (b"x-api-key", key.encode())])
+        turns_of = Request(sent, Checks(state)).budget(state.admission).key
+    assert turns_of == (key.encode() if has_keys else None)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from structlog.testing import capture_logs
 
 from svc.errors import NoCandidates
 from svc.model.ranking.query import Ranking
+from svc.serving.api.bodies.requests import RecommendRequest
 from svc.serving.api.verbs import verbs
 from svc.serving.models.lanes import Lane
 from tests.serving.client import BATCH, BATCH_RELATED, N_ITEMS, RECOMMEND, Client, serving
@@ -139,6 +142,56 @@ async def test_a_batch_whose_client_has_left_is_not_scored_to_its_end(monkeypatc
         leaving = Sent("POST", BATCH.encode(), headers, whole_body=body, arrived_s=arrived_s, leaves_s=0.05)
         assert await client.app(leaving) is None
     assert ended
+
+
+async def test_a_filter_that_is_new_waits_for_one_element_of_each_batch_at_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With slices of one element and one thread: the preparation of a batch goes to the end of the queue."""
+    prepared: list[int] = []
+    may_go_on, begun = threading.Event(), threading.Event()
+    prepare = RecommendRequest.prepare
+
+    def noted(asked: RecommendRequest, served: Any) -> Any:
+        prepared.append(asked.limit)
+        if len(prepared) == 1:
+            begun.set()
+            assert may_go_on.wait(10)
+        return prepare(asked, served)
+
+    monkeypatch.setattr(verbs, "SLICE_S", 0.0)
+    monkeypatch.setattr(verbs, "WORK_THREADS", 1)
+    monkeypatch.setattr(RecommendRequest, "prepare", noted)
+    async with serving() as (client, _), trio.open_nursery() as nursery:
+        statuses: list[int] = []
+
+        async def ask(path: str, body: object) -> None:
+            statuses.append((await client.post(path, body)).status)
+
+        monkeypatch.setattr(RecommendRequest, "has_new_filter", lambda *_: True)
+        nursery.start_soon(ask, BATCH, {"requests": [{"user_id": "u3", "limit": 9}] * 20})
+        await trio.to_thread.run_sync(begun.wait)
+        nursery.start_soon(ask, RECOMMEND, {"user_id": "u3", "limit": 5})
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        may_go_on.set()
+    assert statuses == [200, 200]
+    assert prepared.index(5) <= 2
+    assert prepared.count(9) == 20
+
+
+async def test_what_waits_too_long_for_a_thread_is_refused_before_it_is_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared: list[object] = []
+    monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
+    monkeypatch.setattr(RecommendRequest, "has_new_filter", lambda *_: True)
+    waiting = SimpleNamespace(tasks_waiting=int(10 / verbs.SLICE_S))
+    monkeypatch.setattr(trio.CapacityLimiter, "statistics", lambda _: waiting)
+    async with serving() as (client, _):
+        for path, body in ((RECOMMEND, {"user_id": "u3"}), (BATCH, {"requests": [{"user_id": "u3"}]})):
+            answer = await client.post(path, body)
+            assert (answer.status, answer.json["code"]) == (503, "OVERLOADED")
+    assert not prepared
 
 
 async def test_the_reason_of_an_empty_answer_is_not_looked_for_on_the_event_loop(
