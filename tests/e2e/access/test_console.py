@@ -200,7 +200,7 @@ def test_recipes_show_their_state(tab: Tab) -> None:
         playwright.expect(plain).to_contain_text(text)
     stub = page.get_by_role("listitem").filter(has=tab.heading("stub"))
     playwright.expect(stub).to_contain_text("no model")
-    playwright.expect(stub).to_contain_text("There is no model yet: artifact not found: /")
+    playwright.expect(stub).to_contain_text("There is no model yet: artifact not found: ")
     playwright.expect(stub).to_contain_text("svc train FOLDER/stub.yaml")
     playwright.expect(page.get_by_role("listitem").filter(has=tab.heading("broken"))).to_contain_text("file skipped")
     playwright.expect(page.locator("#health")).to_have_text("degraded, 2 of 3 loaded")

@@ -37,7 +37,7 @@ def test_the_vocabulary_has_the_words_of_most_items() -> None:
     assert words(fit(texts, TITLE)) == {"sea": 3, "ape": 2, "man": 2, "the": 2, "zoo": 2}
     assert list(words(fit(texts, {**TITLE, "max_words": 3}))) == ["sea", "ape", "man"]
     assert words(fit(texts, {**TITLE, "min_items": 3})) == {"sea": 3}
-    assert set(words(fit(["人民的", "人民的"], {**TITLE, "analyzer": "char"}))) == {"人民的"}
+    assert set(words(fit(["人民的", "人民的", None], {**TITLE, "analyzer": "char"}))) == {"人民的"}
 
 
 def test_rows_are_encoded_as_requests_are() -> None:
@@ -82,7 +82,7 @@ def test_a_value_that_cannot_be_read_is_refused_with_its_row(
 
 def test_too_many_words_name_what_to_lower() -> None:
     """The bound of places holds for all columns together."""
-    texts = [" ".join(f"w{number}" for number in range(40))] * 2
+    texts = [*[" ".join(f"w{number}" for number in range(40))] * 2, None]
     assert fit(texts, TITLE, max_places=41).encoder.dim == 41
     with pytest.raises(FeatureDimensionExceeded, match="lower max_words of the widest column, 'title'"):
         fit(texts, TITLE, max_places=40)
