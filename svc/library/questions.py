@@ -124,16 +124,16 @@ def _given(name: str, value: object) -> object:
         return checked_id(name, value)
     if name in _IDS:
         return checked_ids(name, value)
-    if name == "history":
-        return [_interaction(entry) for entry in _listed(name, value)]
+    if name in ("history", "shown"):
+        return [_entry(name, entry) for entry in _listed(name, value)]
     return _plain(_listed(name, value) if name in _LISTS else value)
 
 
-def _interaction(entry: object) -> object:
+def _entry(name: str, entry: object) -> object:
     if isinstance(entry, Mapping):
         plain = {str(key): _plain(value) for key, value in entry.items()}
-        return {**plain, "item_id": checked_id("history", plain["item_id"])} if "item_id" in plain else plain
-    return checked_id("history", entry)
+        return {**plain, "item_id": checked_id(name, plain["item_id"])} if "item_id" in plain else plain
+    return checked_id(name, entry)
 
 
 def _plain(value: Any) -> Any:

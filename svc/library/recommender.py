@@ -102,6 +102,10 @@ class Recommender:
         history_mode: Literal["append", "replace"] | None = None,
         fallback: Literal["none", "popular"] | None = None,
         include_seen: bool | None = None,
+        shown: Sequence[str | Mapping[str, object]] | None = None,
+        rotation: float = 0.25,
+        seed: str | None = None,
+        shuffle: float = 0.25,
         exclude_items: Sequence[str] = (),
         include_items: Sequence[str] | None = None,
         filter: Mapping[str, object] | None = None,
@@ -124,6 +128,10 @@ class Recommender:
             fallback: What a user of whom nothing is known gets: an error (`none`) or the most chosen items (`popular`).
             include_seen: Whether items of the user's own history may come back; by default only where the model was
                 trained with `training.repeats`.
+            shown: What the user was shown before, ids or `{"item_id": ..., "times": ...}`: these items rank lower.
+            rotation: Deviations of the scores of the 100 best that each time shown takes from an item, 0 to 1.
+            seed: A text, such as a day, by which the 100 best items change places.
+            shuffle: Deviations of their scores by which the noise of the seed moves an item, 0 to 1.
             exclude_items: Items that must not come back.
             include_items: Only these items are ranked.
             filter: Only items that satisfy it are ranked, such as `{"year": {"gte": 1990}}`. Needs `items`.
@@ -156,6 +164,10 @@ class Recommender:
             history_mode=history_mode,
             fallback=fallback,
             include_seen=include_seen,
+            shown=shown,
+            rotation=rotation,
+            seed=seed,
+            shuffle=shuffle,
             exclude_items=exclude_items,
             include_items=include_items,
             filter=filter,
@@ -179,6 +191,10 @@ class Recommender:
         history_mode: Literal["append", "replace"] | None = None,
         fallback: Literal["none", "popular"] | None = None,
         include_seen: bool | None = None,
+        shown: Sequence[str | Mapping[str, object]] | None = None,
+        rotation: float = 0.25,
+        seed: str | None = None,
+        shuffle: float = 0.25,
         exclude_items: Sequence[str] = (),
         include_items: Sequence[str] | None = None,
         filter: Mapping[str, object] | None = None,
@@ -214,6 +230,10 @@ class Recommender:
             history_mode=history_mode,
             fallback=fallback,
             include_seen=include_seen,
+            shown=shown,
+            rotation=rotation,
+            seed=seed,
+            shuffle=shuffle,
             exclude_items=exclude_items,
             include_items=include_items,
             filter=filter,

@@ -111,6 +111,21 @@ def controls(rng: random.Random, ids: list[str]) -> dict[str, Any]:
     return asked
 
 
+def variation(rng: random.Random, ids: list[str]) -> dict[str, Any]:
+    """Some of the controls by which a page differs from earlier ones; one in twenty has an error."""
+    shown = [{"item_id": item, "times": rng.randint(1, 9)} if rng.random() < 0.3 else item for item in ids]
+    possible: dict[str, Any] = {
+        "shown": rng.choices([*shown, "nothing"], k=rng.randint(0, 20)),
+        "rotation": rng.choice((0, 0.25, 1.0)),
+        "seed": f"day {rng.randint(1, 9)}",
+        "shuffle": rng.choice((0, 0.25, 1.0)),
+    }
+    asked = {name: possible[name] for name in rng.sample(sorted(possible), rng.randint(0, 4))}
+    if rng.random() < 0.05:
+        asked |= rng.choice(({"shown": [{"item_id": "i1", "times": 101}]}, {"seed": ""}, {"rotation": 1.5}))
+    return asked
+
+
 def features(rng: random.Random) -> dict[str, Any]:
     return {"tag": rng.choice(("a", "b", "new")), "age": rng.randint(10, 90), "height": 1}
 
@@ -124,6 +139,7 @@ def question(rng: random.Random, model: Model) -> tuple[str, dict[str, Any]]:
         if model.features is not None and rng.random() < 0.5:
             body["item_features"] = rng.choice((features(rng), {"new-1": features(rng), ids[0]: features(rng)}))
         return "recommend-related", body
+    body |= variation(rng, ids)
     if rng.random() < 0.8:
         body["user_id"] = rng.choice((*model.user_ids.all(), "nobody"))
     if rng.random() < 0.4:
@@ -192,6 +208,7 @@ async def test_random_questions(name: str) -> None:
 CONTROLS = {
     *("limit", "offset", "filter", "include_items", "exclude_items", "include_seen", "explain", "diversity", "limits"),
     *("boosts", "pins", "history", "history_mode", "fallback", "seed_items", "profile", "ignored_items"),
+    *("shown", "rotation", "seed", "shuffle"),
 }
 """What an answer of each model has been asked for, or has said."""
 ABOUT = ("request_id", "recipe", "model_version")

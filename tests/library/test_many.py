@@ -10,7 +10,7 @@ import pytest
 import svc
 from svc import errors
 from tests.export.conftest import MODELS as FAMILIES
-from tests.library.test_answers import MODELS, both, controls
+from tests.library.test_answers import MODELS, both, controls, variation
 from tests.serving.artifacts import SIGNING_KEYS, write_artifact
 
 
@@ -29,7 +29,8 @@ async def test_many_users_get_what_a_batch_answers(name: str) -> None:
     model.ready()
     async with both(model) as (client, shop):
         for _ in range(4):
-            body = {**controls(rng, model.item_ids.all()), "limit": 5, "diversity": 0.25}
+            ids = model.item_ids.all()
+            body = {**controls(rng, ids), **variation(rng, ids), "limit": 5, "diversity": 0.25}
             users = rng.sample([*model.user_ids.all(), "nobody"], 6)
             bodies = [{"user_id": user, **body} for user in users]
             sent = {"requests": bodies, "include_metadata": True}

@@ -28,7 +28,7 @@ class Cost(IntEnum):
     LONG = 4
     """Many items, a long history, features, or popular items."""
     RULED = 16
-    """Limits, boosts, diversity, reasons, users for an item, or many described items."""
+    """Limits, boosts, diversity, rotation, reasons, users for an item, or many described items."""
     HEAVY = 64
     """A ruled question for many items or from a long history."""
 
@@ -56,7 +56,9 @@ def cost_of(query: Query) -> Cost:
         profile=profile,
         described=len(query.seed_features),
         is_ruled=bool(
-            query.explain or query.audience or (rules is not None and (rules.diversity or rules.limits or rules.boosts))
+            query.explain
+            or query.audience
+            or (rules is not None and (rules.diversity or rules.limits or rules.boosts or rules.rotation))
         ),
         is_other=rules is not None or (query.user < 0 and not profile),
     )

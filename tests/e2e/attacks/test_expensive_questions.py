@@ -33,6 +33,7 @@ EXPENSIVE: dict[str, dict[str, Any]] = {
     "many boosts": {"boosts": BOOSTS, "limit": 1000},
     "diversity": {"diversity": 0.5, "limit": 1000},
     "limits": {"limits": LIMITS, "limit": 1000},
+    "rotation": {"shown": HISTORY, "seed": "monday", "limit": 1000},
     "reasons": {"explain": 10, "limit": 1000, "history": HISTORY},
     "all": {"diversity": 0.5, "boosts": BOOSTS, "limits": LIMITS, "explain": 10, "limit": 1000, "history": HISTORY},
 }

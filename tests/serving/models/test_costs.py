@@ -12,6 +12,7 @@ from svc.model.ranking.filter_fields import LabelField
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query
 from svc.model.ranking.rerank import Boost, Limit, Pin, Rules
+from svc.model.ranking.rotation import Rotation
 from svc.serving.models.costs import (
     LARGEST_CALL,
     PLAIN_LIMIT,
@@ -32,6 +33,7 @@ RULES = {
     "boosts": Rules(boosts=BOOSTS),
     "diversity": Rules(diversity=0.1),
     "limits": Rules(limits=(Limit(FIELD, 1),)),
+    "rotation": Rules(rotation=Rotation({}, 0.0, "seed", 0.25, str)),
 }
 
 
@@ -58,7 +60,7 @@ def test_sizes_rules_and_reasons_decide_the_class(query: Query, cost: Cost) -> N
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_no_question_with_limits_boosts_or_diversity_is_ever_cheap(name: str) -> None:
+def test_no_question_whose_page_is_reranked_is_ever_cheap(name: str) -> None:
     assert cost_of(Query(limit=1, user=1, rules=RULES[name])) is Cost.RULED
     assert cost_of(Query(limit=1000, user=1, rules=RULES[name])) is Cost.HEAVY
 

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, from_json
 
 from svc.errors import ValidationFailed
-from svc.model.ranking.query import Interaction
+from svc.model.ranking.query import Interaction, Shown
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 from svc.recipe.side_tables import MAX_DIMENSIONS
@@ -37,6 +37,9 @@ MAX_INCLUDED = 1000
 MAX_USERS = 1000
 MAX_HISTORY = 1000
 MAX_WEIGHT = 1000.0
+MAX_SHOWN = 1000
+MAX_TIMES = 100
+MAX_SEED_CHARACTERS = 64
 MAX_REASONS = 10
 MAX_LIMITS = 4
 MAX_BOOSTS = 16
@@ -124,31 +127,56 @@ def whole(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _interaction(value: object) -> Interaction:
+def _entry(value: object, key: str, number: TypeAdapter[Any]) -> tuple[Any, ...]:
+    """The id of an item in a list, and the number at `key` if the item has one."""
     if isinstance(value, str):
         if 0 < len(value) <= MAX_ID_CHARACTERS and value.isascii():
-            return Interaction(value)  # the adapter says the same, and takes ten times as long
-        return Interaction(_id.validate_python(value))
-    if isinstance(value, dict) and "item_id" in value and value.keys() <= {"item_id", "weight"}:
-        return Interaction(_id.validate_python(value["item_id"]), _weight.validate_python(value.get("weight", 1.0)))
+            return (value,)  # the adapter says the same, and takes ten times as long
+        return (_id.validate_python(value),)
+    if isinstance(value, dict) and "item_id" in value and value.keys() <= {"item_id", key}:
+        item_id = _id.validate_python(value["item_id"])
+        return (item_id, number.validate_python(value[key])) if key in value else (item_id,)
     raise PydanticCustomError(
-        "interaction", 'Input should be an item id, or an object {"item_id": ..., "weight": ...} without other keys'
+        "interaction",
+        'Input should be an item id, or an object {"item_id": ..., "{key}": ...} without other keys',
+        {"key": key},
     )
+
+
+def _interaction(value: object) -> Interaction:
+    return Interaction(*_entry(value, "weight", _weight))
+
+
+def _shown(value: object) -> Shown:
+    return Shown(*_entry(value, "times", _times))
 
 
 _Weight = Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 _id: TypeAdapter[str] = TypeAdapter(Id, config=ConfigDict(strict=True))
 _weight: TypeAdapter[float] = TypeAdapter(_Weight, config=ConfigDict(strict=True))
-_WEIGHTED_SCHEMA = {
-    "type": "object",
-    "required": ["item_id"],
-    "properties": {
-        "item_id": _SHORT_TEXT,
-        "weight": {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT, "description": "Default: 1."},
-    },
-    "additionalProperties": False,
-}
-HistoryItem = Annotated[Any, PlainValidator(_interaction), WithJsonSchema({"anyOf": [_SHORT_TEXT, _WEIGHTED_SCHEMA]})]
+_Times = Annotated[int, Field(ge=1, le=MAX_TIMES), BeforeValidator(whole)]
+_times: TypeAdapter[int] = TypeAdapter(_Times, config=ConfigDict(strict=True))
+
+
+def _entry_schema(key: str, number: dict[str, Any]) -> WithJsonSchema:
+    """The schema of an id, or of an object with an id and a number that is 1 by default."""
+    described = {
+        "type": "object",
+        "required": ["item_id"],
+        "properties": {"item_id": _SHORT_TEXT, key: {**number, "description": "Default: 1."}},
+        "additionalProperties": False,
+    }
+    return WithJsonSchema({"anyOf": [_SHORT_TEXT, described]})
+
+
+HistoryItem = Annotated[
+    Any,
+    PlainValidator(_interaction),
+    _entry_schema("weight", {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT}),
+]
+ShownItem = Annotated[
+    Any, PlainValidator(_shown), _entry_schema("times", {"type": "integer", "minimum": 1, "maximum": MAX_TIMES})
+]
 Tree = Annotated[
     Any,
     WithJsonSchema(

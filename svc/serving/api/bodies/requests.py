@@ -17,7 +17,7 @@ from pydantic import (
 
 from svc.errors import UsersNotServed, ValidationFailed
 from svc.model.ranking.filter_fields import ClientTree
-from svc.model.ranking.query import Order, Prepared, Restriction
+from svc.model.ranking.query import Order, Prepared, Restriction, Variation
 from svc.names import MAX_ID_CHARACTERS
 from svc.recipe.filter_tree import Filter
 from svc.recipe.side_tables import MAX_DIMENSIONS
@@ -35,7 +35,9 @@ from svc.serving.api.bodies.fields import (
     MAX_MATCHES,
     MAX_PINS,
     MAX_REASONS,
+    MAX_SEED_CHARACTERS,
     MAX_SEEDS,
+    MAX_SHOWN,
     MAX_USERS,
     BoostAsked,
     Features,
@@ -45,6 +47,7 @@ from svc.serving.api.bodies.fields import (
     LimitAsked,
     Part,
     PinAsked,
+    ShownItem,
     Tree,
     digits,
     filter_at,
@@ -62,13 +65,14 @@ if TYPE_CHECKING:
 
 
 LONGEST = Longest(
-    items=max(MAX_EXCLUDED, MAX_INCLUDED, MAX_HISTORY, MAX_LABELS, MAX_DIMENSIONS),
+    items=max(MAX_EXCLUDED, MAX_INCLUDED, MAX_HISTORY, MAX_SHOWN, MAX_LABELS, MAX_DIMENSIONS),
     names=max(MAX_FEATURES, MAX_FEATURE_ITEMS),
     at_top={
         "requests": MAX_BATCH,
         "exclude_items": MAX_EXCLUDED,
         "include_items": MAX_INCLUDED,
         "history": MAX_HISTORY,
+        "shown": MAX_SHOWN,
         "seed_items": MAX_SEEDS,
         "include_users": MAX_USERS,
         "exclude_users": MAX_USERS,
@@ -205,6 +209,34 @@ class RecommendRequest(Request):
         Literal["none", "popular"] | None,
         Field(description="What a user of whom nothing is known gets; by default what the recipe says."),
     ] = None
+    shown: Annotated[
+        list[ShownItem] | None,
+        Field(max_length=MAX_SHOWN, description="Items that the user was shown before; they rank lower."),
+    ] = None
+    rotation: Annotated[
+        float,
+        Field(ge=0, le=1, description="Deviations of scores that each time shown takes from an item."),
+    ] = 0.25
+    seed: Annotated[
+        str | None,
+        Field(min_length=1, max_length=MAX_SEED_CHARACTERS, description="Another seed, such as a day: another page."),
+    ] = None
+    shuffle: Annotated[
+        float, Field(ge=0, le=1, description="Deviations of scores by which the noise of the seed moves an item.")
+    ] = 0.25
+
+    @property
+    def varies(self) -> bool:
+        """Whether the best items are to change places."""
+        return bool((self.shown and self.rotation) or (self.seed and self.shuffle))
+
+    def restriction(self, served: Answerable) -> Restriction:
+        """What the answer may hold. Raises ValidationFailed."""
+        restriction = super().restriction(served)._replace(new=served.new_items)
+        if not self.shown and self.seed is None:
+            return restriction
+        variation = Variation(self.shown or (), self.rotation, self.seed, self.shuffle)
+        return restriction._replace(variation=variation)
 
     def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises the ApiError that says why there is none."""
@@ -221,7 +253,7 @@ class RecommendRequest(Request):
             limit=self.limit,
             exclude_items=self.exclude_items,
             include_seen=self.include_seen,
-            restriction=self.restriction(served)._replace(new=served.new_items),
+            restriction=self.restriction(served),
             history=self.history or (),
             replace=self.history_mode == "replace",
             fallback=wanted,

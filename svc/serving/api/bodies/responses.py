@@ -63,7 +63,7 @@ class Item(BaseModel):
     ] = None
     rest: Annotated[float | None, Field(description="1 less the shares that are shown.")] = None
     reason: Annotated[
-        list[Literal["popular", "new", "pinned", "boosted", "diversified"]] | None,
+        list[Literal["popular", "new", "pinned", "boosted", "rotated", "diversified"]] | None,
         Field(description="Why the item is here, when it is not for its score."),
     ] = None
 

@@ -17,14 +17,14 @@ def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
         features = asked.item_features or {}
         profile = len(asked.seed_items or ())
         described = sum(isinstance(item, dict) for item in features.values()) or bool(features)
-        is_known = profile > 0
+        is_known, varies = profile > 0, False
     else:
         profile, described = len(asked.history or ()), 0
-        is_known = asked.user_id is not None or profile > 0
+        is_known, varies = asked.user_id is not None or profile > 0, asked.varies
     return cost_class(
         limit=asked.offset + asked.limit,
         profile=profile,
         described=described,
-        is_ruled=bool(asked.explain or asked.diversity or asked.limits or asked.boosts),
+        is_ruled=bool(asked.explain or asked.diversity or asked.limits or asked.boosts or varies),
         is_other=bool(asked.pins) or not is_known,
     )

@@ -8,9 +8,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from svc.errors import ValidationFailed
-from svc.model.ranking.query import Interaction
+from svc.model.ranking.query import Interaction, Shown
 from svc.serving.api.bodies import fields
-from svc.serving.api.bodies.fields import FeatureValue, HistoryItem, ItemFeatures, digits, filter_at, whole
+from svc.serving.api.bodies.fields import FeatureValue, HistoryItem, ItemFeatures, ShownItem, digits, filter_at, whole
 
 FEATURE: TypeAdapter[Any] = TypeAdapter(FeatureValue)
 HISTORY: TypeAdapter[Any] = TypeAdapter(HistoryItem)
@@ -56,6 +56,18 @@ def test_an_interaction_is_an_id_or_an_object() -> None:
     for wrong in (*odd, 3, {"item": "b3"}, {"item_id": "b3", "weight": 0.0}, {"item_id": "b3", "since": 1}, ["b3"]):
         with pytest.raises(ValidationError):
             HISTORY.validate_python(wrong)
+
+
+def test_a_shown_item_is_an_id_or_an_object() -> None:
+    """The times are 1 unless they are given, and a whole number up to 100."""
+    shown: TypeAdapter[Any] = TypeAdapter(ShownItem)
+    assert shown.validate_python("b3") == Shown("b3", 1) == shown.validate_python({"item_id": "b3"})
+    assert shown.validate_python({"item_id": "b3", "times": 100.0}) == Shown("b3", 100)
+    for wrong in (3, "", {"item_id": "b3", "weight": 1}, *({"item_id": "b3", "times": n} for n in (0, 101, 1.5, "1"))):
+        with pytest.raises(ValidationError):
+            shown.validate_python(wrong)
+    with pytest.raises(ValidationError, match='"times"'):
+        shown.validate_python(["b3"])
 
 
 def test_features_are_those_of_one_item_or_of_several() -> None:

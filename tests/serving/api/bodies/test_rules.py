@@ -50,10 +50,39 @@ async def test_rules_reorder_the_page_and_say_so() -> None:
     assert any(item.get("reason") == ["diversified"] for item in diverse["items"])
 
 
+async def test_what_was_shown_ranks_lower_and_a_seed_shuffles() -> None:
+    """The same alone and in a batch; unknown shown items are named; without weight the answer is that without them."""
+    asked = {"user_id": "u3", "limit": 6}
+    async with filtering() as (client, _):
+        plain = (await client.post(RECOMMEND, asked)).json
+        first = plain["items"][0]["item_id"]
+        questions: list[dict[str, Any]] = [
+            {**asked, "shown": [{"item_id": first, "times": 100}, "x"], "rotation": 1},
+            {**asked, "seed": "monday"},
+            {**asked, "shown": [first], "seed": "monday", "rotation": 0, "shuffle": 0, "limit": 7},
+            {**asked, "limit": 7},
+        ]
+        alone = [(await client.post(RECOMMEND, body)).json for body in questions]
+        batch = await client.post(RECOMMEND.replace(":", ":batch-"), {"requests": questions, "include_metadata": True})
+    for one, other in zip(alone, batch.json["results"], strict=True):
+        assert (one["items"], one.get("ignored_items")) == (other["items"], other.get("ignored_items"))
+    shown, shuffled, off, without = alone
+    assert shown["items"][:5] == [{**item, "reason": ["rotated"]} for item in plain["items"][1:]]
+    assert shown["ignored_items"] == ["x"]
+    assert numbers(shuffled) != numbers(plain)
+    assert off["items"] == without["items"]
+
+
 RULES: list[tuple[dict[str, Any], list[str | int], str]] = [
     ({"explain": 0}, ["body", "explain"], "greater than or equal to 1"),
     ({"explain": 11}, ["body", "explain"], "less than or equal to 10"),
     ({"diversity": 1.5}, ["body", "diversity"], "less than or equal to 1"),
+    ({"shown": ["a"] * 1001}, ["body", "shown"], "at most 1000"),
+    ({"shown": [{"item_id": "a", "times": 101}]}, ["body", "shown", 0], "less than or equal to 100"),
+    ({"shown": ["a"], "rotation": 1.5}, ["body", "rotation"], "less than or equal to 1"),
+    ({"seed": ""}, ["body", "seed"], "at least 1 character"),
+    ({"seed": "s" * 65}, ["body", "seed"], "at most 64 characters"),
+    ({"seed": "s", "shuffle": -0.1}, ["body", "shuffle"], "greater than or equal to 0"),
     ({"limits": [{"field": "genre", "max": 1}]}, ["body", "limits", 0, "field"], "did you mean 'genres'?"),
     ({"limits": [{"field": "year", "max": 1}]}, ["body", "limits", 0, "field"], "numbers cannot be limited"),
     ({"limits": [{"field": "genres", "max": 1}] * 2}, ["body", "limits", 1, "field"], "keep one"),
