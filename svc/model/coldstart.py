@@ -9,6 +9,9 @@ up to the weight of the target in the ORIGINAL loss, which `target_weight` holds
 
     (α₀ VᵀV + r I + Σ_s c_s z_s z_sᵀ) x = r Wᵀf + Σ_s target_weight · z_s
 
+An item that the user dislikes is one more z with its weight as confidence and a target of 0: it adds to the left side
+alone, and s does not count it.
+
 | symbol | shape | meaning |
 |---|---|---|
 | V, n | (n, K) | vectors of the other side's trained rows: items for a user, users for an item |
@@ -36,6 +39,8 @@ from svc.model.stored import Stored
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
+Against = tuple[Matrix, Matrix]
+"""Item vectors of dislikes, (B, D, K), and their weights, (B, D), or those of one user."""
 DENSE_FEATURES = 64
 """Feature vectors up to this length are multiplied densely; longer ones by their non-zero entries only."""
 
@@ -113,7 +118,9 @@ class LeastSquares(Stored):
         """x of B items of which only encoded features, of F places each, are known: (B, K)."""
         return _mapped(described, self._item_map)
 
-    def users_from_seeds(self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None) -> Matrix:
+    def users_from_seeds(
+        self, seeds: Matrix, features: Matrix | None, weights: Matrix | None = None, dislikes: Against | None = None
+    ) -> Matrix:
         """x, (B, K), of users with as many seeds each: item vectors, (B, S, K), and features, (B, F), as prior.
 
         `weights`, (B, S), are the values of the interactions where they are not all 1.
@@ -134,6 +141,11 @@ class LeastSquares(Stored):
             b += r * _mapped([Encoded.of(vector) for vector in features], self._prior)
         elif self._mean is not None:
             b += r * self._mean
+        if dislikes is not None:
+            if confidence is None:
+                confidence = np.full(seeds.shape[:2], self.confidence)
+            z = np.concatenate([z, np.matmul(dislikes[0], self._basis)], axis=1)
+            confidence = np.concatenate([confidence, dislikes[1]], axis=1)
         solution = self._solve(diagonal, z, b, confidence)
         return np.asarray(np.matmul(solution[:, np.newaxis], self._basis.T)[:, 0], dtype=np.float64)
 
@@ -144,12 +156,14 @@ class LeastSquares(Stored):
         weights: Vector | None,
         described: Sequence[Encoded],
         features: Encoded | None,
+        *,
+        dislikes: Against | None = None,
     ) -> tuple[Matrix, Matrix | None, Matrix | None]:
         """The contribution of each part of a history to the scores of `items`, (m, K).
 
         The parts are the seeds, (s, K), with their weights; the unseen items that are `described` by their features;
         and the user's own features. As x = A⁻¹b, the score v·x is the sum of v·A⁻¹ times the addends of b. Those of
-        features are given at their `explained_places`.
+        features are given at their `explained_places`. Dislikes change A alone.
         """
         unseen = self.items_from_features(described) if described else np.empty((0, seeds.shape[1]))
         count = len(seeds) + len(unseen)
@@ -159,6 +173,9 @@ class LeastSquares(Stored):
         r = self.regularization(count, self.n_items)
         z = np.concatenate([seeds, unseen]) @ self._basis
         left = np.diag(self._eigenvalues + r) + (z.T * confidence) @ z
+        if dislikes is not None:
+            disliked = dislikes[0] @ self._basis
+            left += (disliked.T * dislikes[1]) @ disliked
         solved = np.linalg.solve(left, (items @ self._basis).T).T
         of_seeds = (solved @ z.T) * targets
         of_described = None

@@ -26,13 +26,18 @@ class Contributions(NamedTuple):
     """Addends of the scores of m items: of s interactions, (m, s), and of the places of feature vectors, (m, f).
 
     `columns`, (s,), are those of the interactions. Feature places are the `explained_places` of either side; None: the
-    query has no features of that side.
+    query has no features of that side. The last `n_disliked` of the columns are dislikes.
     """
 
     columns: NDArray[np.int32]
     of_columns: Matrix
     of_user_features: Matrix | None = None
     of_item_features: Matrix | None = None
+    n_disliked: int = 0
+
+
+class Disliked(int):
+    """The column of an item that counts against others."""
 
 
 class Because(NamedTuple):
@@ -54,7 +59,9 @@ def reasons_of(
     item_names: list[str | None],
 ) -> tuple[Because, ...]:
     """The `most` strongest reasons of each item by size, without zeros."""
-    names: list[int | str | None] = [*contributions.columns.tolist()]
+    columns = contributions.columns.tolist()
+    liked = len(columns) - contributions.n_disliked
+    names: list[int | str | None] = [*columns[:liked], *map(Disliked, columns[liked:])]
     parts = [contributions.of_columns]
     for part, own in ((contributions.of_user_features, user_names), (contributions.of_item_features, item_names)):
         if part is not None:

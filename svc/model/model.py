@@ -167,20 +167,24 @@ class Model(Stored):
         history: Sequence[Interaction] = (),
         replace: bool = False,
         fallback: bool = False,
+        dislikes: Sequence[Interaction] = (),
     ) -> Prepared:
         """The query for a user: from the history of a known `user_id`, else a cold start from `user_features`.
 
         A `history` of known items is added to that of a known user, or replaces it with `replace`; for an unknown user
         it is the whole history. With `include_seen` items of all of it may come back; None: where the model was trained
-        with repeats. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises UnknownUser,
-        FeaturesNotSupported and FeatureValueUnusable.
+        with repeats. Items of `dislikes` never do, and the user is solved anew with them where the scorer reads them;
+        alone they are no profile. With `fallback`, a user of whom nothing is known gets the most chosen items. Raises
+        UnknownUser, FeaturesNotSupported and FeatureValueUnusable.
         """
         brings_back = include_seen is True
         include_seen = self.repeats if include_seen is None else include_seen
         user = -1 if user_id is None else self.user_ids.index(user_id)
-        given = self._queries.given(history)
+        given, against = self._queries.given(history), self._queries.disliked(dislikes, restriction.new)
+        if dislikes:
+            exclude_items = [*exclude_items, *(dislike.item_id for dislike in dislikes)]
         restriction, unknown = self._queries.varied(restriction)
-        given = given._replace(unknown=(*given.unknown, *unknown))
+        given = given._replace(unknown=(*given.unknown, *against.unknown, *unknown))
         query, ignored = self._queries.build(limit, exclude_items, restriction, given, include_seen=include_seen)
         if restriction.new is not None:
             seen = () if include_seen else [interaction.item_id for interaction in history]
@@ -188,13 +192,15 @@ class Model(Stored):
         if user >= 0:
             query = self._without_hidden(query, user, brings_back=brings_back)
         if user >= 0 and (not replace or not len(given.columns)):
-            query, profile = self._of_user(query, user, given)
+            query, profile = self._of_user(query, user, given, against)
             unused = tuple(user_features or ()) if self._encoder("user") is None else ()
             return self._queries.resolve_pins(
                 Prepared(query, unused, ignored, profile, restriction.offset), restriction
             )
         if self.cold is not None:
             query = query.at_recency(self.cold_recency)
+        if user_features is not None or len(given.columns):
+            query = _with_dislikes(query, self.scorer_of(query), against)
         if user_features is not None:
             vector, others = self._encode("user", user_features)
             profile = "features+history" if len(given.columns) else "features"
@@ -424,10 +430,11 @@ class Model(Stored):
         items = first_of(order, query, query.exclude)
         return Ranking(items, counts[items].astype(np.float64), popular=True)
 
-    def _of_user(self, query: Query, user: int, given: Given) -> tuple[Query, Profile]:
-        """The query for a row of the training matrix, whose history `given` is joined to."""
+    def _of_user(self, query: Query, user: int, given: Given, against: Given) -> tuple[Query, Profile]:
+        """The query for a row of the training matrix, whose history `given` is joined to, with dislikes."""
         profile: Profile = "user+history" if len(given.columns) else "user"
-        if profile == "user" and not (query.explain and self.scorer.explains_by_profile):
+        query = _with_dislikes(query, self.scorer, against)
+        if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
             return query._replace(user=user), profile
         seeds, weights, positions = joined_profile(self.history, user, given)
         query = query._replace(seeds=seeds, seed_weights=weights, seed_positions=positions, of_trained_user=True)
@@ -472,6 +479,14 @@ def _encoded(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Featur
         return encoder.encode_sparse(features[row])[0]
     except FeatureValueUnusable as error:
         raise FeatureValueUnusable(f"data row {row + 1}, item {ids[row]!r}: {error.message}") from None
+
+
+def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:
+    """The query with the dislikes that `scorer`, which answers it, reads."""
+    if not len(against.columns) or not scorer.reads_dislikes:
+        return query
+    weights = np.ones(len(against.columns)) if against.weights is None else against.weights
+    return query._replace(dislikes=against.columns, dislike_weights=weights)
 
 
 def payload_parts(model: Model) -> dict[str, int]:

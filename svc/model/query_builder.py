@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from svc.model.history import History
 from svc.model.id_finder import IdFinder
 from svc.model.ids import IdTable
-from svc.model.ranking.item_sets import ItemSet, distinct, joined
+from svc.model.ranking.item_sets import ItemSet, added_up, distinct, joined
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.profile import profile_of, settled
 from svc.model.ranking.query import (
@@ -27,6 +27,7 @@ from svc.model.ranking.query import (
 )
 from svc.model.ranking.rerank import Pin, Rules
 from svc.model.ranking.rotation import Rotation
+from svc.model.recency import LEAST
 from svc.model.recommenders.base import excluded_columns
 
 
@@ -64,6 +65,20 @@ class QueryBuilder:
             unknown = dict.fromkeys(history[position].item_id for position in np.flatnonzero(~is_known).tolist())
             columns, weights = columns[is_known], None if weights is None else weights[is_known]
         return settled(Given(columns, weights, tuple(unknown)), self._history)
+
+    def disliked(self, dislikes: Sequence[Interaction], new: NewItems | None) -> Given:
+        """The known items that count against others, and the ids of all that are unknown, those of new items left out.
+
+        Weights of one item add up. Items of weight 0 count nothing.
+        """
+        if not dislikes:
+            return NOTHING_GIVEN
+        ids = [dislike.item_id for dislike in dislikes]
+        columns, is_known = self._finder.indices(ids), self._columns_with_new(ids, new) >= 0
+        weights = np.array([dislike.weight for dislike in dislikes], dtype=np.float64)
+        counts = (columns >= 0) & (weights >= LEAST)
+        unknown = dict.fromkeys(map(ids.__getitem__, np.flatnonzero(~is_known).tolist()))
+        return Given(*added_up(columns[counts], weights[counts]), tuple(unknown))
 
     def build(
         self,

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from svc.model import explain
-from svc.model.explain import Because
+from svc.model.explain import Because, Disliked
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Prepared, Query, Ranking, Restriction
 from tests.families import EVERY_FAMILY, N_ITEMS, family
@@ -29,6 +29,8 @@ def requests(model: Model) -> list[dict[str, Any]]:
     history = [Interaction("i3", 2.0), Interaction("i7"), Interaction("i20", 0.5)]
     some: list[dict[str, Any]] = [{"user_id": "u5"}, {"user_id": "u11"}, {"history": history}]
     some.append({"user_id": "u4", "history": history})
+    against = [Interaction("i5", 1.5), Interaction("i4", 3.0)]
+    some += [{"user_id": "u5", "dislikes": against}, {"history": history, "dislikes": against}]
     if model.features is not None:
         some += [{"user_features": {"tag": "a", "age": 48}}, {"user_features": {"age": 20}, "history": history}]
     return some
@@ -41,7 +43,11 @@ def test_shares_and_the_rest_add_up_and_name_only_what_the_user_has(name: str) -
     for asked in requests(model):
         prepared, ranking = explained(model, **asked)
         query = prepared.query
-        own = set(query.seeds.tolist()) | (set(model.history.items(query.user).tolist()) if query.user >= 0 else set())
+        own = (
+            set(query.seeds.tolist())
+            | set(query.dislikes.tolist())
+            | (set(model.history.items(query.user).tolist()) if query.user >= 0 else set())
+        )
         for because, score in zip(ranking.because, ranking.scores, strict=True):
             shares = [share for _, share in because.reasons]
             if name == "popularity":
@@ -53,6 +59,19 @@ def test_shares_and_the_rest_add_up_and_name_only_what_the_user_has(name: str) -
             sizes = [abs(share) for share in shares]
             assert sizes == sorted(sizes, reverse=True)
             assert {reason for reason, _ in because.reasons if isinstance(reason, int)} <= own
+
+
+@pytest.mark.parametrize("name", [*SUMS, "blend"])
+def test_dislikes_are_reasons_of_their_own(name: str) -> None:
+    """Marked, and in all sums; least squares has no addends for them, and its others still add up."""
+    model = family(name)
+    asked = {"history": [Interaction("i3", 2.0), Interaction("i7")], "dislikes": [Interaction("i5", 1.5)]}
+    _, ranking = explained(model, **asked, limit=N_ITEMS)
+    reasons = {reason for because in ranking.because for reason, _ in because.reasons}
+    assert {int(reason) for reason in reasons if isinstance(reason, Disliked)} == (set() if name == "IALS" else {5})
+    assert {reason for reason in reasons if not isinstance(reason, Disliked)} == {3, 7}
+    for because, score in zip(ranking.because, ranking.scores, strict=True):
+        assert abs(because.rest) < 1e-9 or score == 0
 
 
 def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:

@@ -128,3 +128,8 @@ def test_long_weighted_histories_solve_the_normal_equations(count: int, confiden
     expected = np.linalg.solve(left, (c + 0.3) @ z)
     found = solver.users_from_seeds(z[np.newaxis], None, values[np.newaxis])[0]
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    against, weights = items[-3:], np.array([1.0, 0.5, 10.0])  # confidence on zero: the right side stays
+    expected = np.linalg.solve(left + (against.T * weights) @ against, (c + 0.3) @ z)
+    dislikes = against[np.newaxis], weights[np.newaxis]
+    found = solver.users_from_seeds(z[np.newaxis], None, values[np.newaxis], dislikes)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)

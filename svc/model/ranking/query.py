@@ -57,9 +57,10 @@ class Query(NamedTuple):
     either. With `allowed` only its items are ranked. `limit` is the most items to return. A `popular` query asks for
     the most chosen items of the training data, the same for every user. `of_trained_user` marks seeds that hold the
     history of a training user. `rules` rerank the items. With `explain`, each item from position `offset` on gets at
-    most that many reasons. The ranking of an `unordered` query may come in any order: it is asked for all items, of
-    which its rules select the best. With `new`, new items are ranked too; the query then has `rules`. With an
-    `audience` training users are ranked, not items: the ranking holds their rows.
+    most that many reasons. `dislikes`, (d,) int32, are item columns that count `dislike_weights`, (d,), above 0,
+    against others; a query with them has no `user`. The ranking of an `unordered` query may come in any order: it is
+    asked for all items, of which its rules select the best. With `new`, new items are ranked too; the query then has
+    `rules`. With an `audience` training users are ranked, not items: the ranking holds their rows.
     """
 
     limit: int
@@ -80,6 +81,15 @@ class Query(NamedTuple):
     seed_positions: NDArray[np.intp] | None = None
     new: NewCandidates | None = None
     audience: Audience | None = None
+    dislikes: NDArray[np.int32] = NO_ITEMS
+    dislike_weights: NDArray[np.float64] | None = None
+
+    def signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
+        """The seeds with their weights, and behind them the dislikes with theirs below 0; None: all are 1."""
+        if self.dislike_weights is None:
+            return self.seeds, self.seed_weights
+        weights = np.ones(len(self.seeds)) if self.seed_weights is None else self.seed_weights
+        return np.concatenate([self.seeds, self.dislikes]), np.concatenate([weights, -self.dislike_weights])
 
     def at_recency(self, recency: float) -> Query:
         """The query with its seeds weighed by the recency of the part that answers it."""
@@ -90,7 +100,7 @@ class Query(NamedTuple):
 
 
 class Interaction(NamedTuple):
-    """An item that a request names as chosen, and how much that counts."""
+    """An item that a request names as chosen or disliked, and how much that counts."""
 
     item_id: str
     weight: float = 1.0

@@ -35,6 +35,9 @@ class Scorer(Protocol):
     that vector.
     """
 
+    reads_dislikes: ClassVar[bool]
+    """Whether dislikes change scores; the others only leave them out."""
+
     @property
     def n_items(self) -> int: ...
 
@@ -106,8 +109,8 @@ def cosines(vectors: NDArray[Any]) -> Callable[[int], NDArray[np.float64]]:
 
 
 def profile(query: Query, history: History, recency: float | None = None) -> Profile:
-    """The profile of the query. `recency` is that of one part of a blend; None: the recency of all histories."""
+    """The profile of the query, dislikes last. `recency` is that of a part of a blend; None: that of all histories."""
     if query.user < 0:
         own = query if recency is None else query.at_recency(recency)
-        return own.seeds, own.seed_weights
+        return own.signed()
     return history.items(query.user), history.weighed(query.user, recency)

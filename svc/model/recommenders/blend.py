@@ -39,6 +39,7 @@ class BlendScorer(Stored):
     kind: ClassVar[str] = "blend"
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = True
+    reads_dislikes: ClassVar[bool] = True
 
     recencies: tuple[float, ...] = ()
 
@@ -123,8 +124,9 @@ class BlendScorer(Stored):
         for number, (part, weight, deviation) in enumerate(zip(parts, self.weights, deviations, strict=True)):
             if deviation > 0:
                 own = part.contributions(self._of_part(query, number), history, items)
-                addends += own.of_columns * (weight / deviation)
-        return Contributions(rows, addends)
+                n_own = len(own.columns)  # dislikes, which are last, add nothing by least squares
+                addends[:, :n_own] += own.of_columns * (weight / deviation)
+        return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
         """Similarities by the factor part; without one, by the first part of item weights."""

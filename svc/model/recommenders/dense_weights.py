@@ -32,6 +32,7 @@ class DenseWeightsScorer(Stored):
     kind: ClassVar[str] = "dense_weights"
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = False
+    reads_dislikes: ClassVar[bool] = True
 
     _largest: NDArray[np.float64]
 
@@ -72,7 +73,8 @@ class DenseWeightsScorer(Stored):
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:
         rows, values = profile(query, history)
         addends = self.weights[rows, items[:, np.newaxis]].astype(np.float64)
-        return Contributions(rows, addends if values is None else addends * values)
+        addends = addends if values is None else addends * values
+        return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
         """Cosines of the rows of the weights without their diagonal, in float32: rows are as long as the catalogue."""

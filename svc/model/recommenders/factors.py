@@ -35,6 +35,7 @@ class FactorScorer(Stored, ABC):
     kind: ClassVar[str] = "factors"
     reads_values: ClassVar[bool] = False
     explains_by_profile: ClassVar[bool] = True
+    reads_dislikes: ClassVar[bool] = True
 
     def __init__(self, users: NDArray[np.float32], index: FactorIndex) -> None:
         self.users = users
@@ -138,15 +139,15 @@ class IALSScorer(FactorScorer):
         if len(queries) == 1:
             return self._place(queries, *next(iter(groups)))
         vectors = np.empty((len(queries), self.users.shape[1]))
-        for (seeds, prior, weighted), rows in groups.items():
-            step = max(1, CELLS_AT_ONCE // (seeds * vectors.shape[1] + 1))
+        for (seeds, prior, weighted, dislikes), rows in groups.items():
+            step = max(1, CELLS_AT_ONCE // ((seeds + dislikes) * vectors.shape[1] + 1))
             for start in range(0, len(rows), step):
                 part = rows[start : start + step]
-                vectors[part] = self._place([queries[row] for row in part], seeds, prior, weighted)
+                vectors[part] = self._place([queries[row] for row in part], seeds, prior, weighted, dislikes)
         return vectors
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
-        """The addends of the exact solve for the history of the query.
+        """The addends of the exact solve for the history of the query. Dislikes are none: they change what others add.
 
         See Hu, Koren and Volinsky, "Collaborative Filtering for Implicit Feedback Datasets" (2008), section 5.
         """
@@ -160,16 +161,23 @@ class IALSScorer(FactorScorer):
             query.seed_weights,
             query.seed_features,
             None if query.user_features is None else Encoded.of(query.user_features),
+            dislikes=None
+            if query.dislike_weights is None
+            else (self.index.vectors(query.dislikes), query.dislike_weights),
         )
         return Contributions(query.seeds, of_seeds, of_features, of_described)
 
-    def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool) -> Matrix:
-        """Vectors of queries that agree in their number of seeds and in having user features, and weights, or not."""
+    def _place(self, queries: Sequence[Query], seeds: int, prior: bool, weighted: bool, dislikes: int) -> Matrix:
+        """Vectors of queries that agree in what `_alike` compares."""
         features = np.array([query.user_features for query in queries], dtype=np.float64) if prior else None
-        if features is not None and not seeds:
+        if features is not None and not seeds and not dislikes:
             return self.least_squares.users_from_features([Encoded.of(vector) for vector in features])
         weights = np.array([query.seed_weights for query in queries]) if weighted else None
-        return self.least_squares.users_from_seeds(self._seed_vectors(queries), features, weights)
+        against = None
+        if dislikes:
+            columns = np.array([query.dislikes for query in queries], dtype=np.int32)
+            against = self.index.vectors(columns), np.array([query.dislike_weights for query in queries])
+        return self.least_squares.users_from_seeds(self._seed_vectors(queries), features, weights, against)
 
     def _seed_vectors(self, queries: Sequence[Query]) -> Matrix:
         """Item vectors of queries with as many seeds each, (B, S, K)."""
@@ -206,12 +214,12 @@ def wanted_of(query: Query, history: History) -> Wanted:
     return Wanted(query.limit, excluded_columns(query, history), query.allowed, query.unordered)
 
 
-def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool], list[int]]:
-    """Positions of the queries, grouped by number of seeds and by whether they have user features and weights."""
-    groups: dict[tuple[int, bool, bool], list[int]] = {}
+def _alike(queries: Sequence[Query]) -> dict[tuple[int, bool, bool, int], list[int]]:
+    """Positions of the queries, grouped by numbers of seeds and dislikes and by having user features, and weights."""
+    groups: dict[tuple[int, bool, bool, int], list[int]] = {}
     for position, query in enumerate(queries):
         n_seeds = len(query.seeds) + len(query.seed_features)
-        kind = (n_seeds, query.user_features is not None, query.seed_weights is not None)
+        kind = (n_seeds, query.user_features is not None, query.seed_weights is not None, len(query.dislikes))
         groups.setdefault(kind, []).append(position)
     return groups
 
@@ -235,17 +243,19 @@ class SVDScorer(FactorScorer):
         return np.array([self._projected(query) for query in queries])
 
     def contributions(self, query: Query, history: History, items: NDArray[np.int32]) -> Contributions:  # noqa: ARG002
-        vectors = self._history_vectors(query)
-        return Contributions(query.seeds, self.index.vectors(items) @ vectors.T)
+        columns, vectors = self._history_vectors(query)
+        return Contributions(columns, self.index.vectors(items) @ vectors.T, n_disliked=len(query.dislikes))
 
-    def _history_vectors(self, query: Query) -> Matrix:
-        vectors = self.index.vectors(query.seeds)
+    def _history_vectors(self, query: Query) -> tuple[NDArray[np.int32], Matrix]:
+        """The columns of the history and of the dislikes, and what each of them adds to the vector of the user."""
+        columns, weights = query.signed()
+        vectors = self.index.vectors(columns)
         if self.scales is not None:
-            vectors *= self.scales[query.seeds, np.newaxis]
-        return _weighted(vectors, query)
+            vectors *= self.scales[columns, np.newaxis]
+        return columns, vectors if weights is None else vectors * weights[:, np.newaxis]
 
     def _projected(self, query: Query) -> NDArray[np.float64]:
-        projected: NDArray[np.float64] = self._history_vectors(query).sum(axis=0)
+        projected: NDArray[np.float64] = self._history_vectors(query)[1].sum(axis=0)
         return projected
 
 
@@ -256,6 +266,7 @@ class BPRScorer(FactorScorer):
     """
 
     explains_by_profile: ClassVar[bool] = False
+    reads_dislikes: ClassVar[bool] = False
 
     _cosines: Layout
 

@@ -25,6 +25,7 @@ class NeighbourScorer(Stored):
     kind: ClassVar[str] = "neighbours"
     reads_values: ClassVar[bool] = True
     explains_by_profile: ClassVar[bool] = False
+    reads_dislikes: ClassVar[bool] = True
 
     def __init__(self, offsets: Offsets, columns: NDArray[np.int32], weights: NDArray[np.float32]) -> None:
         self.offsets = offsets
@@ -58,7 +59,8 @@ class NeighbourScorer(Stored):
             part = slice(self.offsets[row], self.offsets[row + 1])
             positions = position_of[self.columns[part]]
             addends[positions[positions >= 0], number] = self.weights[part][positions >= 0]
-        return Contributions(rows, addends if values is None else addends * values)
+        addends = addends if values is None else addends * values
+        return Contributions(rows, addends, n_disliked=len(query.dislikes))
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], NDArray[np.float64]]:
         """Cosines of the rows of the weights without their diagonal."""

@@ -25,6 +25,7 @@ sets = st.none() | st.integers(0, 2**N_ITEMS - 1).map(
     lambda bits: ItemSet.of_flags(np.array([bits >> place & 1 for place in range(N_ITEMS)], dtype=np.bool_))
 )
 ids = st.integers(0, N_ITEMS + 3).map(lambda number: f"i{number}")
+dislikes = st.builds(Interaction, ids, st.sampled_from([0.0, 1.0, 2.5, 10.0]))
 interactions = st.builds(Interaction, ids, st.sampled_from([1.0, 0.5, 3.0]))
 
 
@@ -42,6 +43,7 @@ def questions(draw: st.DrawFn) -> tuple[dict[str, Any], Restriction]:
         "history": draw(st.lists(interactions, max_size=6)),
         "replace": draw(st.booleans()),
         "fallback": True,
+        "dislikes": draw(st.lists(dislikes, max_size=4)),
     }
     return asked, Restriction(offset, include, draw(sets))
 
@@ -58,10 +60,11 @@ def brute_force(model: Model, prepared: Prepared, asked: dict[str, Any], restric
     if not asked["include_seen"] and not query.popular:
         seen = set(query.seeds.tolist()) | (set(model.history.items(query.user).tolist()) if query.user >= 0 else set())
     allowed = range(N_ITEMS) if restriction.allowed is None else restriction.allowed.columns().tolist()
+    disliked = {dislike.item_id for dislike in asked["dislikes"]}
     for column in everything(model, query).items.tolist():
         name = model.item_ids.at(column)
         named = restriction.include_items is None or name in restriction.include_items
-        if column in allowed and named and name not in asked["exclude_items"] and column not in seen:
+        if column in allowed and named and name not in (*asked["exclude_items"], *disliked) and column not in seen:
             page.append(name)
     return page[restriction.offset : restriction.offset + asked["limit"]]
 
@@ -72,7 +75,7 @@ def brute_force(model: Model, prepared: Prepared, asked: dict[str, Any], restric
 def test_the_answer_is_that_of_brute_force_alone_and_in_a_batch(
     name: str, some: list[tuple[dict[str, Any], Restriction]]
 ) -> None:
-    """With filters, include, exclude, seen, history, offset and the fallback mixed; the same bits either way."""
+    """With filters, include, exclude, seen, history, dislikes, offset and fallback mixed; the same bits either way."""
     model = model_of(name)
     prepared = [model.prepare_recommend(**asked, restriction=restriction) for asked, restriction in some]
     batch = model.rank([one.query for one in prepared])
@@ -136,6 +139,73 @@ def test_the_profile_names_the_known_parts_of_the_request() -> None:
     assert replaced.query.seed_weights.tolist() == [2.0, 2.0]
     with pytest.raises(UnknownUser, match="no item of the history"):
         profile(history=[Interaction("none")])
+
+
+@pytest.mark.parametrize("user", [None, "u5"])
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -> None:
+    """Least squares takes them as confidence on zero, sums subtract them; others leave them out alone."""
+    model, items = model_of(name), np.arange(N_ITEMS, dtype=np.int32)
+    asked = {"user_id": user, "user_features": None, "limit": N_ITEMS, "include_seen": True}
+    history = [Interaction("i3", 2.0), Interaction("i7"), Interaction("i20", 0.5)]
+    against = [Interaction("i5", 1.5), Interaction("none"), Interaction("i9", 0.0), Interaction("i30", 3.0)]
+    plain, (prepared, ranking) = (
+        (prepared, model.rank([prepared.query])[0])
+        for prepared in (model.prepare_recommend(**asked, history=history, dislikes=some) for some in ((), against))
+    )
+    assert prepared.ignored_items == ("none",)
+    assert not {5, 9, 30} & set(ranking.items.tolist())
+    row, found = np.zeros(N_ITEMS), ranking.scores
+    weights = plain[0].query.seed_weights
+    row[plain[0].query.seeds] = 1.0 if weights is None else weights
+    dislikes = np.zeros(N_ITEMS)
+    dislikes[[5, 30]] = 1.5, 3.0
+    scorer: Any = model.scorer
+
+    def of_sums(part: Any, values: np.ndarray) -> np.ndarray:
+        rows = np.flatnonzero(values).astype(np.int32)
+        return np.asarray(part.totals(rows, values[rows]))
+
+    def of_factors(part: Any, values: np.ndarray) -> np.ndarray:
+        vectors = part.index.vectors(items)
+        return np.asarray(vectors @ (values @ vectors))
+
+    if name == "IALS":
+        v, solver = scorer.index.vectors(items), scorer.least_squares
+        left = (v.T * (solver.alpha0 + row + dislikes)) @ v
+        left += solver.regularization(np.count_nonzero(row), N_ITEMS) * np.eye(v.shape[1])
+        expected = v @ np.linalg.solve(left, v.T @ row)
+    elif name in ("neighbours", "dense_weights"):
+        expected = of_sums(scorer, row - dislikes)
+    elif name == "SVD":
+        expected = of_factors(scorer, row - dislikes)
+    elif name == "blend":
+        parts = of_factors(scorer.factors, row - dislikes), of_sums(scorer.sums[0], row - dislikes)
+        expected = sum(w * part / part.std() for w, part in zip(scorer.weights, parts, strict=True))
+    else:
+        expected = np.zeros(N_ITEMS)
+        expected[plain[1].items] = plain[1].scores
+    np.testing.assert_allclose(found, expected[ranking.items], rtol=1e-9, atol=1e-9)
+    assert (np.diff(found) <= 0).all()
+
+
+def test_dislikes_are_no_profile() -> None:
+    """Alone they leave items out of the fallback; beside features they change the solve."""
+    model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
+    against = [Interaction("i5", 2.0)]
+    with pytest.raises(UnknownUser):
+        model.prepare_recommend(**nobody, dislikes=against)
+    popular = model.prepare_recommend(**nobody, dislikes=against, fallback=True)
+    assert popular.profile == "popular"
+    assert 5 not in model.rank([popular.query])[0].items
+    described = nobody | {"user_features": {"tag": "a", "age": 48}}
+    with_them = model.rank([model.prepare_recommend(**described, dislikes=against).query])[0]
+    without = model.rank([model.prepare_recommend(**described, exclude_items=["i5"]).query])[0]
+    v, solver = model.scorer.index.vectors(np.arange(N_ITEMS)), model.scorer.least_squares  # type: ignore[attr-defined]
+    weight_on_zero = 2.0 * v[5, 0] ** 2
+    before = solver.alpha0 * float(v[:, 0] @ v[:, 0]) + solver.regularization(0, N_ITEMS)
+    factor = before / (before + weight_on_zero)  # of one component: the right side stays, the left side grows
+    np.testing.assert_allclose(with_them.scores, without.scores * factor, rtol=1e-9)
 
 
 def test_repeated_items_add_to_the_weights_of_the_known_history() -> None:
