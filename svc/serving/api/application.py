@@ -12,6 +12,7 @@ from pydantic_core import to_json
 from svc import logs
 from svc.errors import ApiError, NotFound
 from svc.serving.api.bodies import hints
+from svc.serving.api.bodies.parsing import refuse_unknown_parameters
 from svc.serving.api.observe.access_log import AccessLog
 from svc.serving.api.observe.tracing import Trace
 from svc.serving.api.pages.popular import BUDGET, CHARGE
@@ -158,6 +159,8 @@ class Application:
             await request.authenticate(endpoint, route.name)
         if not endpoint.is_served(self._state.settings):
             raise NotFound
+        if target.query and endpoint.refuses_unknown_parameters:
+            refuse_unknown_parameters(target.query, endpoint.query)
         path = endpoint.path.replace(PARAMETER, route.name)
         more: dict[str, object] = {MAY_ASK: request.may_ask}
         if endpoint.asks_model:

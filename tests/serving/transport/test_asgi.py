@@ -77,7 +77,7 @@ async def test_httpx_calls_it_as_it_calls_any_asgi_application() -> None:
             for method, path, body in (
                 ("POST", RECOMMEND, {"user_id": "u3"}),
                 ("POST", RECOMMEND, {"user_id": 3}),
-                ("GET", "/v1/recipes?name=movies", None),
+                ("GET", "/v1/recipes/movies/items?q=i1", None),
                 ("GET", "/v1/health", None),
                 ("GET", "/none", None),
             ):

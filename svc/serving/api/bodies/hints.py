@@ -1,4 +1,4 @@
-"""Hints for invalid requests: the most similar field name, quotes around ids, the verbs that exist."""
+"""Hints for invalid requests: the most similar name, quotes around ids, the verbs that exist."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ _IDS = frozenset(
     {"user_id", "item_id", "seed_items", "exclude_items", "include_items", "include_users", "exclude_users"}
 )
 _OTHER_NAMES = {
-    **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "size", "num_results"), "limit"),
+    **dict.fromkeys(("count", "n", "k", "num", "top_k", "topk", "size", "num_results", "numresults"), "limit"),
+    **dict.fromkeys(("hitsperpage", "per_page", "perpage", "page_size", "pagesize"), "limit"),
+    **dict.fromkeys(("skip", "start", "from"), "offset"),
+    **dict.fromkeys(("query", "search", "text"), "q"),
     **dict.fromkeys(("user", "userid", "visitor_id"), "user_id"),
     **dict.fromkeys(("item_id", "item_ids", "item", "items", "itemid"), "seed_items"),
 }
 """svc's name for each field that other products call differently."""
+_PAGES = "svc counts items, not pages: the third page of 10 items is offset 20 with limit 10"
 _OTHER_VERBS = {"user_id": ":recommend", "seed_items": ":recommend-related"}
 _BOOST = '{"filter": {"genres": {"any": ["Drama"]}}, "factor": 2}'
 _BELOW_RECIPE = re.compile(r"/v1/recipes/[A-Za-z0-9_-]{1,64}[:/](.+)", re.DOTALL)
@@ -27,13 +31,26 @@ def unknown_field(name: object, fields: Collection[str]) -> str:
     text = str(name)[:64].lower()
     if text in ("field", "value") and "factor" in fields:
         return f"unknown field; a boost names its items by a filter: {_BOOST}"
-    meant = meant_field(text, fields)
-    if meant is not None:
-        return f"unknown field; did you mean {meant}?"
+    if likely := _likely(text, fields):
+        return f"unknown field; {likely}"
     for wanted, verb in _OTHER_VERBS.items():
         if _OTHER_NAMES.get(text, text) == wanted and "limit" in fields:
             return f"unknown field of this verb; {verb} takes {wanted}"
     return "unknown field; the API reference lists those there are"
+
+
+def unknown_parameter(name: str, parameters: Collection[str]) -> str:
+    """Return the message for a parameter that the endpoint does not have. Only svc's own names are repeated."""
+    listed = f"this endpoint has {', '.join(parameters)}" if parameters else "this endpoint has no parameters"
+    return f"unknown parameter; {_likely(name[:64].lower(), parameters) or listed}"
+
+
+def _likely(text: str, fields: Collection[str]) -> str:
+    """Return a hint at the field that a client most likely meant; "" if there is none."""
+    if text == "page" and "offset" in fields:
+        return _PAGES
+    meant = meant_field(text, fields)
+    return "" if meant is None else f"did you mean {meant}?"
 
 
 def meant_field(name: object, fields: Collection[str]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -43,11 +44,24 @@ def _parse_json(schema: type[AnyBody], body: bytes) -> AnyBody:
 
 
 def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody:
-    """The validated parameters of a query string; others are left alone. Raises ValidationFailed."""
+    """The validated parameters of a query string. Raises ValidationFailed."""
     try:
         return schema.model_validate(parameters)
     except ValidationError as error:
         raise failed(error, "query", schema, "query") from None
+
+
+def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None) -> None:
+    """Raise ValidationFailed if a query string has parameters that the endpoint does not have."""
+    parameters = () if schema is None else tuple(schema.model_fields)
+    names = dict.fromkeys(name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True))
+    errors = [
+        {"loc": ["query", _shown(name)], "msg": hints.unknown_parameter(name, parameters), "type": "extra_forbidden"}
+        for name in names
+        if name not in parameters
+    ]
+    if errors:
+        raise _with_first("query", errors[:MAX_ERRORS])
 
 
 def failed(error: ValidationError, what: str, schema: type[BaseModel], where: str = "body") -> ValidationFailed:
@@ -58,6 +72,11 @@ def failed(error: ValidationError, what: str, schema: type[BaseModel], where: st
         for item in details
         if not _misspelt(item, details, schema)
     ]
+    return _with_first(what, errors)
+
+
+def _with_first(what: str, errors: list[dict[str, Any]]) -> ValidationFailed:
+    """Return the error whose detail is the first of `errors`."""
     first = errors[0]
     path = ".".join(str(part) for part in first["loc"][1:])
     return ValidationFailed(f"{what}: {path + ': ' if path else ''}{first['msg']}", errors=errors)

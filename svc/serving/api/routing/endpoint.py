@@ -76,9 +76,18 @@ class Endpoint:
         return self.path.partition(PARAMETER + ":")[2]
 
     @property
+    def refuses_unknown_parameters(self) -> bool:
+        """True for answers about recipes, which a misspelt parameter would make wrong.
+
+        Probes, metrics and pages ignore parameters, since balancers, scrapers and browsers add their own.
+        """
+        return self.method == "GET" and self.path.startswith("/v1/recipes")
+
+    @property
     def all_errors(self) -> Errors:
+        parameters = (errors.ValidationFailed,) if self.refuses_unknown_parameters else ()
         switched_off = () if self.is_served is _always else (errors.NotFound,)
-        return (*(() if self.public else KEYED), *self.errors, *switched_off, *ANY)
+        return (*(() if self.public else KEYED), *self.errors, *parameters, *switched_off, *ANY)
 
 
 class Route(NamedTuple):

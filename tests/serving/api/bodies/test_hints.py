@@ -17,6 +17,20 @@ def test_the_nearest_field_is_named(given: str, meant: str) -> None:
     assert hints.unknown_field(given, FIELDS) == f"unknown field; did you mean {meant}?"
 
 
+@pytest.mark.parametrize("given", ["numResults", "hitsPerPage", "n", "k"])
+def test_names_of_other_products_are_known(given: str) -> None:
+    """In bodies and in query strings alike."""
+    assert hints.unknown_parameter(given, ("limit",)) == "unknown parameter; did you mean limit?"
+    assert hints.unknown_field(given, FIELDS) == "unknown field; did you mean limit?"
+
+
+def test_pages_are_told_of_offset() -> None:
+    """Only by an endpoint that has it."""
+    assert "the third page of 10 items is offset 20" in hints.unknown_parameter("page", ("limit", "offset"))
+    assert hints.unknown_parameter("page", ("q", "limit")) == "unknown parameter; this endpoint has q, limit"
+    assert hints.unknown_parameter("page", ()) == "unknown parameter; this endpoint has no parameters"
+
+
 def test_what_a_client_sent_is_not_repeated() -> None:
     """Neither a field that is like none, nor a very long one."""
     for name in ("s3cret", "x" * 100_000):

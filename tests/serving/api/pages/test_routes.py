@@ -13,6 +13,9 @@ from tests.serving.client import serving
 
 pytestmark = pytest.mark.anyio
 
+READ = [row for row in ENDPOINTS if row.method == "GET"]
+ABOUT_RECIPES = [row for row in READ if row.path.split("/")[:3] == ["", "v1", "recipes"]]
+
 
 async def test_recipes_are_listed_and_described() -> None:
     """The list names all recipes; a description reports what the artifact was built from, and keeps its kid inside."""
@@ -39,6 +42,32 @@ async def test_every_endpoint_logs_a_name_that_nobody_has(row: Endpoint) -> None
     assert (answer.status, answer.json["code"]) == (404, "RECIPE_NOT_FOUND")
     told = [record["name"] for record in records if record["event"] == "recipe_not_found"]
     assert told == ["none"]
+
+
+async def test_unknown_parameters_of_recipes_are_refused() -> None:
+    """A misspelt one is told the parameter that was meant, any other one those of the endpoint; 401 comes first."""
+    async with serving() as (client, state):
+        state.versions = lambda name: {"versions": []}
+        for row in ABOUT_RECIPES:
+            path, known = row.path.replace("{name}", "movies"), list(row.query.model_fields) if row.query else []
+            listed = f"this endpoint has {', '.join(known) or 'no parameters'}"
+            for given, hint in {"zzz": listed, **{f"{name}x": f"did you mean {name}?" for name in known}}.items():
+                answer = await client.get(path, query=f"{known[0] if known else 'a'}=1&{given}=s3cret")
+                (*_, error) = answer.json["errors"]
+                assert (answer.status, error["loc"]) == (422, ["query", given])
+                assert error["msg"] == f"unknown parameter; {hint}"
+                assert "s3cret" not in answer.body.decode()
+    async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
+        assert (await client.get("/v1/recipes", query="zzz=1")).status == 401
+
+
+async def test_unknown_parameters_elsewhere_are_ignored() -> None:
+    """Balancers add theirs to probes, Prometheus to metrics, browsers to pages."""
+    async with serving() as (client, _):
+        for row in READ:
+            if row not in ABOUT_RECIPES:
+                plain, more = await client.get(row.path), await client.get(row.path, query="zzz=1")
+                assert (more.status, more.headers["content-type"]) == (plain.status, plain.headers["content-type"])
 
 
 async def test_metrics_and_openapi_can_be_off() -> None:
