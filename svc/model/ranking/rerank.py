@@ -123,23 +123,23 @@ def rerank(
     """The first `wanted` items under `rules`. `similar` makes similarities of a pool; `pinned` scores the pins."""
     most = rules.pool(wanted) if rules.share is None else len(candidates.items)
     ordered = _ordered(candidates, rules.boosts, most)
-    before = after = ordered.items[:ROTATED]
-    if rules.rotation is not None:
-        after = rules.rotation.order(before, ordered.values[:ROTATED])
-    choice = _Choice(ordered.rotated(before, after), candidates.spare, rules)
+    best = ordered.items[:ROTATED]
+    order = None if rules.rotation is None else rules.rotation.order(best, ordered.values[:ROTATED])
+    choice = _Choice(ordered.rotated(slice(len(best)), order), candidates.spare, rules)
     diversified = _diversify(choice, rules, wanted, similar)
     _continue(choice, rules, wanted)
     if len(choice.chosen) < wanted and not choice.ordered.is_whole:
         whole = _whole(candidates)
         if rules.share is None:
-            choice = choice.among(_valued(whole, rules.boosts).rotated(before, after), rules)
+            valued = _valued(whole, rules.boosts)
+            choice = choice.among(valued.rotated(_places(valued.items, best), order), rules)
             _select(choice, wanted)
         else:
             ordered = _ordered(whole, rules.boosts, len(whole.items))
-            choice = choice.among(ordered.rotated(before, after), rules)
+            choice = choice.among(ordered.rotated(slice(len(best)), order), rules)
             _continue(choice, rules, wanted)
     items = choice.items[choice.chosen]
-    reasons = _reasons(items, rules.boosts, _risen(before, after), diversified)
+    reasons = _reasons(items, rules.boosts, _risen(best, order), diversified)
     rows = list(zip(items.tolist(), choice.ordered.scores[choice.anchors].tolist(), reasons, strict=True))
     return _insert_pins(rows, rules.pins, pinned, wanted)
 
@@ -158,22 +158,18 @@ class _Valued(NamedTuple):
         items, scores, values, _, ties = self
         return _Valued(items[positions], scores[positions], values[positions], is_whole, ties[positions])
 
-    def rotated(self, before: Items, after: Items) -> _Valued:
-        """Put the items `after` where `before` stand, with their own scores. Values and ties stay where they are."""
-        if before is after:
+    def rotated(self, places: slice | list[int], order: NDArray[np.intp] | None) -> _Valued:
+        """Rearrange the items at `places` and their scores by `order`. Values and ties stay where they are."""
+        if order is None:
             return self
-        places, sources = _places(self.items, before), _places(self.items, after)
         items, scores = self.items.copy(), self.scores.copy()
-        items[places], scores[places] = after, self.scores[sources]
+        items[places], scores[places] = items[places][order], scores[places][order]
         return self._replace(items=items, scores=scores)
 
 
-def _risen(before: Items, after: Items) -> set[int]:
-    """The items that stand further ahead in `after` than in `before`."""
-    if before is after:
-        return set()
-    rank_of = {item: rank for rank, item in enumerate(before.tolist())}
-    return {item for rank, item in enumerate(after.tolist()) if rank < rank_of[item]}
+def _risen(best: Items, order: NDArray[np.intp] | None) -> set[int]:
+    """The items that come further ahead when the best are rearranged by `order`."""
+    return set() if order is None else set(best[order[order > np.arange(len(order))]].tolist())
 
 
 def _reasons(items: Items, boosts: Sequence[Boost], rotated: set[int], diversified: set[int]) -> list[tuple[str, ...]]:
@@ -241,7 +237,9 @@ class _Choice:
     def __init__(self, ordered: _Valued, spare: Items, rules: Rules) -> None:
         self.ordered = ordered
         self.items = np.concatenate([ordered.items, spare])
-        self.eligible = np.isin(self.items, [pin.column for pin in rules.pins], invert=True)
+        self.eligible = np.ones(len(self.items), dtype=np.bool_)
+        if rules.pins:
+            self.eligible[np.isin(self.items, [pin.column for pin in rules.pins])] = False
         self.chosen: list[int] = []
         self.anchors: list[int] = []
         self._limits = rules.limits
@@ -318,6 +316,10 @@ def _diversify(choice: _Choice, rules: Rules, wanted: int, similar: Callable[[It
 
 def _continue(choice: _Choice, rules: Rules, wanted: int) -> None:
     """Choose further items in ranking order until there are `wanted`."""
+    if rules.share is None and not rules.limits:
+        for position in np.flatnonzero(choice.eligible)[: wanted - len(choice.chosen)].tolist():
+            choice.take(position, position)
+        return
     rank = 0
     while len(choice.chosen) < wanted and (may_come := choice.now()[rank:]).any():
         position = rank + int(np.argmax(may_come))

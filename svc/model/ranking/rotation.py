@@ -40,10 +40,10 @@ class Rotation(NamedTuple):
         """Whether any item can change its place."""
         return bool((self.times and self.rotation) or (self.seed and self.shuffle))
 
-    def order(self, items: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.int32]:
-        """The items in their new order, given their values; those of equal new values keep the order they have."""
+    def order(self, items: NDArray[np.int32], values: NDArray[np.float64]) -> NDArray[np.intp]:
+        """Return the new order of items, by their places, given their values. Equal new values keep their order."""
         if not len(items):
-            return items
+            return np.arange(0)
         gains = [-self.rotation * self.times.get(column, 0) for column in items.tolist()]
         if self.seed and self.shuffle:
             noise = _Noise(self.seed)
@@ -51,7 +51,7 @@ class Rotation(NamedTuple):
                 gain + self.shuffle * noise.of(self.id_of(column))
                 for gain, column in zip(gains, items.tolist(), strict=True)
             ]
-        return items[np.argsort(-(values + values.std() * np.array(gains)), kind="stable")]
+        return np.argsort(-(values + values.std() * np.array(gains)), kind="stable")
 
 
 class _Noise:
