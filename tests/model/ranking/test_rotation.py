@@ -102,7 +102,7 @@ def test_another_seed_is_another_page_of_mostly_the_same_items() -> None:
 
 
 def test_noise_has_the_distribution_of_gumbel() -> None:
-    """Its mean is Euler's constant and its deviation pi / sqrt(6), over items and over seeds."""
+    """Over many seeds an item comes first as often as its share of all exp(value / deviation) says."""
     items, values = np.arange(ROTATED, dtype=np.int32), np.linspace(1.0, 0.0, ROTATED)
     first = [
         Rotation({}, 0.0, f"s{seed}", 1.0, lambda column: f"i{column}").order(items, values)[0] for seed in range(2000)
