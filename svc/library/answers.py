@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from svc.library.questions import Answerer
-from svc.model.explain import POPULAR, Because
+from svc.model.explain import POPULAR, Because, Disliked
 from svc.model.ranking.query import Ranking
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ def _because(answerer: Answerer, because: Because) -> list[dict[str, Any]]:
         return [{"reason": "popular"}]
     items = answerer.items
     return [
-        {"item_id": answerer.item_id(reason), "share": share, **({} if items is None else items.facts(reason))}
+        {
+            "item_id": answerer.item_id(reason),
+            "share": share,
+            **({"disliked": True} if isinstance(reason, Disliked) else {}),
+            **({} if items is None else items.facts(reason)),
+        }
         if isinstance(reason, int)
         else {"feature": reason, "share": share}
         for reason, share in because.reasons

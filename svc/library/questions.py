@@ -124,7 +124,7 @@ def _given(name: str, value: object) -> object:
         return checked_id(name, value)
     if name in _IDS:
         return checked_ids(name, value)
-    if name in ("history", "shown"):
+    if name in ("history", "dislikes", "shown"):
         return [_entry(name, entry) for entry in _listed(name, value)]
     return _plain(_listed(name, value) if name in _LISTS else value)
 

@@ -100,6 +100,7 @@ class Recommender:
         user_features: Features | None = None,
         history: Sequence[str | Mapping[str, object]] | None = None,
         history_mode: Literal["append", "replace"] | None = None,
+        dislikes: Sequence[str | Mapping[str, object]] | None = None,
         fallback: Literal["none", "popular"] | None = None,
         include_seen: bool | None = None,
         shown: Sequence[str | Mapping[str, object]] | None = None,
@@ -125,6 +126,8 @@ class Recommender:
             history: What the user chose, ids or `{"item_id": ..., "weight": ...}`, the oldest first.
             history_mode: Whether the history joins that of a known user (`append`, as without it) or stands in its
                 place (`replace`).
+            dislikes: What the user rejects, ids or `{"item_id": ..., "weight": ...}`: these items never come back, and
+                count against others; of weight 0 they are left out only.
             fallback: What a user of whom nothing is known gets: an error (`none`) or the most chosen items (`popular`).
             include_seen: Whether items of the user's own history may come back; by default only where the model was
                 trained with `training.repeats`.
@@ -162,6 +165,7 @@ class Recommender:
             user_features=user_features,
             history=history,
             history_mode=history_mode,
+            dislikes=dislikes,
             fallback=fallback,
             include_seen=include_seen,
             shown=shown,
@@ -189,6 +193,7 @@ class Recommender:
         user_features: Features | None = None,
         history: Sequence[str | Mapping[str, object]] | None = None,
         history_mode: Literal["append", "replace"] | None = None,
+        dislikes: Sequence[str | Mapping[str, object]] | None = None,
         fallback: Literal["none", "popular"] | None = None,
         include_seen: bool | None = None,
         shown: Sequence[str | Mapping[str, object]] | None = None,
@@ -228,6 +233,7 @@ class Recommender:
             user_features=user_features,
             history=history,
             history_mode=history_mode,
+            dislikes=dislikes,
             fallback=fallback,
             include_seen=include_seen,
             shown=shown,

@@ -114,15 +114,24 @@ def controls(rng: random.Random, ids: list[str]) -> dict[str, Any]:
 def variation(rng: random.Random, ids: list[str]) -> dict[str, Any]:
     """Some of the controls by which a page differs from earlier ones; one in twenty has an error."""
     shown = [{"item_id": item, "times": rng.randint(1, 9)} if rng.random() < 0.3 else item for item in ids]
+    weighed = [{"item_id": item, "weight": rng.choice((0, 0.5, 10.0))} if rng.random() < 0.3 else item for item in ids]
     possible: dict[str, Any] = {
+        "dislikes": rng.choices([*weighed, "nothing"], k=rng.randint(0, 8)),
         "shown": rng.choices([*shown, "nothing"], k=rng.randint(0, 20)),
         "rotation": rng.choice((0, 0.25, 1.0)),
         "seed": f"day {rng.randint(1, 9)}",
         "shuffle": rng.choice((0, 0.25, 1.0)),
     }
-    asked = {name: possible[name] for name in rng.sample(sorted(possible), rng.randint(0, 4))}
+    asked = {name: possible[name] for name in rng.sample(sorted(possible), rng.randint(0, 5))}
     if rng.random() < 0.05:
-        asked |= rng.choice(({"shown": [{"item_id": "i1", "times": 101}]}, {"seed": ""}, {"rotation": 1.5}))
+        asked |= rng.choice(
+            (
+                {"dislikes": [{"item_id": "i1", "weight": 11}]},
+                {"shown": [{"item_id": "i1", "times": 101}]},
+                {"seed": ""},
+                {"rotation": 1.5},
+            )
+        )
     return asked
 
 
@@ -208,7 +217,7 @@ async def test_random_questions(name: str) -> None:
 CONTROLS = {
     *("limit", "offset", "filter", "include_items", "exclude_items", "include_seen", "explain", "diversity", "limits"),
     *("boosts", "pins", "history", "history_mode", "fallback", "seed_items", "profile", "ignored_items"),
-    *("shown", "rotation", "seed", "shuffle"),
+    *("dislikes", "shown", "rotation", "seed", "shuffle"),
 }
 """What an answer of each model has been asked for, or has said."""
 ABOUT = ("request_id", "recipe", "model_version")

@@ -39,7 +39,7 @@ class Cost(IntEnum):
 
 
 def cost_class(*, limit: int, profile: int, described: int, is_ruled: bool, is_other: bool) -> Cost:
-    """Return the class of a question for `limit` items, from `profile` chosen and `described` unseen items.
+    """Return the class of a question for `limit` items, from `profile` chosen or disliked and `described` unseen items.
 
     `is_other` marks whatever else is not plain, such as a cold start.
     """
@@ -50,17 +50,17 @@ def cost_class(*, limit: int, profile: int, described: int, is_ruled: bool, is_o
 
 
 def cost_of(query: Query) -> Cost:
-    rules, profile = query.rules, len(query.seeds)
+    rules, seeds = query.rules, len(query.seeds)
     return cost_class(
         limit=query.limit,
-        profile=profile,
+        profile=seeds + len(query.dislikes),
         described=len(query.seed_features),
         is_ruled=bool(
             query.explain
             or query.audience
             or (rules is not None and (rules.diversity or rules.limits or rules.boosts or rules.rotation))
         ),
-        is_other=rules is not None or (query.user < 0 and not profile),
+        is_other=rules is not None or (query.user < 0 and not seeds),
     )
 
 

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from svc.errors import ApiError
-from svc.model.explain import POPULAR, Because
+from svc.model.explain import POPULAR, Because, Disliked
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
 
 _PIECES = 2
+_DISLIKED = b',"disliked":true'
 _SCORE = b',"score":'
 
 
@@ -129,7 +130,9 @@ class ItemFragments:
         for reason, share in because.reasons:
             if isinstance(reason, int):
                 head, end = self._around(reason, with_metadata=with_metadata)
-                shown.append(head + b',"share":' + to_json(share) + end)
+                shown.append(
+                    head + b',"share":' + to_json(share) + (_DISLIKED if isinstance(reason, Disliked) else b"") + end
+                )
             else:
                 shown.append(to_json({"feature": reason, "share": share}))
         if because is POPULAR:

@@ -44,6 +44,7 @@ RULES = {
         (Query(limit=10, seeds=SEEDS[:-1]), Cost.PLAIN),
         (Query(limit=PLAIN_LIMIT + 1, user=1), Cost.LONG),
         (Query(limit=10, seeds=SEEDS), Cost.LONG),
+        (Query(limit=10, seeds=SEEDS[:1], dislikes=SEEDS[1:]), Cost.LONG),
         (Query(limit=10, popular=True), Cost.LONG),
         (Query(limit=10, user_features=np.zeros(3)), Cost.LONG),
         (Query(limit=10, seeds=SEEDS[:3], seed_features=DESCRIBED), Cost.LONG),

@@ -37,6 +37,8 @@ MAX_INCLUDED = 1000
 MAX_USERS = 1000
 MAX_HISTORY = 1000
 MAX_WEIGHT = 1000.0
+MAX_DISLIKES = 1000
+MAX_DISLIKE_WEIGHT = 10.0
 MAX_SHOWN = 1000
 MAX_TIMES = 100
 MAX_SEED_CHARACTERS = 64
@@ -147,6 +149,10 @@ def _interaction(value: object) -> Interaction:
     return Interaction(*_entry(value, "weight", _weight))
 
 
+def _dislike(value: object) -> Interaction:
+    return Interaction(*_entry(value, "weight", _dislike_weight))
+
+
 def _shown(value: object) -> Shown:
     return Shown(*_entry(value, "times", _times))
 
@@ -154,6 +160,8 @@ def _shown(value: object) -> Shown:
 _Weight = Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 _id: TypeAdapter[str] = TypeAdapter(Id, config=ConfigDict(strict=True))
 _weight: TypeAdapter[float] = TypeAdapter(_Weight, config=ConfigDict(strict=True))
+_DislikeWeight = Annotated[float, Field(ge=0, le=MAX_DISLIKE_WEIGHT, allow_inf_nan=False)]
+_dislike_weight: TypeAdapter[float] = TypeAdapter(_DislikeWeight, config=ConfigDict(strict=True))
 _Times = Annotated[int, Field(ge=1, le=MAX_TIMES), BeforeValidator(whole)]
 _times: TypeAdapter[int] = TypeAdapter(_Times, config=ConfigDict(strict=True))
 
@@ -173,6 +181,11 @@ HistoryItem = Annotated[
     Any,
     PlainValidator(_interaction),
     _entry_schema("weight", {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_WEIGHT}),
+]
+Dislike = Annotated[
+    Any,
+    PlainValidator(_dislike),
+    _entry_schema("weight", {"type": "number", "minimum": 0, "maximum": MAX_DISLIKE_WEIGHT}),
 ]
 ShownItem = Annotated[
     Any, PlainValidator(_shown), _entry_schema("times", {"type": "integer", "minimum": 1, "maximum": MAX_TIMES})

@@ -24,6 +24,7 @@ from svc.recipe.side_tables import MAX_DIMENSIONS
 from svc.serving.api.bodies.fields import (
     MAX_BATCH,
     MAX_BOOSTS,
+    MAX_DISLIKES,
     MAX_EXCLUDED,
     MAX_FEATURE_ITEMS,
     MAX_FEATURES,
@@ -40,6 +41,7 @@ from svc.serving.api.bodies.fields import (
     MAX_SHOWN,
     MAX_USERS,
     BoostAsked,
+    Dislike,
     Features,
     HistoryItem,
     Id,
@@ -65,13 +67,14 @@ if TYPE_CHECKING:
 
 
 LONGEST = Longest(
-    items=max(MAX_EXCLUDED, MAX_INCLUDED, MAX_HISTORY, MAX_SHOWN, MAX_LABELS, MAX_DIMENSIONS),
+    items=max(MAX_EXCLUDED, MAX_INCLUDED, MAX_HISTORY, MAX_DISLIKES, MAX_SHOWN, MAX_LABELS, MAX_DIMENSIONS),
     names=max(MAX_FEATURES, MAX_FEATURE_ITEMS),
     at_top={
         "requests": MAX_BATCH,
         "exclude_items": MAX_EXCLUDED,
         "include_items": MAX_INCLUDED,
         "history": MAX_HISTORY,
+        "dislikes": MAX_DISLIKES,
         "shown": MAX_SHOWN,
         "seed_items": MAX_SEEDS,
         "include_users": MAX_USERS,
@@ -205,6 +208,13 @@ class RecommendRequest(Request):
         Literal["append", "replace"],
         Field(description="Whether the history joins that of a known user or stands in its place."),
     ] = "append"
+    dislikes: Annotated[
+        list[Dislike] | None,
+        Field(
+            max_length=MAX_DISLIKES,
+            description="What the user rejects: these items never come back, and count against others.",
+        ),
+    ] = None
     fallback: Annotated[
         Literal["none", "popular"] | None,
         Field(description="What a user of whom nothing is known gets; by default what the recipe says."),
@@ -241,12 +251,13 @@ class RecommendRequest(Request):
     def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises the ApiError that says why there is none."""
         wanted = served.policy.popular_fallback if self.fallback is None else self.fallback == "popular"
-        is_named = (self.user_id, self.user_features, self.history, self.fallback) != (None, None, None, None)
-        if not is_named and not wanted:
+        named = (self.user_id, self.user_features, self.history, self.fallback, self.dislikes)
+        if named == (None,) * len(named) and not wanted:
             raise _lacks("user_id", "user_features", "history", "fallback")
         if self.history is None and self.history_mode == "replace":
             message = "there is no history to put in place of the known one; give history, or leave history_mode out"
             raise invalid(["history_mode"], message, "history_missing")
+        self._require_distinct()
         prepared = served.model.prepare_recommend(
             user_id=self.user_id,
             user_features=self.user_features,
@@ -257,10 +268,19 @@ class RecommendRequest(Request):
             history=self.history or (),
             replace=self.history_mode == "replace",
             fallback=wanted,
+            dislikes=self.dislikes or (),
         )
         if self._says_profile() or prepared.query.popular:
             return prepared
         return prepared._replace(profile=None)
+
+    def _require_distinct(self) -> None:
+        """Raise ValidationFailed for an item that is both chosen and disliked."""
+        chosen = {interaction.item_id for interaction in self.history or ()} if self.dislikes else ()
+        for position, dislike in enumerate(self.dislikes or ()):
+            if dislike.item_id in chosen:
+                message = "this item is in history too; leave it out of history or out of dislikes"
+                raise invalid(["dislikes", position], message, "also_in_history")
 
     def _says_profile(self) -> bool:
         named = self.history is not None or self.fallback is not None

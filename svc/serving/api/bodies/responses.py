@@ -29,12 +29,13 @@ class _Answer(BaseModel):
 
 
 class ItemReason(BaseModel):
-    """An interaction of the user, or a seed, with the metadata fields that the recipe declares."""
+    """An interaction of the user, a seed, or a dislike, with the metadata fields that the recipe declares."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     item_id: str
     share: Annotated[float, Field(description="Part of the score; negative where it counts against the item.")]
+    disliked: Annotated[Literal[True] | None, Field(description="There where the request dislikes the item.")] = None
 
 
 class FeatureReason(_Answer):

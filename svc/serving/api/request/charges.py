@@ -19,8 +19,9 @@ def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
         described = sum(isinstance(item, dict) for item in features.values()) or bool(features)
         is_known, varies = profile > 0, False
     else:
-        profile, described = len(asked.history or ()), 0
-        is_known, varies = asked.user_id is not None or profile > 0, asked.varies
+        chosen = len(asked.history or ())
+        profile, described = chosen + len(asked.dislikes or ()), 0
+        is_known, varies = asked.user_id is not None or chosen > 0, asked.varies
     return cost_class(
         limit=asked.offset + asked.limit,
         profile=profile,

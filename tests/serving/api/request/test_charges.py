@@ -44,6 +44,9 @@ async def statuses(client: Client, body: object, times: int, path: str = RECOMME
     [
         (RecommendRequest, {"user_id": "u3"}, Cost.PLAIN),
         (RecommendRequest, {"history": ["i1"], "filter": {"genre": {"any": ["a"]}}}, Cost.PLAIN),
+        (RecommendRequest, {"user_id": "u3", "dislikes": ["i1"] * 64}, Cost.PLAIN),
+        (RecommendRequest, {"user_id": "u3", "dislikes": ["i1"] * 65}, Cost.LONG),
+        (RecommendRequest, {"dislikes": ["i1"]}, Cost.LONG),
         (RecommendRequest, {"user_id": "u3", "offset": 30}, Cost.LONG),
         (RecommendRequest, {"user_features": FEATURES}, Cost.LONG),
         (RecommendRequest, {"user_id": "u3", "pins": [{"item_id": "i1", "position": 1}]}, Cost.LONG),

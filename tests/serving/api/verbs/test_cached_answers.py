@@ -32,6 +32,7 @@ questions = st.one_of(
             "include_items": st.lists(st.sampled_from(["i0", "i40", "unknown"]), max_size=2),
             "user_features": st.fixed_dictionaries({}, optional={"tag": st.just("a"), "colour": st.just("red")}),
             "history": st.lists(st.sampled_from(["i7", "i9", "unknown"]), max_size=2),
+            "dislikes": st.lists(st.sampled_from(["i8", "i10", "unknown"]), max_size=2),
             "fallback": st.sampled_from(["none", "popular"]),
             "explain": st.sampled_from([1, 3]),
             "offset": st.sampled_from([0, 2]),

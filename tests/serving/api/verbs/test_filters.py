@@ -87,6 +87,11 @@ REFUSED: list[tuple[dict[str, Any], list[str | int], str]] = [
     ({"history": [{"item_id": "i1", "weight": 1001}]}, ["body", "history", 0], "less than or equal to 1000"),
     ({"history": [{"item_id": "i1", "weight": True}]}, ["body", "history", 0], "valid number"),
     ({"history": [""]}, ["body", "history", 0], "at least 1 character"),
+    ({"dislikes": ["i1"] * 1001}, ["body", "dislikes"], "at most 1000"),
+    ({"dislikes": [{"item_id": "i1", "weight": -1}]}, ["body", "dislikes", 0], "greater than or equal to 0"),
+    ({"dislikes": [{"item_id": "i1", "weight": 10.5}]}, ["body", "dislikes", 0], "less than or equal to 10"),
+    ({"dislikes": [{"item": "i1"}]}, ["body", "dislikes", 0], 'an object {"item_id": ..., "weight": ...}'),
+    ({"history": ["i1"], "dislikes": ["i2", "i1"]}, ["body", "dislikes", 1], "in history too"),
     ({"history_mode": "add"}, ["body", "history_mode"], "'append' or 'replace'"),
     ({"fallback": "all"}, ["body", "fallback"], "'none' or 'popular'"),
 ]
@@ -361,3 +366,18 @@ async def test_a_recipe_tells_its_fallback() -> None:
     for policy, told in ((Policy(), None), (Policy(popular_fallback=True), "popular")):
         async with filtering(policy) as (client, _):
             assert (await client.get("/v1/recipes/movies")).json.get("fallback") == told
+
+
+async def test_dislikes_leave_out_and_count_against_others_alone_and_in_a_batch() -> None:
+    """Marked as reasons; without anything else known of somebody they are no profile."""
+    disliked = {"dislikes": ["i30", "none", {"item_id": "i31", "weight": 0}], "limit": N_ITEMS, "explain": 3}
+    who = {"user_id": "u1", "include_seen": True, **disliked}
+    async with filtering() as (client, _):
+        answer = (await client.post(RECOMMEND, who)).json
+        batch = (await client.post(BATCH, {"requests": [who, disliked], "include_metadata": True})).json
+        alone = await client.post(RECOMMEND, disliked)
+        popular = (await client.post(RECOMMEND, {**disliked, "fallback": "popular"})).json
+    assert answer["ignored_items"] == popular["ignored_items"] == ["none"]
+    assert not {30, 31} & {*numbers(answer), *numbers(popular)}
+    assert json.dumps(batch["results"][0]["items"]) == json.dumps(answer["items"])
+    assert (alone.status, alone.json["code"]) == (404, batch["results"][1]["code"]) == (404, "UNKNOWN_USER")
