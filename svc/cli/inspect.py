@@ -43,7 +43,7 @@ def command(
     settings = Settings.from_env(environment())
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed, runs_payload=False)
     logs.configure(settings)
-    shown = _read(artifact, verifying_keys(settings, unsigned=unsigned), settings)
+    shown = _read(artifact, verifying_keys(settings, unsigned=unsigned, artifact=artifact), settings)
     if provenance:
         shown, as_json = _provenance(shown), True
     typer.echo(_as_json(shown) if as_json else "\n".join(_lines(shown if everything else _summary(shown))))

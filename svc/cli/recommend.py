@@ -207,8 +207,8 @@ def _open(
     """The verified model, and the request with the items that the recipe's server would allow."""
     from svc.export.run import open_artifact
 
-    keys = verifying_keys(settings, unsigned=unsigned)
     if not _is_recipe(source):
+        keys = verifying_keys(settings, unsigned=unsigned, artifact=source)
         return open_artifact(source, keys, settings), request
     from dataclasses import replace
     from pathlib import Path
@@ -219,7 +219,7 @@ def _open(
     recipe, variables = load_for_serving(Path(source), env_var, settings)
     if request.to_users and not (recipe.recipe.serving is not None and recipe.recipe.serving.users):
         raise UsersNotServed
-    opened = open_artifact(recipe.output_uri, keys, settings)
+    opened = open_artifact(recipe.output_uri, verifying_keys(settings, unsigned=unsigned), settings)
     if request.to_users:
         return opened, request
     new = None if request.related else new_items(recipe, opened.model, settings, variables)

@@ -54,7 +54,7 @@ def command(
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     logs.configure(settings)
     check_report(output)
-    keys = verifying_keys(settings, unsigned=unsigned)
+    keys = verifying_keys(settings, unsigned=unsigned, artifact=artifact)
     blob, parsed = read_verified(artifact, keys, settings)
     _check(parsed.header)
     if earlier is not None:

@@ -27,9 +27,10 @@ def test_inspecting_unsigned_files_asks_for_no_confirmation(
     assert main.run(["serve", "--recipes", str(tmp_path), "--dev-allow-unsigned"]) == 8
 
 
-def test_inspect_without_keys_is_a_configuration_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_without_keys_is_a_configuration_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """An artifact is never shown as trusted without a key to trust."""
-    assert main.run(["inspect", "a.svc"]) == 8
+    (tmp_path / "a.svc").touch()
+    assert main.run(["inspect", str(tmp_path / "a.svc")]) == 8
     assert "SVC_SIGNING_KEYS" in str(last_error(capsys)["error"])
 
 

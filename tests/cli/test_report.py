@@ -16,13 +16,13 @@ pytest.importorskip("matplotlib")
 def test_artifacts_are_verified_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No keys 8, none there 5, another key 5, no facts of a training 5; no page is written."""
+    """None there 5, no keys 8, no facts of a training 5, another key 5; no page is written."""
     path, page = tmp_path / "a.svc", tmp_path / "page.html"
     command = ["report", str(path), "--output", str(page)]
-    assert main.run(command) == 8
-    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     assert main.run(command) == 5
     write_artifact(path, popularity_model())
+    assert main.run(command) == 8
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
     capsys.readouterr()
     assert main.run(command) == 5
     assert "there is nothing to report" in str(last_error(capsys)["error"])

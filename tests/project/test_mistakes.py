@@ -142,7 +142,12 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["serve", "--recipes", "absent"], 2, "is not a folder"),
     (["keygen", "--kid", "a b"], 2, "letters, digits"),
     (["status", "localhost:1"], 2, "v1/health/details"),
-    (["inspect", "absent.svc"], 8, "SVC_SIGNING_KEYS"),
+    (["inspect", "absent.svc"], 5, "absent.svc does not exist"),
+    (["report", "absent.svc"], 5, "absent.svc does not exist"),
+    (["recommend", "absent.svc", "--output", "x.csv"], 5, "absent.svc does not exist"),
+    (["recommend", "absent.yaml", "--output", "x.csv"], 2, "absent.yaml"),
+    (["history", "absent.yaml"], 2, "absent.yaml"),
+    (["inspect", "s3://bucket/absent.svc"], 8, "SVC_SIGNING_KEYS"),
     (["train", "r.yaml", "--lock-timeout", "-2"], 2, "zero or more seconds"),
 ]
 

@@ -31,10 +31,10 @@ def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned:
     settings = Settings.from_env(environment(recipe_file.parent))
     development = check_unsigned(settings, wanted=unsigned, confirmed=False, runs_payload=False)
     logs.configure(settings)
+    loaded, _ = load_for_serving(recipe_file, env_var, settings)
     keys = verifying_keys(settings, unsigned=development)
     if signs:
         _ = keys.active
-    loaded, _ = load_for_serving(recipe_file, env_var, settings)
     if loaded.recipe.output.versioning != "append_sha":
         raise UsageError(
             f"{recipe_file}: output.versioning is {loaded.recipe.output.versioning}, which keeps one file without a "
