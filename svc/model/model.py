@@ -216,6 +216,10 @@ class Model(Stored):
             return self._queries.resolve_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
         if history:
             raise UnknownUser("nothing is known of this user: no item of the history is in the training data")
+        if dislikes and user_id is None:
+            raise UnknownUser(
+                "nothing is known of this user: dislikes are no profile; give user_id, history or fallback"
+            )
         if self._encoder("user") is None:
             raise UnknownUser(UnknownUser.without_features)
         raise UnknownUser

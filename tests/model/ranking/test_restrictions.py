@@ -193,7 +193,7 @@ def test_dislikes_are_no_profile() -> None:
     """Alone they leave items out of the fallback; beside features they change the solve."""
     model, nobody = model_of("IALS"), {"user_id": None, "user_features": None, "limit": N_ITEMS}
     against = [Interaction("i5", 2.0)]
-    with pytest.raises(UnknownUser):
+    with pytest.raises(UnknownUser, match="dislikes are no profile"):
         model.prepare_recommend(**nobody, dislikes=against)
     popular = model.prepare_recommend(**nobody, dislikes=against, fallback=True)
     assert popular.profile == "popular"
