@@ -1,4 +1,4 @@
-"""The recommenders that a recipe may list, and the spellings that it may use."""
+"""The recommenders that a recipe may list, and their accepted spellings."""
 
 from __future__ import annotations
 
@@ -120,7 +120,10 @@ _BY_SHORT_NAME = {name.lower().removesuffix(_SUFFIX): name for name in ALGORITHM
 
 
 def canonical_name(text: str) -> str:
-    """The irspack class name for `text`, in any case, with or without `Recommender`. ValueError names the nearest."""
+    """Return the irspack class name for `text`, in any case, with or without `Recommender`.
+
+    Raises ValueError, which names the nearest algorithm.
+    """
     short = text.strip().lower().removesuffix(_SUFFIX)
     if short in _BY_SHORT_NAME:
         return _BY_SHORT_NAME[short]
@@ -130,7 +133,10 @@ def canonical_name(text: str) -> str:
 
 
 def check_search_space(algorithm: str, wanted: Mapping[str, Sequence[Any]]) -> None:
-    """Raise ValueError, naming the parameter and what it takes, for what cannot be searched."""
+    """Raise ValueError if a parameter cannot be searched.
+
+    The message names the parameter and its accepted values.
+    """
     tuned = {**TUNED[algorithm]}
     if algorithm in TAKES_RECENCY:
         tuned[RECENCY] = Tuned(0, MOST_RECENCY)

@@ -35,7 +35,10 @@ Place = tuple[str | int, ...]
 
 
 class FilterProblem(ValueError):
-    """A tree that is not a filter: where, why in words for its author, and a short type for programs."""
+    """A tree that is not a filter.
+
+    It holds the place, a reason in words for the author of the tree, and a short type for programs.
+    """
 
     def __init__(self, path: Place, message: str, type: str) -> None:
         super().__init__(message)
@@ -45,7 +48,7 @@ class FilterProblem(ValueError):
 
 
 def parse_filter(tree: object, kinds: Mapping[str, str]) -> Filter:
-    """The canonical form of `tree` over fields of these `kinds`. Raises FilterProblem."""
+    """Return the canonical form of `tree` over fields of these `kinds`. Raises FilterProblem."""
     return _Parser(kinds).node(tree, (), 1)
 
 
@@ -137,7 +140,7 @@ def _labels(values: object, path: Place) -> tuple[str, ...]:
 
 
 def _refuse_labels(values: Iterable[object], path: Place) -> None:
-    """Name the first value that is no label."""
+    """Raise FilterProblem for the first value that is not a label."""
     for index, value in enumerate(values):
         if not isinstance(value, str):
             words = f"values of a text field are strings; this is {_kind_of(value)}"
@@ -155,7 +158,7 @@ _READERS: Final[Mapping[str, Callable[[object, Place], Any]]] = {
 
 
 def _kind_of(value: object) -> str:
-    """The JSON type of a value, for messages that must not repeat the value."""
+    """Return the JSON type of a value, for messages that must not repeat the value."""
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
     names = {bool: "a boolean", int: "a number", float: "a number", str: "a string", type(None): "null"}

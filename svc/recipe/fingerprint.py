@@ -39,18 +39,24 @@ _FORMER_DEFAULTS = {"parallelism": 1}
 
 
 def unexpanded(recipe: Recipe, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The parsed recipe as JSON values, from the validated `recipe` and the normalized `tree` before expansion."""
+    """Return the parsed recipe as JSON values.
+
+    It is made from the validated `recipe` and the normalized `tree` before expansion.
+    """
     return _model(recipe, tree)
 
 
 def recipe_hash(canonical: Mapping[str, Any]) -> str:
-    """First 12 hex digits of the sha256 of canonical JSON: keys sorted, no blanks, ASCII."""
+    """Return the first 12 hex digits of the sha256 of canonical JSON: keys sorted, no blanks, ASCII."""
     text = json.dumps(_with_former_defaults_left_out(canonical), sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:HASH_LENGTH]
 
 
 def _with_former_defaults_left_out(canonical: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe that writes out what was once the default keeps the hash that it had then."""
+    """Return `canonical` without training values that were once the default.
+
+    A recipe that writes such a value out keeps the hash that it had then.
+    """
     given = canonical.get("training")
     if not isinstance(given, Mapping):
         return dict(canonical)

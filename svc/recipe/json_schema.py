@@ -1,4 +1,4 @@
-"""The recipe's JSON Schema (draft 2020-12), for editors that complete and check while one types."""
+"""The recipe's JSON Schema (draft 2020-12), for editors that complete and check during typing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from svc.recipe.source_options import BUILT_IN_OPTIONS
 
 
 def json_schema() -> dict[str, Any]:
-    """Every field with type, bounds, default and help; each built-in source by its type; shorthand included."""
+    """Return every field with type, bounds, default and help.
+
+    Each built-in source has its options by its type. The shorthand is included.
+    """
     schema = Recipe.model_json_schema(by_alias=True, ref_template="#/$defs/{model}")
     definitions = schema["$defs"]
     training = definitions["Training"]["properties"]

@@ -1,4 +1,4 @@
-"""From a recipe file to a checked `Recipe`.
+"""Loads a recipe file into a checked `Recipe`.
 
 read → one spelling → expand variables → validate → check source options → check addresses → hash
 """
@@ -33,7 +33,10 @@ _Loc = tuple[int | str, ...]
 
 @dataclass(frozen=True, slots=True)
 class RecipeWarning:
-    """Something in a recipe that works, but hardly as meant. `value` is the algorithm or key it is about."""
+    """A warning about a recipe that works, but probably not as its author meant.
+
+    `value` is the algorithm or the key that the warning is about.
+    """
 
     code: Literal["algorithm_duplicate", "option_unused", "query_not_expanded", "variable_empty"]
     field: str
@@ -48,8 +51,8 @@ class RecipeWarning:
 class LoadedRecipe:
     """A recipe that passed every check which needs no data.
 
-    `unexpanded` is the parsed recipe before expansion, defaults left out: what `recipe_hash` (12 hex digits) is
-    taken over, and what an artifact's header may carry.
+    `unexpanded` is the parsed recipe before expansion, without defaults. `recipe_hash` (12 hex digits) is computed from
+    it, and an artifact's header may carry it.
     """
 
     recipe: Recipe
@@ -61,7 +64,7 @@ class LoadedRecipe:
 
     @property
     def output_uri(self) -> str:
-        """The output as stores take it: a URI, or a local path that does not depend on the working folder."""
+        """The output in the form that stores accept: a URI, or an absolute local path."""
         location = self.recipe.output.location
         return location.uri if location.is_remote else str(location.resolved(self.base_dir).absolute())
 
@@ -75,11 +78,12 @@ def load_recipe(
     check_source: CheckSource | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> LoadedRecipe:
-    """Read and check the recipe at `path`. Values of `overrides` replace those of the file; mappings are merged.
+    """Read and check the recipe at `path`.
 
-    With `for_serving` only `name`, `output`, `item_metadata` and `serving` are expanded, and what training alone uses
-    may refer to variables that are not set. `check_source(spec, field path)` knows the plug-ins. Raises RecipeError,
-    or RecipeSecurityError for what is refused whatever the data.
+    Values of `overrides` replace those of the file. Mappings are merged. With `for_serving` only `name`, `output`,
+    `item_metadata` and `serving` are expanded, and the blocks that only training uses may refer to variables that are
+    not set. `check_source(spec, field path)` checks the types of plug-ins. Raises RecipeError, or RecipeSecurityError
+    if the recipe is refused regardless of the data.
     """
     loading = _Loading(path, path.parent, variables, settings, for_serving, check_source, overrides or {})
     return loading.named(lambda: loading.run(_mapping(parse_yaml(_read(path), str(path)))))
@@ -93,7 +97,10 @@ def load_recipe_mapping(
     check_source: CheckSource | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> LoadedRecipe:
-    """As `load_recipe`, for a recipe that a Python program holds. Its paths are relative to the working folder."""
+    """Check a recipe that a Python program holds, as `load_recipe` does.
+
+    Its paths are relative to the working folder.
+    """
     loading = _Loading(Path("recipe"), Path.cwd(), variables, settings, False, check_source, overrides or {})
     return loading.named(lambda: loading.run(dict(tree)))
 
@@ -116,7 +123,7 @@ class _Loading:
     overrides: Mapping[str, Any]
 
     def named(self, load: Callable[[], LoadedRecipe]) -> LoadedRecipe:
-        """The result of `load`, whose error names the recipe."""
+        """Return the result of `load`, and name the recipe in its error."""
         try:
             return load()
         except RecipeError as error:
@@ -208,7 +215,7 @@ def _mapping(tree: Any) -> dict[str, Any]:
 
 
 def _show(shorthand: frozenset[str], loc: _Loc) -> str:
-    """The field path as the file spells it."""
+    """Return the field path as the file spells it."""
     if len(loc) > 1 and loc[1] in shorthand and SHORTHAND[str(loc[1])] == loc[0]:
         loc = loc[1:]
     return problems.field_path(loc)
@@ -219,7 +226,7 @@ def _below(where: str, loc: _Loc) -> str:
 
 
 def _without(tree: Any, locs: list[_Loc]) -> Any:
-    """`tree` less what stands at `locs`."""
+    """Return a copy of `tree` without the values at `locs`."""
     if isinstance(tree, list):
         kept = enumerate(tree)
         return [_without(value, _inner(locs, index)) for index, value in kept if (index,) not in locs]

@@ -10,7 +10,7 @@ SHORTHAND = {"algorithms": "training", "metric": "training", "split": "training"
 
 
 def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """A copy of `tree` in the long spelling, and the shorthand keys that it used."""
+    """Return a copy of `tree` in the long spelling, and the shorthand keys that it used."""
     result = dict(tree)
     used = frozenset(SHORTHAND) & tree.keys()
     for key in sorted(used):
@@ -27,7 +27,10 @@ def normalize(tree: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def merged(tree: Any, overrides: Any) -> Any:
-    """`tree` with the values of `overrides`, mappings key by key; neither is changed."""
+    """Return `tree` with the values of `overrides`.
+
+    Mappings are merged key by key. Neither argument is changed.
+    """
     if not isinstance(tree, dict) or not isinstance(overrides, dict):
         return overrides
     return {**tree, **{key: merged(tree.get(key), value) for key, value in overrides.items()}}

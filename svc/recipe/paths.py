@@ -25,7 +25,10 @@ _CONTAINER = re.compile(r"[a-z0-9$\-]{1,63}@[A-Za-z0-9.\-]+")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """One address. `uri` has its scheme in lower case; `path` is set for local ones, as written (maybe relative)."""
+    """One address.
+
+    `uri` has its scheme in lower case. `path` is set for local addresses, as written (maybe relative).
+    """
 
     scheme: str
     uri: str
@@ -40,13 +43,19 @@ class Location:
         return self.path is None
 
     def resolved(self, base_dir: Path) -> Path:
-        """The local path, relative ones below `base_dir`; symlinks are not followed here."""
+        """Return the local path. A relative path is below `base_dir`.
+
+        Symlinks are not followed here.
+        """
         assert self.path is not None, "remote locations have no local path"
         return _without_detours(base_dir / self.path)
 
 
 def parse_location(uri: str | os.PathLike[str]) -> Location:
-    """The location that `uri` names. Raises RecipeSecurityError with a message without the address's secrets."""
+    """Return the location that `uri` names.
+
+    Raises RecipeSecurityError, whose message holds no secrets of the address.
+    """
     text = os.fspath(uri)
     if not text.strip():
         raise RecipeSecurityError("the path is empty")
@@ -67,7 +76,10 @@ def parse_location(uri: str | os.PathLike[str]) -> Location:
 
 
 def _without_detours(path: Path) -> Path:
-    """`recipes/../data` as `data`, where both are one folder: behind a link, `..` leads elsewhere."""
+    """Return `recipes/../data` as `data` if both are one folder.
+
+    Behind a link, `..` leads elsewhere.
+    """
     if ".." not in path.parts:
         return path
     plain = Path(os.path.normpath(path))
@@ -75,7 +87,10 @@ def _without_detours(path: Path) -> Path:
 
 
 def require_below(path: Path, root: Path) -> None:
-    """Raise unless `path` lies below `root` when all symlinks are followed. Neither needs to exist."""
+    """Raise unless `path` lies below `root` after all symlinks are followed.
+
+    Neither path needs to exist.
+    """
     if not path.resolve().is_relative_to(root.resolve()):
         raise RecipeSecurityError(f"{path} lies outside SVC_ARTIFACT_ROOT ({root})")
 

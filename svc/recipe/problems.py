@@ -1,6 +1,6 @@
-"""Validation errors in words: the file, the field, what was found and what is allowed.
+"""Turns validation errors into text: the file, the field, the value found and the values allowed.
 
-What was found is shown as the file has it, so that the value of a variable never appears.
+The value found is shown as the file spells it, so the value of a variable never appears.
 """
 
 from __future__ import annotations
@@ -74,7 +74,10 @@ _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
 
 
 def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Callable[[Path], str]) -> str:
-    """One line for each problem in `error`; `tree` is what the file holds, `show` names a location."""
+    """Return one line for each problem in `error`.
+
+    `tree` holds the values of the file. `show` names a location.
+    """
     details = error.errors(include_url=False, include_context=True, include_input=False)
     by_place: dict[Path, list[ErrorDetails]] = {}
     for item in _causes(details, model):
@@ -86,8 +89,10 @@ def explain(error: ValidationError, tree: Any, model: type[BaseModel], show: Cal
 
 
 def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[ErrorDetails]:
-    """The problems without those that follow from others: a list whose entries are all refused is no short list,
-    and a key that is misspelt is not missing too."""
+    """Yield the problems that do not follow from other problems.
+
+    A list whose entries are all refused is not reported as too short. A misspelt key is not reported as missing too.
+    """
     locs = [item["loc"] for item in details]
     unknown = [item["loc"] for item in details if item["type"] == "extra_forbidden"]
     for item in details:
@@ -100,7 +105,7 @@ def _causes(details: list[ErrorDetails], model: type[BaseModel]) -> Iterable[Err
 
 
 def _written(item: ErrorDetails, tree: Any) -> Path:
-    """The place as the file has it: without pydantic's names for the alternatives of a type."""
+    """Return the location as the file has it, without pydantic's names for the alternatives of a type."""
     loc = item["loc"]
     for depth, part in enumerate(loc):
         if not _has(tree, part):
@@ -122,7 +127,7 @@ def _means(key: str, missing: str, model: type[BaseModel] | None) -> bool:
 
 
 def field_path(loc: Path) -> str:
-    """`("features", "item", "columns", 0)` as `features.item.columns[0]`."""
+    """Return `("features", "item", "columns", 0)` as `features.item.columns[0]`."""
     text = ""
     for part in loc:
         if isinstance(part, int):
@@ -133,7 +138,7 @@ def field_path(loc: Path) -> str:
 
 
 def value_at(tree: Any, loc: Path) -> Any:
-    """The value of `tree` at `loc`; as deep as `tree` goes."""
+    """Return the value of `tree` at `loc`, or the deepest value on the way to it."""
     for part in loc:
         if not _has(tree, part):
             return tree
@@ -142,9 +147,9 @@ def value_at(tree: Any, loc: Path) -> Any:
 
 
 def nearest(key: str, allowed: Iterable[str]) -> str | None:
-    """The name in `allowed` that `key` most likely meant."""
+    """Return the name in `allowed` that `key` most likely meant, or None."""
     names = {name.lower(): name for name in allowed}
-    ending = key.lower().endswith(_COLUMN)  # what all of them share makes no two of them alike
+    ending = key.lower().endswith(_COLUMN)  # a suffix that all names share makes no two of them similar
     if ending:
         names = {name.removesuffix(_COLUMN): real for name, real in names.items() if name.endswith(_COLUMN)}
     matches = difflib.get_close_matches(
@@ -154,7 +159,7 @@ def nearest(key: str, allowed: Iterable[str]) -> str | None:
 
 
 def shown(value: Any) -> str:
-    """`value` as a person would name it, short and without credentials."""
+    """Return a short name of `value` for a reader, without credentials."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -167,7 +172,7 @@ def shown(value: Any) -> str:
 
 
 def _look_alikes(text: object) -> str:
-    """Names the first letters that are not ASCII: some look the same and are others."""
+    """Return a note that names the first letters outside ASCII: some look like ASCII letters."""
     foreign = dict.fromkeys(letter for letter in text if ord(letter) > 0x7F) if isinstance(text, str) else {}
     names = [unicodedata.name(letter, f"U+{ord(letter):04X}") for letter in list(foreign)[:3]]
     return f" (with {', '.join(names)})" if names else ""
@@ -213,7 +218,7 @@ def _one_of(expected: str, value: Any) -> str:
 
 
 def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
-    """The spelling that the recipe needs, where it can be told from the value."""
+    """Return the spelling that the recipe needs, if the value tells it, else an empty text."""
     if isinstance(value, Mapping | list) or has_reference(value) or value is None:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
@@ -248,7 +253,7 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
 
 
 def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
-    """The other block of the recipe that has a field called `key`."""
+    """Return the path of the other block of the recipe that has a field called `key`."""
     for name, field in model.model_fields.items():
         own = field.alias or name
         inner = _model_in(field.annotation)
@@ -260,7 +265,7 @@ def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:
 
 
 def model_at(model: type[BaseModel], loc: Path) -> type[BaseModel] | None:
-    """The model that describes the block at `loc`; None where there is none."""
+    """Return the model that describes the block at `loc`, or None if no model does."""
     for part in loc:
         if isinstance(part, int):
             continue

@@ -14,12 +14,12 @@ GUARDED: Final = ("catalog_coverage", "n_users", "n_items")
 
 
 def bare_off(mode: object) -> object:
-    """YAML reads a bare `off` as false."""
+    """Return "off" for false, because YAML reads a bare `off` as false. Return other modes unchanged."""
     return "off" if mode is False else mode
 
 
 def _baseline(name: object) -> object:
-    """Any spelling that `training.algorithms` takes too."""
+    """Return `TopPop` for any spelling of it that `training.algorithms` accepts, and other names unchanged."""
     short = name.strip().lower().removesuffix("recommender") if isinstance(name, str) else name
     return BASELINE if short == BASELINE.lower() else name
 

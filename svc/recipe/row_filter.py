@@ -1,7 +1,7 @@
 """`cleansing.where` and `cleansing.hide`: the grammar of request filters over columns of the interaction table.
 
-The table declares no kinds, so a condition's operators say what its column holds: comparisons take numbers, `any` takes
-text, and `exists` fits both. A column is of one kind in the whole tree.
+The table declares no kinds, so the operators of a condition decide the kind of its column: comparisons take numbers,
+`any` takes text, and `exists` fits both. A column has one kind in the whole tree.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RowFilter:
 
 
 def parse_row_filter(tree: object) -> RowFilter:
-    """The filter that `cleansing.where` or `cleansing.hide` spells. Raises FilterProblem."""
+    """Return the filter that `cleansing.where` or `cleansing.hide` spells. Raises FilterProblem."""
     kind_of: dict[str, str | None] = {}
     for name, kind, path in _conditions(tree, (), 1):
         earlier = kind_of.get(name)
@@ -49,9 +49,10 @@ def parse_row_filter(tree: object) -> RowFilter:
 
 
 def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> RowFilter | None:
-    """Return the filter of all rows that count: hidden ones, and those that `where` keeps. None without any filter.
+    """Return the filter of all rows that count, or None without any filter.
 
-    Raises FilterProblem for a column that is compared with numbers in one of the two and with text in the other.
+    It keeps hidden rows and the rows that `where` keeps. Raises FilterProblem for a column that one of the two compares
+    with numbers and the other with text.
     """
     if hide is None or where is None:
         given = where if hide is None else hide
@@ -66,9 +67,9 @@ def either(hide: Mapping[str, Any] | None, where: Mapping[str, Any] | None) -> R
 
 
 def _conditions(tree: object, path: Place, level: int) -> Iterator[tuple[str, str | None, Place]]:
-    """(column, kind, path) of every condition; None as kind of one that asks for `exists` only.
+    """Yield (column, kind, path) of every condition.
 
-    Says nothing of nodes that `parse_filter` refuses.
+    The kind is None for a condition with `exists` only. Nodes that `parse_filter` refuses are skipped.
     """
     if level > MAX_LEVELS or not isinstance(tree, Mapping) or len(tree) != 1:
         return
@@ -91,7 +92,7 @@ def _column(name: object, path: Place) -> str:
 
 
 def _kind(operators: object, path: Place) -> str | None:
-    """The kind of a column, from the operators of one condition."""
+    """Return the kind of a column, from the operators of one condition."""
     if not isinstance(operators, Mapping) or not operators:
         words = f"a condition is a mapping of operators to values: {', '.join(_OPERATORS)}"
         raise FilterProblem(path, words, "filter_condition")

@@ -194,7 +194,7 @@ class Training(Block):
 
     @property
     def trains_on_times(self) -> bool:
-        """Whether some model depends on when an interaction happened, whatever the split does."""
+        """Whether some model depends on the time of an interaction, whatever the split uses."""
         return self.time_decay is not None or TRANSITIONS in self.algorithms
 
     @field_validator("algorithms")
@@ -316,14 +316,17 @@ class Recipe(Block):
 
     @property
     def recency(self) -> Literal["search"] | float:
-        """What training makes of the order of histories: "search", or the recency of all models; 0 where it is off."""
+        """The use of the order of histories in training: "search", or the recency of all models.
+
+        It is 0 if recency is off.
+        """
         return recency_in_effect(
             self.training.recency, time_column=self.schema_.time_column, scheme=self.training.split.scheme
         )
 
     @property
     def trains_on_times(self) -> bool:
-        """Whether a model, or what its histories count, depends on the times of interactions."""
+        """Whether a model, or the weights in its histories, depend on the times of interactions."""
         return self.training.trains_on_times or self.recency != 0.0
 
     @model_validator(mode="after")
@@ -366,7 +369,7 @@ class Recipe(Block):
 
     @property
     def popular(self) -> Popular | None:
-        """How choices count towards popularity by their age; None: all alike."""
+        """How choices count towards popularity by their age. None: all count alike."""
         return None if self.serving is None else self.serving.popular
 
     @model_validator(mode="after")
@@ -389,7 +392,7 @@ class Recipe(Block):
         return {*metadata, *(column.name for side in sides if side is not None for column in side.columns)}
 
     def sources(self) -> dict[str, SourceSpec]:
-        """Every `source:` block by its field path."""
+        """Return every `source:` block by its field path."""
         sources = {"source": self.source}
         for side in ("item", "user"):
             block = getattr(self.features, side, None)

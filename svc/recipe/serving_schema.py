@@ -191,12 +191,12 @@ class Serving(Block):
         return pins
 
     def _filters(self) -> dict[str, dict[str, Any]]:
-        """Every filter of the block by its place."""
+        """Return every filter of the block by its place."""
         filters = {} if self.filter is None else {"serving.filter": self.filter}
         return filters | {f"serving.boosts[{index}].filter": boost.filter for index, boost in enumerate(self.boosts)}
 
     def check_fields(self, kinds: Mapping[str, str]) -> None:
-        """Raise ValueError where the block names what is no filter field, or none of the right kind."""
+        """Raise ValueError if the block names a field that is no filter field, or has the wrong kind."""
         for where, tree in self._filters().items():
             try:
                 parse_filter(tree, kinds)

@@ -67,7 +67,10 @@ class Located(Block):
 
     @cached_property
     def location(self) -> Location:
-        """The address of `path`, parsed once. Raises RecipeSecurityError, but not for a loaded recipe."""
+        """The address of `path`, parsed once.
+
+        Raises RecipeSecurityError. A loaded recipe never raises it.
+        """
         return parse_location(self.path)
 
 

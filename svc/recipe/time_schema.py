@@ -69,7 +69,10 @@ class TimeDecay(Block):
 
 
 def check_recency(asked: Literal["search", "off"] | float, *, time_column: str | None, scheme: str) -> None:
-    """Raise ValueError, saying why, for what a recipe asks for and its data or split cannot give."""
+    """Raise ValueError if the data or the split cannot support the recency of the recipe.
+
+    The message gives the reason.
+    """
     if asked == "off":
         return
     if time_column is None:
@@ -82,7 +85,7 @@ def check_recency(asked: Literal["search", "off"] | float, *, time_column: str |
 
 
 def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`recipe`, not validated yet; where order is searched, Transitions join the default algorithms."""
+    """Return `recipe`, not validated yet. If order is searched, Transitions join the default algorithms."""
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}
     if not isinstance(training, Mapping) or not isinstance(schema, Mapping) or "algorithms" in training:
         return recipe
@@ -100,7 +103,10 @@ def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
 def recency_in_effect(
     wanted: Literal["search", "off"] | float, *, time_column: str | None, scheme: str
 ) -> Literal["search"] | float:
-    """ "search", or the recency of all models; 0 where it is off, or where its default cannot be searched."""
+    """Return "search", or the recency of all models.
+
+    It is 0 if recency is off, or if its default cannot be searched.
+    """
     if isinstance(wanted, float | int):
         return float(wanted)
     can_be_judged = time_column is not None and scheme != "random"

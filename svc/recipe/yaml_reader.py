@@ -42,7 +42,10 @@ _COLLECTION_TAGS = {_PREFIX + "map": MappingStartEvent, _PREFIX + "seq": Sequenc
 
 
 def parse_yaml(data: bytes, where: str) -> Any:
-    """The one document in `data`. `where` is the file's name in messages."""
+    """Return the one document in `data`.
+
+    `where` is the file's name in messages.
+    """
     if len(data) > MAX_BYTES:
         raise RecipeSecurityError(
             f"{where}: the file is larger than {MAX_BYTES} bytes, the most that a recipe may have"
@@ -76,7 +79,10 @@ class _Built:
 
 
 class _Builder:
-    """Builds values from the events of one parser. An alias shares the value of its anchor, and counts in full."""
+    """A builder of values from the events of one parser.
+
+    An alias shares the value of its anchor, and counts in full.
+    """
 
     def __init__(self, text: str, where: str) -> None:
         self._loader: Any = yaml.SafeLoader(text)  # its methods carry no types
