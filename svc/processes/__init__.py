@@ -1,1 +1,1 @@
-"""Processes that are forked: what they share, and when they end. Training and serving use them."""
+"""Forked processes: their shared memory and their ends. Training and serving use them."""

@@ -1,4 +1,7 @@
-"""Who ends with whom: the kernel ends a process with its parent, and gives orphans to a process that asks for them."""
+"""Lifetimes of processes, by Linux's prctl.
+
+The kernel can end a process with its parent, and can give orphans to a process that adopts them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ _PDEATHSIG, _SUBREAPER = 1, 36
 
 
 def end_with(parent: int) -> None:
-    """Let the kernel end this process when `parent` ends, however it ends, and also while this one runs C++ code."""
+    """Let the kernel end this process when `parent` ends.
+
+    It works however the parent ends, and also while this process runs C++ code.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
@@ -19,5 +25,5 @@ def end_with(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of processes below it whose maker has ended."""
+    """Make this process the parent of its descendants after their own parents have ended."""
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)

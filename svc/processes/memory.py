@@ -1,6 +1,6 @@
 """Memory that processes share without a file name: sealed files for models, and pages for counts.
 
-A file is sealed before anybody maps it, so no process can change what another one reads, or take it away.
+A file is sealed before any process maps it, so no process can change or remove the bytes that another one reads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SEALED = ("F_SEAL_WRITE", *_FIXED_SIZE)
 
 
 def require_memory_files() -> None:
-    """Raise ConfigError where the system cannot share memory in this way."""
+    """Raise ConfigError if the system cannot share memory in this way."""
     if not hasattr(os, "memfd_create") or not hasattr(fcntl, "F_SEAL_WRITE"):
         raise ConfigError(
             "--workers: this system has no sealed memory files, which only Linux offers: serve with one worker"
@@ -37,7 +37,10 @@ def _seals(names: Iterable[str]) -> int:
 
 @contextmanager
 def _closed_on_error(descriptor: int) -> Iterator[None]:
-    """An open memory file holds its memory: one that nobody maps would keep that of a whole model."""
+    """Close the descriptor if the block raises.
+
+    An open memory file holds its memory: without this, a file that no process maps would keep a whole model's memory.
+    """
     try:
         yield
     except BaseException:
@@ -46,15 +49,18 @@ def _closed_on_error(descriptor: int) -> Iterator[None]:
 
 
 class SealedMemory(mmap.mmap):
-    """A read-only mapping of a sealed memory file. The file lasts as long as a process holds it or maps it."""
+    """A read-only mapping of a sealed memory file.
+
+    The file lasts until no process holds or maps it.
+    """
 
     descriptor: int
 
     @classmethod
     def adopted(cls, descriptor: int) -> Self:
-        """The file that another process gave, with its descriptor, which is closed on an error.
+        """Map the file that another process gave, by its descriptor.
 
-        Raises OSError when it is not sealed or cannot be mapped.
+        The descriptor is closed on an error. Raises OSError if the file is not sealed or cannot be mapped.
         """
         with _closed_on_error(descriptor):
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _seals(SEALED) != _seals(SEALED):
@@ -66,7 +72,7 @@ class SealedMemory(mmap.mmap):
 
     @classmethod
     def of(cls, parts: Iterable[bytes | memoryview]) -> Self:
-        """A new file that holds these parts, one behind the other, or one zero byte where they are empty."""
+        """Create a file that holds these parts, one behind the other, or one zero byte if they are empty."""
         descriptor = os.memfd_create("svc-model", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with _closed_on_error(descriptor):
             size = sum(_append(descriptor, part) for part in parts)
@@ -76,9 +82,9 @@ class SealedMemory(mmap.mmap):
 
     @classmethod
     def moved(cls, view: memoryview) -> Self:
-        """A file with the bytes of a private buffer, whose pages are given back chunk by chunk while they are copied.
+        """Create a file with the bytes of a private buffer.
 
-        Nobody may read the buffer afterwards.
+        The buffer's pages are given back chunk by chunk while they are copied. No code may read the buffer afterwards.
         """
         pages = view.obj
 
@@ -99,13 +105,16 @@ def _append(descriptor: int, part: bytes | memoryview) -> int:
 
 
 class SharedPage(mmap.mmap):
-    """Writable memory of fixed size that several processes map; nobody can shorten it under the others."""
+    """Writable memory of fixed size that several processes map.
+
+    It is sealed, so no process can shorten it under the others.
+    """
 
     descriptor: int
 
     @classmethod
     def of(cls, size: int) -> Self:
-        """New memory of zeros. Pages cost memory only once they are written to."""
+        """Create memory of zeros. Pages cost memory only once they are written to."""
         descriptor = os.memfd_create("svc-counts", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with _closed_on_error(descriptor):
             os.ftruncate(descriptor, size)
@@ -114,7 +123,7 @@ class SharedPage(mmap.mmap):
 
     @classmethod
     def adopted(cls, descriptor: int) -> Self:
-        """The memory that another process made; it owns `descriptor` from now on."""
+        """Map the memory that another process made. The mapping owns `descriptor` from now on."""
         with _closed_on_error(descriptor):
             mapped = cls(descriptor, os.fstat(descriptor).st_size)
         mapped.descriptor = descriptor

@@ -1,8 +1,8 @@
-"""Whether a request may wait for its turn: one that would wait longer than it may is refused at once.
+"""Admission of requests: a request that would wait longer than its limit is refused at once.
 
-A request waits twice: before it is parsed, while others have their turn, and in the queue of the model that it asks.
-The transport asks for both before it parses a request (`Admission.late_s`), and whoever answers asks again before and
-after the body is read (`WaitBudget.require`). Nothing else decides who is refused because others wait.
+A request waits twice: before it is parsed, while other requests have their turn, and in the queue of its model. The
+transport checks both waits before it parses a request (`Admission.late_s`). The endpoint checks again before and after
+the body is read (`WaitBudget.require`). No other code refuses a request because other requests wait.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from svc.model.ranking.query import Query
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 WAIT_SHARE = 0.8
-"""Of what a request may wait: expected waits are averages, and the answer has to be made and sent too."""
+"""Share of a request's limit: expected waits are averages, and the answer has to be made and sent too."""
 UNPARSED_SHARE = 0.4
-"""Of what a request may wait before it is parsed. The rest is for the queue of the model: one that had waited all of it
-before would be refused there, after all that was done for it."""
+"""Share of a request's limit that it may wait before it is parsed.
+
+The rest is for the queue of the model. A request that had used up its limit before would be refused there, after the
+work of parsing it."""
 BATCH_SHARE = 0.4
-"""Of what a batch may wait, so that batches are refused before single requests are."""
+"""Share of a batch's limit: batches are refused before single requests are."""
 SHORT_SHARE = 0.25
-"""Of what a request may wait: behind a shorter wait it is not refused by the server's limit, late as it may be."""
+"""Share of a request's limit: the server's limit never refuses a request for a shorter wait, however late it is."""
 CROWDED_S = 1.0
-"""After a refusal; meanwhile what would wait too long is refused before it is parsed."""
+"""Seconds after a refusal in which a request that would wait too long is refused before it is parsed."""
 _MILLISECONDS = re.compile(rb"[0-9]{1,9}")
 
 
 class Queue(Protocol):
-    """What is asked of the queue of a model."""
+    """The waits that the queue of a model reports."""
 
     @property
     def is_free_of_singles(self) -> bool: ...
@@ -44,9 +46,9 @@ class Queue(Protocol):
 
 
 def parse_timeout(value: bytes | None) -> float:
-    """Seconds after which a client does not need its answer any more; infinite when it does not say.
+    """Return the seconds after which a client does not need its answer any more.
 
-    Raises ValidationFailed.
+    The result is infinite without the header. Raises ValidationFailed.
     """
     if value is None:
         return math.inf
@@ -58,7 +60,10 @@ def parse_timeout(value: bytes | None) -> float:
 
 
 class Admission:
-    """The limit of one server, and whether somebody was refused by it a moment ago. `most_s` of 0 is no limit."""
+    """The wait limit of one server, and the time of its latest refusal.
+
+    A `most_s` of 0 is no limit.
+    """
 
     def __init__(self, most_s: float) -> None:
         self.most_s = most_s or math.inf
@@ -66,17 +71,18 @@ class Admission:
 
     @property
     def is_crowded(self) -> bool:
-        """True for a moment after a request was refused because others wait."""
+        """True for CROWDED_S after a request was refused because other requests wait."""
         return trio.current_time() < self._crowded_until
 
     def late_s(self, queue: Queue | None, turn_s: float, timeout: bytes | None, *, is_batch: bool) -> float:
-        """Seconds that a request would wait that is not parsed yet, if that is too long; else 0.
+        """Return the seconds that an unparsed request would wait if they are too long, else 0.
 
-        `turn_s` is the wait before it is parsed, `timeout` the value of its header, and `queue` that of its model.
+        `turn_s` is the wait before the request is parsed, `timeout` the value of its header, and `queue` the queue of
+        its model.
         """
         try:
             may_s = min(self.most_s, parse_timeout(timeout))
-        except ValidationFailed:  # it is told so when it is answered
+        except ValidationFailed:  # the endpoint raises this error again
             return 0.0
         queue_s = 0.0
         if queue is not None and (is_batch or not queue.is_free_of_singles):
@@ -86,20 +92,27 @@ class Admission:
         return turn_s + queue_s if is_late else 0.0
 
     def budget(self, timeout: bytes | None, arrived_s: float, late_s: float = 0.0, key: Hashable = None) -> WaitBudget:
-        """How long a request of a key may wait that arrived at `arrived_s`. Raises ValidationFailed for its header."""
+        """Return the wait limit of a request of a key that arrived at `arrived_s`.
+
+        Raises ValidationFailed for its timeout header.
+        """
         return WaitBudget(self, parse_timeout(timeout), arrived_s, late_s, key)
 
     def refuse(self, wait_s: float) -> Overloaded:
-        """The refusal of a request that would wait so long: by then others have been answered.
+        """Return the refusal of a request that would wait for `wait_s`.
 
-        The time that a late refusal took counts too: the more there is to refuse, the later all come again.
+        `retry_after` is that wait, because the waiting requests are answered by then. The time before a late refusal
+        counts too: the more requests are refused, the later all clients try again.
         """
         self._crowded_until = trio.current_time() + CROWDED_S
         return Overloaded(fields={"retry_after": max(1, math.ceil(wait_s))})
 
 
 class WaitBudget:
-    """How long one request may wait from its arrival. With `late_s` above 0 it was too late before it was parsed."""
+    """The time that one request may wait from its arrival.
+
+    With `late_s` above 0 the request was too late before it was parsed.
+    """
 
     __slots__ = ("_admission", "_arrived_s", "_late_s", "_own_s", "key")
 
@@ -118,11 +131,11 @@ class WaitBudget:
         is_batch: bool = False,
         threads_s: float = 0.0,
     ) -> None:
-        """Raise Overloaded when the wait in the queue would be too long. Whoever need not wait is never refused.
+        """Raise Overloaded if the wait in the queue would be too long.
 
-        `threads_s` is the wait for a thread before the request comes to the queue. Asked without the `queries` while
-        they are not known. What is answered by the next call is refused by its own limit alone, so that batches, which
-        make calls long, never shut single requests out.
+        A request that need not wait is never refused for its wait. `threads_s` is the wait for a thread before the
+        request comes to the queue. `queries` are None while they are not known. A request that the next call answers is
+        refused by its own limit alone, so that batches, which make calls long, never shut single requests out.
         """
         if self._late_s:
             raise self._admission.refuse(self._late_s + trio.current_time() - self._arrived_s)
@@ -133,17 +146,18 @@ class WaitBudget:
             raise self._admission.refuse(wait_s)
 
     def refusal(self) -> Overloaded | None:
-        """Return the refusal of a request that has waited by now for longer than it may, else None.
+        """Return the refusal of a request that has waited longer than its limit, else None.
 
-        Expected waits of expensive questions may be wrong by far before any were measured: this bounds the wait anyhow.
+        Expected waits of expensive questions may be far off before any were measured. This check bounds the real wait.
         """
         waited_s = trio.current_time() - self._arrived_s
         return self._admission.refuse(waited_s) if waited_s > min(self._own_s, self._admission.most_s) else None
 
     def _is_too_long(self, wait_s: float, share: float, *, is_next: bool) -> bool:
-        """What has little left to wait is too late for its own limit only.
+        """Return True if the wait so far and the expected wait exceed the limit.
 
-        The machine may have paused, and where nobody waits for long there is nothing that a refusal would mend.
+        A request with a short expected wait is held to its own limit only. The machine may have paused, and a refusal
+        gains nothing while no request waits for long.
         """
         most_s = self._admission.most_s
         is_short = is_next or wait_s <= SHORT_SHARE * share * most_s

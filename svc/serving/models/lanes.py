@@ -1,7 +1,8 @@
-"""The two queues of one model: requests that wait together are scored together, in one worker-thread call.
+"""The two queues of one model, which score waiting requests together.
 
-No request waits for a timer. A single request is scored at once; under load, batches form by themselves while the
-thread is busy with the previous one. Expensive questions have a queue and a thread of their own.
+All requests that wait are scored in one worker-thread call. No request waits for a timer. A single request is scored at
+once. Under load, batches form by themselves while the thread is busy with the previous one. Expensive questions have a
+queue and a thread of their own.
 """
 
 from __future__ import annotations
@@ -23,26 +24,34 @@ MAX_BATCH = LARGEST_CALL
 INLINE_S = 400e-6
 """Cheaper plain queries are scored on the event loop: handing them to a thread costs about as much (GIL hand-over)."""
 INLINE_BESIDE_OTHERS_S = 150e-6
-"""The same while other requests are handled: so little is less than the two task switches of a wait in the queue cost,
-and 16 connections to 1,700 items get 1.4 times as many answers. Dearer queries gain more by being scored together."""
+"""The same limit while other requests are handled.
+
+A wait in the queue costs two task switches, which take longer than this. With the limit, 16 connections to 1,700 items
+get 1.4 times as many answers. Dearer queries gain more by being scored together."""
 INLINE_EACH_S = 10e-6
 """Batches are scored on the event loop too, if each further query adds at most this."""
 INLINE_MOST_S = 1e-3
 """The longest time for which a batch may block the event loop."""
 BULK_SLICE = 64
-"""Queries of batches in one call. They have this room even while more single requests wait than fit into a call.
-Where they would take longer than SLICE_S, it is smaller: a single request waits for a whole call."""
+"""Queries of batches in one call.
+
+Batches have this room even while more single requests wait than fit into a call. The room is smaller if its queries
+would take longer than SLICE_S, because a single request waits for a whole call."""
 CALL_S = 0.05
 """Processor seconds of a call of expensive questions, unless a single one takes longer: other callers wait for it."""
 SLICE_S = CALL_S / 2
 """Expected seconds of the part of a call that batches have."""
 EXPENSIVE_AT_ONCE = 32
-"""A call gets at most so many expensive questions, and no more than are expected to take CALL_S. Those that it
-has no time for go back to their places."""
+"""Largest number of expensive questions in a call.
+
+A call also gets no more questions than are expected to take CALL_S. Questions that it has no time for go back to their
+places."""
 
 
 class Lane:
-    """The queues of one model. `run()` scores; requests call `rank()`.
+    """The queues of one model.
+
+    `run()` scores. Requests call `rank()`.
 
     Cheap single queries go before batches, and a batch is scored in slices, so that a request for one user never waits
     for 256 of another client. Expensive questions are scored one by one, in turns by API key.
@@ -58,13 +67,13 @@ class Lane:
     async def rank(
         self, queries: Sequence[Query], *, alone: bool = False, patience: Patience | None = None
     ) -> list[Ranking]:
-        """Rankings in the order of `queries`. Raises what the model raised for them.
+        """Return the rankings in the order of `queries`, or raise the model's error for them.
 
-        A cheap query is scored here, without a task switch; `alone` says that no other request is being handled, so
-        that a dearer one is too, and no batch is lost by it. A batch is as expensive as its dearest question. With
-        `patience`, an expensive one whose turn comes too late is refused. Cancellation removes what has not started;
-        the result of a started call is discarded. Works on a closed lane too, for a request that began before a swap:
-        its queries are then scored by themselves.
+        A cheap query is scored here, without a task switch. `alone` says that no other request is being handled: then
+        a dearer query is scored here too, because no batch is lost by it. A batch is as expensive as its dearest
+        question. With `patience`, an expensive request is refused if its turn comes too late. Cancellation removes
+        queries that have not started, and discards the result of a started call. A closed lane works too, for a request
+        that began before a swap: its queries are then scored by themselves.
         """
         if self._may_score_here(queries, alone=alone):
             return self._score_alone(queries)
@@ -82,15 +91,15 @@ class Lane:
 
     @property
     def is_free_of_singles(self) -> bool:
-        """True when no single request waits: one that came now would be in the next call."""
+        """True when no single request waits, so that the next call would include a new one."""
         return not self._cheap.singles
 
     def expected_wait_s(self, batch: int = 0) -> float:
-        """Seconds before cheap queries that came now are answered: 0 while nothing waits, or too little was measured.
+        """Return the expected seconds before new cheap queries are answered.
 
-        `batch` is the weight of a batch, which goes behind single requests and makes room for later ones; the time that
-        it would take alone is no wait. The call that answers is taken to be as large as the one that runs, because as
-        many arrive meanwhile.
+        The result is 0 while nothing waits or too little was measured. `batch` is the weight of a batch, which goes
+        behind single requests and makes room for later ones. The time that the batch would take alone is no wait. The
+        call that answers is assumed to be as large as the running call, because as many queries arrive meanwhile.
         """
         queue = self._cheap
         if not (queue or queue.running):
@@ -105,9 +114,10 @@ class Lane:
         return queue.running_s(each_s) + singles_s + bulk_s + queue.running * each_s
 
     def wait_s(self, queries: Sequence[Query], key: Hashable) -> float:
-        """Seconds that these queries of a key would wait for others; 0 for a cheap one, which is asked for before.
+        """Return the seconds that these queries of a key would wait for other queries.
 
-        The time that they take themselves is no wait. Before expensive ones were measured, they count by their classes.
+        The result is 0 for a single cheap query: its wait was checked earlier. The time that the queries take
+        themselves is no wait. Until expensive queries were measured, they count by their cost classes.
         """
         costs = [cost_of(query) for query in queries]
         if not any(cost.is_expensive for cost in costs):
@@ -126,9 +136,10 @@ class Lane:
         self._expensive.close()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Score until closed. A model that raises fails the queries concerned; the lane goes on.
+        """Score until closed.
 
-        Cancellation waits for a call that has started: its thread is never abandoned.
+        A model that raises fails the queries concerned, and the lane goes on. Cancellation waits for a call that has
+        started: its thread is never abandoned.
         """
         task_status.started()
         async with trio.open_nursery() as nursery:
@@ -136,7 +147,10 @@ class Lane:
             await self._cheap.run(self._take_cheap, self._score_cheap)
 
     def _take_cheap(self) -> list[Asked]:
-        """Take singles first, then a slice of the batches, for which there is always room; plain ones first."""
+        """Take singles first, then a slice of the batches, and sort them by cost.
+
+        There is always room for a slice. Plain queries come first in the result.
+        """
         queue, taken = self._cheap, list[Asked]()
         most = MAX_BATCH - BULK_SLICE if queue.batches else MAX_BATCH
         while queue.singles and len(taken) < most:
@@ -155,7 +169,10 @@ class Lane:
         return sorted(taken, key=lambda asked: asked.cost)
 
     def _slice(self, caller: Caller) -> float:
-        """The weight of a batch that is expected to take SLICE_S, by plain questions and by the slice before."""
+        """Return the weight of a batch that is expected to take SLICE_S.
+
+        The estimate uses the costs of plain questions and of the batch's previous slice.
+        """
         weight = MAX_BATCH
         while weight > 1 and self._costs.expected_s(weight) > SLICE_S:
             weight //= 2
@@ -165,7 +182,7 @@ class Lane:
         return weight
 
     def _take_expensive(self) -> list[Asked]:
-        """Take one question of each caller in turn. Refuse a caller whose first turn comes too late."""
+        """Take one question of each caller in turn, and refuse a caller if its first turn comes too late."""
         queue, taken, total_s = self._expensive, list[Asked](), 0.0
         while queue.batches and len(taken) < EXPENSIVE_AT_ONCE and total_s < CALL_S:
             caller = queue.batches.pop()
@@ -195,10 +212,11 @@ class Lane:
         return await self._score_in_thread(asked, expensive=True)
 
     async def _score_in_thread(self, asked: list[Asked], *, expensive: bool = False) -> list[Outcome]:
-        """Return the outcomes of the first questions; of all, unless expensive ones take longer than CALL_S.
+        """Return the outcomes of the questions, in their order.
 
-        The thread is never abandoned. Cancellation fails the callers; a thread that cannot be started is the outcome
-        of all of them.
+        If expensive questions take longer than CALL_S, only the first ones have an outcome. The thread is never
+        abandoned. Cancellation fails the callers. If the thread cannot be started, its error is the outcome of all
+        questions.
         """
         if expensive:
             groups, usual_s = [[question] for question in asked], CALL_S
@@ -229,7 +247,7 @@ class Lane:
         return [outcome for outcomes, _ in scored for outcome in outcomes]
 
     async def _score_apart(self, caller: Caller) -> list[Ranking]:
-        """Score the queries of one caller while the lane does not run any more."""
+        """Score the queries of one caller after the lane has ended."""
         expensive = caller.cost.is_expensive
         while asked := sorted(caller.take(1 if expensive else BULK_SLICE), key=lambda question: question.cost):
             outcomes = await self._score_in_thread(asked, expensive=expensive)
@@ -238,13 +256,16 @@ class Lane:
         return caller.rankings()
 
     def _may_score_here(self, queries: Sequence[Query], *, alone: bool) -> bool:
-        """True for cheap queries that would overtake nobody."""
+        """Return True for cheap queries that would overtake no other request."""
         if self._busy or self._cheap.singles or not (alone or len(queries) == 1):
             return False
         return self._are_cheap(queries) and (alone or self._costs.measured_s(1) < INLINE_BESIDE_OTHERS_S)
 
     def _are_cheap(self, queries: Sequence[Query]) -> bool:
-        """True for plain queries whose measured cost, for a batch of about this size, is below the limits above."""
+        """Return True for plain queries if a batch of about this size costs less than the inline limits.
+
+        The cost is the measured one.
+        """
         size = len(queries)
         limit_s = min(INLINE_S + (size - 1) * INLINE_EACH_S, INLINE_MOST_S)
         return self._costs.measured_s(size) < limit_s and all(cost_of(query) is Cost.PLAIN for query in queries)

@@ -1,6 +1,6 @@
 """The current state of each recipe, and the health documents made from it. No I/O.
 
-One immutable `Snapshot` holds everything; a change builds the next one and swaps one reference, so a
+One immutable `Snapshot` holds everything. A change builds the next snapshot and swaps one reference, so a
 reader on any thread sees the state before or after a change, never half of it.
 """
 
@@ -37,7 +37,10 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListsInForce:
-    """The lists of a recipe beside one model. `filters` are the model's filter fields, with those of the new items."""
+    """The lists of a recipe beside one model.
+
+    `filters` are the filter fields of the model's items and of the new items.
+    """
 
     available: Available | None = None
     new: PlacedItems | None = None
@@ -46,12 +49,12 @@ class ListsInForce:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Served:
-    """A published model with everything that an answer needs. A request keeps the one that it began with.
+    """A published model with everything that an answer needs.
 
-    `model_version` is `sha256:<hex of the artifact file>`; `loaded_at` is Unix time in seconds. `number` is another one
-    whenever anything here changes, so what depends on all of it can be kept by its number. `fragments` and `filters`
-    are those of the model's items and behind them of the new ones; `alone` is the same without new items, where there
-    are any.
+    A request uses the instance that it began with to its end. `model_version` is `sha256:<hex of the artifact file>`.
+    `loaded_at` is Unix time in seconds. `number` changes with any other field, so it can be the key of a cache of
+    results that depend on all fields. `fragments` and `filters` cover the model's items first and then the new items.
+    `alone` is the same model without new items, if there are any.
     """
 
     name: str
@@ -71,12 +74,15 @@ class Served:
     number: int = field(init=False, default_factory=_numbers.__next__)
 
     def require_fresh(self) -> None:
-        """Raise AvailabilityStale when the recipe shows only items of a list that cannot be trusted now."""
+        """Raise AvailabilityStale if the recipe shows only items of a list that cannot be trusted now."""
         if self.available is not None:
             self.available.require_fresh(trio.current_time())
 
     def allowed(self, own: ItemSet | None = None) -> ItemSet | None:
-        """The items that may be shown; None: all. `own` are those that satisfy the request's own filter."""
+        """Return the items that may be shown, or None for all items.
+
+        `own` are the items that satisfy the request's own filter.
+        """
         listed = None if self.available is None else self.available.items
         return joined(self.always, listed, own)
 
@@ -87,16 +93,16 @@ class Served:
 
     @property
     def new_items(self) -> NewItems | None:
-        """The new items that may be recommended; None: there are none."""
+        """New items that may be recommended, or None without new items."""
         return None if self.new is None or not len(self.new.items) else self.new.items
 
     @property
     def own_filters(self) -> FilterFields | None:
-        """The filter fields of the model's items alone."""
+        """Filter fields of the model's items alone."""
         return (self.alone or self).filters
 
     def with_lists(self, lists: ListsInForce) -> Served:
-        """The same model beside these lists."""
+        """Return the same model beside these lists."""
         alone = self.alone or self
         if lists.new is None:
             return replace(alone, available=lists.available).under(self.policy)
@@ -107,7 +113,7 @@ class Served:
         return beside.under(self.policy)
 
     def under(self, policy: Policy) -> Served:
-        """The same model under another policy of its recipe."""
+        """Return the same model under another policy of its recipe."""
         tree = policy.filter
         always = None if tree is None or self.filters is None else self.filters.items(tree)
         return replace(self, policy=policy, always=always)
@@ -115,10 +121,10 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The current errors of a recipe, by the part that failed. Each part sets and clears its own.
+    """The current errors of a recipe, by the part that failed.
 
-    `load`: the artifact could not be loaded. `stat`: the store did not tell about the artifact.
-    `recipe`: the recipe file stopped parsing.
+    Each part sets and clears its own error. `load`: the artifact could not be loaded. `stat`: the store gave no marker
+    of the artifact. `recipe`: the recipe file stopped parsing.
     """
 
     load: str | None = None
@@ -134,9 +140,10 @@ NO_FAULTS = Faults()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One recipe. Without `served` it is a stub. `file` is the name of the recipe file.
+    """The state of one recipe.
 
-    `artifact_folder` is the folder or URI in front of the name of its artifact, up to and with the last slash.
+    Without `served` it is a stub. `file` is the name of the recipe file. `artifact_folder` is the folder or URI in
+    front of the name of its artifact, up to and with the last slash.
     """
 
     name: str
@@ -155,32 +162,35 @@ class Entry:
         return self.availability is not None or self.new_items is not None
 
     def same_lists(self, other: Entry) -> bool:
-        """Whether both declare the same lists with the same contents."""
+        """Return True if both entries declare the same lists with the same contents."""
         mine = (self.availability, self.listed, self.new_items, self.new_listed)
         theirs = (other.availability, other.listed, other.new_items, other.new_listed)
         return all(mine_of is theirs_of for mine_of, theirs_of in zip(mine, theirs, strict=True))
 
     @property
     def error(self) -> str | None:
-        """Why there is no model; None while one is served."""
+        """Reason why there is no model, or None while a model is served."""
         return None if self.served else self.faults.first() or "not loaded yet"
 
     @property
     def last_load_error(self) -> str | None:
-        """What is wrong while an earlier model serves; None for a stub."""
+        """Current error while an earlier model serves, or None for a stub."""
         return self.faults.first() if self.served else None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Recipes by name and, for each recipe file that is skipped, file name to error."""
+    """All recipes by name, and the errors of skipped recipe files by file name."""
 
     entries: Mapping[str, Entry] = field(default_factory=lambda: MappingProxyType({}))
     skipped: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
 class Registry:
-    """Holds the current snapshot. Only the watcher's tasks write; any thread may read."""
+    """The holder of the current snapshot.
+
+    Only the watcher's tasks write. Any thread may read.
+    """
 
     def __init__(self) -> None:
         self._now = Snapshot()
@@ -189,22 +199,25 @@ class Registry:
         return self._now.entries.get(name)
 
     def require(self, name: str) -> Entry:
-        """The entry of a recipe that a client names. Raises RecipeNotFound, and logs that nobody has that name."""
+        """Return the entry of a recipe that a client names.
+
+        Raises RecipeNotFound for an unknown name, and logs it.
+        """
         entry = self.get(name)
         if entry is None:
             raise unknown_recipe(name)
         return entry
 
     def entries(self) -> tuple[Entry, ...]:
-        """All entries, by name."""
+        """Return all entries, sorted by name."""
         return tuple(self._now.entries.values())
 
     def skipped(self) -> dict[str, str]:
-        """Error by stem of each skipped recipe file."""
+        """Return the errors of skipped recipe files by stem."""
         return {_stem(file): error for file, error in self._now.skipped.items()}
 
     def skipped_files(self) -> Mapping[str, str]:
-        """Error by file name of each skipped recipe file."""
+        """Return the errors of skipped recipe files by file name."""
         return self._now.skipped
 
     def put(self, entry: Entry) -> None:
@@ -217,16 +230,19 @@ class Registry:
         self._now = replace(self._now, entries=MappingProxyType(entries))
 
     def skip(self, errors: Mapping[str, str]) -> None:
-        """Replace the skipped files: file name to error."""
+        """Replace the skipped files, given as a mapping from file name to error."""
         self._now = replace(self._now, skipped=MappingProxyType(dict(sorted(errors.items()))))
 
     def ready(self) -> bool:
-        """True once a recipe is loaded, or when none is declared."""
+        """Return True once a recipe is loaded, or when none is declared."""
         entries = self._now.entries
         return not entries or any(entry.served for entry in entries.values())
 
     def health(self) -> tuple[dict[str, Any], int]:
-        """The count-based document and its HTTP status: 503 while a valid recipe has no model."""
+        """Return the document of counts and its HTTP status.
+
+        The status is 503 while a valid recipe has no model.
+        """
         now = self._now
         loaded = sum(entry.served is not None for entry in now.entries.values())
         degraded = loaded < len(now.entries)
@@ -236,10 +252,10 @@ class Registry:
         return document, 503 if degraded else 200
 
     def details(self, may_ask: Callable[[str], bool] = bool) -> tuple[dict[str, Any], int]:
-        """The document of each recipe and its HTTP status: 503 while any has a current error.
+        """Return the document with the state of each recipe, and its HTTP status.
 
-        Skipped files are shown and do not count as errors. Only recipes whose names `may_ask` admits take part; a
-        skipped file goes by its stem.
+        The status is 503 while any recipe has a current error. Skipped files are shown and do not count as errors. Only
+        recipes take part if `may_ask` admits their names. The name of a skipped file is its stem.
         """
         now = self._now
         entries = {name: entry for name, entry in now.entries.items() if may_ask(name)}
@@ -260,7 +276,10 @@ class Registry:
 
 
 def unknown_recipe(name: str) -> RecipeNotFound:
-    """The answer to a client that names a recipe which is not here. It is logged: nothing else may raise it."""
+    """Return the error for a client that names an unknown recipe, and log it.
+
+    No other code may raise RecipeNotFound, so each is logged.
+    """
     logs.emit(events.RECIPE_NOT_FOUND, name=name)
     return RecipeNotFound()
 
@@ -277,7 +296,7 @@ def _details(entry: Entry) -> dict[str, Any]:
 
 
 def _availability(declared: Availability, listed: ItemList | None) -> tuple[dict[str, Any], bool]:
-    """The state of a list, and whether the recipe answers 503 for it."""
+    """Return the state of a list, and True if the recipe answers 503 because of it."""
     available, now = Available(declared, None, listed), trio.current_time()
     age_s, stale = available.age_s(now), available.is_stale(now)
     shown = {"mode": declared.mode, "age_seconds": None if age_s is None else round(age_s, 1), "stale": stale}
@@ -285,7 +304,10 @@ def _availability(declared: Availability, listed: ItemList | None) -> tuple[dict
 
 
 def _new_items(entry: Entry) -> dict[str, Any]:
-    """The state of a list of new items; how many of its items the model does not know is null without a model."""
+    """Return the state of a list of new items.
+
+    `n_new` counts the items that the model does not know. It is null without a model.
+    """
     listed, served = entry.new_listed, entry.served
     age_s = None if listed is None else round(listed.age_s(trio.current_time()), 1)
     return {"age_seconds": age_s, "n_new": None if served is None or served.new is None else len(served.new.items)}
@@ -296,7 +318,10 @@ def _status(degraded: bool) -> str:
 
 
 def _shown(error: str) -> str:
-    """The exposed part of an error, with bytes that are not UTF-8 (from paths or variables) escaped."""
+    """Return the exposed part of an error.
+
+    Bytes that are not UTF-8 are escaped. They come from paths or variables.
+    """
     return error.encode("utf-8", "backslashreplace").decode()[:SHOWN_ERROR_CHARACTERS]
 
 

@@ -1,7 +1,7 @@
-"""Keeps the registry in step with the recipes folder and with the artifacts that the recipes name.
+"""The watcher, which updates the registry from the recipes folder and the recipes' artifacts.
 
 A tick lists the folder and asks each store for the marker of its artifact. A changed marker starts a load that runs
-beside the ticks; only bytes with another sha256 become a new model. Failures are logged and retried; they stop neither
+beside the ticks. Only bytes with another sha256 become a new model. Failures are logged and retried. They stop neither
 the tick nor the server.
 """
 
@@ -50,9 +50,10 @@ corrected.
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """The state of one recipe's artifact between polls. When a recipe names another artifact, it gets a new instance.
+    """The state of one recipe's artifact between polls.
 
-    `marker` is that of the bytes last loaded or refused for good, `sha256` that of the bytes served.
+    A recipe that names another artifact gets a new instance. `marker` belongs to the bytes that were last loaded or
+    refused for good. `sha256` belongs to the bytes that are served.
     """
 
     declared: Declared
@@ -74,7 +75,10 @@ class Watched:
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """Call `start()` once, then `run()`, which ends by cancellation. Hanging calls are then abandoned."""
+    """The task that follows the recipes folder and the artifacts.
+
+    Call `start()` once, then `run()`, which ends by cancellation. Hanging calls are then abandoned.
+    """
 
     folder: RecipeFolder
     open_store: OpenStore
@@ -97,16 +101,16 @@ class Watcher:
         return min(self.settings.watch_interval_s, MAX_STAT_SECONDS)
 
     async def start(self) -> None:
-        """Find the recipes and load their artifacts concurrently. Returns when each recipe is loaded or a stub.
+        """Find the recipes and load their artifacts concurrently.
 
-        Raises `ConfigError` when the folder cannot be listed.
+        Returns when each recipe is loaded or a stub. Raises `ConfigError` when the folder cannot be listed.
         """
         if not await self._rescan(initial=True):
             raise ConfigError("the recipes folder cannot be listed: see the event recipes_dir_scan_failed")
         async with trio.open_nursery() as nursery:
             for watched in self._watched.values():
                 nursery.start_soon(self._first_load, watched)
-        await self.lists.start()  # after the models: how long a list may be depends on their items
+        await self.lists.start()  # after the models: their items bound the length of a list
         self.publisher.report_stubs()
         if self.settings.metadata_field_deny:
             self._warn_of_unknown_denied_fields()
@@ -119,7 +123,10 @@ class Watcher:
             logs.emit(events.DENIED_FIELDS_UNKNOWN, fields=unknown)
 
     async def run(self) -> None:
-        """Tick until cancelled. A tick starts one interval after the start of the previous one, or when that ends."""
+        """Tick until cancelled.
+
+        A tick starts one interval after the start of the previous one, or when that one ends if it took longer.
+        """
         async with trio.open_nursery() as loads:
             loads.start_soon(self.lists.run)
             while True:
@@ -159,11 +166,11 @@ class Watcher:
         self.metrics.of(metrics.WATCHER_ERRORS).inc()
 
     def recipe(self, name: str) -> LoadedRecipe:
-        """The recipe that is watched under this name. Raises LookupError."""
+        """Return the recipe that is watched under this name. Raises LookupError."""
         return self._watched[name].declared.loaded
 
     def try_refused_again(self) -> None:
-        """The signing keys changed: on the next tick, load the artifacts whose key was unknown."""
+        """Load artifacts with a formerly unknown key on the next tick, because the signing keys changed."""
         for watched in self._watched.values():
             if watched.untrusted:
                 watched.marker, watched.untrusted = None, False
@@ -171,7 +178,7 @@ class Watcher:
     # Recipes
 
     async def _rescan(self, *, initial: bool) -> bool:
-        """Update the watched recipes from the folder; False when it cannot be listed.
+        """Update the watched recipes from the folder, and return False if it cannot be listed.
 
         The first scan parses every file, before any request is served, so it gets the longer timeout.
         """
@@ -226,7 +233,10 @@ class Watcher:
     # Artifacts
 
     async def _changed(self, watched: Watched, *, initial: bool) -> str | None:
-        """The marker of an artifact to load now; None if it is unchanged, unavailable or not yet due for a retry."""
+        """Return the marker of an artifact to load now, else None.
+
+        The result is None if the artifact is unchanged, unavailable or not yet due for a retry.
+        """
         if watched.loading or self._stats.outstanding(watched) or self._loads.outstanding(watched):
             return None
         marker = await self._read_marker(watched, initial=initial)
@@ -241,7 +251,10 @@ class Watcher:
         return marker
 
     async def _read_marker(self, watched: Watched, *, initial: bool) -> str | None:
-        """Ask the store for the marker within the stat timeout. None when it fails; the failure is published."""
+        """Ask the store for the marker within the stat timeout.
+
+        A failure is published, and the result is then None.
+        """
         timeout_s = self.stat_timeout_s
         try:
             return await self._stats.run(watched, partial(self._marker, watched), timeout_s)
@@ -262,7 +275,10 @@ class Watcher:
         return None
 
     def _marker(self, watched: Watched) -> str:
-        """Runs in a worker thread: opening a store may import a client library, which takes seconds."""
+        """Return the store's marker, and open the store first if needed.
+
+        Runs in a worker thread: opening a store may import a client library, which takes seconds.
+        """
         watched.store = watched.store or self.open_store(watched.declared.loaded)
         return watched.store.marker()
 
@@ -283,7 +299,10 @@ class Watcher:
             await self._load(watched, marker, initial=True)
 
     async def _load(self, watched: Watched, marker: str, *, initial: bool) -> None:
-        """Load and publish. Never raises: failures are published, and retried if a retry can succeed."""
+        """Load and publish the artifact.
+
+        Never raises: failures are published, and retried if a retry can succeed.
+        """
         watched.loading = True
         watched.tried = marker
         assert watched.store is not None, "a marker came from it"
@@ -311,7 +330,10 @@ class Watcher:
             watched.loading = False
 
     def _loading(self, watched: Watched, store: Store) -> Callable[[], Loaded | None]:
-        """The blocking call that loads; it holds a reference to the live model."""
+        """Return the blocking call that loads the artifact.
+
+        The call holds a reference to the live model.
+        """
         live = self.publisher.live_model(watched.name)
         return partial(self.loader.load, watched.declared.loaded, store, known_sha256=watched.sha256, live=live)
 
@@ -326,7 +348,10 @@ class Watcher:
             self.publisher.load_failed(watched.name, failure, initial=initial)
 
     def _back_off(self, watched: Watched) -> None:
-        """Retry the same artifact after 1, 2, 4, ... ticks. Another marker is loaded at once."""
+        """Retry the same artifact after 1, 2, 4, ... ticks.
+
+        An artifact with another marker is loaded at once.
+        """
         watched.marker = None
         watched.retry_tick = self._ticks + min(2**watched.failures, LONGEST_BACKOFF_TICKS)
         watched.failures += 1
@@ -337,7 +362,10 @@ def _rehearsal(recipe: LoadedRecipe) -> Rehearsal | None:
 
 
 def _serves_otherwise(before: LoadedRecipe, after: LoadedRecipe) -> bool:
-    """True when the recipe names another artifact or other item metadata, or lets users be asked for from now on."""
+    """Return True if the change of the recipe needs a load.
+
+    It does if the recipe names another artifact or other item metadata, or newly lets clients ask for users.
+    """
     if _serves_users(after) and not _serves_users(before):
         return True
     return (before.recipe.output, before.recipe.item_metadata) != (after.recipe.output, after.recipe.item_metadata)

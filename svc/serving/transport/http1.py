@@ -1,8 +1,9 @@
-"""HTTP/1.1 without sockets: bytes go in, requests and the parts of their bodies come out; responses become bytes.
+"""HTTP/1.1 without sockets: a reader of requests and an encoder of responses.
 
-llhttp (by httptools) parses a head. Around it stand the rules that it does not have, so that nothing is taken here that
-h11 would refuse: `tests/serving/transport/test_http1.py` compares the two. A request that is not well formed raises an
-ApiError, and its reader is broken for ever: what came behind it on the same connection is never read.
+Bytes go in, and requests and the parts of their bodies come out. llhttp (by httptools) parses a head. The rules around
+it, which llhttp does not have, refuse everything that h11 would refuse: `tests/serving/transport/test_http1.py`
+compares the two. A request that is not well formed raises an ApiError and breaks its reader for ever: the bytes behind
+it on the same connection are never read.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ MAX_LINE_BYTES = 4096
 WHOLE_BYTES = 64 * 1024
 """The longest body that is given with its head."""
 CHUNKS_AT_ONCE = 32
-"""Chunks of one byte cost much more than their bytes, so a part of a body is made of at most so many."""
+"""Largest number of chunks in one part of a body: chunks of one byte cost much more than their bytes."""
 KEPT_HEADS, KEPT_BYTES = 256, 1024
-"""How many heads are kept, each at most so long."""
+"""Number of heads in the cache, and the longest head in it."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 T = TypeVar("T")
 
@@ -42,7 +43,7 @@ _QUOTED = rb'"(?:[\t !#-\[\]-~\x80-\xff]|\\[\t -~\x80-\xff])*"'
 _chunk = re.compile(
     rb"(?=[0-9A-Fa-f]{1,20}(?:;|\Z))0*([0-9A-Fa-f]{1,16})(?:;%b(?:=(?:%b|%b))?)*" % (_TOKEN, _TOKEN, _QUOTED)
 )
-"""RFC 9112, 7.1 without what h11 refuses: blanks before an extension, and a size of more than 20 digits."""
+"""RFC 9112, 7.1 without the two forms that h11 refuses: blanks before an extension, and sizes over 20 digits."""
 _trailer = re.compile(rb"(?!(?i:content-length|transfer-encoding):)%b:[\t -~\x80-\xff]*" % _TOKEN)
 _credential = re.compile(rb"\r\n((?i:x-api-key|authorization)):[\t ]*+([\t -~\x80-\xff]*+)(?=\r\n[^\t ])")
 _length = re.compile(rb"[0-9]{1,19}")
@@ -50,16 +51,20 @@ _timeout = re.compile(rb"\r\n(?i:x-request-timeout-ms):[\t ]{0,8}([^\r\n]{0,32})
 
 
 class Heads:
-    """Parses the heads of one server's requests. Clients send the same bytes again and again: those are kept.
+    """A parser with a cache for the heads of one server's requests.
 
-    A key is never kept: its line is cut out, and what is left is shared.
+    Clients send the same bytes again and again, so parsed heads are cached. A key is never cached: its line is cut out,
+    and requests share the rest of the head.
     """
 
     def __init__(self) -> None:
         self._kept = lru_cache(maxsize=KEPT_HEADS)(parse_head)
 
     def parse(self, raw: bytes) -> Head:
-        """As `parse_head`; the one credential of a short head is apart from its headers. Raises an ApiError."""
+        """Parse a head as `parse_head` does, with the cache. Raises an ApiError.
+
+        The only credential of a short head stands apart from its headers.
+        """
         if len(raw) > KEPT_BYTES:
             return parse_head(raw)
         first = _credential.search(raw)
@@ -74,9 +79,10 @@ class Heads:
 
 
 class RequestReader:
-    """The requests of one connection, one after the other: a head, then the parts of its body to their end.
+    """A reader of the requests of one connection, one after the other.
 
-    A reader that has raised an error raises one whenever it is asked again, and keeps no more bytes.
+    Each request is a head, then the parts of its body to their end. A reader that has raised an error raises an error
+    at each later call, and keeps no more bytes.
     """
 
     def __init__(self, parse: Callable[[bytes], Head] | None = None) -> None:
@@ -95,41 +101,49 @@ class RequestReader:
 
     @property
     def waiting(self) -> int:
-        """Bytes that have come and are not taken yet."""
+        """Number of received bytes that are not read yet."""
         return len(self._data) - self._at
 
     def starts_with(self, beginnings: tuple[bytes, ...]) -> bool:
         return self._data.startswith(beginnings, self._at)
 
     def method_and_target(self) -> tuple[bytes, bytes]:
-        """Method and target of the next request before it is parsed; both empty for a first line that is invalid or
-        very long."""
+        """Return method and target of the next request before it is parsed.
+
+        Both are empty if the first line is invalid or very long.
+        """
         line = self._data[self._at : self._at + MAX_LINE_BYTES].partition(b"\r\n")[0]
         parts = line.split(b" ")
         return (parts[0], parts[1]) if len(parts) == 3 else (b"", b"")
 
     def timeout(self) -> bytes | None:
-        """The value of X-Request-Timeout-Ms in the next head, before it is parsed."""
+        """Return the value of X-Request-Timeout-Ms in the next head, before it is parsed."""
         matches = _timeout.findall(self._data, self._at, self._data.find(b"\r\n\r\n", self._at) + 2)
         return matches[-1] if matches else None
 
     def head(self) -> Head | None:
-        """The next head, or None while it is not whole. Raises an ApiError."""
+        """Return the next head, or None while it is incomplete. Raises an ApiError."""
         return self._unless_broken(self._head)
 
     def part(self) -> bytes | None:
-        """The next bytes of the body: none at its end, None when there are no more of them yet. Raises an ApiError."""
+        """Return the next bytes of the body. Raises an ApiError.
+
+        They are empty at the end of the body, and None while no more bytes have come.
+        """
         return self._unless_broken(self._part)
 
     def whole_body(self) -> bytes | None:
-        """The body of the last head if all of it has come with it; None otherwise, and of one in chunks."""
+        """Return the body of the last head if all of it has come with the head, else None.
+
+        The result is None for a body in chunks too.
+        """
         return self._unless_broken(self._whole_body)
 
     def _unless_broken(self, read: Callable[[], T]) -> T:
-        """The result of `read`.
+        """Return the result of `read`, or raise if an earlier read failed.
 
-        Once `read` has raised, nothing more may be taken for a message or for the end of one, even when the caller has
-        turned the error into an answer.
+        Once `read` has raised, no later bytes may pass for a message or for the end of a message, even when the caller
+        has turned the error into an answer.
         """
         if self._broken:
             raise MalformedRequest("what came before on this connection is not valid")
@@ -145,7 +159,7 @@ class RequestReader:
         if end < 0 or end > MAX_HEAD_BYTES:
             self._refuse_early()
             self._searched = max(self.waiting - 3, 0)
-            self._data, self._at = self._data[self._at :], 0  # what was read with it is taken, and need not be kept
+            self._data, self._at = self._data[self._at :], 0  # drop the bytes of earlier requests
             return None
         self._searched = 0
         head = self._parse(self._take(end + 4))
@@ -185,7 +199,7 @@ class RequestReader:
         taken = self._data[self._at : self._at + most]
         self._at += len(taken)
         if self._at == len(self._data):
-            self._data, self._at = b"", 0  # nothing is kept of what has been taken
+            self._data, self._at = b"", 0  # frees the bytes that were read
         return taken
 
     def _of_length(self, left: int) -> Iterator[bytes | None]:
@@ -195,7 +209,7 @@ class RequestReader:
             yield part or None
 
     def _in_chunks(self) -> Iterator[bytes | None]:
-        """The chunks, whose trailers are checked and thrown away (RFC 9112, 7.1)."""
+        """Yield the chunks, then check and discard the trailers (RFC 9112, 7.1)."""
         while True:
             line = yield from self._line()
             size = _chunk.fullmatch(line)
@@ -216,7 +230,7 @@ class RequestReader:
         raise MalformedRequest("the trailers of the body are not valid")
 
     def _line(self) -> Generator[None, None, bytes]:
-        """A line without its end, in whole."""
+        """Return a complete line without its end, after yielding None while it is incomplete."""
         while (end := self._data.find(b"\r\n", self._at, self._at + MAX_LINE_BYTES)) < 0:
             if self.waiting >= MAX_LINE_BYTES or _bare_newline.search(self._data, self._at):
                 raise MalformedRequest("a line within the body is not valid")
@@ -226,7 +240,7 @@ class RequestReader:
 
 
 class _Collected:
-    """Collects what httptools reports while it parses a head."""
+    """The headers that httptools reports while it parses a head."""
 
     def __init__(self) -> None:
         self.headers: list[tuple[bytes, bytes]] = []
@@ -236,7 +250,7 @@ class _Collected:
 
 
 def parse_head(raw: bytes) -> Head:
-    """What a head says, which ends with an empty line. Raises an ApiError.
+    """Parse a head that ends with an empty line. Raises an ApiError.
 
     Blanks behind a value stay: the specification counts them in `X-API-Key`.
     """
@@ -271,9 +285,9 @@ def _parsed(raw: bytes, line: re.Match[bytes]) -> list[tuple[bytes, bytes]]:
     try:
         httptools.HttpRequestParser(collected).feed_data(raw)
     except httptools.HttpParserUpgrade:
-        pass  # it is answered as if it had not asked (RFC 9110, 7.8)
+        pass  # an upgrade is ignored (RFC 9110, 7.8)
     except httptools.HttpParserInvalidMethodError:
-        # llhttp knows some methods only; one that it does not know is the application's to refuse.
+        # llhttp knows some methods only. The application refuses a method that llhttp does not know.
         return _parsed(b"GET / HTTP/1.1\r\n" + raw[line.end() :], line)
     except httptools.HttpParserError as error:
         lower = raw.lower()
@@ -287,7 +301,7 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
     codings = named.get(b"transfer-encoding")
     if codings:
         if b"content-length" in named:
-            # A proxy in front may have used the other one, and see different requests in the bytes that follow.
+            # A proxy in front may use the other header, and see different requests in the bytes that follow.
             raise AmbiguousLength
         if len(codings) > 1 or codings[0].lower() != b"chunked":
             raise MalformedRequest("the only Transfer-Encoding that this server knows is chunked")
@@ -299,7 +313,10 @@ def _body_length(named: dict[bytes, list[bytes]]) -> int | None:
 
 
 def encode_head(response: Response, *, closing: bool) -> bytes:
-    """The head of a final answer, whose body is sent behind it unless it answers HEAD."""
+    """Encode the head of a final answer.
+
+    The body is sent behind it unless the request is HEAD.
+    """
     length = b"" if response.status == HTTPStatus.NO_CONTENT else b"content-length: %d\r\n" % len(response.body)
     return b"%bcontent-type: %b\r\n%b%bdate: %b\r\n%b\r\n" % (
         _status_line(response.status),
@@ -318,5 +335,5 @@ def _status_line(status: int) -> bytes:
 
 @lru_cache(maxsize=1)
 def http_date(second: int) -> bytes:
-    """The value of a Date header."""
+    """Return the value of a Date header."""
     return formatdate(second, usegmt=True).encode()

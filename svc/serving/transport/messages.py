@@ -1,4 +1,4 @@
-"""What passes between a connection and the application: requests, their bodies in parts, and responses."""
+"""Messages between a connection and the application: requests, their bodies in parts, and responses."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ SLOWEST_BYTES_PER_S = 1 << 20
 
 
 class ClientGone(Exception):
-    """The client closed its connection before the request was whole: nobody waits for an answer."""
+    """The error when the client closed its connection before the request was complete."""
 
 
 class Response(NamedTuple):
-    """An answer before it is sent. The connection adds its length, the date and whether the connection ends.
+    """An answer before it is sent.
 
-    It always ends behind an answer that `ends_connection`.
+    The connection adds the headers for its length, the date and the end of the connection. The connection always ends
+    behind an answer that `ends_connection`.
     """
 
     status: int
@@ -33,7 +34,10 @@ class Response(NamedTuple):
 
 @dataclass(slots=True)
 class Head:
-    """The first part of a request. What it holds may be shared by requests with equal heads, so only `notes` change."""
+    """The first part of a request.
+
+    Requests with equal heads may share one instance, so only `notes` change.
+    """
 
     method: str
     target: bytes
@@ -41,15 +45,15 @@ class Head:
     """Names in lower case."""
 
     length: int | None = 0
-    """Of the body; None when it comes in chunks."""
+    """Bytes of the body, or None if it comes in chunks."""
 
     keeps_alive: bool = True
     expects_continue: bool = False
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
-    """The header with the client's key, if it is not among `headers`: what is shared holds no secret."""
+    """The header with the client's key, if it is not among `headers`: a shared head holds no secret."""
 
     notes: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    """What the application has found out from the rest, for the next request that shares it."""
+    """Results that the application derived from the head, for the next request that shares it."""
 
 
 class Incoming(Protocol):
@@ -60,50 +64,53 @@ class Incoming(Protocol):
     """Address of the client, or of the balancer in front; empty when it has left."""
 
     arrived_s: float
-    """When it came, in trio's time."""
+    """Time of arrival, in trio's time."""
 
     late_s: float
-    """Above 0: it would wait for so many seconds, more than it may, so it comes out of turn to be refused.
-    See `Application.late_s`."""
+    """Seconds that the request would wait if they exceed its limit, else 0. A late request comes out of turn to be
+    refused. See `Application.late_s`."""
 
     whole_body: bytes | None
-    """The body, when all of it came with the head: most do, and need neither a deadline nor a wait."""
+    """The body, if all of it came with the head. Most bodies do, and need neither a deadline nor a wait."""
 
     async def receive(self) -> bytes:
-        """The next part of any other body, nothing at its end. Raises ClientGone."""
+        """Return the next part of a body that did not come whole, or no bytes at its end. Raises ClientGone."""
 
     async def until_gone(self) -> None:
-        """Return when the client has left. What it sends until then is kept for `receive`, within bounds."""
+        """Return when the client has left.
+
+        Bytes that the client sends until then are kept for `receive`, within bounds.
+        """
 
 
 class Opening(Protocol):
-    """What is known of a request before it is parsed."""
+    """The parts of a request that can be read before it is parsed."""
 
     def method_and_target(self) -> tuple[bytes, bytes]:
-        """Both empty when the first line is none."""
+        """Return method and target, both empty if the first line is invalid."""
 
     def timeout(self) -> bytes | None:
-        """The value of X-Request-Timeout-Ms."""
+        """Return the value of X-Request-Timeout-Ms."""
 
 
 class Application(Protocol):
-    """Answers requests."""
+    """The application that answers requests."""
 
     urgent: tuple[bytes, ...]
     """Beginnings of requests that go before all others."""
 
     @property
     def is_leaving(self) -> bool:
-        """True when clients are to be told that their connection ends with this answer."""
+        """True if answers announce that their connection ends."""
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Seconds that a request would wait, if that is longer than it may, so that it comes out of turn to be refused.
+        """Return the seconds that a request would wait if they exceed its limit, else 0.
 
-        0 for all others. `turn_s` is the wait before it is parsed.
+        A request with a result above 0 comes out of turn to be refused. `turn_s` is the wait before it is parsed.
         """
 
     async def __call__(self, incoming: Incoming) -> Response | None:
-        """The answer, or None when the client does not wait for it. Raises nothing."""
+        """Return the answer, or None if the client does not wait for it. Raises nothing."""
 
     def refused(self, error: ApiError, client: str) -> Response:
-        """The answer to what is no request of HTTP, from the client of this address."""
+        """Return the answer to bytes that are no HTTP request, from the client of this address."""
