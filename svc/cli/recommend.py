@@ -1,4 +1,4 @@
-"""`svc recommend`: everybody's recommendations as one file, as shards, or by a cluster."""
+"""`svc recommend`: the recommendations of all users as one file, as shards, or by a cluster."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _check_engine(engine: str | None, shard: str | None, shards: int | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """By whom the export is made, and what happens behind it."""
+    """Engine of the export, and the steps after it."""
 
     engine: str | None
     shards: int | None
@@ -204,7 +204,10 @@ def _export(source: str, request: ExportRequest, env_var: list[str], settings: S
 def _open(
     source: str, request: ExportRequest, env_var: list[str], settings: Settings, *, unsigned: bool
 ) -> tuple[OpenedArtifact, ExportRequest]:
-    """The verified model, and the request with the items that the recipe's server would allow."""
+    """Return the verified model, and the request with its allowed items.
+
+    The allowed items are the items that the recipe's server would allow.
+    """
     from svc.export.run import open_artifact
 
     if not _is_recipe(source):

@@ -1,8 +1,10 @@
-"""Exports on a Dask cluster: each shard is one task, written by the worker that runs it; then the parts are merged.
+"""Exports on a Dask cluster.
+
+Each shard is one task, and the worker that runs the task writes the shard. The parts are merged at the end.
 
 A worker reads and verifies the artifact itself, with the keys of its own environment, once for all of its shards. It
-signs nothing, so public keys are enough. The same shard may run twice, when a worker dies in the middle or is only
-thought dead: both write the same bytes, and parts are put in place whole.
+signs nothing, so public keys are enough. The same shard may run twice, when a worker dies in the middle or when Dask
+only takes the worker for dead. Both runs write the same bytes, and each part is put in place whole.
 """
 
 from __future__ import annotations
@@ -28,15 +30,21 @@ from svc.progress import Progress
 from svc.settings import Settings
 
 SCHEMES: Final = {"dask://": "tcp://", "tls://": "tls://"}
-"""What `--engine` begins with, and how Dask calls the same."""
+"""Schemes of `--engine`, and Dask's names of the same schemes."""
 DEFAULT_SHARDS: Final = 16
 RETRIES: Final = 3
-"""How often a shard may fail on the cluster, beside what Dask does about workers that die."""
+"""Number of times that the cluster retries a failed shard.
+
+Dask handles workers that die beside this.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """One shard, as it is sent to a worker. The artifact must be the one that the client verified."""
+    """One shard, as the client sends it to a worker.
+
+    The artifact must be the one that the client verified.
+    """
 
     artifact: str
     model_version: str
@@ -52,9 +60,10 @@ def export_on_dask(
     *,
     progress: Progress | None = None,
 ) -> MergedManifest:
-    """Write all shards by the workers of the cluster at `engine`, `dask://host:port` or `tls://host:port`, and merge.
+    """Write all shards on the workers of a cluster, and merge the parts.
 
-    Raises ConfigError when no scheduler answers, and whatever failed a shard for good.
+    `engine` is the scheduler, `dask://host:port` or `tls://host:port`. Raises ConfigError when no scheduler answers.
+    Raises the error of a shard that fails for good.
     """
     check(request)
     whole = replace(
@@ -72,15 +81,18 @@ def export_on_dask(
 
 
 def _absolute(address: str) -> str:
-    """A local path as workers with another working folder can open it."""
+    """Return an address that workers with another working folder can open.
+
+    A local path becomes absolute.
+    """
     return str(Path(address).absolute()) if not scheme_of(address) else address
 
 
 @contextmanager
 def _client(engine: str, settings: Settings) -> Iterator[Any]:
-    """A connection to the scheduler; closing it cancels what has not run.
+    """Yield a connection to the scheduler.
 
-    The certificates of `tls://` are those of Dask's own configuration.
+    Closing it cancels the tasks that have not run. The certificates of `tls://` come from Dask's own configuration.
     """
     try:
         import distributed
@@ -93,7 +105,7 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
     connect: Any = distributed.Client  # has no type information
     try:
         client = connect(f"{SCHEMES[scheme]}{address}", timeout=settings.http_timeout_s, set_as_default=False)
-    except TypeError as error:  # what Dask says of an encrypted address without certificates
+    except TypeError as error:  # Dask's error for an encrypted address without certificates
         raise ConfigError(f"--engine: {scheme} needs certificates, DASK_DISTRIBUTED__COMM__TLS__*: {error}") from None
     except (OSError, TimeoutError) as error:
         raise ConfigError(f"--engine: no Dask scheduler answers at {address}: {error}") from None
@@ -102,7 +114,10 @@ def _client(engine: str, settings: Settings) -> Iterator[Any]:
 
 
 def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
-    """Every task, in any order. Raises the error of the first one that fails for good."""
+    """Run every task, in any order.
+
+    Raises the error of the first task that fails for good.
+    """
     import distributed
 
     as_completed: Any = distributed.as_completed
@@ -116,7 +131,7 @@ def _run(client: Any, tasks: list[_Task], progress: Progress) -> None:
 
 
 def _explained(error: BaseException, task: _Task) -> SvcError:
-    """svc's own errors as they are; others say which shard they ended."""
+    """Return svc's own errors unchanged, and wrap others with their shard."""
     if isinstance(error, SvcError):
         return error
     shard = task.request.shard
@@ -125,7 +140,7 @@ def _explained(error: BaseException, task: _Task) -> SvcError:
 
 
 def run_task(task: _Task) -> Manifest:
-    """Runs in a worker: write one shard."""
+    """Write one shard, in a worker."""
     logs.configure_for_library()
     settings = _worker_settings()
     opened = _opened.get(task.artifact, settings)
@@ -135,12 +150,15 @@ def run_task(task: _Task) -> Manifest:
         )
     from threadpoolctl import threadpool_limits
 
-    with threadpool_limits(limits=1, user_api="blas"):  # several threads score; others' tasks keep their own limit
-        return export(task.request, opened, settings, Progress())  # the client shows that of all shards
+    with threadpool_limits(limits=1, user_api="blas"):  # several threads score, and other tasks keep their own limit
+        return export(task.request, opened, settings, Progress())  # the client shows the progress of all shards
 
 
 def _worker_settings() -> Settings:
-    """The settings of the worker's environment; its threads share the cores."""
+    """Return the settings of the worker's environment.
+
+    The threads of the worker share the cores.
+    """
     from distributed import get_worker
 
     settings = Settings.from_env(environment())
@@ -161,10 +179,13 @@ class _Opened:
         self._last: OpenedArtifact | None = None
 
     def get(self, address: str, settings: Settings) -> OpenedArtifact:
-        """Verified once, while several threads of the worker wait for it."""
+        """Return the verified artifact at an address.
+
+        One thread of the worker verifies it while the others wait.
+        """
         with self._lock:
             if self._last is None or self._address != address:
-                self._last = None  # before the next one is read: memory for one
+                self._last = None  # drop it before reading the next artifact, so memory holds only one
                 self._last = open_artifact(address, _keys(settings), settings)
                 self._address = address
             return self._last

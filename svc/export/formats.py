@@ -1,8 +1,8 @@
-"""The files that an export writes: Parquet, csv and JSON lines, each in constant memory.
+"""Writers of export files: Parquet, csv and JSON lines.
 
-Columns are `user_id` (for related items `seed_item_id`), `rank` from 1, `item_id`, `score`; for the users of items
-`item_id`, `rank`, `user_id`, `score`. Numbers in text are
-spelled as the API spells them, so that reading them gives the same float64 as reading the Parquet file.
+Each writer takes constant memory. The columns are `user_id`, `rank` from 1, `item_id`, `score`. An export of related
+items has `seed_item_id` instead of `user_id`. An export of the users of items has `item_id`, `rank`, `user_id`,
+`score`. Text files spell numbers as the API does, so reading them gives the same float64 as reading the Parquet file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ROW_GROUP: Final = 1 << 19
 
 
 class HashingFile:
-    """Passes what is written on to `out`, and keeps its sha256 and size."""
+    """File that passes written bytes on to `out` and keeps their sha256 and size."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
@@ -49,19 +49,22 @@ class HashingFile:
 
 
 class Writer(Protocol):
-    """Writes rankings as they come. `close` writes what is left, not more: the file stays open."""
+    """Writer of rankings as they come.
+
+    `close` writes the rest of the rankings. It leaves the file open.
+    """
 
     def add(self, scored: Scored) -> None: ...
     def close(self) -> None: ...
 
 
 def ranked_by(leader: str) -> str:
-    """The column of the ids that are ranked for each id of the column `leader`."""
+    """Return the column of the ids that are ranked for each id of `leader`."""
     return "user_id" if leader == "item_id" else "item_id"
 
 
 class ParquetWriter:
-    """Row groups of about ROW_GROUP rows."""
+    """Writer of Parquet files with row groups of about ROW_GROUP rows."""
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
         import pyarrow as pa
@@ -108,7 +111,10 @@ class ParquetWriter:
 
 
 class CsvWriter:
-    """RFC 4180 with a header line and `\\n` line ends; only ids that need it are quoted."""
+    """Writer of csv files by RFC 4180, with a header line and `\\n` line ends.
+
+    Only ids that need quotes are quoted.
+    """
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
         self._out = out
@@ -123,7 +129,10 @@ class CsvWriter:
 
 
 class JsonLinesWriter:
-    """One object a line, ids and scores exactly as in answers of the API."""
+    """Writer of JSON lines, one object a line.
+
+    Ids and scores are spelled exactly as in answers of the API.
+    """
 
     def __init__(self, out: HashingFile, leader: str, leaders: IdTable, items: IdTable) -> None:
         self._out = out
@@ -149,7 +158,10 @@ FORMATS: Final[dict[str, Callable[[HashingFile, str, IdTable, IdTable], Writer]]
 
 
 def format_of(output: str) -> str:
-    """The format that the extension of an address means. Raises UsageError for any other."""
+    """Return the format that the extension of an address names.
+
+    Raises UsageError for any other extension.
+    """
     extension = output.rpartition("/")[2].rpartition(".")[2].lower()
     if extension not in FORMATS or "." not in output.rpartition("/")[2].lstrip("."):
         raise UsageError(f"--output: the name must end with .{', .'.join(FORMATS)}; {output!r} does not")
@@ -157,7 +169,7 @@ def format_of(output: str) -> str:
 
 
 def _lines(scored: Scored, items: Sequence[bytes], begin: Callable[[int], bytes], *, end: bytes) -> bytes:
-    """All entries as text: what begins the row, rank, item, score, end."""
+    """Return all entries as text: beginning, rank, item, score, end."""
     scores = to_json(scored.scores.tolist())[1:-1].split(b",")
     counts = scored.counts.tolist()
     begins = [
@@ -177,7 +189,7 @@ def _csv(text: str) -> bytes:
 
 
 def _as_arrow(table: IdTable) -> pa.Array:
-    """The ids as a text array over the table's own bytes."""
+    """Return the ids as a text array over the table's own bytes."""
     import pyarrow as pa
 
     narrow = table.offsets[-1] <= np.iinfo(np.int32).max

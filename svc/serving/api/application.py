@@ -1,4 +1,7 @@
-"""The application: finds in one table what answers a request and whether it needs an API key."""
+"""The application.
+
+Finds in one table the handler of a request, and whether the request needs an API key.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 
 class Application:
-    """Finds the row of a request and passes it on to a probe, a verb, or quart."""
+    """Dispatcher of requests.
+
+    Finds the row of a request in the table, and passes the request on to a probe, a verb, or quart.
+    """
 
     urgent = tuple(f"{row.method} {row.path} ".encode() for row in PROBES)
 
@@ -49,11 +55,17 @@ class Application:
 
     @property
     def is_leaving(self) -> bool:
-        """True from the beginning of the drain: the next request of a client would not be answered here."""
+        """True from the beginning of the drain.
+
+        The next request of a client would get no answer here.
+        """
         return self._state.draining
 
     def late_s(self, opening: Opening, turn_s: float) -> float:
-        """Seconds that a request would wait, if that is longer than it may and it asks a model; else 0."""
+        """Return the seconds that a request would wait if this is too long, else 0.
+
+        Returns 0 for a request that asks no model.
+        """
         if not (turn_s or self._state.admission.is_crowded):
             return 0.0
         method, target = opening.method_and_target()
@@ -65,17 +77,20 @@ class Application:
         return self._state.admission.late_s(queue, turn_s, opening.timeout(), is_batch=endpoint.is_batch)
 
     def _asked(self, method: str, target: bytes) -> tuple[Endpoint | None, str]:
-        """The row that a request asks, and the name of its recipe."""
+        """Return the row of a request in the table, and the name of its recipe."""
         try:
             route = self._router.find(parse_target(target, method).path)
-        except ApiError:  # it is told so when it is answered
+        except ApiError:  # the client gets this error with the answer
             return None, ""
         if route is None:
             return None, ""
         return route.endpoints.get("GET" if method == "HEAD" else method), route.name
 
     async def __call__(self, incoming: Incoming) -> Response | None:
-        """The answer with the headers that every answer has; None when the client is gone. Raises nothing."""
+        """Return the answer with the headers that every answer has.
+
+        Returns None when the client is gone. Raises nothing.
+        """
         request = Request(incoming, self._checks)
         logs.bind(request_id=request.request_id)
         trace = request.trace
@@ -91,7 +106,10 @@ class Application:
         return response and _with_header(response, trace.step().header())
 
     async def _spanned(self, spans: Spans, request: Request, trace: Trace | None) -> Response | None:
-        """The answer, recorded as a span. Only a request that came with a trace gets a trace header back."""
+        """Return the answer, and record it as a span.
+
+        Only a request that came with a trace gets a trace header back.
+        """
         with spans.request(request.method, trace) as span:
             logs.bind(trace_id=span.trace.trace_id.decode())
             try:
@@ -102,7 +120,7 @@ class Application:
         return response if response is None or trace is None else _with_header(response, span.trace.header())
 
     def _recipe_of(self, route: Route | None) -> str | None:
-        """The recipe that the path names, if it is there."""
+        """Return the recipe that the path names, or None if it does not exist."""
         name = route.name if route is not None else ""
         return name if name and self._state.registry.get(name) is not None else None
 
@@ -131,7 +149,7 @@ class Application:
         return _identified(response, request.request_id, request.origin_headers)
 
     def refused(self, error: ApiError, client: str) -> Response:
-        """The answer to input that is not a valid HTTP request."""
+        """Return the answer to input that is not a valid HTTP request."""
         began, request_id = time.perf_counter(), new_request_id()
         logs.bind(request_id=request_id)
         response = failure(request_id, error)
@@ -140,7 +158,10 @@ class Application:
         return _identified(response, request_id, ())
 
     async def _respond(self, request: Request) -> Response:
-        """The answer of the row that the path leads to; a row that is not public needs a key first."""
+        """Return the answer of the row that the path leads to.
+
+        A row that is not public needs a key first.
+        """
         target, route, _, preflight = request.admit(self._router)
         if preflight is not None:
             return preflight
@@ -168,9 +189,10 @@ class Application:
         return await self._from_quart(request.method, path, target.query, more)
 
     async def _from_quart(self, method: str, path: str, query: bytes, more: Mapping[str, object]) -> Response:
-        """Run the quart handler of a row, under the path that the table has for it. Raises what the handler raised.
+        """Run the quart handler of a row, and raise its error if it fails.
 
-        Quart gets neither the body nor the headers of the request, so it cannot interpret them differently.
+        The handler runs under the path that the table has for the row. Quart gets neither the body nor the headers of
+        the request, so it cannot interpret them differently.
         """
         scope: dict[str, Any] = {
             "type": "http",
@@ -212,7 +234,10 @@ def _identified(response: Response, request_id: str, origin_headers: Headers) ->
 
 
 def _no_body() -> Receive:
-    """An ASGI `receive` for a request without a body, whose client never disconnects."""
+    """Return an ASGI `receive` for a request without a body.
+
+    The client of this request never disconnects.
+    """
     messages = iter([{"type": "http.request", "body": b"", "more_body": False}])
 
     async def receive() -> MutableMapping[str, Any]:

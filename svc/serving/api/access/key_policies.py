@@ -1,4 +1,7 @@
-"""What each API key may ask, and how often: the policies of `SVC_API_KEY_POLICIES` and the decision by them."""
+"""Policies of API keys: permissions and rates.
+
+Reads the policies of `SVC_API_KEY_POLICIES` and decides by them whether a request of a key passes.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,11 @@ from svc.serving.api.routing.endpoint import Endpoint
 
 MAX_PATTERNS = 1_000
 REFUSALS_PER_S, REFUSALS_AT_ONCE, LONGEST_WAIT_S = 100.0, 200.0, 10.0
-"""Of each key. A refusal takes about 0.1 ms, so a key that asks on and on whatever it is told takes one percent of a
-processor from the others; who asks with less than 1,000 requests at a time is answered within LONGEST_WAIT_S."""
+"""Limits of refusals for each key.
+
+A refusal takes about 0.1 ms, so a key that ignores 429 costs about 1% of a core. A key with fewer than 1,000 requests
+at a time gets each refusal within LONGEST_WAIT_S.
+"""
 TOO_MANY_AT_ONCE = (
     "this request counts {count}, more than the burst of {burst:g} that the policy of this API key allows at once:"
     " ask for less in one request, or for a higher burst"
@@ -78,7 +84,7 @@ class PolicySpec(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many requests a second on average, and `burst` of them at once."""
+    """Requests a second on average, and `burst`, the most at once."""
 
     per_s: float
     burst: float
@@ -86,7 +92,10 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class KeyPolicy:
-    """What one key may ask; None bounds nothing. `expires_at` is Unix time in seconds."""
+    """Permissions and rate of one key.
+
+    None bounds nothing. `expires_at` is Unix time in seconds.
+    """
 
     recipes: re.Pattern[str] | None = None
     verbs: frozenset[str] | None = None
@@ -103,11 +112,17 @@ class KeyPolicy:
         )
 
     def may_ask(self, recipe: str) -> bool:
-        """True for a recipe that the key may know of, whether it exists or not."""
+        """Return whether the key may know of a recipe.
+
+        The recipe need not exist.
+        """
         return self.recipes is None or self.recipes.fullmatch(recipe) is not None
 
     def allows(self, endpoint: Endpoint, recipe: str) -> bool:
-        """`recipe` is the name in the path, or nothing."""
+        """Return whether the key may use an endpoint.
+
+        `recipe` is the name in the path, or an empty string.
+        """
         if endpoint.tells_of_all and self.recipes is not None:
             return False
         if recipe and not self.may_ask(recipe):
@@ -117,9 +132,10 @@ class KeyPolicy:
 
 
 def _names(patterns: list[str]) -> re.Pattern[str]:
-    """Any of the patterns, in which `*` stands for any characters and `?` for one; none matches nothing.
+    """Return one regular expression that matches any of the patterns.
 
-    `fnmatch` never returns to what a `*` has matched, so a client cannot choose names that take long.
+    `*` stands for any characters and `?` for one character. An empty list matches nothing.
+    `fnmatch` never backtracks into the match of a `*`, so a client cannot choose names that take long.
     """
     any_of = "|".join(fnmatch.translate(pattern) for pattern in patterns)
     return re.compile(rf"\A(?:{any_of})" if any_of else r"(?!)")
@@ -133,12 +149,15 @@ def _rate_of(text: str, burst: int | None) -> Rate:
 
 
 def _beginning_of(day: str) -> float:
-    """00:00 UTC of that day."""
+    """Return 00:00 UTC of the day, as Unix time in seconds."""
     return datetime.datetime.combine(datetime.date.fromisoformat(day), datetime.time(), datetime.UTC).timestamp()
 
 
 def parse_policies(data: bytes, where: str) -> dict[str, KeyPolicy]:
-    """The policies by kid that a file holds. Raises ConfigError that names the kid and the key."""
+    """Return the policies of a file by kid.
+
+    Raises ConfigError that names the kid and the key.
+    """
     try:
         tree = parse_yaml(data, where) if data.strip() else None
     except RecipeError as error:
@@ -169,7 +188,10 @@ def _message_of(error: ValidationError) -> str:
 
 
 class Bucket:
-    """Counts requests of one key against its rate. Full at the beginning."""
+    """Token bucket that counts the requests of one key against its rate.
+
+    It is full at the beginning.
+    """
 
     def __init__(self, rate: Rate, now_s: float) -> None:
         self.rate = rate
@@ -177,17 +199,23 @@ class Bucket:
         self._at_s = now_s
 
     def lacks_s(self, count: float, now_s: float) -> float:
-        """Seconds until `count` requests, at most `burst`, could pass; 0 when they can."""
+        """Return the seconds until `count` requests could pass.
+
+        `count` is at most `burst`. Returns 0 if the requests can pass now.
+        """
         self.tokens = min(self.rate.burst, self.tokens + (now_s - self._at_s) * self.rate.per_s)
         self._at_s = now_s
         return self.time_for(count - self.tokens)
 
     def time_for(self, lacking: float) -> float:
-        """Seconds in which so many more come; 0 for none."""
+        """Return the seconds until the bucket gains `lacking` tokens.
+
+        Returns 0 if nothing is lacking.
+        """
         return lacking / self.rate.per_s if lacking > _ROUNDING else 0.0
 
     def add(self, count: float) -> None:
-        """Give back what was charged, or charge a negative `count`."""
+        """Give `count` tokens back, or charge a negative `count`."""
         self.tokens += count
 
 
@@ -218,10 +246,11 @@ class Permit:
             raise self._policies.counted(RateLimited(fields={"kid": self._kid, "retry_after": retry_after}))
 
     def charge(self, count: int, least: int | None = None) -> None:
-        """Charge the key `count` requests in total. Raises RateLimited, and then charges nothing.
+        """Charge the key `count` requests in total.
 
-        `least` is the number of questions in it; the rest estimates their costs. A `count` beyond the burst is then
-        cut to the burst, so that an estimate alone never refuses a request for good.
+        Raises RateLimited, and then charges nothing. `least` is the number of questions in `count`. The rest of
+        `count` estimates their costs. When `least` is given, a `count` beyond the burst is cut to the burst, so that
+        an estimate alone never refuses a request for good.
         """
         if self._bucket is None:
             return
@@ -235,7 +264,7 @@ class Permit:
 
 
 class KeyPolicies:
-    """The current policies, and how much of its rate each key has left."""
+    """The current policies, and the tokens that each key has left."""
 
     def __init__(self, metrics: Metrics, policies: Mapping[str, KeyPolicy] | None = None) -> None:
         self._policies = policies or {}
@@ -248,7 +277,10 @@ class KeyPolicies:
         self._throttles: dict[str, RefusalThrottle] = {}
 
     def replace(self, policies: Mapping[str, KeyPolicy]) -> None:
-        """Replace the policies. What a key has used of its rate stays used."""
+        """Replace the policies.
+
+        Requests that a key has already used of its rate stay charged.
+        """
         self._policies = policies
         self._throttles = {kid: throttle for kid, throttle in self._throttles.items() if kid in policies}
         for kid in list(self._buckets):
@@ -259,9 +291,10 @@ class KeyPolicies:
                 self._buckets[kid].rate = policy.rate
 
     def admit(self, kid: str, endpoint: Endpoint, recipe: str) -> Permit | None:
-        """The permit of a request, or None for a key without a policy. Raises KeyNotAllowed or RateLimited.
+        """Return the permit of a request, or None for a key without a policy.
 
-        A batch is charged for its elements once they are known; until then it must only have one left.
+        Raises KeyNotAllowed or RateLimited. A batch is charged for its elements once they are known. Until then, the
+        key must only have one request left.
         """
         policy = self._policies.get(kid)
         if policy is None:
@@ -286,7 +319,7 @@ class KeyPolicies:
         return bucket
 
     def next_wait_s(self, refusal: ApiError) -> float:
-        """Seconds after which a refusal by these policies is to be answered."""
+        """Return the seconds to wait before a refusal by these policies is sent."""
         kid = refusal.fields["kid"]
         throttle = self._throttles.get(kid)
         if throttle is None:
@@ -294,13 +327,16 @@ class KeyPolicies:
         return throttle.next_wait_s()
 
     def counted(self, error: ApiError) -> ApiError:
-        """The error, counted for the kid that it names."""
+        """Count the error for the kid that it names, and return it."""
         self._metrics.of(KEY_REFUSALS, kid=error.fields["kid"], code=error.code).inc()
         return error
 
 
 def elements_in(body: bytes | Mapping[str, Any]) -> int:
-    """How many requests a batch asks for, before it is validated; one that no valid batch is counts 1."""
+    """Return the number of requests in a batch that is not validated yet.
+
+    An invalid batch counts 1.
+    """
     try:
         whole = from_json(body) if isinstance(body, bytes) else body
     except ValueError:

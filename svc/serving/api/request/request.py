@@ -1,4 +1,4 @@
-"""One request: what it names, whether it may pass, and its body."""
+"""One request: its route, the checks that it must pass, and its body."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
 def new_request_id() -> str:
-    """Twelve hex digits. They are no secret, so a generator without system calls is good enough."""
+    """Return twelve random hex digits.
+
+    A request id is no secret, so a generator without system calls is good enough.
+    """
     return f"{random.getrandbits(48):012x}"
 
 
@@ -40,7 +43,7 @@ def _anything(_recipe: str) -> bool:
 
 
 class Checks:
-    """What the requests of one server are checked against."""
+    """The rules that every request to one server must satisfy."""
 
     def __init__(self, state: ServerState) -> None:
         self.auth = state.auth
@@ -52,7 +55,10 @@ class Checks:
 
 
 class Admitted(NamedTuple):
-    """The route of a request whose head has passed every check that needs nothing else."""
+    """The route of a request after the checks of its head.
+
+    The head has passed every check that needs nothing but the head.
+    """
 
     target: Target
     route: Route | None
@@ -61,7 +67,10 @@ class Admitted(NamedTuple):
 
 
 class Asked:
-    """A parsed head without its credential, made once for all requests that share the head."""
+    """A parsed head without its credential.
+
+    It is made once for all requests that share the head.
+    """
 
     __slots__ = ("admitted", "headers", "request_id", "trace")
 
@@ -74,7 +83,10 @@ class Asked:
 
     @classmethod
     def of(cls, head: Head) -> Asked:
-        """The instance that is kept with the head; the first request makes it."""
+        """Return the instance that is kept with the head.
+
+        The first request with this head makes it.
+        """
         asked: Asked | None = head.notes.get("asked")
         if asked is None:
             asked = head.notes["asked"] = cls(head)
@@ -82,7 +94,7 @@ class Asked:
 
 
 class Request:
-    """A request that has come, with its headers by name in lower case."""
+    """A request of a client, with its headers by name in lower case."""
 
     __slots__ = ("_asked", "_checks", "_incoming", "key", "method", "origin_headers", "permit", "request_id", "route")
 
@@ -105,25 +117,26 @@ class Request:
 
     @property
     def arrived_s(self) -> float:
-        """When it came, in trio's time."""
+        """Time of arrival, by trio's clock."""
         return self._incoming.arrived_s
 
     @property
     def late_s(self) -> float:
-        """Seconds that the request would wait before anything is done for it, if that is too long; else 0."""
+        """Seconds that the request would wait before any work on it starts, or 0 if this wait is short enough."""
         return self._incoming.late_s
 
     def budget(self, admission: Admission) -> WaitBudget:
-        """How long the request may wait. Raises ValidationFailed for an invalid X-Request-Timeout-Ms header.
+        """Return the budget of time that the request may wait.
 
-        A server without keys accepts any, so a client that invents several would get the turns of several.
+        Raises ValidationFailed for an invalid X-Request-Timeout-Ms header. A server without keys ignores the key of a
+        request here. It accepts any key, so a client that invents several keys would get the turns of several clients.
         """
         key = self.key if self._checks.auth.required else None
         return admission.budget(self.headers.get(TIMEOUT_HEADER), self.arrived_s, self.late_s, key)
 
     @property
     def may_ask(self) -> MayAsk:
-        """A function that says whether the key may know of a recipe, by its name."""
+        """Function that returns whether the key may know of the recipe with a name."""
         return _anything if self.permit is None else self.permit.policy.may_ask
 
     @property
@@ -132,11 +145,14 @@ class Request:
 
     @property
     def trace(self) -> Trace | None:
-        """The trace that it belongs to."""
+        """The trace that the request belongs to."""
         return self._asked.trace
 
     def admit(self, router: Router) -> Admitted:
-        """Where it leads; a preflight has its answer already. Raises the ApiError that refuses the request."""
+        """Return the route of the request, and the answer if it is a preflight.
+
+        Raises the ApiError that refuses the request.
+        """
         admitted = self._asked.admitted
         if admitted is None:
             admitted = self._asked.admitted = self._admit(router)
@@ -148,7 +164,7 @@ class Request:
         target = parse_target(self._incoming.head.target, self.method)
         self.route = route = router.find(target.path)
         if b"transfer-encoding" in headers and b"content-length" in headers:
-            # A proxy in front may have used the other one, and would see different requests in the following bytes.
+            # A proxy in front may have used the other header. It would then see different requests in the next bytes.
             raise AmbiguousLength
         host = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
         if route is None or not route.any_host:
@@ -161,10 +177,10 @@ class Request:
         return Admitted(target, route, origin_headers, preflight)
 
     async def authenticate(self, endpoint: Endpoint, recipe: str) -> None:
-        """Check the key, and what its policy says of this row and recipe.
+        """Check the key, and whether its policy allows the endpoint and the recipe.
 
-        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited, and ClientGone when the client does not wait
-        for its refusal.
+        Raises MissingApiKey, InvalidApiKey, KeyNotAllowed or RateLimited. Raises ClientGone when the client does not
+        wait for its refusal.
         """
         auth, key, client, policies = self._checks.auth, self.key, self.client, self._checks.policies
         if auth.passes(key, client):
@@ -179,12 +195,18 @@ class Request:
             self.permit = await self._slowly(policies, partial(policies.admit, kid, endpoint, recipe))
 
     async def charge(self, count: int, least: int | None = None) -> None:
-        """Count a batch of so many requests. Raises RateLimited, and ClientGone as `authenticate` does."""
+        """Charge the key `count` requests, at least `least`.
+
+        Raises RateLimited, and ClientGone as `authenticate` does.
+        """
         if self.permit is not None and self._checks.policies is not None:
             await self._slowly(self._checks.policies, partial(self.permit.charge, count, least))
 
     async def _slowly(self, policies: KeyPolicies, decide: Callable[[], T]) -> T:
-        """The decision of the policies. A refusal is raised after the delay that slows a flood of refusals down."""
+        """Return the decision of the policies.
+
+        A refusal is raised after a delay, which slows a flood of refusals down.
+        """
         try:
             return decide()
         except ApiError as refusal:
@@ -194,19 +216,22 @@ class Request:
 
     @property
     def whole_body(self) -> bytes | None:
-        """The body, if all of it came with the head."""
+        """The body if all of it came with the head, else None."""
         return self._incoming.whole_body
 
     async def body(self) -> Body:
-        """The body, taken for JSON whatever Content-Type says: many clients forget to set it.
+        """Return the body, read as JSON for every Content-Type.
 
-        Raises what `Bodies.take` raises.
+        Many clients forget to set Content-Type. Raises the errors of `Bodies.take`.
         """
         incoming = self._incoming
         return await self._checks.bodies.take(incoming.receive, self.headers, incoming.whole_body)
 
     async def unless_gone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The result of `work`. Cancels it and raises ClientGone as soon as the client disconnects."""
+        """Return the result of `work`.
+
+        Cancels `work` and raises ClientGone as soon as the client disconnects.
+        """
         failed: Exception | None = None
         results: list[T] = []
 

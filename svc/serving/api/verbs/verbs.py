@@ -1,4 +1,7 @@
-"""The recommendation verbs, answered without a web framework between the socket and the lane."""
+"""The recommendation verbs.
+
+No web framework stands between the socket and the lane.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +49,21 @@ from svc.serving.transport.messages import Response
 T = TypeVar("T")
 INLINE_BODY_BYTES = 4096
 INLINE_CHARACTERS = 256
-"""Longest body that is prepared on the event loop for a model that reads runs of characters: 4,096 took 10 ms."""
+"""Longest body that the event loop prepares for a model that reads runs of characters.
+
+A body of 4,096 took 10 ms.
+"""
 INLINE_ITEMS = 100
 WORK_THREADS = 2
 SLICE_S = 0.02
 """Processor time after which the preparation of a batch goes to the end of the queue for a thread."""
 CACHED_BYTES = 4096
-"""Longer questions and answers are not kept."""
+"""Longest question or answer that the cache keeps."""
 ENTRY_BYTES = 512
-"""What a kept answer takes beside the bytes of the question and the answer: objects, and its place in the mapping."""
+"""Memory of a cached answer beside the bytes of the question and the answer.
+
+It pays for the objects and the entry in the mapping.
+"""
 
 SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest] | type[UsersRequest]] = {
     "recommend": RecommendRequest,
@@ -70,14 +79,20 @@ Result = tuple[Ranking, Prepared] | ApiError
 
 
 class EncodedAnswer(NamedTuple):
-    """What the model answers to a question: the same bytes each time that it is asked."""
+    """The answer of a model to a question.
+
+    Its bytes are the same each time that the question comes.
+    """
 
     encoded: bytes
     is_popular: bool
 
 
 class Verbs:
-    """Answers the verbs. There is one instance per server; apart from it, requests share only the lanes."""
+    """Handler of the verbs.
+
+    There is one instance per server. Apart from it, requests share only the lanes.
+    """
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
@@ -89,7 +104,10 @@ class Verbs:
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
     async def answer(self, request: Request, route: Route) -> Response:
-        """The response, counted in the request metrics. Raises the error that is to be answered."""
+        """Return the response, and count it in the request metrics.
+
+        Raises the error that the client must get.
+        """
         started = time.perf_counter()
         status = "error"
         try:
@@ -128,7 +146,10 @@ class Verbs:
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
     def _served(self, name: str) -> Served:
-        """The current model. The request keeps it, even if another one is published meanwhile."""
+        """Return the current model of a recipe.
+
+        The request keeps this model, even if another one is published meanwhile.
+        """
         entry = self._state.registry.require(name)
         if entry.served is None:
             raise RecipeUnavailable
@@ -136,7 +157,10 @@ class Verbs:
         return entry.served
 
     async def _single(self, request: Request, verb: str, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        """The answer to one question. A cached answer is neither ranked again nor ever refused."""
+        """Return the answer to one question.
+
+        A cached answer is neither ranked again nor ever refused.
+        """
         answer = self._recall(served, verb, request.whole_body)
         if answer is not None:
             return answer
@@ -150,7 +174,7 @@ class Verbs:
         return answer
 
     def _recall(self, served: Served, verb: str, body: Body | None) -> EncodedAnswer | None:
-        """The cached answer to the same question, given as the body of a request; None if there is none."""
+        """Return the cached answer to the question in the body, or None."""
         return self._cached_answers.get((served.number, verb, body)) if isinstance(body, bytes) else None
 
     def _keep(self, served: Served, verb: str, body: Body, answer: EncodedAnswer) -> None:
@@ -183,19 +207,25 @@ class Verbs:
         return EncodedAnswer(encoded, ranking.popular)
 
     async def _parsed(self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget) -> AnyQuestion:
-        """Parse on the event loop, unless the body is long."""
+        """Parse on the event loop, or in a thread if the body is long."""
         if _is_short(body, served):
             return parse(schema, body)
         return await self._beside(partial(parse, schema, body), served, budget)
 
     async def _prepared(self, asked: AnyQuestion, body: Body, served: Served, budget: WaitBudget) -> Prepared:
-        """Prepare on the event loop, unless the body is long or a filter has to be compiled first."""
+        """Prepare the query of a request.
+
+        This runs in a thread if the body is long or a filter must be compiled first, and on the event loop otherwise.
+        """
         if _is_short(body, served) and not asked.has_new_filter(served):
             return asked.prepare(served)
         return await self._beside(partial(asked.prepare, served), served, budget)
 
     async def _beside(self, work: Callable[[], T], served: Served, budget: WaitBudget, *, is_batch: bool = False) -> T:
-        """Return what `work` returns in a thread. Raise Overloaded when the wait for a thread would be too long."""
+        """Run `work` in a thread and return its result.
+
+        Raises Overloaded when the wait for a thread would be too long.
+        """
         threads_s = self._work.statistics().tasks_waiting * SLICE_S / WORK_THREADS
         budget.require(served.lane, is_batch=is_batch, threads_s=threads_s)
         return await trio.to_thread.run_sync(work, limiter=self._work, abandon_on_cancel=True)
@@ -227,7 +257,10 @@ class Verbs:
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
         def merge_and_encode() -> tuple[list[Result], bytes]:
-            """Runs in a thread: to name a condition that no item satisfies takes a pass over all items."""
+            """Merge the results and encode the answer.
+
+            This runs in a thread, because naming a condition that no item satisfies takes a pass over all items.
+            """
             results = _merge(elements(batch), prepared, rankings, served)
             return results, encode_batch(header, results, served.fragments, with_metadata=batch.include_metadata)
 
@@ -251,7 +284,10 @@ def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) 
 
 
 def _prepare_some(asked: Sequence[AnyRequest | Rejected], served: Served) -> list[Prepared | ApiError]:
-    """Prepare the first elements, at least one, and as many as begin within SLICE_S."""
+    """Prepare the first elements, until SLICE_S of processor time has passed.
+
+    At least one element is prepared.
+    """
     ends_at = time.thread_time() + SLICE_S
     prepared: list[Prepared | ApiError] = []
     for element in asked:
@@ -262,7 +298,10 @@ def _prepare_some(asked: Sequence[AnyRequest | Rejected], served: Served) -> lis
 
 
 def _prepare(element: AnyRequest | Rejected, served: Served) -> Prepared | ApiError:
-    """The query of one element of a batch, or its error: an element never makes another one fail."""
+    """Return the query of one element of a batch, or its error.
+
+    An element never makes another one fail.
+    """
     if isinstance(element, Rejected):
         return element.error
     try:
@@ -280,7 +319,10 @@ def _merge(
     rankings: Sequence[Ranking],
     served: Served,
 ) -> list[Result]:
-    """Rankings and errors in the order of the requests; an empty ranking is an error too."""
+    """Return rankings and errors in the order of the requests.
+
+    An empty ranking becomes an error too.
+    """
     results: list[Result] = []
     answers = iter(rankings)
     for request, element in zip(asked, prepared, strict=True):
