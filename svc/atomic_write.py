@@ -1,6 +1,6 @@
 """Writes a file whole: under a temporary name in the same folder, which then replaces the old file in one step.
 
-The writer holds a lock on its temporary file. One that nobody locks was left by a process that died, and
+The writer holds a lock on its temporary file. A temporary file without a lock was left by a process that died, and
 `remove_leftovers` removes it.
 """
 
@@ -21,7 +21,10 @@ LONGEST_BASE = 100
 
 
 def replace_file(path: Path, content: bytes, *, mode: int | None = None, durable: bool = True) -> None:
-    """Let `path` hold `content`. Readers see the old file or the new one, never a part. Raises OSError."""
+    """Replace the content of `path` by `content`.
+
+    Readers see the old file or the new one, never a part. Raises OSError.
+    """
 
     def write(file: BinaryIO) -> None:
         file.write(content)
@@ -38,10 +41,11 @@ def write_file(
     mode: int | None = None,
     durable: bool = True,
 ) -> T:
-    """Let `write` fill a new file of `folder`, and put it under the name that follows from the result.
+    """Let `write` fill a new file of `folder`, then name it by the result.
 
     `base` begins the temporary name. Without a `mode` the umask decides who may read the file. A `durable` file
-    survives a power failure once this returns. Raises what `write` raises, and OSError; the old file is then intact.
+    survives a power failure once this returns. Raises the exceptions of `write`, and OSError. The old file is then
+    intact.
     """
     temporary, descriptor = _create(folder, base, 0o666 if mode is None else mode)
     try:
@@ -56,7 +60,7 @@ def write_file(
             is_new = not target.exists()
             temporary.replace(target)
     except BaseException:
-        with suppress(OSError):  # what the caller hears of is the first error
+        with suppress(OSError):  # the caller sees the first error
             temporary.unlink(missing_ok=True)
         raise
     if durable:
@@ -74,22 +78,23 @@ def remove_leftovers(folder: Path, base: str) -> None:
 
 
 def _create(folder: Path, base: str, mode: int) -> tuple[Path, int]:
-    """A new empty file and its descriptor, locked by this process for as long as the descriptor is open.
+    """Create an empty file and return it with its descriptor.
 
-    It is never more open than `mode`, also while it is written.
+    This process holds its lock for as long as the descriptor is open. The file is never more open than `mode`, also
+    while it is written.
     """
     while True:
         path = folder / f".{base[:LONGEST_BASE]}.{secrets.token_hex(8)}.tmp"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-        with suppress(OSError):  # a file system without locks: then nobody cleans up here either
+        with suppress(OSError):  # a file system without locks: no process cleans up here either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if os.fstat(descriptor).st_nlink:
             return path, descriptor
-        os.close(descriptor)  # another writer took it for a leftover before it was locked
+        os.close(descriptor)  # another writer removed it as a leftover before it was locked
 
 
 def _remove_if_unlocked(path: Path) -> None:
-    """Raises BlockingIOError while its writer lives."""
+    """Remove a leftover file. Raises BlockingIOError while its writer lives."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -99,7 +104,10 @@ def _remove_if_unlocked(path: Path) -> None:
 
 
 def _sync_or_withdraw(folder: Path, new: Path | None) -> None:
-    """Make a renamed file survive a power failure; a `new` one whose name may be lost is removed before this raises."""
+    """Make a renamed file survive a power failure.
+
+    If that fails, a `new` file is removed before this raises, because its name may be lost.
+    """
     try:
         _sync(folder)
     except OSError:

@@ -1,7 +1,7 @@
-"""Variables in a file: the one that SVC_ENV_FILE names, or `keys.env` beside the recipes of a developer.
+"""Variables in a file: the file that SVC_ENV_FILE names, or `keys.env` beside the recipes of a developer.
 
-A file has lines `NAME=value`, blank lines and lines that begin with `#`. Only names with svc's prefix are taken: others
-would also reach the processes that a command starts. What the environment says itself is never replaced.
+A file has lines `NAME=value`, blank lines and lines that begin with `#`. Only names with svc's prefix are used, because
+others would also reach the processes that a command starts. Variables of the environment are never replaced.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ _DEVELOPMENT = frozenset({"", "development", "dev", "test"})
 
 
 class Environment(dict[str, str]):
-    """Variables by name. `file` is the file that some are from, and it has other values of the `overridden` ones."""
+    """Variables by name.
+
+    `file` is the file that some variables come from. It has other values for the `overridden` variables.
+    """
 
     file: Path | None = None
     overridden: tuple[str, ...] = ()
 
 
 def environment(recipes: Path | None = None, environ: Mapping[str, str] | None = None) -> Environment:
-    """The environment, and beside it what the file of variables says.
+    """Return the environment, joined with the variables of the file.
 
-    `recipes` is the folder of the recipes that a command works on: without SVC_ENV_FILE, and unless SVC_ENV says
-    otherwise than development, the file is `keys.env` in it or beside it, where there is one. Raises ConfigError for a
-    file that is missing though named, that cannot be looked for, that others may read, or that is of another form.
+    `recipes` is the folder of the recipes that a command works on. Without SVC_ENV_FILE, and unless SVC_ENV names an
+    environment other than development, the file is `keys.env` in that folder or beside it, if it exists. Raises
+    ConfigError for a file that is named but missing, that cannot be looked for, that others may read, or that has
+    another form.
     """
     environ = os.environ if environ is None else environ
     path = _path(recipes, environ)
@@ -79,9 +83,10 @@ def _variables(path: Path) -> dict[str, str]:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Tell whether only the owner reaches the file, or root owns it and its group, which is a group of ours, reads it.
+    """Return True if only its owner reaches the file, or only root and a group of this process.
 
-    Root is in no group of a service that it makes keys for.
+    In the second case root owns the file and the group reads it. Root is in no group of a service that it makes keys
+    for.
     """
     open_to = status.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     ours = os.geteuid() == 0 or status.st_gid in {os.getegid(), *os.getgroups()}
@@ -89,7 +94,10 @@ def _is_private(status: os.stat_result) -> bool:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a file of variables. Raises ConfigError for another file, and for one that others may read."""
+    """Return the lines of a file of variables.
+
+    Raises ConfigError for another file, and for a file that others may read.
+    """
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{path} is no regular file")

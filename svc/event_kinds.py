@@ -1,4 +1,7 @@
-"""What an event is: its name, level and fields. `svc.events` has the table of all of them."""
+"""The kinds of events, each with its name, level and fields.
+
+`svc.events` has the table of all of them.
+"""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ MAX_BYTES = 1 << 20
 
 
 def key_list(inline: str, file: str | None, variable: str) -> str:
-    """The entries separated by commas, out of the value of `variable` or the file named by `<variable>_FILE`.
+    """Return the entries, separated by commas, of `variable` or of the file that `<variable>_FILE` names.
 
-    In a file each line holds entries too; blank lines and what follows a `#` say nothing. Raises ConfigError, which
+    In a file each line holds entries too. Blank lines and text behind a `#` are ignored. Raises ConfigError, which
     never shows an entry.
     """
     if file is None:

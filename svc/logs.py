@@ -27,8 +27,8 @@ _READABLE = frozenset(
 _SECRET_NAME = re.compile(
     r"secret|password|passwd|token|key(?!s)|auth|bearer|cred|private|^cookie$|^(aws|gcp|google|azure)_", re.IGNORECASE
 )
-# The log holds the interpreter while it redacts text of strangers, so each expression is linear by construction: what
-# one attempt may run over ends before the next place where another could begin.
+# Redaction holds the interpreter while it scans text of strangers, so each expression is linear by construction: the
+# text that one attempt may run over ends before the next place where another attempt could begin.
 _USER_INFO = re.compile(r"://[^/\s\"']*@")
 _OPEN_USER_INFO = re.compile(r"://[^/\s\"']*\Z")
 _PARAMETER = re.compile(r"[?&;#][\w.\-]+=")
@@ -70,10 +70,10 @@ def redact_text(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """The begin and the end of `text`, neither with a part of a secret whose other part was cut away.
+    """Return the begin and the end of `text`, without parts of secrets that the cut split.
 
-    The begin may stop within user-info, before the `@` that tells, and stops before a word that may be a key. The end
-    starts after a blank, thus in no URL and no key.
+    The begin may stop within user-info, before the `@` that reveals it. It stops before a word that may be a key. The
+    end starts after a blank, thus in no URL and no key.
     """
     head = _OPEN_USER_INFO.sub(f"://{REDACTED}", text[: MAX_TEXT - _TAIL])
     head = head[:-_LONGEST_KEY] + head[-_LONGEST_KEY:].rstrip(_KEY_CHARACTERS)
@@ -94,7 +94,7 @@ def _without_secret_parameters(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` with escapes for whatever would steer a terminal or turn its letters around instead of being shown."""
+    """Return `text` with escapes for characters that would steer a terminal or reorder its letters."""
     if text.isprintable():
         return text
     return "".join(
@@ -119,7 +119,10 @@ def _redact_members(value: Any, depth: int) -> Any:
 
 
 def _redact_other(value: Any) -> Any:
-    """What a renderer would make a text of when nothing is redacted any more: paths, errors, bytes; and numbers."""
+    """Return numbers unchanged and redact other values as text: paths, errors, bytes.
+
+    A renderer would turn them into text after the redaction.
+    """
     if isinstance(value, bytes | bytearray | memoryview):
         return redact_text(bytes(value[: 2 * MAX_TEXT]).decode("utf-8", "backslashreplace"))
     scalar = value.item() if hasattr(value, "dtype") and getattr(value, "ndim", None) == 0 else value
@@ -133,12 +136,12 @@ def _redact_field(name: str, value: Any, depth: int) -> Any:
 
 
 def redact(_logger: Any, _method: str, record: Record) -> Record:
-    """structlog processor: hide what a secret's name, its form or a URL gives away, at any depth."""
+    """Hide secrets at any depth, found by their name, their form or a URL (structlog processor)."""
     return {name: _redact_field(name, value, 0) for name, value in record.items()}
 
 
 def _for_terminals(_logger: Any, _method: str, record: Record) -> Record:
-    """structlog processor: the lines of a text stay lines, all else that is not shown is escaped."""
+    """Escape all characters that are not shown, except line breaks (structlog processor)."""
     return {name: _visible(value) if isinstance(value, str) else value for name, value in record.items()}
 
 
@@ -147,9 +150,10 @@ def _visible(text: str) -> str:
 
 
 def _ascii_where_unseen(_logger: Any, _method: str, line: str) -> str:
-    """structlog processor behind the JSON renderer: letters that no terminal shows as they are, as JSON escapes.
+    """Write letters that no terminal shows as they are as JSON escapes.
 
-    JSON itself keeps U+009B, U+202E and U+2028, which steer a terminal or split the line in a viewer.
+    This structlog processor runs behind the JSON renderer. JSON itself keeps U+009B, U+202E and U+2028, which steer a
+    terminal or split the line in a viewer.
     """
     if line.isprintable():
         return line
@@ -162,7 +166,10 @@ def _json_escape(character: str) -> str:
 
 
 class _StreamLogger:
-    """Writes one line a record; the stream is looked up at each write, as tests and progress bars replace it."""
+    """A logger that writes one line a record.
+
+    The stream is looked up at each write, because tests and progress bars replace it.
+    """
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -177,12 +184,12 @@ def _write_line(message: str) -> None:
     try:
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
-    except (BrokenPipeError, ValueError):  # whoever read the log has gone: work goes on without it
+    except (BrokenPipeError, ValueError):  # the reader of the log has gone: work goes on without it
         pass
 
 
 def wants_console(settings: Settings, stream: TextIO | None = None) -> bool:
-    """True when people read the log: asked for, or a terminal under `auto`."""
+    """Return True if people read the log: by setting, or on a terminal under `auto`."""
     if settings.log_format != "auto":
         return settings.log_format == "console"
     stream = sys.stderr if stream is None else stream
@@ -202,16 +209,17 @@ _OUTCOMES = frozenset(
 
 
 def _outcomes_alone(_logger: Any, _method: str, record: Record) -> Record:
-    """structlog processor: drop what is neither a warning nor the outcome of a command."""
+    """Drop records that are neither a warning or error nor the outcome of a command (structlog processor)."""
     if record["level"] in ("debug", "info") and record["event"] not in _OUTCOMES:
         raise structlog.DropEvent
     return record
 
 
 def configure(settings: Settings, write: Callable[[str], None] | None = None, *, quiet: bool = False) -> None:
-    """Set up all logging of the process. `write` takes finished lines; by default they go to standard error.
+    """Set up all logging of the process.
 
-    With `quiet` only warnings, errors and the outcome of the command are written.
+    `write` takes finished lines. By default they go to standard error. With `quiet` only warnings, errors and the
+    outcome of the command are written.
     """
     level = _levels[settings.log_level]
     structlog.configure(
@@ -259,7 +267,10 @@ def _for_machines() -> list[Any]:
 
 
 def _for_people() -> list[Any]:
-    """Lines that fit a terminal. Tracebacks show no values of variables: some of those are keys."""
+    """Return the processors for lines that fit a terminal.
+
+    Tracebacks show no values of variables, because some values are keys.
+    """
     plain = structlog.dev.plain_traceback
     return [
         structlog.processors.TimeStamper(fmt="%H:%M:%SZ", utc=True),
@@ -275,9 +286,9 @@ def _for_people() -> list[Any]:
 
 
 class _LastWord:
-    """Renders the end of a failed training as a sentence, and every other record with `otherwise`.
+    """A renderer that shows the end of a failed training as a sentence.
 
-    That a model was refused is a sentence behind the record.
+    Every other record is rendered by `otherwise`. If a model was refused, a sentence follows the record.
     """
 
     def __init__(self, otherwise: Callable[[Any, str, Record], str]) -> None:
@@ -295,7 +306,10 @@ class _LastWord:
 
 
 def error_line(text: str, *, colour: bool) -> str:
-    """How an error that ends a command begins on a terminal; its own line breaks stay."""
+    """Return the first words of an error that ends a command on a terminal.
+
+    Line breaks of the text stay.
+    """
     return f"{_RED if colour else ''}error: {_PLAIN if colour else ''}{text}"
 
 
@@ -322,7 +336,10 @@ class _ToStructlog(logging.Handler):
 
 
 def _named(error: BaseException) -> str:
-    """What an error is and says; of a group, what its members are."""
+    """Return the class and the text of an error.
+
+    For a group, return those of its members.
+    """
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_named(member) for member in error.exceptions)
     return f"{type(error).__name__}: {error}"
@@ -339,12 +356,15 @@ def _show_warning(message: Any, category: type[Warning], *_place: Any, **_more: 
 
 
 def bound(name: str) -> str:
-    """The value of a field that was bound in this task."""
+    """Return the value of a field that was bound in this task."""
     return str(structlog.contextvars.get_contextvars()[name])
 
 
 def unbind(*names: str) -> None:
-    """Remove fields that were bound: a connection handles one request after the other in one task."""
+    """Remove bound fields.
+
+    A connection handles several requests in one task, so fields would leak to the next.
+    """
     structlog.contextvars.unbind_contextvars(*names)
 
 

@@ -1,4 +1,4 @@
-"""A mapping of bounded size that remembers what was used last."""
+"""A mapping of bounded size that keeps the most recently used values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ Value = TypeVar("Value")
 
 
 class LruCache(Generic[Key, Value]):
-    """At most `most` values, of at most `most_bytes` together; the least recently used goes first. Not thread-safe."""
+    """A cache of at most `most` values, of at most `most_bytes` together.
+
+    The least recently used value goes first. Not thread-safe.
+    """
 
     def __init__(self, most: int, most_bytes: float = math.inf) -> None:
         self._most = most

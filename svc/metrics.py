@@ -1,7 +1,7 @@
-"""Every metric, its labels and its help. One `Metrics` is made for a process and passed to whoever counts.
+"""Every metric, its labels and its help.
 
-Without `SVC_METRICS_ENABLED=1` or without the extra `metrics` the same object counts nothing.
-`docs/reference/metrics.md` is checked against this table.
+One `Metrics` is made for a process and passed to its users. Without `SVC_METRICS_ENABLED=1` or without the extra
+`metrics` the same object counts nothing. `docs/reference/metrics.md` is checked against this table.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ TRAINING_METRICS: tuple[Metric, ...] = (
 
 
 class Instrument(Protocol):
-    """What callers use of a prometheus metric, already bound to its label values."""
+    """The methods of a prometheus metric that callers use, already bound to its label values."""
 
     def inc(self, amount: float = 1) -> None: ...
     def set(self, value: float) -> None: ...
@@ -130,7 +130,10 @@ _NOTHING = _Nothing()
 
 
 class Metrics:
-    """Counts, or does nothing at all. Label values must come from bounded sets: names, codes, reasons."""
+    """The metrics of a process, or an object that counts nothing.
+
+    Label values must come from bounded sets: names, codes, reasons.
+    """
 
     def __init__(self, families: dict[str, Any], render: Callable[[], bytes] | None) -> None:
         self._families = families
@@ -143,9 +146,10 @@ class Metrics:
 
     @classmethod
     def create(cls, collector: Any = None) -> Metrics:
-        """Real metrics in a registry of their own, with those of the process. Needs the extra `metrics`.
+        """Create real metrics in a registry of their own, with those of the process.
 
-        A `collector` of prometheus-client's kind gives the families of COUNTED_BY_REQUESTS and of the process instead.
+        Needs the extra `metrics`. A `collector` of prometheus-client's kind gives the families of COUNTED_BY_REQUESTS
+        and of the process instead.
         """
         try:
             import prometheus_client as prometheus
@@ -178,7 +182,7 @@ class Metrics:
         return cls(families, lambda: prometheus.generate_latest(registry))
 
     def of(self, metric: Metric, **labels: str) -> Instrument:
-        """The instrument of `metric` with these label values."""
+        """Return the instrument of `metric` with these label values."""
         if not self._families:
             return _NOTHING
         key = (metric.name, *(labels[name] for name in metric.labels))
@@ -197,5 +201,5 @@ class Metrics:
                 family.remove(*(labels[name] for name in metric.labels))
 
     def render(self) -> bytes:
-        """The exposition text (Prometheus text format 0.0.4, UTF-8)."""
+        """Return the exposition text (Prometheus text format 0.0.4, UTF-8)."""
         return b"" if self._render is None else self._render()

@@ -1,4 +1,4 @@
-"""What names and addresses may look like, where several parts of svc must agree."""
+"""The permitted forms of names and addresses, shared by several parts of svc."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ MAX_ID_CHARACTERS: Final = 256
 
 
 def is_float_text(name: str) -> bool:
-    """True for a whole number that some tool wrote as a floating point number: 7.0."""
+    """Return True for a whole number that some tool wrote as a floating point number: 7.0."""
     return name.endswith(".0") and name[:-2].removeprefix("-").isdecimal()

@@ -1,9 +1,9 @@
-"""HTTP and HTTPS that may only go where it should: for data, metadata and artifacts.
+"""HTTP and HTTPS clients for data, metadata and artifacts, limited to permitted addresses.
 
-Every hop is resolved once, all its addresses are checked, and the connection goes to the address that was
-checked. Redirects are followed by hand, for GET and HEAD only, within one scheme. Proxies of the environment
-are not used: behind one, nobody could check addresses. Certificates are checked against the usual authorities,
-or those in `SSL_CERT_FILE` or `SSL_CERT_DIR`.
+Every hop is resolved once, all its addresses are checked, and the connection goes to the address that was checked.
+Redirects are followed by hand, for GET and HEAD only, within one scheme. Proxies of the environment are not used,
+because svc cannot check addresses behind a proxy. Certificates are checked against the usual authorities, or against
+the authorities in `SSL_CERT_FILE` or `SSL_CERT_DIR`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 @dataclass(frozen=True, slots=True)
 class HttpRules:
-    """`timeout_s` bounds each step: connecting, one wait for bytes, one write."""
+    """Rules of all exchanges.
+
+    `timeout_s` bounds each step: connecting, one wait for bytes, one write.
+    """
 
     timeout_s: float
     allow_private: bool
@@ -79,7 +82,7 @@ class Response:
 
     @property
     def length(self) -> int | None:
-        """The body's length as the server tells it, if it does."""
+        """The body's length if the server tells it, else None."""
         text = self.headers.get("content-length", "")
         return int(text) if text.isascii() and text.isdigit() else None
 
@@ -89,10 +92,10 @@ class Response:
             raise FetchStatus(f"{self.url} answered with status {self.status}", fields={"status": self.status})
 
     def chunks(self, max_bytes: int) -> Iterator[bytes]:
-        """The body as it came over the wire, never decompressed.
+        """Yield the body as it was sent, never decompressed.
 
-        Raises FetchTooLarge before the first byte if the length is told, else at the chunk that goes over the
-        cap; FetchTimedOut for silence or a trickle; FetchError for a body that is cut.
+        Raises FetchTooLarge before the first byte if the length is known, else at the chunk that exceeds the cap.
+        Raises FetchTimedOut for silence or a trickle, and FetchError for a body that is cut.
         """
         if (self.length or 0) > max_bytes:
             raise self._too_large(0, max_bytes)
@@ -122,10 +125,11 @@ def exchange(
     body: BinaryIO | None = None,
     on_redirect: OnRedirect | None = None,
 ) -> Iterator[Response]:
-    """Send a request and give its final answer; the connection is closed at the end of the block.
+    """Send a request and yield its final answer.
 
-    `on_redirect(from_, to, status)` hears of each redirect, before it is judged. `body` is sent from its start.
-    Raises FetchError in one of its forms; messages never hold a query or user-info.
+    The connection is closed at the end of the block. `on_redirect(from_, to, status)` is called for each redirect,
+    before it is checked. `body` is sent from its start. Raises FetchError or a subclass. Messages never hold a query or
+    user-info.
     """
     timeout = httpx.Timeout(rules.timeout_s)
     asked, hop = _Asked(method, headers or {}, body), _checked(_parsed(url))
@@ -143,7 +147,7 @@ def exchange(
 
 
 def plain(url: httpx.URL) -> str:
-    """The URL without what may be secret in it: user-info, query and fragment."""
+    """Return the URL without its possibly secret parts: user-info, query and fragment."""
     return str(url.copy_with(username=None, password=None, query=None, fragment=None))
 
 
@@ -180,7 +184,7 @@ def _next_hop(response: httpx.Response, hop: httpx.URL, on_redirect: OnRedirect 
 
 
 def _send(client: httpx.Client, asked: _Asked, url: httpx.URL, rules: HttpRules) -> httpx.Response:
-    """Ask the first of the host's addresses that can be connected to."""
+    """Send the request to the first of the host's addresses that accepts a connection."""
     host = url.raw_host.decode("ascii")
     headers = {**asked.headers, "Host": url.netloc.decode("ascii"), "Accept-Encoding": "identity", "User-Agent": "svc"}
     failure: FetchError | None = None
@@ -203,9 +207,10 @@ def _send(client: httpx.Client, asked: _Asked, url: httpx.URL, rules: HttpRules)
 
 
 def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
-    """The addresses of the URL's host, none of them private unless the rules say so.
+    """Return the addresses of the URL's host.
 
-    Raises FetchForbidden when one of them is, FetchError when there are none.
+    Private addresses need the permission of the rules. Raises FetchForbidden if an address is private without it,
+    FetchError if there are no addresses.
     """
     try:
         entries = socket.getaddrinfo(url.raw_host.decode("ascii"), url.port or 0, type=socket.SOCK_STREAM)
@@ -222,7 +227,10 @@ def addresses(url: httpx.URL, rules: HttpRules) -> list[str]:
 
 
 def is_public(address: str) -> bool:
-    """True for addresses of the open internet; an IPv4 address that hides in an IPv6 one counts by itself."""
+    """Return True for addresses of the open internet.
+
+    If an IPv6 address embeds an IPv4 address, the IPv4 address decides.
+    """
     parsed: Address = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(parsed, ipaddress.IPv6Address):
         inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]
@@ -241,13 +249,16 @@ def _trust() -> ssl.SSLContext:
 
 @lru_cache(maxsize=4)
 def _trust_of(_file: str | None, _folder: str | None) -> ssl.SSLContext:
-    """One context for each setting of the two variables, which httpx reads itself: making one takes 20 ms."""
+    """Return one context for each setting of the two variables, because making one takes 20 ms.
+
+    httpx reads the variables itself.
+    """
     return httpx.create_ssl_context()
 
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turn what httpx raises into a FetchError that names `url`."""
+    """Turn exceptions of httpx into a FetchError that names `url`."""
     try:
         yield
     except httpx.TimeoutException as error:

@@ -1,7 +1,7 @@
-"""Object stores: S3, Google Cloud Storage and Azure Blob, through their fsspec file systems; for data and artifacts.
+"""Object stores (S3, Google Cloud Storage, Azure Blob) for data and artifacts, through their fsspec file systems.
 
-Credentials, endpoints and regions come from where each client looks for them: its own variables, files and
-instance metadata. Listings are never cached, for a cached one would hide another writer's object.
+Credentials, endpoints and regions come from each client's own places: variables, files and instance metadata. Listings
+are never cached, because a cached listing would hide another writer's object.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _GIVEN_UP: Final = (FSTimeoutError, TimeoutError)
 
 
 class ObjectStore:
-    """The client for the store of `uri`. `timeout_s` bounds each call, the client's own retries included.
+    """The client for the store of `uri`.
 
-    Calls raise whatever the client raises; `explain` says it in a line, and `is_missing` whether nothing is there.
+    `timeout_s` bounds each call, the client's own retries included. Calls raise the client's exceptions. `explain`
+    describes such an exception in a line, and `is_missing` tells whether the object does not exist.
     """
 
     def __init__(self, uri: str, timeout_s: float) -> None:
@@ -46,7 +47,10 @@ class ObjectStore:
             raise ConfigError(f"{scheme}:// needs the extra {extra}: {install_command(extra)}") from None
 
     def _call(self, method: str, *arguments: Any, n_bytes: int = 0, **options: Any) -> Any:
-        """One operation of the file system, which runs on fsspec's own thread; given up on after its timeout."""
+        """Run one operation of the file system on fsspec's own thread, with a timeout.
+
+        The timeout grows with `n_bytes`.
+        """
         operation = getattr(self._fs, f"_{method}")
         timeout_s = self._timeout_s + n_bytes / LEAST_BYTES_PER_S
         return sync(self._fs.loop, operation, *arguments, timeout=timeout_s, **options)
@@ -55,21 +59,27 @@ class ObjectStore:
         return str(self._fs._strip_protocol(uri))
 
     def info(self, uri: str) -> Mapping[str, Any]:
-        """What the store tells of an object without sending it. Raises FileNotFoundError for what is no object."""
+        """Return the store's facts about an object without fetching it.
+
+        Raises FileNotFoundError if `uri` is no object.
+        """
         info: Mapping[str, Any] = self._call("info", self._path(uri))
         if info.get("type") != "file":
             raise FileNotFoundError(uri)
         return info
 
     def kind(self, uri: str) -> str | None:
-        """`file`, or `directory` for the beginning of the addresses of others; None for neither."""
+        """Return `file` for an object, `directory` for a prefix of other addresses, or None for neither."""
         try:
             return str(self._call("info", self._path(uri)).get("type"))
         except FileNotFoundError:
             return None
 
     def list_files(self, uri: str) -> list[tuple[str, int]]:
-        """Address and size of every object below the folder `uri`; none where there is no such folder."""
+        """Return address and size of every object below the folder `uri`.
+
+        The list is empty if there is no such folder.
+        """
         base, folder = uri.rstrip("/"), self._path(uri).rstrip("/")
         objects = self._call("find", folder, detail=True)
         return [
@@ -79,20 +89,23 @@ class ObjectStore:
         ]
 
     def names(self, uri: str) -> list[str]:
-        """The last parts of the addresses directly below the folder `uri`."""
+        """Return the last parts of the addresses directly below the folder `uri`."""
         return [str(path).rstrip("/").rpartition("/")[2] for path in self._call("ls", self._path(uri), detail=False)]
 
     def remove(self, uri: str) -> None:
         self._call("rm_file", self._path(uri))
 
     def read(self, uri: str, start: int, end: int, *, expected: int | None = None) -> bytes:
-        """The bytes from `start` to `end`, fewer where the object ends before; `expected` is how many should come."""
+        """Return the bytes from `start` to `end`, or fewer if the object ends before.
+
+        `expected` is the expected number of bytes.
+        """
         n_bytes = end - start if expected is None else expected
         content: bytes = self._call("cat_file", self._path(uri), n_bytes=n_bytes, start=start, end=end)
         return content
 
     def write(self, uri: str, descriptor: int) -> None:
-        """Put the whole of an open file in place, in one upload."""
+        """Upload the whole of an open file, in one call of the client."""
         size = os.fstat(descriptor).st_size
         self._call("put_file", f"/proc/self/fd/{descriptor}", self._path(uri), n_bytes=size)
 
@@ -103,14 +116,17 @@ def _options(scheme: str, timeout_s: float) -> dict[str, Any]:
         timeouts = {"connect_timeout": timeout_s, "read_timeout": timeout_s, "retries": {"max_attempts": 2}}
         return options | {"config_kwargs": timeouts}
     if scheme == "gs":
-        # gcsfs else asks over gRPC what kind of bucket it meets, and waits a minute where gRPC does not pass.
+        # without this, gcsfs asks over gRPC for the kind of a bucket, and waits a minute if gRPC is blocked.
         os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         return options | {"requests_timeout": timeout_s}
     return options | {"connection_timeout": int(timeout_s), "read_timeout": int(timeout_s)}
 
 
 def identity(info: Mapping[str, Any]) -> str:
-    """What changes with every write: a version or generation where the store has them, else its ETag."""
+    """Return a text that changes with every write.
+
+    It is a version or generation if the store has them, else the ETag.
+    """
     return "|".join(str(info[key]) for key in _IDENTITY if info.get(key) is not None)
 
 
@@ -123,14 +139,17 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether a client's error says that there is no such object."""
+    """Return True if a client's error means that there is no such object."""
     return isinstance(error, FileNotFoundError) or status_of(error) == 404
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status behind a client's error: botocore, azure and gcsfs each keep it elsewhere."""
+    """Return the HTTP status behind a client's error, or None.
+
+    botocore, azure and gcsfs each keep it in another place.
+    """
     for cause in _causes(error):
-        if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # all that gcsfs keeps of a 403
+        if type(cause) is OSError and str(cause).startswith("Forbidden: "):  # gcsfs keeps no more of a 403
             return 403
         told = _answer_of(cause).get("ResponseMetadata", {}).get("HTTPStatusCode")
         for status in (told, getattr(cause, "status_code", None), getattr(cause, "code", None)):
@@ -140,15 +159,15 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _answer_of(error: BaseException) -> Mapping[str, Any]:
-    """What botocore keeps of the store's answer."""
+    """Return the parts of the store's answer that botocore keeps, or an empty mapping."""
     response = getattr(error, "response", None)
     return response if isinstance(response, dict) else {}
 
 
 def explain(error: BaseException) -> str:
-    """One line on what went wrong.
+    """Return one line on the failure.
 
-    Of what a store answered only its status and its code are told: its text may repeat what was sent.
+    From the store's answer, only its status and its code are shown: its text may repeat the request.
     """
     if isinstance(error, TimeoutError):
         last = [cause for cause in _causes(error) if isinstance(cause, Exception) and type(cause) not in _GIVEN_UP]

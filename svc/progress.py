@@ -1,4 +1,4 @@
-"""How far long work is: what trainings, exports and comparisons tell, and who shows it where."""
+"""Progress of long work: the reports of trainings, exports and comparisons, and the displays that show them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ EVERY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far a phase of some work is. Without a `total` nobody knows how much there is to do.
+    """The progress of one phase. Without a `total` the amount of work is unknown.
 
-    `rows` counts what was read or written since the phase began `seconds` ago; `note` says what else matters.
+    `rows` counts the rows read or written since the phase began `seconds` ago. `note` is further text to show.
     """
 
     phase: str
@@ -39,7 +39,7 @@ class State:
 
     @property
     def detail(self) -> str:
-        """What is known beside the phase, for people."""
+        """The text that people see beside the phase."""
         return self.note or (f"{self.rows:,} rows, {self.rows_per_s:,.0f} a second" if self.rows else "")
 
     def __str__(self) -> str:
@@ -47,14 +47,17 @@ class State:
 
 
 class Display(Protocol):
-    """Shows how far work is. `show` is called often and from several threads: it must be cheap, and never raise."""
+    """A display of progress.
+
+    `show` is called often and from several threads, so it must be cheap and never raise.
+    """
 
     def show(self, state: State) -> None: ...
     def close(self) -> None: ...
 
 
 class Progress:
-    """What work tells as it goes on; without a display nobody hears it."""
+    """The reports of one piece of work. Without a display they go nowhere."""
 
     def __init__(self, display: Display | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._display = display
@@ -63,16 +66,19 @@ class Progress:
         self._state = State("starting")
 
     def phase(self, name: str) -> None:
-        """What follows is of another kind, and counted from 0."""
+        """Begin another phase, counted from 0."""
         self._began = self._clock()
         self._show(State(name))
 
     def rows(self, n: int) -> None:
-        """So many further rows were read."""
+        """Count `n` further rows as read."""
         self._show(replace(self._state, rows=self._state.rows + n))
 
     def advance(self, done: int, total: int, note: str = "", *, rows: int = 0) -> None:
-        """`done` of `total` steps of the phase are over, the last of which gave so many further rows."""
+        """Record that `done` of `total` steps of the phase are over.
+
+        `rows` counts the further rows of the last step.
+        """
         self._show(replace(self._state, done=done, total=total, note=note, rows=self._state.rows + rows))
 
     def close(self) -> None:
@@ -86,7 +92,10 @@ class Progress:
 
 
 class TerminalBar:
-    """A bar of rich on standard error, gone when the work is over. What is printed meanwhile appears above it."""
+    """A bar of rich on standard error, removed at the end of the work.
+
+    Lines that are printed meanwhile appear above it.
+    """
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -127,11 +136,14 @@ class TerminalBar:
 
 
 class NotebookBar:
-    """A bar of tqdm in the output of the running cell, where it stays. Raises ImportError without tqdm."""
+    """A bar of tqdm in the output of the running cell.
+
+    It stays there after the work. Raises ImportError without tqdm.
+    """
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # tqdm misses ipywidgets, and draws its bar with letters then
+            warnings.simplefilter("ignore")  # without ipywidgets tqdm warns, and draws its bar with letters
             from tqdm.auto import tqdm
 
         self._make: Callable[..., Any] = tqdm
@@ -156,7 +168,7 @@ class NotebookBar:
 
 
 class Lines:
-    """Lines on standard error: the begin of a phase, its end where that is known, and one every EVERY_S between."""
+    """Lines on standard error: the begin of a phase, its end if that is known, and one every EVERY_S between."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -176,7 +188,11 @@ class Lines:
 
 
 def progress_here(wanted: bool | None) -> Progress:
-    """Shown as the present environment can: a notebook or a terminal by a bar, any other by lines if it is wanted."""
+    """Return progress with the display that fits the environment.
+
+    A notebook or a terminal gets a bar. Any other environment gets lines if `wanted` is True. If `wanted` is False,
+    there is no display.
+    """
     return Progress(None if wanted is False else _display_here(is_wanted=wanted is True))
 
 

@@ -23,17 +23,23 @@ class RecipeError(SvcError):
 
 
 class RecipeUnreadable(RecipeError):
-    """The file could not be read this time: nothing is known of the recipe itself."""
+    """The file could not be read this time.
+
+    Nothing is known of the recipe itself.
+    """
 
 
 class RecipeSecurityError(RecipeError):
-    """The recipe asks for something that is never allowed, whatever the data."""
+    """The recipe asks for something that is never allowed, regardless of the data."""
 
     code = "recipe_security_error"
 
 
 class RefitRefused(RecipeError):
-    """`--refit` cannot take the parameters of the live artifact: they were searched under another recipe."""
+    """`--refit` cannot use the parameters of the live artifact.
+
+    They were searched under another recipe.
+    """
 
     code = "refit_refused"
 
@@ -61,7 +67,7 @@ class FetchForbidden(FetchError):
 
 
 class FetchStatus(FetchError):
-    """The server answered, but not with what was asked for. `fields["status"]` is its status."""
+    """The server answered with a status that the caller does not accept. `fields["status"]` is its status."""
 
 
 class FetchTimedOut(FetchError):
@@ -293,7 +299,10 @@ class ResourcesExhausted(ConfigError):
 
 
 def exhaustion(error: Exception) -> ResourcesExhausted | None:
-    """What `error` says of a limit of the machine, with the way out; None for an error that is about something else."""
+    """Return the message for an `error` about a limit of the machine, with the way out.
+
+    None for an error about something else.
+    """
     if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
         missing = "memory: give the process more, or less data (training.sample_users, cleansing.where)"
     elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":

@@ -38,7 +38,7 @@ class ApiError(SvcError):
 
 
 class MalformedRequest(ApiError):
-    """The target or the host of the request is not what HTTP lets them be."""
+    """The target or the host of the request is not valid in HTTP."""
 
     code = "MALFORMED_REQUEST"
     http_status = 400
@@ -88,7 +88,10 @@ class UnknownSeedItems(ApiError):
 
 
 class UsersNotServed(ApiError):
-    """Also how `svc recommend --to-users` ends, with the exit code of wrong usage."""
+    """The recipe or its model cannot rank users for an item.
+
+    `svc recommend --to-users` ends with it too, with the exit code of wrong usage.
+    """
 
     code = "USERS_NOT_SERVED"
     exit_code = 2
@@ -105,7 +108,7 @@ class NoCandidates(ApiError):
 
 
 class MethodNotAllowed(ApiError):
-    """`fields["allow"]` names the methods that are."""
+    """The method is not allowed. `fields["allow"]` names the allowed methods."""
 
     code = "METHOD_NOT_ALLOWED"
     http_status = 405

@@ -67,7 +67,10 @@ class SourceContext:
         *,
         bounds: TableBounds | None = None,
     ) -> SourceContext:
-        """The context of a table that a server reads beside its model, whose ids stand in `id_column`."""
+        """Return the context of a table that a server reads beside its model.
+
+        Its ids stand in `id_column`.
+        """
         return cls(base_dir, settings, columns, frozenset({id_column}), "metadata", variables, None, bounds)
 
 
@@ -103,12 +106,15 @@ def check_spec(spec: SourceSpec, where: str) -> None:
 
 
 def known_types() -> dict[str, str]:
-    """Map each usable source type to its `module:class`. Plug-ins cannot replace built-in types."""
+    """Return the `module:class` of each usable source type. Plug-ins cannot replace built-in types."""
     return {**{point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}, **_BUILT_IN}
 
 
 def _check_only_one(type_name: str, where: str) -> None:
-    """Raise RecipeError when several packages have a source of this type: their order in the system is chance."""
+    """Raise RecipeError if several packages have a source of this type.
+
+    Their order in the system is chance.
+    """
     points = [point for point in entry_points(group=ENTRY_POINT_GROUP) if point.name == type_name]
     if type_name in _BUILT_IN or len({point.value for point in points}) < 2:
         return

@@ -26,7 +26,10 @@ class TableBounds:
 
     @classmethod
     def for_serving(cls, n_items: int, n_columns: int) -> TableBounds:
-        """Ten times what `n_items` rows of `n_columns` cells need, at 512 bytes a cell, and at least 64 MiB."""
+        """Return bounds of ten times the need of `n_items` rows of `n_columns` cells.
+
+        A cell needs 512 bytes. The bounds are at least 64 MiB.
+        """
         needed = n_items * n_columns * BYTES_A_CELL
         return cls(max(LEAST_ROWS, TIMES_NEEDED * n_items), max(LEAST_BYTES, TIMES_NEEDED * needed))
 

@@ -48,7 +48,10 @@ class _Header:
 
     @property
     def unique_names(self) -> list[str]:
-        """Column names without duplicates, as the parser requires; names that are not wanted become placeholders."""
+        """Column names without duplicates, as the parser requires.
+
+        Names that are not wanted become placeholders.
+        """
         return [name if name in self.wanted else f"\0{index}" for index, name in enumerate(self.names)]
 
 
@@ -63,11 +66,14 @@ class CsvSource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """The wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks one of them."""
+        """Return the wanted columns.
+
+        Raises DataSourceError for a file that is missing, broken, or lacks a wanted column.
+        """
         return self._read().finish(self._typed)
 
     def fetch_arrow(self) -> pa.Table:
-        """As `fetch`, without pandas."""
+        """Return the same as `fetch`, without pandas."""
         return self._read().finish_arrow(self._typed)
 
     def _read(self) -> TableBuilder:
@@ -81,7 +87,7 @@ class CsvSource:
         return builder
 
     def probe(self) -> list[str]:
-        """Read the header row only; for a folder, the header row of its first file."""
+        """Read the header row only. For a folder, read the header row of its first file."""
         if is_many(self._config, self._context):
             return probe_many(self._config, self._context, _EXTENSIONS, self._probe_file)
         with open_file(self._config, self._context, part="beginning") as file:
@@ -96,7 +102,7 @@ class CsvSource:
         ]
 
     def _float_ids(self, file: DataFile, header: _Header) -> dict[str, str]:
-        """The first id like 7.0 of each id column, in the rows that follow the header."""
+        """Return the first id like 7.0 of each id column, in the rows that follow the header."""
         positions = {name: header.names.index(name) for name in header.wanted if name in self._context.text_columns}
         skip = 0 if self._config.header is None else self._config.header + 1
         shown: dict[str, str] = {}
@@ -112,9 +118,9 @@ class CsvSource:
         return shown
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """The first rows of the first file, as `fetch` would return them. Over http(s) only its beginning is read.
+        """Return the first rows of the first file, as `fetch` would return them.
 
-        None when the beginning cannot be parsed alone, as in a compressed file.
+        Over http(s) only its beginning is read. None if the beginning cannot be parsed alone, as in a compressed file.
         """
         part = first_part(self._config, self._context, _EXTENSIONS, part="beginning")
         with suppress(DataSourceError), part.open() as file:
@@ -130,7 +136,10 @@ class CsvSource:
         return None
 
     def _first_rows(self, file: DataFile, header: _Header, n_rows: int) -> list[list[str]]:
-        """Rows that have all fields. The last row is dropped when only a part of the file was read: it may be cut."""
+        """Return rows that have all fields.
+
+        The last row is dropped if only a part of the file was read, because it may be cut.
+        """
         rows: list[list[str]] = []
         with _explained(file):
             lines = self._lines(file)
@@ -142,7 +151,7 @@ class CsvSource:
         return rows if file.whole else rows[:-1]
 
     def _header(self, file: DataFile, hive: Hive) -> _Header:
-        """The header, from the first rows. Leaves the file at its start."""
+        """Return the header, from the first rows. Leave the file at its start."""
         row = 0 if self._config.header is None else self._config.header
         with _explained(file):
             lines = self._lines(file)
@@ -189,12 +198,15 @@ class CsvSource:
             raise DataSourceError(f"{file.where} cannot be parsed: {fault}")
 
     def _fault(self, file: DataFile, header: _Header) -> str | None:
-        """Describe the first malformed line, or None: the file is read again, row by row."""
+        """Describe the first malformed line, or return None.
+
+        The file is read again, row by row.
+        """
         file.file.seek(0)
         return find_fault(self._text(file), self._config.delimiter, len(header.names))
 
     def _schema(self, header: _Header) -> pa.Schema:
-        """Text for every column, except those whose type the recipe sets in `dtype`."""
+        """Return text as the type of every column, except those whose type the recipe sets in `dtype`."""
         dtype = self._config.dtype
         return pa.schema([(name, pinned(dtype.get(name, "str"))) for name in header.wanted])
 
@@ -230,7 +242,10 @@ class CsvSource:
 
 
 def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
-    """Whether the last row may contain later rows: the parser accepts a quote that is never closed."""
+    """Return True if the last row may contain later rows.
+
+    The parser accepts a quote that is never closed.
+    """
     if not batch.num_rows:
         return False
     row = batch.slice(batch.num_rows - 1).to_pylist()[0]
@@ -239,7 +254,10 @@ def _ends_in_a_long_text(batch: pa.RecordBatch) -> bool:
 
 @contextmanager
 def _explained(file: DataFile, find: Callable[[], str | None] = lambda: None) -> Iterator[None]:
-    """Turn the exceptions of parsers into a DataSourceError; `find` describes the malformed line."""
+    """Turn the exceptions of parsers into a DataSourceError.
+
+    `find` describes the malformed line.
+    """
     where = file.where
     try:
         yield

@@ -13,7 +13,10 @@ MAX_LINE_CHARACTERS = 1 << 20
 
 
 def header_hint(names: Sequence[str], delimiter: str) -> str:
-    """Suggest the `delimiter` or `encoding` that the header points to; empty when it points to none."""
+    """Suggest the `delimiter` or `encoding` that the header points to.
+
+    The text is empty if it points to none.
+    """
     if any("\0" in name for name in names):
         return "; every other byte is zero: the file is UTF-16, set `encoding: utf-16-le` or `utf-16-be`"
     if len(names) > 1:
@@ -32,7 +35,10 @@ def encoding_hint(start: bytes) -> str:
 
 
 def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
-    """Describe the first line with too few or too many fields or an unclosed quote; None when there is none."""
+    """Describe the first line with too few or too many fields or an unclosed quote.
+
+    None if there is no such line.
+    """
     rows = csv.reader(bounded_lines(text), delimiter=delimiter, strict=True)
     line = 1
     try:
@@ -53,7 +59,10 @@ def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
 
 
 def bounded_lines(text: TextIO) -> Iterator[str]:
-    """Yield the lines. Raise csv.Error for one of more than MAX_LINE_CHARACTERS, which it does not read to its end."""
+    """Yield the lines.
+
+    Raises csv.Error for a line of more than MAX_LINE_CHARACTERS, which is not read to its end.
+    """
     while line := text.readline(MAX_LINE_CHARACTERS):
         if len(line) == MAX_LINE_CHARACTERS and not line.endswith(("\n", "\r")):
             raise csv.Error(f"the line has more than {MAX_LINE_CHARACTERS} characters")

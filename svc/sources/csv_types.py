@@ -1,7 +1,7 @@
 """Types of csv columns: set by the recipe's `dtype`, otherwise inferred from the whole column.
 
-Inference reads all rows and takes the first type that fits: integers, floats, booleans, text.
-Blanks are missing values, and so are NA, NaN, null and their like in columns of numbers.
+Inference reads all rows and takes the first type that fits: integers, floats, booleans, text. Blanks are missing
+values. In columns of numbers NA, NaN, null and similar words are missing values too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MISSING = pa.nulls(1, pa.string())[0]
 
 
 def pinned(dtype: str) -> pa.DataType:
-    """The Arrow type for a type name in a recipe's `dtype`."""
+    """Return the Arrow type for a type name in a recipe's `dtype`."""
     return _PINNED[dtype]
 
 
@@ -50,5 +50,5 @@ def by_content(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def text_with_gaps(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The text column with null in place of blanks."""
+    """Return the text column with null in place of blanks."""
     return pc.if_else(pc.is_in(column, value_set=_BLANK), _MISSING, column)

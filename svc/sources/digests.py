@@ -12,10 +12,10 @@ _record: ContextVar[Record | None] = ContextVar("record", default=None)
 
 @contextmanager
 def record_digests(record: Record) -> Iterator[None]:
-    """Within the context, this calls `record(where, sha256)` for each file that this thread opens and reads whole.
+    """Call `record(where, sha256)` for each file that this thread opens and reads whole within the context.
 
-    The digest is that of the bytes that were read. When others change the file meanwhile, it is the digest from before
-    the change. Databases have no digest.
+    The digest is that of the bytes that were read. If another process changes the file meanwhile, it is the digest from
+    before the change. Databases have no digest.
     """
     token = _record.set(record)
     try:

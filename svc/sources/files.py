@@ -32,10 +32,10 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """An open file that can seek. `where` names it in messages; `max_expanded` bounds what it may decompress to.
+    """An open file that can seek.
 
-    `whole` is False for a part of a file. The end of a file has its bytes from `begin` on; None means that the server
-    could not send the end alone.
+    `where` names it in messages. `max_expanded` bounds its size after decompression. `whole` is False for a part of a
+    file. The end of a file has its bytes from `begin` on. None means that the server could not send the end alone.
     """
 
     file: BinaryIO
@@ -61,14 +61,14 @@ def open_file(options: FileOptions, context: SourceContext, *, part: Part = "all
 def open_location(
     location: Location, context: SourceContext, *, sha256: str | None = None, part: Part = "all"
 ) -> Iterator[DataFile]:
-    """As `open_file`, for a location."""
+    """Open the file at a location, as `open_file` does."""
     with explained(shown(location, context)), _opened(location, sha256, context, part) as file:
         yield file
 
 
 @contextmanager
 def in_memory(content: Callable[[], bytes], where: str) -> Iterator[DataFile]:
-    """The file whose bytes `content` gives. Raises DataSourceError."""
+    """Yield the file whose bytes `content` gives. Raises DataSourceError."""
     with explained(where):
         data = content()
         if digests.is_wanted():
@@ -77,7 +77,7 @@ def in_memory(content: Callable[[], bytes], where: str) -> Iterator[DataFile]:
 
 
 def shown(location: Location, context: SourceContext) -> str:
-    """The address without secrets, as messages may show it."""
+    """Return the address without secrets, as messages may show it."""
     if not location.is_remote:
         return str(location.resolved(context.base_dir))
     return redact_text(location.uri.partition("?")[0])
@@ -155,7 +155,10 @@ def _object(location: Location, sha256: str | None, context: SourceContext, part
 
 @contextmanager
 def _spool(where: str) -> Iterator[BinaryIO]:
-    """A temporary file for a copy of `where`, deleted after the block. Raises DataSourceError when the disk is full."""
+    """Yield a temporary file for a copy of `where`, deleted after the block.
+
+    Raises DataSourceError if the disk is full.
+    """
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
@@ -180,7 +183,7 @@ def _digest(file: BinaryIO) -> str:
 
 
 def _check(digest: str, expected: str | None, where: str) -> None:
-    """Record the digest. Raises DataSourceError when it differs from the expected one."""
+    """Record the digest. Raise DataSourceError if it differs from the expected one."""
     digests.tell(where, digest)
     if expected is not None and digest != expected:
         raise DataSourceError(
@@ -189,9 +192,9 @@ def _check(digest: str, expected: str | None, where: str) -> None:
 
 
 class CappedReader(io.RawIOBase):
-    """Reads `stream` up to the cap of `file`; beyond it, logs the event and raises SourceTooLarge.
+    """A reader of `stream` up to the cap of `file`.
 
-    It does not close the stream.
+    Beyond the cap it logs the event and raises SourceTooLarge. It does not close the stream.
     """
 
     def __init__(self, stream: Any, file: DataFile, context: SourceContext) -> None:

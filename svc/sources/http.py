@@ -39,7 +39,7 @@ def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | 
 def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
     """Write the last `n_bytes` of the body at their own offset in `out`, and return that offset.
 
-    None when the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
+    None if the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
     """
     with _answer(url, context, {"Range": f"bytes=-{n_bytes}"}) as response:
         response.require(200, 206)
@@ -55,7 +55,10 @@ def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) 
 
 @contextmanager
 def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[Response]:
-    """The final response to a GET. Logs redirects; every failure becomes a DataSourceError."""
+    """Yield the final response to a GET.
+
+    Logs redirects. Every failure becomes a DataSourceError.
+    """
     redirect = events.METADATA_SOURCE_REDIRECT if context.purpose == "metadata" else events.CSV_SOURCE_REDIRECT
 
     def on_redirect(from_: str, to: str, status: int) -> None:

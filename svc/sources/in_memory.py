@@ -25,14 +25,17 @@ _offered: ContextVar[dict[str, pa.Table] | None] = ContextVar("offered", default
 
 
 class InMemoryOptions(Block):
-    """Which of the offered tables is meant. A recipe in a file cannot name one."""
+    """The digest of one of the offered tables. A recipe in a file cannot name one."""
 
     sha256: Sha256
 
 
 @contextmanager
 def offered(table: pa.Table, hashed: Sequence[str]) -> Iterator[str]:
-    """Within the context, this thread's trainings may read `table` by the digest of its `hashed` columns."""
+    """Let this thread's trainings read `table` within the context.
+
+    They find it by the digest of its `hashed` columns.
+    """
     digest = _digest(table.select(hashed))
     token = _offered.set({**(_offered.get() or {}), digest: table})
     try:
@@ -52,17 +55,20 @@ class InMemorySource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """The wanted columns. Raises DataSourceError when no table has the digest or the table lacks a column."""
+        """Return the wanted columns.
+
+        Raises DataSourceError if no table has the digest or the table lacks a column.
+        """
         table = self._table()
         digests.tell(WHERE, self._config.sha256)
         return self._built(table)
 
     def probe(self) -> list[str]:
-        """How many rows there are."""
+        """Return the number of rows, as a line."""
         return [f"{WHERE}: {self._table().num_rows} rows"]
 
     def sample(self, n_rows: int) -> pandas.DataFrame:
-        """The first rows."""
+        """Return the first rows."""
         return self._built(self._table().slice(0, n_rows))
 
     def _table(self) -> pa.Table:
@@ -80,7 +86,7 @@ class InMemorySource:
 
 
 def _digest(table: pa.Table) -> str:
-    """The sha256 of the table, written as one Arrow stream in its order of columns."""
+    """Return the sha256 of the table, written as one Arrow stream in its order of columns."""
     sink = _Hash()
     with pa.ipc.new_stream(pa.PythonFile(sink, mode="w"), table.schema.remove_metadata()) as writer:
         writer.write_table(table.replace_schema_metadata().combine_chunks())
@@ -88,7 +94,7 @@ def _digest(table: pa.Table) -> str:
 
 
 class _Hash:
-    """A file object that computes the sha256 of what is written to it."""
+    """A file object that computes the sha256 of the bytes written to it."""
 
     closed = False
 

@@ -18,9 +18,10 @@ _PIECE_BYTES: Final = 8 * MIB
 
 @contextmanager
 def open_object(location: Location, settings: Settings) -> Iterator[tuple[BinaryIO, int]]:
-    """Open the object as a seekable file; yields it with its size in bytes. Every failure is a DataSourceError.
+    """Open the object as a seekable file, and yield it with its size in bytes.
 
-    An object that is replaced before the block ends is a failure too, so that pieces of two versions never mix.
+    Every failure is a DataSourceError. An object that is replaced before the block ends is a failure too, so that
+    pieces of two versions never mix.
     """
     store = ObjectStore(location.uri, settings.http_timeout_s)
     with _explained(location.uri):
@@ -34,13 +35,13 @@ def open_object(location: Location, settings: Settings) -> Iterator[tuple[Binary
 
 
 def kind(location: Location, settings: Settings) -> str | None:
-    """`file` for an object, `directory` for a prefix of objects, otherwise None. Raises DataSourceError."""
+    """Return `file` for an object, `directory` for a prefix of objects, otherwise None. Raises DataSourceError."""
     with _explained(location.uri):
         return ObjectStore(location.uri, settings.http_timeout_s).kind(location.uri)
 
 
 def list_files(uri: str, settings: Settings) -> list[tuple[str, int]]:
-    """Address and size of every object below `uri`. Raises DataSourceError."""
+    """Return address and size of every object below `uri`. Raises DataSourceError."""
     with _explained(uri):
         return ObjectStore(uri, settings.http_timeout_s).list_files(uri)
 

@@ -51,11 +51,14 @@ class ParquetSource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """The wanted columns. Raises DataSourceError for a file that is missing, broken, or lacks one of them."""
+        """Return the wanted columns.
+
+        Raises DataSourceError for a file that is missing, broken, or lacks a wanted column.
+        """
         return self._whole(TableBuilder.finish)
 
     def fetch_arrow(self) -> pa.Table:
-        """As `fetch`, without pandas."""
+        """Return the same as `fetch`, without pandas."""
         return self._whole(TableBuilder.finish_arrow)
 
     def _whole(self, finish: Callable[[TableBuilder], Table]) -> Table:
@@ -65,10 +68,10 @@ class ParquetSource:
             return finish(builder)
 
     def fetch_where(self, where: RowFilter) -> Prefiltered | None:
-        """As `fetch`, without rows that `where` drops for certain: whole row groups are skipped by their statistics.
+        """Return the same as `fetch`, without rows that `where` drops for certain.
 
-        None where a value might have to be refused, which only a look at all of them tells, and over http(s), where the
-        file is fetched and bounded as a whole.
+        Whole row groups are skipped by their statistics. None if a value might have to be refused, because only a look
+        at all values tells. None over http(s), because the file is fetched and bounded as a whole.
         """
         if self._config.location.is_http:
             return None
@@ -103,9 +106,9 @@ class ParquetSource:
             return self._probe_file(data_file, {})
 
     def sample(self, n_rows: int) -> pandas.DataFrame | None:
-        """The first rows of the first file, as `fetch` would return them. Later row groups are not read.
+        """Return the first rows of the first file, as `fetch` would return them.
 
-        None over http(s), where the file would have to be fetched whole.
+        Later row groups are not read. None over http(s), because the file would have to be fetched whole.
         """
         if self._config.location.is_http:
             return None
@@ -178,7 +181,7 @@ class ParquetSource:
     def _batches(
         self, file: pq.ParquetFile, columns: list[str], data_file: DataFile, groups: Iterable[int]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of the row groups of these numbers, in bounded batches."""
+        """Yield the rows of the row groups of these numbers, in bounded batches."""
         expanded, bounds = 0, self._context.bounds
         n_rows = _BATCH_ROWS if bounds is None else _BOUNDED_BATCH_ROWS
         for batch in file.iter_batches(batch_size=n_rows, row_groups=list(groups), columns=columns):
@@ -188,7 +191,10 @@ class ParquetSource:
             yield batch.select(columns) if bounds is None else self._plain(batch.select(columns), bounds, data_file)
 
     def _plain(self, batch: pa.RecordBatch, bounds: TableBounds, data_file: DataFile) -> pa.Table:
-        """The batch with all repeated texts but ids written out. Raises SourceTooLarge before it is too large."""
+        """Return the batch with all repeated texts but ids written out.
+
+        Raises SourceTooLarge before it is too large.
+        """
         bounds.check(batch.num_rows, sum(map(arrow.expanded_bytes, batch.columns)), data_file.where)
         ids = self._context.text_columns
         return pa.table(
@@ -204,7 +210,10 @@ def _leaves(file: pq.ParquetFile) -> list[pq.ColumnSchema]:
 
 
 def _decoded_bytes(file: pq.ParquetFile, columns: list[str]) -> int:
-    """Bytes of the columns after decoding, by the footer, where each text of a dictionary counts once."""
+    """Return the bytes of the columns after decoding, by the footer.
+
+    The footer counts each text of a dictionary once.
+    """
     wanted = {
         number: max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
         for number, leaf in enumerate(_leaves(file))
@@ -216,7 +225,7 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str]) -> int:
 
 
 def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:
-    """The first `n_rows` rows of `batches`; later batches are not read."""
+    """Yield the first `n_rows` rows of `batches`. Later batches are not read."""
     for batch in batches:
         yield batch.slice(0, n_rows)
         n_rows -= batch.num_rows
@@ -237,7 +246,10 @@ def _explained(where: str) -> Iterator[None]:
 
 
 def _has_footer(data_file: DataFile) -> bool:
-    """Whether the part that was read contains the footer. Four bytes of its length precede the last four bytes."""
+    """Return True if the part that was read contains the footer.
+
+    Four bytes of its length precede the last four bytes.
+    """
     if data_file.begin in (0, None):
         return data_file.begin == 0
     data_file.file.seek(-8, io.SEEK_END)

@@ -66,7 +66,10 @@ class _Pattern:
     segments: tuple[str, ...]
 
     def matches(self, names: Sequence[str], extensions: tuple[str, ...]) -> bool:
-        """Whether the file at the path `names` below the base matches, itself or through one of its folders."""
+        """Return True if the file at the path `names` below the base matches.
+
+        It matches itself or through one of its folders.
+        """
         if any(_is_hidden(name, self.segments) for name in names):
             return False
         return _fits(self.segments, names) or (
@@ -75,7 +78,10 @@ class _Pattern:
         )
 
     def may_hold(self, names: Sequence[str]) -> bool:
-        """Whether files below the folder `names` may match. Folders that may not are never listed."""
+        """Return True if files below the folder `names` may match.
+
+        Other folders are never listed.
+        """
         if _is_hidden(names[-1], self.segments):
             return False
         if len(names) > len(self.segments) or "**" in self.segments[: len(names)]:
@@ -84,7 +90,10 @@ class _Pattern:
 
 
 def _is_hidden(name: str, segments: Sequence[str]) -> bool:
-    """Whether `name` begins with `_` or `.`, unless a segment of the pattern begins with the same character."""
+    """Return True if `name` begins with `_` or `.`.
+
+    A name is not hidden if a segment of the pattern begins with the same character.
+    """
     return name.startswith(("_", ".")) and not any(segment[:1] == name[0] for segment in segments)
 
 
@@ -97,7 +106,10 @@ def _fits(segments: Sequence[str], names: Sequence[str]) -> bool:
 
 
 def is_many(options: FileOptions, context: SourceContext) -> bool:
-    """Whether the path is a folder or a pattern. An existing file whose name looks like a pattern is one file."""
+    """Return True if the path is a folder or a pattern.
+
+    An existing file whose name looks like a pattern is one file.
+    """
     return _explained_pattern(options.location, context) is not None
 
 
@@ -107,7 +119,7 @@ def find_parts(
     """Yield the files of the source in sorted order.
 
     `extensions` (lower case) select files in folders. With `ahead`, small objects are prefetched. Raises
-    DataSourceError when no file matches, RecipeError when a sha256 is given for a folder or a pattern.
+    DataSourceError if no file matches, RecipeError if a sha256 is given for a folder or a pattern.
     """
     location = options.location
     pattern = _explained_pattern(location, context)
@@ -130,7 +142,10 @@ def find_parts(
 
 
 def first_part(options: FileOptions, context: SourceContext, extensions: tuple[str, ...], *, part: files.Part) -> Part:
-    """The first file of the source. Of a single file over http(s), only `part` is fetched."""
+    """Return the first file of the source.
+
+    Of a single file over http(s), only `part` is fetched.
+    """
     if is_many(options, context):
         return next(find_parts(options, context, extensions, ahead=False))
     where = files.shown(options.location, context)
@@ -143,7 +158,10 @@ def probe_many(
     extensions: tuple[str, ...],
     probe_file: Callable[[DataFile, Hive], list[str]],
 ) -> list[str]:
-    """The number of files, then the lines that `probe_file` returns for the first. Raises DataSourceError."""
+    """Return the number of files, then the lines that `probe_file` returns for the first.
+
+    Raises DataSourceError.
+    """
     parts = list(find_parts(options, context, extensions, ahead=False))
     with parts[0].open() as file:
         lines = probe_file(file, parts[0].hive)
@@ -156,7 +174,7 @@ def _explained_pattern(location: Location, context: SourceContext) -> _Pattern |
 
 
 def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
-    """None for a path that is one file."""
+    """Return the pattern of a path, or None for a path that is one file."""
     if location.is_http:
         return None
     if location.is_remote:
@@ -170,7 +188,10 @@ def _pattern(location: Location, context: SourceContext) -> _Pattern | None:
 
 
 def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | None:
-    """As `_pattern`, for object stores. The store is asked only when the address does not look like a file."""
+    """Return the pattern of an address in an object store, as `_pattern` does.
+
+    The store is asked only if the address does not look like a file.
+    """
     uri = location.uri
     if _REMOTE_MAGIC.search(uri):
         if objects.kind(location, context.settings) == "file":
@@ -187,7 +208,10 @@ def _remote_pattern(location: Location, context: SourceContext) -> _Pattern | No
 
 
 def _cut(text: str, least: int) -> _Pattern | None:
-    """Split at the segment with the first wildcard; None when that segment comes before segment `least`."""
+    """Split at the segment with the first wildcard.
+
+    None if that segment comes before segment `least`.
+    """
     segments = text.rstrip("/").split("/")
     first = next(index for index, segment in enumerate(segments) if _MAGIC.search(segment))
     if first < least:
@@ -230,7 +254,7 @@ def _walk(
 
 
 def _hive(name: str) -> dict[str, str | None]:
-    """The Hive partition columns in the folders of a path."""
+    """Return the Hive partition columns in the folders of a path."""
     pairs = (segment.partition("=") for segment in name.split("/")[:-1])
     return {
         unquote(key): None if value == HIVE_NULL else unquote(value) for key, equals, value in pairs if equals and key
@@ -254,7 +278,10 @@ def _opened_ahead(entries: Sequence[_ListedFile], context: SourceContext, *, ahe
 
 
 def _fetch(pool: ThreadPoolExecutor, entry: _ListedFile, context: SourceContext) -> Future[bytes] | None:
-    """Start to fetch a small object; None for a larger object or a local file, which is read in pieces."""
+    """Start to fetch a small object.
+
+    None for a larger object or a local file, which is read in pieces.
+    """
     if entry.size is None or entry.size > SMALL_OBJECT_BYTES:
         return None
     return pool.submit(objects.read_whole, entry.location, entry.size, context.settings)

@@ -47,7 +47,10 @@ class SqlSource:
         self._context = context
 
     def fetch(self) -> pandas.DataFrame:
-        """All rows of the query. Raises DataSourceError; SourceTooLarge above SVC_MAX_SQL_ROWS."""
+        """Return all rows of the query.
+
+        Raises DataSourceError. Raises SourceTooLarge above SVC_MAX_SQL_ROWS.
+        """
         with (
             self._session() as (connection, dialect, watchdog),
             self._execute(connection, dialect, self._most) as result,
@@ -55,11 +58,11 @@ class SqlSource:
             return self._whole(connection, dialect, watchdog, result)
 
     def fetch_where(self, where: RowFilter) -> Prefiltered | None:
-        """As `fetch`, without rows that `where` drops for certain: the database leaves them out.
+        """Return the same as `fetch`, without rows that `where` drops for certain.
 
-        It counts all rows in the same snapshot by a query of its own, which sends one number. None for SQLite, which
-        has no types to rely on and sends nothing over a network; for queries with an order, which they would lose; and
-        where the database does not accept the query inside another one.
+        The database leaves them out. It counts all rows in the same snapshot by another query, which sends one number.
+        None for SQLite, which has no types to rely on and sends nothing over a network. None for queries with an order,
+        which they would lose. None if the database does not accept the query inside another query.
         """
         from sqlalchemy import text
         from sqlalchemy.exc import DBAPIError
@@ -131,7 +134,7 @@ class SqlSource:
         ]
 
     def _begin(self, result: CursorResult[Any]) -> tuple[TableBuilder, Callable[[Sequence[Any]], pa.Table]]:
-        """A builder with the wanted columns and no rows, and the function that converts driver rows for it."""
+        """Return a builder with the wanted columns and no rows, and the function that converts driver rows for it."""
         wanted = self._columns(result)
         builder = TableBuilder(self._context, "the query's result")
         typer = RowTyper(wanted, self._context.text_columns)
@@ -177,7 +180,10 @@ class SqlSource:
 
     @contextmanager
     def _session(self) -> Iterator[tuple[Connection, Dialect, Watchdog]]:
-        """A new connection, closed at the end. Every failure becomes a DataSourceError without secrets."""
+        """Yield a new connection, closed at the end.
+
+        Every failure becomes a DataSourceError without secrets.
+        """
         url = self._url()
         dialect = dialect_of(url, self._config.dsn_env)
         watchdog = Watchdog(self._config.statement_timeout_seconds + GRACE_S)
@@ -207,7 +213,7 @@ class SqlSource:
 
 
 def _has_loose_at(dsn: str) -> bool:
-    """Whether the URL has an unescaped `@` beside the one before the host.
+    """Return True if the URL has an unescaped `@` beside the `@` before the host.
 
     SQLAlchemy ends the password at the first `@`, so messages would show the rest of it as the host.
     """
@@ -215,7 +221,7 @@ def _has_loose_at(dsn: str) -> bool:
 
 
 def _without_secrets(error: Exception, url: URL) -> str:
-    """The driver's message on one line, without the password and the values in the URL's query."""
+    """Return the driver's message on one line, without the password and the values in the URL's query."""
     cause = getattr(error, "orig", None) or error
     words = " ".join(str(cause).split()) or type(cause).__name__
     secrets = [str(url.password or ""), *(str(value) for value in url.query.values())]

@@ -55,7 +55,10 @@ class Dialect:
     shown: str
 
     def connect_arguments(self, connect_timeout_s: int) -> dict[str, Any]:
-        """Arguments of the driver's connect function. A vanished peer is detected within about a minute."""
+        """Return the arguments of the driver's connect function.
+
+        A vanished peer is detected within about a minute.
+        """
         if self.name == "postgresql":
             keepalives = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
             return {"connect_timeout": connect_timeout_s, **keepalives}
@@ -64,9 +67,10 @@ class Dialect:
         return {"connect_timeout": connect_timeout_s, "read_timeout": connect_timeout_s, "local_infile": False}
 
     def bound(self, connection: Connection, timeout_s: int, max_rows: int, *, one_snapshot: bool = False) -> None:
-        """Make the session refuse writes and long statements, and where the server can, more rows than `max_rows`.
+        """Make the session refuse writes and long statements.
 
-        With `one_snapshot` all of its queries see the same rows.
+        If the server can, it refuses more rows than `max_rows` too. With `one_snapshot` all of its queries see the same
+        rows.
         """
         is_mariadb = bool(getattr(connection.dialect, "is_mariadb", False))
         isolation = (_SNAPSHOTS[self.name],) if one_snapshot else ()
@@ -116,7 +120,7 @@ class Dialect:
 
     @contextmanager
     def abandoning(self, connection: Connection, result: CursorResult[Any]) -> Iterator[None]:
-        """When the block fails, `abandon` the rows that are still to come."""
+        """Abandon the rows that are still to come when the block fails."""
         try:
             yield
         except BaseException:
@@ -124,7 +128,10 @@ class Dialect:
             raise
 
     def abandon(self, connection: Connection, result: CursorResult[Any]) -> None:
-        """Discard the unread rows; PyMySQL would read them all before it closes."""
+        """Discard the unread rows.
+
+        PyMySQL would read them all before it closes.
+        """
         if self.name == "mysql":
             rows: Any = getattr(result.cursor, "_result", None)
             if rows is not None:
@@ -152,7 +159,10 @@ def _reads_only(action: int, name: str | None, detail: str | None, *_place: str 
 
 
 def dialect_of(url: URL, variable: str) -> Dialect:
-    """The dialect of `url`, which the environment variable `variable` holds. Raises ConfigError if unsupported."""
+    """Return the dialect of `url`, which the environment variable `variable` holds.
+
+    Raises ConfigError if it is unsupported.
+    """
     backend = url.get_backend_name()
     where = url.host or "local socket"
     database = url.database or ""
@@ -170,7 +180,7 @@ def dialect_of(url: URL, variable: str) -> Dialect:
 
 
 def _read_only_file(url: URL) -> URL:
-    """The URL that opens the SQLite file read-only, so that SQLite does not create a missing file."""
+    """Return the URL that opens the SQLite file read-only, so that SQLite does not create a missing file."""
     if not url.database or url.database.startswith("file:"):
         return url
     return url.set(database=f"file:{quote(url.database)}", query={**url.query, "mode": "ro", "uri": "true"})

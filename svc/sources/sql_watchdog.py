@@ -9,9 +9,9 @@ from threading import Event, Thread
 
 
 class Watchdog:
-    """Shuts down the socket given to `over` when `reset` was not called for `limit_s`; `ended_it` is then True.
+    """A watchdog that shuts down the socket given to `over` if `reset` was not called for `limit_s`.
 
-    The driver, which waits in another thread, then sees a lost connection.
+    `ended_it` is then True. The driver, which waits in another thread, then sees a lost connection.
     """
 
     def __init__(self, limit_s: float) -> None:

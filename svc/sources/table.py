@@ -32,7 +32,10 @@ _MAX_ID_BYTES = 4 * MAX_ID_CHARACTERS
 
 
 def require_columns(wanted: Iterable[str], available: Iterable[str], where: str, hint: str = "") -> None:
-    """Raise DataSourceError when a wanted column is missing; the message names it and the available columns."""
+    """Raise DataSourceError if a wanted column is missing.
+
+    The message names it and the available columns.
+    """
     present = list(available)
     missing = [name for name in wanted if name not in present]
     if not missing:
@@ -44,7 +47,10 @@ def require_columns(wanted: Iterable[str], available: Iterable[str], where: str,
 
 
 def float_text(name: str, value: str) -> str:
-    """The warning for an id column of text that holds `value`, such as 7.0. Id columns of floats are refused."""
+    """Return the warning for an id column of text that holds `value`, such as 7.0.
+
+    Id columns of floats are refused.
+    """
     return (
         f"the id column {name} holds floating point numbers, such as {value}. Ids are text: requests must ask for "
         f"{value!r}. A blank turns integers into floats in many tools: write integers."
@@ -52,12 +58,15 @@ def float_text(name: str, value: str) -> str:
 
 
 def wanted_hive(context: SourceContext, hive: Hive) -> list[str]:
-    """The wanted partition columns of a file."""
+    """Return the wanted partition columns of a file."""
     return [name for name in hive if context.columns is None or name in context.columns]
 
 
 class TableBuilder:
-    """Collects the batches of one source. All batches have the same columns; each is reported to `progress`."""
+    """A builder that collects the batches of one source.
+
+    All batches have the same columns. Each is reported to `progress`.
+    """
 
     def __init__(self, context: SourceContext, where: str) -> None:
         self._where = self._source = where
@@ -115,11 +124,17 @@ class TableBuilder:
                 )
 
     def _in_order(self, names: list[str]) -> list[str]:
-        """The columns in the order of the request; without a request, partitions follow the columns of the files."""
+        """Return the columns in the order of the request.
+
+        Without a request, partitions follow the columns of the files.
+        """
         return [name for name in dict.fromkeys(self._context.columns or names) if name in names]
 
     def finish(self, convert: Convert | None = None) -> pandas.DataFrame:
-        """The DataFrame. `convert` may change the type of a column that is not an id."""
+        """Return the DataFrame.
+
+        `convert` may change the type of a column that is not an id.
+        """
         import pandas as pd
 
         columns: dict[str, Any] = {}
@@ -131,7 +146,10 @@ class TableBuilder:
         return pd.DataFrame(columns, copy=False)
 
     def finish_arrow(self, convert: Convert | None = None) -> pa.Table:
-        """As `finish`, as an Arrow table without pandas: ids are dictionaries, missing values are null."""
+        """Return an Arrow table without pandas, as `finish` does.
+
+        Ids are dictionaries, missing values are null.
+        """
         columns: dict[str, pa.Array | pa.ChunkedArray] = {}
         for name in self._order:
             if name in self._texts:
@@ -141,7 +159,10 @@ class TableBuilder:
         return pa.table(columns)
 
     def _whole(self, name: str, convert: Convert | None) -> pa.ChunkedArray:
-        """A column that is not an id. `convert` applies to all but partitions, which stay text."""
+        """Return a column that is not an id.
+
+        `convert` applies to all but partitions, which stay text.
+        """
         whole = self._joined(name, self._others.pop(name))
         return whole if convert is None or name in self._hive else convert(name, whole)
 
@@ -196,7 +217,7 @@ class _Agreement:
 
 
 def as_text(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array:
-    """An id column as text, or as a dictionary of text where it came as one.
+    """Return an id column as text, or as a dictionary of text if it came as a dictionary.
 
     Accepts integers, text, booleans, decimals and times. Raises DataSourceError for all other types.
     """
@@ -228,7 +249,7 @@ def _is_text_dictionary(column: pa.Array) -> bool:
 
 
 def _by_appearance(columns: list[pa.DictionaryArray]) -> tuple[pa.Array, list[Codes]]:
-    """The texts that rows use, in order of first appearance, and for each chunk the codes of its rows.
+    """Return the texts that rows use, in order of first appearance, and for each chunk the codes of its rows.
 
     Dictionaries of a file may be in any order and may hold texts that no row uses.
     """
@@ -295,7 +316,7 @@ class _TextColumn:
         return pa.DictionaryArray.from_arrays(arrow.integers(codes), texts)
 
     def coded(self, name: str, where: str) -> tuple[Codes, pa.Array]:
-        """The code of each row (−1 for missing values), and the texts that the codes index."""
+        """Return the code of each row (−1 for missing values), and the texts that the codes index."""
         self._encode()
         codes = np.concatenate(self._codes) if self._codes else np.empty(0, np.int32)
         self._codes = []
@@ -307,7 +328,7 @@ class _TextColumn:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column with dictionaries decoded, decimals as floats and dates as timestamps of midnight."""
+    """Return the column with dictionaries decoded, decimals as floats and dates as timestamps of midnight."""
     if pa.types.is_dictionary(column.type):
         column = pa.chunked_array([piece.dictionary_decode() for piece in column.chunks], type=column.type.value_type)
     if pa.types.is_decimal(column.type):

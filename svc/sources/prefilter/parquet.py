@@ -1,6 +1,6 @@
-"""Which row groups of a Parquet file, and which rows of them, may satisfy a filter.
+"""Finds the row groups of a Parquet file, and the rows in them, that may satisfy a filter.
 
-Statistics tell that no row of a group can; the values themselves are compared in double precision, as they are
+Statistics tell that no row of a group can. The values themselves are compared in double precision, as they are
 afterwards. Only columns whose values can all be compared are looked at, so that no refusal of a value is lost.
 """
 
@@ -49,7 +49,7 @@ class ParquetSieve:
         self._text_columns = text_columns
 
     def fits(self, schema: pa.Schema, hive: Hive) -> bool:
-        """Whether every value of every compared column can be compared, as their types tell."""
+        """Return True if every value of every compared column can be compared, as their types tell."""
         return all(self._fits(name, schema, hive) for name in self._where.compared)
 
     def _fits(self, name: str, schema: pa.Schema, hive: Hive) -> bool:
@@ -64,7 +64,8 @@ class ParquetSieve:
         return _is_text(kind)
 
     def groups(self, file: pq.ParquetFile, hive: Hive) -> Iterator[tuple[int, int]]:
-        """The number of each row group that may hold rows which satisfy the filter, and the place of its first row."""
+        """Yield the number of each row group that may hold rows which satisfy the filter, and the place of its first
+        row."""
         columns = _leaves(file)
         first = 0
         for number in range(file.metadata.num_row_groups):
@@ -77,7 +78,7 @@ class ParquetSieve:
                 if operator_name not in _REACHES or statistics is None or not statistics.has_min_max:
                     return None
                 low, high = float(statistics.min), float(statistics.max)
-                if math.isnan(low) or math.isnan(high):  # written by libraries that compared NaN, and worth nothing
+                if math.isnan(low) or math.isnan(high):  # from libraries that compared NaN: worth nothing
                     return None
                 return _REACHES[operator_name](low, high, operand)
 
@@ -86,7 +87,7 @@ class ParquetSieve:
             first += group.num_rows
 
     def rows(self, batch: pa.RecordBatch) -> NDArray[np.int64] | None:
-        """(n,) the positions in `batch` of the rows that may satisfy the filter; None for all of them."""
+        """Return the positions in `batch` of the rows that may satisfy the filter, (n,). None means all of them."""
 
         def flags(name: str, operator_name: str, operand: Any) -> pa.Array | None:
             column = batch.column(name) if name in batch.schema.names else None
@@ -110,7 +111,10 @@ def _is_in(column: pa.Array, wanted: tuple[str, ...]) -> pa.Array:
 
 
 def _leaves(file: pq.ParquetFile) -> dict[str, int]:
-    """The place of each number column among the leaves of the file; nested columns have several leaves."""
+    """Return the place of each number column among the leaves of the file.
+
+    Nested columns have several leaves.
+    """
     schema = file.schema
     paths = [schema.column(number).path for number in range(len(schema))]
     numbers = {field.name for field in file.schema_arrow if _is_float_or_whole(field.type)}

@@ -1,7 +1,7 @@
 """A filter as a SQL condition around a query, for PostgreSQL, MySQL and MariaDB.
 
 The condition may keep more than the filter: collations that ignore case do, and PostgreSQL, which sorts NaN above every
-number. It never drops what the filter keeps: numbers are compared in the double precision that they are read in.
+number. It never drops rows that the filter keeps: numbers are compared in the double precision that they are read in.
 Columns of single precision, which are read by their shortest digits, are left alone.
 """
 
@@ -64,22 +64,22 @@ class SqlCondition:
 
 
 def may_stand_inside(query: str, dialect_name: str) -> bool:
-    """Whether `query` gives the same rows, in an order as good, whenever it stands inside another one."""
+    """Return True if `query` gives the same rows, in an order as good, whenever it stands inside another query."""
     unsteady = _UNSTEADY_POSTGRES if dialect_name == "postgresql" else _UNSTEADY_MYSQL
     return not (_OTHERWISE_INSIDE.search(query) or unsteady.search(query))
 
 
 def around(query: str, columns: str, suffix: str = "") -> str:
-    """A query over the rows of `query`."""
+    """Return a query over the rows of `query`."""
     return f"SELECT {columns} FROM (\n{query.rstrip().removesuffix(';')}\n) AS {INNER} {suffix}"
 
 
 def condition_for(
     where: RowFilter, result: CursorResult[Any], connection: Connection, text_columns: frozenset[str]
 ) -> SqlCondition | None:
-    """What the database may leave out by itself; `result` has the columns of the query.
+    """Return a condition by which the database itself may leave out rows.
 
-    None where it can leave out nothing, or where a value might have to be refused.
+    `result` has the columns of the query. None if it can leave out nothing, or if a value might have to be refused.
     """
     names = list(result.keys())
     kinds = dict(zip(names, _kinds(result, connection), strict=True))
@@ -135,7 +135,10 @@ def _is_in(condition: SqlCondition, column: str, kind: Kind | None, wanted: tupl
 
 
 def _kinds(result: CursorResult[Any], connection: Connection) -> list[Kind | None]:
-    """What each column holds; None for what the filter compares with nothing."""
+    """Return the kind of each column's values.
+
+    None for values that the filter compares with nothing.
+    """
     cursor: Any = result.cursor
     if connection.dialect.name != "postgresql":
         pairs = zip(cursor.description, cursor._result.fields, strict=True)
@@ -144,7 +147,10 @@ def _kinds(result: CursorResult[Any], connection: Connection) -> list[Kind | Non
 
 
 def _postgres_kind(type_code: int, precision: int | None) -> Kind | None:
-    """A number of any size counts as one that is left alone: it may be out of the range of double precision."""
+    """Return the kind of a PostgreSQL type.
+
+    A number of any size counts as a type that is left alone: it may be out of the range of double precision.
+    """
     kind = _POSTGRES.get(type_code)
     return "single" if kind == "decimal" and precision is None else kind
 

@@ -1,4 +1,4 @@
-"""A weaker filter in another language: whatever satisfies the filter satisfies the weaker one, too."""
+"""A weaker filter in another language: every row that satisfies the filter satisfies the weaker one, too."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Term = TypeVar("Term")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefiltered:
-    """The rows of a source that may satisfy a filter, in their order, and how many rows the source has.
+    """The rows of a source that may satisfy a filter, in their order, and the number of rows of the source.
 
-    `positions` is (n,), the position of each row in the source, or None where the source does not say.
+    `positions` is (n,), the position of each row in the source, or None if the source does not say.
     """
 
     frame: pandas.DataFrame
@@ -33,9 +33,9 @@ def weakened(
     translate: Callable[[str, str, Any], Term | None],
     joins: Mapping[str, Callable[[list[Term]], Term]],
 ) -> Term | None:
-    """The weaker filter, or None for one that everything satisfies.
+    """Return the weaker filter, or None for a filter that every row satisfies.
 
-    `translate(column, operator, operand)` gives a term for one condition, or None where the other language has none;
+    `translate(column, operator, operand)` gives a term for one condition, or None if the other language has none.
     `joins` combine terms by `all` and `any`. Beneath `not` nothing is translated: a weaker part would make it stricter.
     """
     kind, *rest = node
