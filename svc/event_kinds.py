@@ -13,7 +13,10 @@ Level = Literal["debug", "info", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One kind of log record: `fields` are those that it always carries; others may join them."""
+    """One kind of log record.
+
+    `fields` are the fields that it always carries. Other fields may join them.
+    """
 
     name: str
     level: Level

@@ -14,12 +14,12 @@ from svc.errors.base import SvcError
 class ApiError(SvcError):
     """An HTTP answer other than 200. `message` goes to the client as `detail`.
 
-    `detail` of a class is its usual message, and the example in the OpenAPI document. Where the message holds a value
-    of the moment, `template` is the text with a gap for it, and `detail` the text with an example.
-    `metric_status` is the `status` label of `svc_v1_requests_total`: the code in lower case for the client's mistakes,
-    `error` for the server's, unless the class says otherwise. What `protects_others` may be answered very often, so the
-    log counts it instead of having a line for each. `fields["retry_after"]`, in whole seconds, becomes a header.
-    An answer that `ends_connection` is the last one: bytes behind a message that is not HTTP may mean anything.
+    `detail` of a class is its usual message, and the example in the OpenAPI document. If the message holds a value of
+    the moment, `template` is the text with a gap for it, and `detail` the text with an example. `metric_status` is the
+    `status` label of `svc_v1_requests_total`: the code in lower case for the client's mistakes, `error` for the
+    server's, unless the class sets another. An answer that `protects_others` may be sent very often, so the log counts
+    it instead of having a line for each. `fields["retry_after"]`, in whole seconds, becomes a header. An answer that
+    `ends_connection` is the last one: bytes behind a message that is not HTTP may mean anything.
     """
 
     code = "INTERNAL_ERROR"
@@ -182,7 +182,10 @@ class InvalidApiKey(ApiError):
 
 
 class KeyNotAllowed(ApiError):
-    """Also where the recipe does not exist: a key learns nothing of what it may not ask. `fields["kid"]` names it."""
+    """The policy of the key does not allow the request, or the recipe does not exist.
+
+    The answer is the same, so that a key learns nothing of recipes that it may not use. `fields["kid"]` names the key.
+    """
 
     code = "KEY_NOT_ALLOWED"
     http_status = 403

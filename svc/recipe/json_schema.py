@@ -33,7 +33,10 @@ def _accept_encoding_for_kind(column: dict[str, Any]) -> None:
 
 
 def _source(definitions: dict[str, Any]) -> dict[str, Any]:
-    """Options go by `type`; those of other types belong to plug-ins and are open."""
+    """Return the schema of a `source:` block.
+
+    Options depend on `type`. Options of other types belong to plug-ins and are open.
+    """
     branches = []
     for name, options in BUILT_IN_OPTIONS.items():
         own = options.model_json_schema(ref_template="#/$defs/{model}")

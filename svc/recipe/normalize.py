@@ -1,4 +1,4 @@
-"""One spelling for what a recipe may say in two: shorthand at the top level, and `encoding` for `kind`."""
+"""Brings the two spellings of a recipe into one: shorthand at the top level, and `encoding` for `kind`."""
 
 from __future__ import annotations
 

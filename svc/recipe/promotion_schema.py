@@ -1,4 +1,4 @@
-"""What a recipe says about going live: with what a new model is compared, and by how much it may be worse."""
+"""The promotion block of a recipe: the opponent of a new model, and the permitted losses against it."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ class Training(Block):
 
     @property
     def trains_on_times(self) -> bool:
-        """Whether some model depends on the time of an interaction, whatever the split uses."""
+        """True if some model depends on the time of an interaction, regardless of the split."""
         return self.time_decay is not None or TRANSITIONS in self.algorithms
 
     @field_validator("algorithms")
@@ -326,7 +326,7 @@ class Recipe(Block):
 
     @property
     def trains_on_times(self) -> bool:
-        """Whether a model, or the weights in its histories, depend on the times of interactions."""
+        """True if a model, or the weights in its histories, depend on the times of interactions."""
         return self.training.trains_on_times or self.recency != 0.0
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""What a recipe says about serving: the fields of filters, lists of available items, and rules for every request."""
+"""The serving block of a recipe: the fields of filters, lists of available items, and rules for every request."""
 
 from __future__ import annotations
 

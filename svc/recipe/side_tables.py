@@ -1,4 +1,4 @@
-"""What a recipe says about the tables beside the interactions: features of users and items, metadata of items."""
+"""The tables beside the interactions in a recipe: features of users and items, metadata of items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a recipe may say about each built-in source. Plug-ins bring options of their own."""
+"""The options of each built-in source in a recipe. Plug-ins bring options of their own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FileOptions(Located):
         try:
             is_http = self.location.is_http
         except RecipeSecurityError:
-            return self  # the loader reports it as what it is, a security error
+            return self  # the loader reports this as a security error
         if is_http and self.sha256 is None:
             raise ValueError("sha256 is required for http(s):// addresses; `sha256sum` of the file gives it")
         return self

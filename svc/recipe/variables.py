@@ -1,4 +1,4 @@
-"""`${SVC_RECIPE_X}` in the strings of a recipe: which variables may be used, and where.
+"""`${SVC_RECIPE_X}` in the strings of a recipe: the permitted variables and their places.
 
 One pass, no defaults, no escapes. Messages name a variable, never its value.
 """

@@ -40,11 +40,11 @@ _OF_PROGRAMS = {"dataframe": "svc.sources.in_memory:InMemorySource"}
 
 @dataclass(frozen=True, slots=True)
 class SourceContext:
-    """What a source receives beside its own options.
+    """The inputs of a source beside its own options.
 
     `columns` are the columns to read (None: all), `text_columns` the id columns among them. `variables` are the
-    SVC_RECIPE_* environment variables. The source calls `progress` with the number of further rows read, in the
-    thread that calls `fetch`. A server sets `bounds`: a source raises SourceTooLarge before a table exceeds them.
+    SVC_RECIPE_* environment variables. The source calls `progress` with the number of further rows read, in the thread
+    that calls `fetch`. A server sets `bounds`: a source raises SourceTooLarge before a table exceeds them.
     """
 
     base_dir: Path

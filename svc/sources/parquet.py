@@ -96,7 +96,7 @@ class ParquetSource:
             return Prefiltered(builder.finish(), n_rows, np.concatenate(positions))
 
     def probe(self) -> list[str]:
-        """Read the footer only; for a folder, the footer of its first file.
+        """Read the footer only. For a folder, read the footer of its first file.
 
         When an http(s) server cannot send the footer alone, the probe only checks that the server answers.
         """

@@ -42,7 +42,10 @@ Opener = Callable[[], AbstractContextManager[DataFile]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file. `hive` has a value for each partition column, None where the partition is Hive's null."""
+    """One file.
+
+    `hive` has a value for each partition column. The value is None if the partition is Hive's null.
+    """
 
     where: str
     open: Opener

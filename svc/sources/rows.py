@@ -14,10 +14,10 @@ from svc.errors import DataSourceError
 
 
 class RowTyper:
-    """Infers the column types of each batch; TableBuilder unifies the types of all batches.
+    """A converter of rows that infers the column types of each batch.
 
-    Text columns hold ids: integers, text, decimals, dates and UUIDs become text; floats stay floats, and TableBuilder
-    refuses them.
+    TableBuilder unifies the types of all batches. Text columns hold ids: integers, text, decimals, dates and UUIDs
+    become text. Floats stay floats, and TableBuilder refuses them.
     """
 
     def __init__(self, columns: Sequence[str], text_columns: frozenset[str]) -> None:
@@ -25,11 +25,14 @@ class RowTyper:
         self._text_columns = text_columns
 
     def empty(self) -> pa.Table:
-        """A table without rows, so that an empty result still has its columns."""
+        """Return a table without rows, so that an empty result still has its columns."""
         return pa.table({name: pa.nulls(0) for name in self._columns})
 
     def batch(self, rows: Sequence[Sequence[Any]], positions: Sequence[int]) -> pa.Table:
-        """Convert `rows` to a table; `positions[k]` is the index of column k in each row."""
+        """Convert `rows` to a table.
+
+        `positions[k]` is the index of column k in each row.
+        """
         columns = {}
         for name, position in zip(self._columns, positions, strict=True):
             values = [row[position] for row in rows]

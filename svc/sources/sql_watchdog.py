@@ -1,4 +1,4 @@
-"""Ends a connection whose server stopped sending, because the driver itself would wait forever."""
+"""Ends a connection if its server stopped sending, because the driver itself would wait forever."""
 
 from __future__ import annotations
 

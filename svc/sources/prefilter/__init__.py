@@ -1,1 +1,4 @@
-"""Leaves out rows that `cleansing.where` drops for certain while a source is read; the exact filter follows."""
+"""Leaves out rows that `cleansing.where` drops for certain while a source is read.
+
+The exact filter follows.
+"""
