@@ -1,18 +1,20 @@
-"""How fast a queue moves: what one in it takes, from what those before it took."""
+"""The pace of a queue: the time that one entry takes, estimated from earlier entries."""
 
 from __future__ import annotations
 
 from collections import deque
 
 SLICE_S = 0.05
-"""Short steps are put together up to so much time: a slice says what one takes on average."""
+"""Seconds of a slice: short steps are joined into slices, and a slice gives the average time of an entry."""
 SLICES, FEWEST_SLICES = 9, 3
-"""The median of the last slices is the estimate, so one slow call or one pause of the machine, however long, is
-ignored; 0 until there are so many slices that one of them can be."""
+"""Number of the last slices, and the fewest slices for an estimate.
+
+The estimate is the median of the last slices, so one slow call or one pause of the machine is ignored, however long it
+is. It is 0 until there are enough slices to ignore one of them."""
 
 
 class Pace:
-    """Seconds that one in a queue takes, learned from steps in which the queue was at work."""
+    """Seconds that one entry of a queue takes, learned from steps in which the queue was at work."""
 
     def __init__(self) -> None:
         self._slices: deque[float] = deque(maxlen=SLICES)
@@ -20,7 +22,7 @@ class Pace:
         self.each_s = 0.0
 
     def learn(self, seconds: float, count: float) -> None:
-        """A step of so many seconds, in which `count` (above 0) left the queue."""
+        """Add a step of `seconds` in which `count` entries, above 0, left the queue."""
         self._seconds += seconds
         self._count += count
         if self._seconds < SLICE_S:

@@ -59,7 +59,10 @@ CLOSING_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of the command line; `dev_allow_unsigned` and `insecure_no_auth` have been checked already."""
+    """The options of the command line.
+
+    `dev_allow_unsigned` and `insecure_no_auth` have been checked already.
+    """
 
     recipes_dir: Path
     host: str
@@ -77,9 +80,10 @@ class ServeOptions:
 def serve(
     options: ServeOptions, settings: Settings, variables: Mapping[str, str], environ: Mapping[str, str] | None = None
 ) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit code. Raises `ConfigError` before anything is served.
+    """Serve until SIGTERM or SIGINT, and return the exit code.
 
-    Workers, if there are several, get what they may know of `environ`, by default that of the process.
+    Raises `ConfigError` before anything is served. If there are several workers, they get the permitted part of
+    `environ`, by default the environment of the process.
     """
     if settings.max_payload_bytes > settings.max_artifact_bytes:
         raise ConfigError("SVC_MAX_PAYLOAD_BYTES is larger than SVC_MAX_ARTIFACT_BYTES: lower it or raise the other")
@@ -146,7 +150,7 @@ def _signing_keys(options: ServeOptions, settings: Settings) -> SigningKeys:
 
 
 def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.socket | None:
-    """The bound socket of SVC_METRICS_PORT, if there is one. Raises `ConfigError`."""
+    """Return the bound socket of SVC_METRICS_PORT, or None if it is unset. Raises `ConfigError`."""
     if settings.metrics_port is None:
         return None
     if not settings.metrics_enabled:
@@ -155,7 +159,7 @@ def _monitoring_socket(options: ServeOptions, settings: Settings) -> socket.sock
 
 
 def _read_policies(state: ServerState, fleet: Fleet | None) -> None:
-    """Give the state, and the workers if there are any, what SVC_API_KEY_POLICIES names. Raises `ConfigError`."""
+    """Read the file of SVC_API_KEY_POLICIES for the state and the workers, if any. Raises `ConfigError`."""
     settings = state.settings
     if settings.api_key_policies is None:
         return
@@ -177,7 +181,7 @@ async def _live(
     monitoring: socket.socket | None,
     fleet: Fleet | None,
 ) -> int:
-    """The order of start and stop. Each inner nursery ends before the one around it."""
+    """Start and stop all parts of the server in order. Each inner nursery ends before the outer one."""
     stop = Stop()
     async with trio.open_nursery() as whole:
         await whole.start(signals.listen, stop, signals.exit_now)
@@ -230,7 +234,7 @@ def _read_keys(
 async def _renew_keys(
     options: ServeOptions, state: ServerState, loader: Loader, watcher: Watcher, fleet: Fleet | None
 ) -> None:
-    """Read the key files again. Unusable ones change nothing."""
+    """Read the key files again. Unusable files change nothing."""
     try:
         keys, api_keys, certificate = await trio.to_thread.run_sync(
             _read_keys, options, state.settings, state.auth.required
@@ -290,7 +294,10 @@ def _bounded(
     loader: Loader,
     loaded: LoadedRecipe,
 ) -> T:
-    """A list of the recipe, bounded by the items of the model that is served. Blocks, in a thread of low priority."""
+    """Read a list of the recipe, bounded by the items of the served model.
+
+    Blocks, in a thread of low priority.
+    """
     be_nice()
     entry = registry.get(loaded.recipe.name)
     n_items = len(entry.served.model.item_ids) if entry is not None and entry.served is not None else 0
@@ -298,12 +305,15 @@ def _bounded(
 
 
 def _store_of(loaded: LoadedRecipe, *, settings: Settings) -> Store:
-    """The store of a recipe's artifact."""
+    """Return the store of a recipe's artifact."""
     return open_store(loaded.output_uri, settings, label=loaded.recipe.name)
 
 
 async def _started(watcher: Watcher, stop: Stop) -> bool:
-    """Load everything; False when a signal came first. Loads that a signal cuts short are left behind."""
+    """Load everything, and return False if a signal came first.
+
+    Loads that a signal cuts short are abandoned.
+    """
     await run_until(stop.event.wait, watcher.start)
     gc.collect()
     gc.freeze()  # objects that live as long as the process are not traversed again by every collection
@@ -311,7 +321,7 @@ async def _started(watcher: Watcher, stop: Stop) -> bool:
 
 
 async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> None:
-    """Accept and answer until `stop`, then let what is in flight finish within the drain."""
+    """Accept and answer until `stop`, then let requests in flight finish within the drain."""
     host, port = listening.listen(listener)
     logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=len(state.registry.entries()), version=state.version)
     await server.serve(
@@ -325,7 +335,7 @@ async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> No
 
 
 async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, fleet: Fleet) -> None:
-    """Let the workers accept and answer until `stop`, then let what they have in flight finish within the drain."""
+    """Let the workers accept and answer until `stop`, then let their requests in flight finish within the drain."""
     await run_until(stop.event.wait, fleet.all_ready)
     with listener:
         if not stop.event.is_set():
@@ -341,7 +351,10 @@ async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, f
 
 
 async def _announce_drain(stop: Stop, state: ServerState, fleet: Fleet | None = None) -> None:
-    """Return when the signal comes. From then on each answer tells its client that the connection ends."""
+    """Wait for the signal and begin the drain.
+
+    From then on each answer tells its client that the connection ends.
+    """
     await stop.event.wait()
     state.draining = True
     if fleet is not None:

@@ -14,7 +14,10 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(slots=True)
 class Stop:
-    """Set once by the first signal. `reason` is then the signal's name, `since` the time on trio's clock."""
+    """The stop of the server, set once by the first signal.
+
+    `reason` is then the signal's name, `since` the time on trio's clock.
+    """
 
     event: trio.Event = field(default_factory=trio.Event)
     reason: str = ""
@@ -42,7 +45,10 @@ async def run_until(over: Callable[[], Awaitable[None]], work: Callable[[], Awai
 async def listen(
     stop: Stop, end_at_once: Callable[[], None], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Set `stop` on the first signal and call `end_at_once()` on the second. Reports started once handlers are set."""
+    """Set `stop` on the first signal and call `end_at_once()` on the second.
+
+    Reports started once the handlers are set.
+    """
     with trio.open_signal_receiver(*SIGNALS) as arriving:
         task_status.started()
         async for number in arriving:
@@ -52,7 +58,7 @@ async def listen(
 
 
 async def on_hangup(work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` at every SIGHUP. Under nohup, which ignores that signal, it stays ignored."""
+    """Run `work` at every SIGHUP. Under nohup, which ignores that signal, it stays ignored."""
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return
     with trio.open_signal_receiver(signal.SIGHUP) as arriving:

@@ -1,8 +1,8 @@
-"""Blocking calls to stores, limited in number and in time. A call that hangs is abandoned and never repeated.
+"""Blocking calls to stores, limited in number and in time.
 
-A thread cannot be cancelled. A call that exceeds its timeout releases its slot of the limiter and stays *outstanding*
-for its key: until the call ends by itself, no other call is made for that key. A store that hangs therefore costs one
-thread for each of its recipes and no slot.
+A call that hangs is abandoned, and not repeated while it hangs. A thread cannot be cancelled. A call that exceeds its
+timeout releases its slot of the limiter and stays *outstanding* for its key: until the call ends by itself, no other
+call is made for that key. A store that hangs therefore costs one thread for each of its recipes and no slot.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ T = TypeVar("T")
 
 
 class CallTimeout(Exception):
-    """The call exceeded its timeout; its thread was abandoned."""
+    """The error of a call that exceeded its timeout. Its thread was abandoned."""
 
 
 class Calls:
-    """Runs blocking calls by key, at most `at_once` of them at a time."""
+    """A runner of blocking calls by key, at most `at_once` at a time."""
 
     def __init__(self, at_once: int) -> None:
         self._slots = trio.CapacityLimiter(at_once)
@@ -29,13 +29,13 @@ class Calls:
         self._outstanding: set[Hashable] = set()
 
     def outstanding(self, key: Hashable) -> bool:
-        """True while a call for `key` is running or hanging."""
+        """Return True while a call for `key` runs or hangs."""
         return key in self._outstanding
 
     async def run(self, key: Hashable, call: Callable[[], T], timeout_s: float) -> T:
-        """The result of `call()` in a worker thread; raises what it raises.
+        """Return the result of `call()` in a worker thread, or raise its error.
 
-        Waits without limit for a free slot; the timeout counts from there. Raises `CallTimeout`. Cancellation
+        Waits without limit for a free slot. The timeout counts from there. Raises `CallTimeout`. Cancellation
         abandons the thread, as the timeout does.
         """
         async with self._slots:

@@ -1,4 +1,4 @@
-"""One call of a scoring thread: questions of several callers go in, each caller gets its own answers back."""
+"""One call of a scoring thread, which takes questions of several callers and answers each caller."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ Outcome = Ranking | Exception
 
 
 class Ranker(Protocol):
-    """The part of a model that queues use. `rank` is pure and thread-safe, in the order of the queries."""
+    """The part of a model that queues use.
+
+    `rank` is pure and thread-safe, and keeps the order of the queries.
+    """
 
     def rank(self, queries: Sequence[Query]) -> list[Ranking]: ...
 
 
 class Patience(Protocol):
-    """Whose request a caller is, and how long it may wait."""
+    """The key of a caller's request, and the limit of its wait."""
 
     @property
     def key(self) -> Hashable: ...
 
     def refusal(self) -> ApiError | None:
-        """The refusal of a request that has waited for too long by now."""
+        """Return the refusal of a request that has waited too long, else None."""
 
 
 class Caller:
@@ -55,7 +58,7 @@ class Caller:
         self.costs = [cost_of(query) for query in queries]
         self.cost = max(self.costs)
         self.each_s = 0.0
-        """Seconds for one unit of weight in the last slice; 0 before the first."""
+        """Seconds for one unit of weight in the last slice, 0 before the first slice."""
         self.done = trio.Event()
         self._rankings: list[Ranking | None] = [None] * len(queries)
         self._waiting = deque(range(len(queries)))
@@ -64,12 +67,12 @@ class Caller:
 
     @property
     def key(self) -> Hashable:
-        """Callers of one key share its turns."""
+        """The request's key: callers of one key share its turns."""
         return None if self.patience is None else self.patience.key
 
     @property
     def waiting(self) -> int:
-        """The number of queries that have not been taken for scoring."""
+        """Number of queries that have not been taken for scoring."""
         return len(self._waiting)
 
     @property
@@ -85,7 +88,7 @@ class Caller:
         self._waiting.appendleft(position)
 
     def give(self, position: int, outcome: Outcome) -> None:
-        """Keep the outcome of one query. The first error is that of the caller."""
+        """Store the outcome of one query. The first error is the caller's error."""
         if isinstance(outcome, Exception):
             self.fail(outcome)
             return
@@ -99,7 +102,7 @@ class Caller:
         self.done.set()
 
     def rankings(self) -> list[Ranking]:
-        """Return all rankings, in the order of the queries. Raise the error of one of them."""
+        """Return all rankings in the order of the queries, or raise the first error."""
         if self._error is not None:
             raise self._error
         return [ranking for ranking in self._rankings if ranking is not None]
@@ -145,13 +148,13 @@ def checked(rankings: list[Ranking], count: int) -> list[Ranking]:
 
 
 def fail(callers: Iterable[Caller]) -> None:
-    """Fail the callers that are still waiting: the server is stopping."""
+    """Fail the callers that still wait when the server stops."""
     for caller in callers:
         caller.fail(RecipeUnavailable("the server is stopping"))
 
 
 def _outcomes(model: Ranker, queries: Sequence[Query]) -> list[Outcome]:
-    """Rank all queries together; if that fails, each by itself: only the faulty ones fail."""
+    """Rank all queries together, or each by itself if that fails, so that only faulty queries fail."""
     try:
         return list(checked(model.rank(queries), len(queries)))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What a question costs: one of four classes, known from what the question contains before anything is done for it.
+"""Cost classes of questions, known from a question's content before any work for it.
 
 Measured costs of earlier questions never make a question cheaper, because a client can choose what is measured.
 """
@@ -21,7 +21,7 @@ LEAST_STEP = 0.05
 
 
 class Cost(IntEnum):
-    """The classes. The value is the weight: how many plain questions a question counts."""
+    """The four cost classes. The value is the weight of a question, in plain questions."""
 
     PLAIN = 1
     """Few items for a known user or a short history."""
@@ -41,7 +41,7 @@ class Cost(IntEnum):
 def cost_class(*, limit: int, profile: int, described: int, is_ruled: bool, is_other: bool) -> Cost:
     """Return the class of a question for `limit` items, from `profile` chosen or disliked and `described` unseen items.
 
-    `is_other` marks whatever else is not plain, such as a cold start.
+    `is_other` marks a question that is not plain for another reason, such as a cold start.
     """
     if is_ruled or described > PLAIN_LIMIT:
         return Cost.HEAVY if limit > RULED_LIMIT or profile > PLAIN_PROFILE else Cost.RULED
@@ -65,9 +65,10 @@ def cost_of(query: Query) -> Cost:
 
 
 class Median:
-    """Follows the median of what is measured: a rare slow measurement hardly moves it. Infinite before the first.
+    """A running estimate of the median of measurements.
 
-    The first measurements move it further than later ones do.
+    A rare slow measurement hardly moves it. It is infinite before the first measurement. The first measurements move it
+    further than later ones do.
     """
 
     __slots__ = ("_count", "value")
@@ -86,17 +87,17 @@ class Median:
 
 
 class PlainCosts:
-    """Processor seconds of plain questions to one model, by how many are scored together."""
+    """Processor seconds of plain questions to one model, by the number scored together."""
 
     def __init__(self) -> None:
         self._medians = [Median() for _ in range(LARGEST_CALL.bit_length() + 1)]
 
     def measured_s(self, count: int) -> float:
-        """Seconds of a call of about so many; infinite before the first such call."""
+        """Return the seconds of a call of about `count` questions, infinite before the first such call."""
         return self._medians[count.bit_length()].value
 
     def expected_s(self, weight: int) -> float:
-        """Seconds of questions of so much weight, at most LARGEST_CALL."""
+        """Return the expected seconds of questions of this weight, at most LARGEST_CALL."""
         measured_s, one_s = self.measured_s(weight), self.measured_s(1)
         if measured_s < math.inf:
             return measured_s

@@ -1,6 +1,6 @@
-"""Finds the recipe files of a folder and decides which of them is served under which name.
+"""Discovery of the recipe files of a folder, and of the file that is served under each name.
 
-Only direct children named `*.yaml` count, and `*.yml` where that is asked for. Everything here blocks on the file
+Only direct children named `*.yaml` count, and `*.yml` if that is switched on. Everything here blocks on the file
 system: call it from a worker thread. A file is parsed again only when its bytes changed.
 """
 
@@ -24,7 +24,10 @@ COMPARED_BYTES = 4 << 20  # far above any recipe that parses; larger files are c
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A recipe file that is not served, and why. `kept` is set for duplicates: the file that is served instead."""
+    """A recipe file that is not served, and the reason.
+
+    For duplicates, `kept` is the file that is served instead.
+    """
 
     error: str
     why: Literal["parse", "security", "duplicate"]
@@ -35,7 +38,7 @@ class Refused:
 class Declared:
     """The recipe file that is served under one name.
 
-    `fault` is set when the file has stopped parsing; `loaded` is then the last recipe that it held.
+    `fault` is set if the file has stopped parsing. `loaded` is then the last recipe that it held.
     """
 
     file: str
@@ -63,7 +66,10 @@ class RecipeFolder:
         self._seen: dict[str, _Seen] = {}
 
     def scan(self) -> dict[str, LoadedRecipe | Refused]:
-        """Parse every new or changed recipe file; results by file name, sorted. Raises OSError if the listing fails."""
+        """Parse every new or changed recipe file, and return the results sorted by file name.
+
+        Raises OSError if the listing fails.
+        """
         home = self._folder.resolve(strict=True)
         files = sorted(path for path in self._folder.iterdir() if path.name.endswith(self._endings))
         seen = {_text(path.name): scanned for path in files if (scanned := self._scan_file(path, home)) is not None}
@@ -96,7 +102,7 @@ class RecipeFolder:
                 return before
             return _Seen(fingerprint, self._outcome(path))
         except (OSError, RuntimeError, RecipeUnreadable) as error:  # pathlib reports a loop of links as RuntimeError
-            # With a fingerprint that no file has: the next scan reads it again, changed or not.
+            # No file has this fingerprint, so the next scan reads the file again, changed or not.
             return _Seen((str(path), str(error)), Refused(_reason(path, error), "parse"))
 
     def _outcome(self, path: Path) -> LoadedRecipe | Refused:
@@ -113,12 +119,12 @@ class RecipeFolder:
 
 
 def stem_of(file: str) -> str:
-    """The file's name without its ending."""
+    """Return the file's name without its ending."""
     return file.removesuffix(".yaml").removesuffix(".yml")
 
 
 def _text(name: str) -> str:
-    """The file name for logs and JSON: bytes that are not UTF-8 are escaped."""
+    """Return the file name for logs and JSON, with bytes that are not UTF-8 escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
@@ -137,9 +143,9 @@ def _fingerprint(target: Path, size: int, mtime_ns: int) -> str:
 def declare(
     outcomes: Mapping[str, LoadedRecipe | Refused], before: Mapping[str, Declared]
 ) -> tuple[dict[str, Declared], dict[str, Refused]]:
-    """Assign recipe files to recipe names; also return the files that are not served.
+    """Assign recipe files to recipe names, and return also the files that are not served.
 
-    `found` comes from `scan`, `before` is the last result. A file that stopped parsing keeps its name and its
+    `outcomes` comes from `scan`. `before` is the last result. A file that stopped parsing keeps its name and its
     last recipe. Of two files with one name the first by file name wins.
     """
     last = {declared.file: declared for declared in before.values()}

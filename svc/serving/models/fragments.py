@@ -1,6 +1,7 @@
-"""Encodes answers as bytes: the JSON of each item is encoded once, at load; a request only joins it with scores.
+"""Encoding of answers as bytes.
 
-Each item has two pieces in one blob: `,{"item_id":"...","score":` and `,"field":value,...}`.
+The JSON of each item is encoded once, at load. A request only joins it with scores. Each item has two pieces in one
+blob: `,{"item_id":"...","score":` and `,"field":value,...}`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ _SCORE = b',"score":'
 
 
 NOTHING_MORE = Prepared(Query(limit=0), ())
-"""For answers that consist of items only."""
+"""The facts of an answer that consists of items only."""
 
 
 class MetadataRows(Protocol):
-    """Item metadata: `rows[i]` holds the values of `fields` for item column i, or None where there are none."""
+    """Item metadata: `rows[i]` holds the values of `fields` for item column i, or is None without values."""
 
     @property
     def fields(self) -> Sequence[str]: ...
@@ -51,12 +52,12 @@ class ItemFragments:
 
     @property
     def memory(self) -> tuple[bytes | mmap, memoryview]:
-        """What the constructor takes."""
+        """The blob and the offsets, as the constructor takes them."""
         return self._blob, self._offsets
 
     @classmethod
     def build(cls, item_ids: IdTable, metadata: MetadataRows | None) -> ItemFragments:
-        """Encode every item. Takes about a second a million items: for a worker thread."""
+        """Encode every item. Takes about a second a million items, so call it in a worker thread."""
         blob = io.BytesIO()  # its value is taken without another copy
         offsets = np.zeros(_PIECES * len(item_ids) + 1, dtype=np.int64)
         end = 0
@@ -74,25 +75,31 @@ class ItemFragments:
         return len(self._blob) + self._offsets.nbytes
 
     def followed_by(self, others: ItemFragments) -> ItemFragments:
-        """These, and behind them the pieces of new items, which stand in rankings only with a reason."""
+        """Return these pieces, followed by the pieces of new items.
+
+        New items stand in rankings only with a reason.
+        """
         return ItemFragments(self._blob, self._offsets, others)
 
     def described(self, column: int) -> bytes:
-        """The JSON object of one item: its id and its metadata, without a score."""
+        """Return the JSON object of one item: its id and its metadata, without a score."""
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
         return self._blob[first + 1 : middle - len(_SCORE)] + self._blob[middle:last]
 
     def text(self, start: int, stop: int) -> str:
-        """The JSON text of the items of columns start..stop-1, for searching."""
+        """Return the JSON text of the items of columns start..stop-1, for searching."""
         return self._blob[self._offsets[_PIECES * start] : self._offsets[_PIECES * stop]].decode()
 
     def block_end(self, start: int, size: int) -> int:
-        """The column at which about `size` bytes of text from the column `start` on end; at least one further."""
+        """Return the column at which about `size` bytes of text end that begin at the column `start`.
+
+        The result is at least `start + 1`.
+        """
         piece = bisect_right(self._offsets, self._offsets[_PIECES * start] + size, lo=_PIECES * start)
         return max((piece - 1) // _PIECES, start + 1)
 
     def items(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
-        """The JSON array of a ranking."""
+        """Return the JSON array of a ranking."""
         columns = ranking.items.tolist()
         if not columns:
             return b"[]"
@@ -112,7 +119,10 @@ class ItemFragments:
         return b"".join(parts)
 
     def _noted(self, ranking: Ranking, *, with_metadata: bool) -> bytes:
-        """As `items`, for rankings with reasons or explanations, or of popular items, which have no scores."""
+        """Return the array as `items` does, for rankings with reasons or explanations, or of popular items.
+
+        Popular items have no scores.
+        """
         encoded = []
         for position, (column, score) in enumerate(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)):
             head, end = self._around(column, with_metadata=with_metadata)
@@ -140,7 +150,10 @@ class ItemFragments:
         return b',"because":[%b],"rest":%b' % (b",".join(shown), to_json(because.rest))
 
     def _around(self, column: int, *, with_metadata: bool) -> tuple[bytes, bytes]:
-        """The JSON before and after the numbers of an item: the opened object with the id, and the metadata."""
+        """Return the JSON before and after the numbers of an item.
+
+        It is the opened object with the id, and the metadata.
+        """
         if self._others is not None and column >= len(self):
             return self._others._around(column - len(self), with_metadata=with_metadata)
         first, middle, last = self._offsets[_PIECES * column : _PIECES * column + 3]
@@ -165,7 +178,7 @@ def _pieces(item_ids: IdTable, metadata: MetadataRows | None) -> Iterator[bytes]
 
 
 def _plain(value: Any) -> Any:
-    """A JSON form for values that JSON lacks, such as numpy scalars and times."""
+    """Return a JSON form of a value that JSON lacks, such as a numpy scalar or a time."""
     item = getattr(value, "item", None)
     return item() if callable(item) else str(value)
 
@@ -185,7 +198,7 @@ class AnswerHeader(NamedTuple):
         )
 
     def before(self, fields: bytes) -> bytes:
-        """The body of the answer that consists of these fields and what `encode_fields` gave."""
+        """Return the body of the answer: these header fields, then the output of `encode_fields`."""
         return b"%b%b}" % (self.encoded(), fields)
 
 
@@ -197,7 +210,7 @@ def encode_answer(
     *,
     with_metadata: bool = True,
 ) -> bytes:
-    """The body of one answer: header fields, items, and the facts about them."""
+    """Return the body of one answer: header fields, items, and the facts about them."""
     return header.before(encode_fields(ranking, fragments, about, with_metadata=with_metadata))
 
 
@@ -208,7 +221,10 @@ def encode_batch(
     *,
     with_metadata: bool,
 ) -> bytes:
-    """The body of a batch: for each request, in order, its ranking with the facts about it, or its error."""
+    """Return the body of a batch.
+
+    It has, for each request in order, its ranking with the facts about it, or its error.
+    """
     elements = []
     for index, result in enumerate(results):
         if isinstance(result, ApiError):
@@ -221,7 +237,7 @@ def encode_batch(
 
 
 def encode_fields(ranking: Ranking, fragments: ItemFragments, about: Prepared, *, with_metadata: bool = True) -> bytes:
-    """The items of one answer and the facts about them, as fields of an object."""
+    """Return the items of one answer and the facts about them, as fields of an object."""
     items = b'"items":' + fragments.items(ranking, with_metadata=with_metadata)
     for name, fact in facts_beside(ranking, about).items():
         items += b',"%b":%b' % (name.encode(), to_json(fact))
@@ -229,14 +245,14 @@ def encode_fields(ranking: Ranking, fragments: ItemFragments, about: Prepared, *
 
 
 def encode_users(ranking: Ranking, user_ids: IdTable, about: Prepared) -> bytes:
-    """The users of one answer and the facts about them, as fields of an object."""
+    """Return the users of one answer and the facts about them, as fields of an object."""
     pairs = zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True)
     users = [{"user_id": user_ids.at(row), "score": score} for row, score in pairs]
     return to_json({"users": users, **facts_beside(ranking, about)})[1:-1]
 
 
 def facts_beside(ranking: Ranking, about: Prepared) -> dict[str, Any]:
-    """What an answer says beside its items, by the names of its fields; facts that say nothing are left out."""
+    """Return the facts of an answer beside its items, by field name. Empty facts are left out."""
     facts: dict[str, Any] = {}
     if about.ignored_features:
         facts["ignored_features"] = list(about.ignored_features)

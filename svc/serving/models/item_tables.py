@@ -1,4 +1,7 @@
-"""Tables with one row an item, as a server reads them beside its requests: bounded, without pandas where possible."""
+"""Tables with one row an item, as a server reads them beside its requests.
+
+They are bounded, and read without pandas if possible.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,15 @@ if TYPE_CHECKING:
 
 
 ROWS_AT_ONCE = 1024
-"""Rows that become Python values at a time: no longer than that does one call keep the interpreter to itself."""
+"""Rows that become Python values at a time: this bounds the time that one call keeps the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class ItemTable:
-    """A table that was read. Row i is of the item `texts[codes[i]]`; code −1 is a missing id.
+    """A table that was read.
 
-    `take` gives the values of a column at some rows as plain Python values.
+    Row i belongs to the item `texts[codes[i]]`. Code −1 is a missing id. `take` gives the values of a column at some
+    rows as plain Python values.
     """
 
     names: Sequence[str]
@@ -49,13 +53,13 @@ def read_item_table(
     *,
     shown: str = "the table",
 ) -> ItemTable:
-    """The table of `source`, with the columns `needed`, of which the first holds the ids. Blocks.
+    """Read the table of `source` with the columns `needed`, the first of which holds the ids. Blocks.
 
-    Through Arrow where the source can: importing pandas takes as much memory as a small server. Raises DataSourceError,
-    also for a table beyond the bounds of `context`, which it calls `shown`, and `lacking(text)` for a table without a
-    column that is needed.
+    Reads through Arrow if the source can, because importing pandas takes as much memory as a small server. Raises
+    DataSourceError, also for a table beyond the bounds of `context`. The message calls the table `shown`. Raises
+    `lacking(text)` for a table without a needed column.
     """
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own keeps what it had
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own pool keeps freed memory
     from svc.sources.base import build_source
 
     built = build_source(source, context)
@@ -68,7 +72,7 @@ def read_item_table(
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, where the C library can: glibc keeps it otherwise."""
+    """Return freed memory to the system if the C library can. Otherwise glibc keeps it."""
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -85,7 +89,7 @@ def _read(
         _require(needed, table.column_names, lacking)
         return of_arrow(table, needed[0])
     frame = built.fetch()
-    if context.bounds is not None:  # of a plug-in that does not know them
+    if context.bounds is not None:  # a plug-in source does not check the bounds
         context.bounds.check(len(frame), int(frame.memory_usage().sum()), shown)
     _require(needed, list(frame.columns), lacking)
     return _of_frame(frame, needed[0])
@@ -94,7 +98,7 @@ def _read(
 def ids_and_features(
     table: ItemTable, id_column: str, names: Sequence[str]
 ) -> tuple[tuple[str, ...], tuple[Mapping[str, Any], ...]]:
-    """The ids of a list in the order of its rows, and what the columns `names` say of each item.
+    """Return the ids of a list in the order of its rows, and each item's values of the columns `names`.
 
     Raises DataSourceError, which names row and column, for missing and repeated ids.
     """
@@ -109,7 +113,7 @@ def _require(needed: Sequence[str], there: Sequence[str], lacking: Callable[[str
 
 
 def of_arrow(table: pa.Table, id_column: str) -> ItemTable:
-    """The table, whose ids are in a dictionary-encoded column."""
+    """Return the item table of an Arrow table with dictionary-encoded ids."""
     from svc.sources import arrow
 
     ids = table.column(id_column).combine_chunks()
@@ -132,14 +136,14 @@ def _of_frame(frame: pandas.DataFrame, id_column: str) -> ItemTable:
 
 
 def _plain(value: Any) -> Any:
-    """The value in a form that JSON has: numbers that are not finite become None, times become text."""
+    """Return the value in a form that JSON has: numbers that are not finite become None, times become text."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value.isoformat() if hasattr(value, "isoformat") else value
 
 
 def _ids(texts: Sequence[str], codes: Sequence[int], column: str) -> tuple[str, ...]:
-    """The ids in the order of the rows. Raises DataSourceError for missing and repeated ones."""
+    """Return the ids in the order of the rows. Raises DataSourceError for missing and repeated ids."""
     first_row: dict[int, int] = {}
     for row, code in enumerate(codes, start=1):
         if code < 0 or not texts[code].strip():
@@ -152,7 +156,7 @@ def _ids(texts: Sequence[str], codes: Sequence[int], column: str) -> tuple[str, 
 
 
 def _rows(take: Callable[[str, Any], list[Any]], names: Sequence[str], n_rows: int) -> tuple[Mapping[str, Any], ...]:
-    """The features of each row by column."""
+    """Return the features of each row by column."""
     rows: list[Mapping[str, Any]] = []
     for start in range(0, n_rows, ROWS_AT_ONCE):
         some = np.arange(start, min(start + ROWS_AT_ONCE, n_rows))

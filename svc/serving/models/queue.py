@@ -11,14 +11,19 @@ from svc.serving.models.calls import Asked, Caller, Outcome, fail
 from svc.serving.pace import Pace
 
 ANSWERED_A_TURN, ANSWERED_WHILE_OTHERS_WAIT = 16, 2
-"""Callers woken in one turn of the event loop. They encode and send in the next turn, and a health probe waits for all
-of them; the smaller number holds while further requests are queued."""
+"""Callers woken in one turn of the event loop.
+
+They encode and send in the next turn, and a health probe waits for all of them. The smaller number holds while further
+requests are queued."""
 Take = Callable[[], list[Asked]]
 Score = Callable[[list[Asked]], Awaitable[list[Outcome]]]
 
 
 class Turns:
-    """Callers that wait, first come first served within a key. Keys take turns, so no key keeps another one out."""
+    """Waiting callers, first come first served within a key.
+
+    Keys take turns, so no key keeps another one out.
+    """
 
     def __init__(self) -> None:
         self._keys: OrderedDict[Hashable, deque[Caller]] = OrderedDict()
@@ -34,7 +39,7 @@ class Turns:
 
     @property
     def weight(self) -> int:
-        """The weight of all queries that wait."""
+        """Weight of all queries that wait."""
         return sum(caller.waiting * caller.cost for caller in self)
 
     def append(self, caller: Caller) -> None:
@@ -57,7 +62,7 @@ class Turns:
         """Take the caller out if it waits."""
         callers = self._keys.get(caller.key, ())
         if caller in callers:
-            callers.remove(caller)  # type: ignore[union-attr]  # the empty tuple holds nobody
+            callers.remove(caller)  # type: ignore[union-attr]  # the empty tuple holds no caller
             if not callers:
                 del self._keys[caller.key]
 
@@ -65,9 +70,9 @@ class Turns:
         self._keys.clear()
 
     def weight_ahead(self, key: Hashable, count: int) -> int:
-        """Return the weight that is scored before `count` questions of a key that would come now.
+        """Return the weight that is scored before `count` new questions of a key.
 
-        The callers of one key take turns too. While a key has so many turns, every other key has as many at most.
+        The callers of one key take turns too. While a key has n turns, every other key has at most n.
         """
         turns, weight = count, 0
         for caller in self._keys.get(key, ()):
@@ -81,14 +86,17 @@ class Turns:
 
 
 class Queue:
-    """Scores call after call. Single questions may go before batches: `take` decides."""
+    """A queue that scores call after call.
+
+    Single questions may go before batches: `take` decides.
+    """
 
     def __init__(self) -> None:
         self.singles, self.batches = Turns(), Turns()
         self.pace = Pace()
-        """Seconds for one unit of weight, from one call to the next, with all that goes on beside it."""
+        """Seconds for one unit of weight, from one call to the next, with all other work in that time."""
         self.running = 0
-        """The weight of the call that runs."""
+        """Weight of the running call."""
         self._began_at = 0.0
         self._wake = trio.Event()
         self.closing = False
@@ -101,13 +109,13 @@ class Queue:
         self._wake.set()
 
     def remove(self, caller: Caller) -> None:
-        """Forget the queries that have not been taken for scoring: the caller has left, or has all answers."""
+        """Remove a caller that has left or has all answers, with its queries that were not taken for scoring."""
         caller.done.set()
         self.singles.remove(caller)
         self.batches.remove(caller)
 
     def running_s(self, each_s: float) -> float:
-        """Return the seconds that the running call is expected to go on."""
+        """Return the expected seconds until the running call ends."""
         return max(self.running * each_s - (trio.current_time() - self._began_at), 0.0) if self.running else 0.0
 
     def close(self) -> None:
@@ -118,8 +126,9 @@ class Queue:
     async def run(self, take: Take, score: Score) -> None:
         """Score until closed. Cancellation waits for a call that has started.
 
-        `take` gives the questions of the next call, none if nothing waits. Neither is kept: a queue that referred to
-        itself would hold its model after a swap, until the garbage collector looks, and for ever once it was frozen.
+        `take` gives the questions of the next call, none if nothing waits. The queue stores neither function: a queue
+        that referred to itself would hold its model after a swap until a garbage collection, and for ever once it was
+        frozen.
         """
         try:
             while True:
@@ -147,12 +156,12 @@ class Queue:
             await self._give_out(asked, outcomes)
         finally:
             self.running = 0
-        if leaves_some:  # a question of a smaller call takes longer, and nobody waits behind such a call
+        if leaves_some:  # smaller calls take longer for each question, and no caller waits behind them
             weight = sum(question.cost for question in asked[: len(outcomes)])
             self.pace.learn(trio.current_time() - self._began_at, weight)
 
     def _put_back(self, caller: Caller, position: int) -> None:
-        """Let a question that the call had no time for be the next one, unless its caller has left."""
+        """Make a question that the call had no time for the next one, unless its caller has left."""
         if not caller.done.is_set():
             self.batches.remove(caller)
             self.batches.append_first(caller)

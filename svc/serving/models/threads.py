@@ -1,4 +1,4 @@
-"""Scoring threads, and how the event loop yields the interpreter (GIL) to them.
+"""Scoring threads, and the pauses in which the event loop yields the interpreter (GIL) to them.
 
 A scoring call releases the GIL in each array operation and has to acquire it again afterwards. Beside an event loop
 that never waits, such as one that a single client keeps busy with pipelined requests, each acquisition takes a whole
@@ -37,11 +37,11 @@ def be_nice() -> None:
 
 
 class Breaks:
-    """Lets the event loop have the interpreter between short bursts of work in Python, however long that work is.
+    """Pauses in a thread's long work in Python, which let the event loop have the interpreter.
 
     Beside such a thread each operation of the loop that releases the GIL waits a whole switch interval to get it back.
-    So a turn of the loop with forty of them took 40 ms instead of 2. Call it often: it returns at once, and after each
-    WORK_S it sleeps for BREAK_S.
+    So a turn of the loop with forty such operations took 40 ms instead of 2. Call the instance often: it returns at
+    once, and after each WORK_S it sleeps for BREAK_S.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Breaks:
 
 
 class ScoringThreads(trio.abc.Instrument):
-    """At most `count` threads, shared by all lanes, and one more for expensive questions.
+    """A pool of at most `count` threads, shared by all lanes, and one more for expensive questions.
 
     As a trio instrument it delays the loop while a call is overdue.
     """
@@ -66,7 +66,7 @@ class ScoringThreads(trio.abc.Instrument):
 
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
-        """`SVC_SCORING_THREADS`, or one thread less than there are cores: the event loop needs the last one."""
+        """Return a pool of `SVC_SCORING_THREADS`, by default one less than cores: the event loop needs the last."""
         return cls(settings.scoring_threads or max(1, len(os.sched_getaffinity(0)) - 1))
 
     @property
@@ -81,7 +81,10 @@ class ScoringThreads(trio.abc.Instrument):
         abandon_on_cancel: bool,
         expensive: bool = False,
     ) -> T:
-        """`function(*arguments)` in a thread of low priority, once one is free; `expensive` ones have their own."""
+        """Run `function(*arguments)` in a thread of low priority, once one is free.
+
+        `expensive` calls have a thread of their own.
+        """
         limiter = _WatchedLimiter(
             self._expensive_limiter if expensive else self._limiter, self._late_at, LATE_S + LATE_TIMES * usual_s
         )
@@ -89,18 +92,24 @@ class ScoringThreads(trio.abc.Instrument):
             _nicely,
             function,
             arguments,
-            limiter=limiter,  # type: ignore[arg-type]  # whatever has its two methods
+            limiter=limiter,  # type: ignore[arg-type]  # trio calls only these two methods
             abandon_on_cancel=abandon_on_cancel,
         )
 
     def before_io_wait(self, timeout: float) -> None:
-        """Called by trio in each turn of the loop. With a timeout above 0 the loop is about to wait anyway."""
+        """Sleep for a moment while a call is overdue. Called by trio in each turn of the loop.
+
+        With a timeout above 0 the loop is about to wait anyway.
+        """
         if self._late_at and not timeout and min(self._late_at.values()) < time.perf_counter():
             time.sleep(REST_S)
 
 
 class _WatchedLimiter:
-    """The limiter that trio acquires before it starts a thread, and releases when the thread ends, abandoned or not."""
+    """A limiter that notes when each running call is overdue.
+
+    Trio acquires it before it starts a thread, and releases it when the thread ends, abandoned or not.
+    """
 
     def __init__(self, limiter: trio.CapacityLimiter, late_at: dict[object, float], patience_s: float) -> None:
         self._limiter = limiter

@@ -1,4 +1,7 @@
-"""Applies the outcome of a scan, poll or load: registry, lanes, events and metrics change together."""
+"""Publication of the outcomes of scans, polls and loads.
+
+Registry, lanes, events and metrics change together.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +42,10 @@ _REFUSED_EVENTS = {
 
 
 class Publisher:
-    """Applies outcomes to the registry. Only the watcher's tasks call it; `start_lane` returns a lane that scores.
+    """The publisher of outcomes to the registry.
 
-    `settled` returns once what the registry holds is true everywhere; in one process it is so at once.
+    Only the watcher's tasks call it. `start_lane` returns a lane that scores. `settled` returns once all workers answer
+    from the registry's state. In one process it is None, because the state holds at once.
     """
 
     def __init__(
@@ -62,7 +66,10 @@ class Publisher:
         self._measure()
 
     def redeclare(self, declared: Declared, *, reload: bool) -> None:
-        """A registered recipe changed its file or content; `reload` if its artifact or metadata changed too."""
+        """Publish that a registered recipe changed its file or content.
+
+        `reload` says that its artifact or metadata changed too.
+        """
         entry = self._entry(declared.name)
         faults = Faults(recipe=entry.faults.recipe) if reload else entry.faults
         policy = Policy.of(declared.loaded.recipe)
@@ -73,7 +80,7 @@ class Publisher:
         self._registry.put(replace(entry, artifact_folder=_folder_of(declared)))
 
     def live_model(self, name: str) -> Model | None:
-        """The model that answers for a registered recipe; None for a stub."""
+        """Return the model that answers for a registered recipe, or None for a stub."""
         served = self._entry(name).served
         return None if served is None else served.model
 
@@ -94,7 +101,7 @@ class Publisher:
         self._measure()
 
     def refuse(self, refused: Mapping[str, Refused]) -> None:
-        """Publish the skipped files. A file is logged when it, or its error, is new."""
+        """Publish the skipped files. A file is logged if it or its error is new."""
         before = self._registry.skipped_files()
         for file, refusal in refused.items():
             if before.get(file) != refusal.error:
@@ -103,7 +110,10 @@ class Publisher:
         self._measure()
 
     def recipe_broken(self, declared: Declared, refusal: Refused) -> None:
-        """The file of a registered recipe no longer parses; its last recipe and model stay in service."""
+        """Publish that the file of a registered recipe no longer parses.
+
+        Its last recipe and model stay in service.
+        """
         entry = self._entry(declared.name)
         if entry.faults.recipe != refusal.error:
             _log_refusal(declared.name, declared.file, refusal)
@@ -117,13 +127,16 @@ class Publisher:
             _log_cleared(name, "recipe_parsed", entry.faults.recipe)
 
     async def load_succeeded(self, name: str, loaded: Loaded, *, initial: bool) -> None:
-        """Start a lane for the model and publish both. The previous lane finishes what is waiting in it."""
+        """Start a lane for the model and publish both.
+
+        The previous lane answers the requests that wait in it.
+        """
         lane = await self._start_lane(loaded)
         async with self.lists.lock(name):
             try:
                 lists = await self.lists.lined_up(name, Beside(loaded.model, loaded.filters))
             except BaseException:
-                lane.close()  # it would hold the memory of a model that nobody asks
+                lane.close()  # it would hold the memory of a model that no request uses
                 raise
             entry = self._registry.get(name)
             if entry is None:  # its file was removed while the lane started
@@ -169,7 +182,10 @@ class Publisher:
         self._measure()
 
     def warn_of_expired(self, now: datetime) -> None:
-        """Log once for each served model that it has expired. It stays in service: old answers are better than none."""
+        """Log once for each served model that it has expired.
+
+        The model stays in service: old answers are better than none.
+        """
         for entry in self._registry.entries():
             served = entry.served
             moment = expires_at(served.header) if served else None
@@ -178,21 +194,24 @@ class Publisher:
                 logs.emit(events.ARTIFACT_EXPIRED, name=entry.name, expires_at=moment.isoformat())
 
     def bytes_unchanged(self, name: str) -> None:
-        """The marker changed, but the file holds the bytes that are being served (a rollback, or an identical copy)."""
+        """Clear a load error when the marker changed, but the file holds the bytes that are served.
+
+        This happens after a rollback, or for an identical copy.
+        """
         entry = self._entry(name)
         if entry.faults.load:
             self._fault(entry, load=None)
             _log_cleared(name, "bytes_unchanged", entry.faults.load)
 
     def load_failed(self, name: str, failure: LoadFailed, *, initial: bool) -> None:
-        """The artifact is unreadable or refused; the model being served stays."""
+        """Publish that the artifact is unreadable or refused. The served model stays."""
         error = logs.redact_text(failure.error.message)
         event = _initial_event(failure.error) if initial else events.ARTIFACT_LOAD_FAILED
         logs.emit(event, name=name, error=error, kid=failure.kid, reason=failure.error.reason)
         self._load_failed(name, error, failure.error.reason, initial=initial)
 
     def load_broke(self, name: str, error: Exception, *, initial: bool) -> None:
-        """Loading failed with an error that is not one of svc's own."""
+        """Publish that loading failed with an error that is not one of svc's own."""
         limit = exhaustion(error)
         text = logs.redact_text(f"{type(error).__name__}: {error}" if limit is None else limit.message)
         logs.emit(events.ARTIFACT_LOAD_UNEXPECTED_ERROR, name=name, error=text)
@@ -205,7 +224,10 @@ class Publisher:
         self._fault(self._entry(name), load=error)
 
     def stat_failed(self, name: str, error: str, event: Event, **more: object) -> None:
-        """The store gave no marker. Logged when the error is new, counted each time."""
+        """Publish that the store gave no marker.
+
+        The error is logged if it is new, and counted each time.
+        """
         entry = self._entry(name)
         self._metrics.of(metrics.STAT_FAILURES, recipe=name).inc()
         if entry.faults.stat != error:
@@ -266,14 +288,17 @@ def _log_cleared(name: str, reason: str, previous: str) -> None:
 
 
 def _searched_at(header: Mapping[str, Any]) -> object:
-    """When the parameters were searched, which a refit takes from another version; ISO 8601."""
+    """Return the time of the parameter search, in ISO 8601.
+
+    A refit takes its parameters from another version, so it has the time of that version's search.
+    """
     tuning = header.get("tuning")
     reused = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
     return reused.get("searched_at") if isinstance(reused, Mapping) else header.get("trained_at")
 
 
 def _timestamp(trained_at: object) -> float:
-    """Unix time of an ISO 8601 text; 0 when the header has none."""
+    """Return the Unix time of an ISO 8601 text, or 0 if the header has none."""
     try:
         return datetime.fromisoformat(str(trained_at)).timestamp()
     except ValueError:
@@ -281,6 +306,9 @@ def _timestamp(trained_at: object) -> float:
 
 
 def _folder_of(declared: Declared) -> str:
-    """Return the folder of the recipe's artifact as errors have it, with its last slash; empty without a slash."""
+    """Return the folder of the recipe's artifact as error messages show it.
+
+    It ends with its last slash, and is empty without a slash.
+    """
     folder, slash, _ = logs.redact_text(declared.loaded.output_uri).rpartition("/")
     return folder + slash

@@ -1,4 +1,7 @@
-"""One connection of HTTP/1.1, from its first byte to its last. An error in one connection never affects another."""
+"""One connection of HTTP/1.1, from its first byte to its last.
+
+An error in one connection never affects another.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,16 @@ from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import READ_BYTES, Shared, next_bytes
 
 LINGER_S = 2.0
-"""For a client that still sends when it is refused: closing at once would reset the connection and lose the answer."""
+"""Time for reading from a client that still sends when it is refused.
+
+Closing at once would reset the connection and lose the answer."""
 
 
 class Connection:
-    """Reads requests from a socket, has them answered one after the other, and closes it in the end."""
+    """One connection, which reads requests from its socket and answers them one after the other.
+
+    It closes the socket in the end.
+    """
 
     def __init__(self, connected: socket.socket, shared: Shared) -> None:
         self._socket = connected
@@ -30,7 +38,10 @@ class Connection:
         self.client = ""
 
     async def run(self) -> None:
-        """Return when either side has ended it. A defect ends this connection only, and is logged."""
+        """Serve until either side has ended the connection.
+
+        A defect ends this connection only, and is logged.
+        """
         try:
             self.client = str(self._socket.getpeername()[0])
             while await self._serve_next():
@@ -49,13 +60,18 @@ class Connection:
             self._shared.spread.closed()
 
     async def _serve_next(self) -> bool:
-        """Answer the next request; True when another may follow. A connection that waits keeps nothing of its last
-        request."""
+        """Answer the next request, and return True if another may follow.
+
+        A connection that waits keeps nothing of its last request.
+        """
         head = await self._next_head()
         return head is not None and await self._answer(head)
 
     async def _next_head(self) -> Head | None:
-        """The head of the next request; None at the end, or when it did not come in time. Raises an ApiError."""
+        """Return the head of the next request. Raises an ApiError.
+
+        The result is None at the end of the connection, or if the head did not come in time.
+        """
         idle, self.late_s = self._shared.idle, 0.0
         idle[self._socket] = self.arrived_s = trio.current_time()
         try:
@@ -87,7 +103,7 @@ class Connection:
         return self._reader.head()
 
     def _last_head(self) -> Head | None:
-        """The next head while the server stops: a request that has already arrived is still answered."""
+        """Return the next head while the server stops, if it has arrived: its request is still answered."""
         with suppress(BlockingIOError):
             while (head := self._reader.head()) is None and (data := self._socket.recv(READ_BYTES)):
                 self._reader.feed(data)
@@ -95,7 +111,7 @@ class Connection:
         return None
 
     async def _answer(self, head: Head) -> bool:
-        """Have one request answered; True when another may follow. Raises ClientGone."""
+        """Answer one request, and return True if another may follow. Raises ClientGone."""
         response = await self._shared.application(Exchange(head, self, self._reader))
         if response is None:
             return False
@@ -108,15 +124,21 @@ class Connection:
         return not closing
 
     async def _skip_body(self) -> bool:
-        """Discard what has arrived of a body that no handler read; True when that was all of it, and well formed."""
+        """Discard the arrived bytes of a body that no handler read.
+
+        Returns True if they were the rest of the body, and well formed.
+        """
         with suppress(ApiError):
             while not self._reader.body_ended and self._reader.part():
                 await self.pace(Rank.GOING_ON)
         return self._reader.body_ended
 
     async def receive(self) -> bytes:
-        """Return the next bytes, empty at the end of the connection. A call that is cancelled loses no bytes."""
-        with suppress(ConnectionError):  # the client has reset it: it has left, and nothing has failed here
+        """Return the next bytes, empty at the end of the connection.
+
+        A call that is cancelled loses no bytes.
+        """
+        with suppress(ConnectionError):  # a reset by the client is its end, not a failure
             with suppress(BlockingIOError):
                 return self._socket.recv(READ_BYTES)
             return await next_bytes(self._socket)
@@ -127,7 +149,7 @@ class Connection:
         await self._shared.turns.enter(rank)
 
     async def send_continue(self) -> None:
-        """Ask for the body. That the client has left shows when its body is read."""
+        """Ask for the body. If the client has left, reading the body reports it."""
         with suppress(ConnectionError):
             await self._send_all([CONTINUE])
 
@@ -136,8 +158,10 @@ class Connection:
         await self._send_all([head] if without_body or not response.body else [head, response.body])
 
     async def _send_all(self, parts: list[bytes]) -> None:
-        """Send all bytes, in one call if the kernel takes them. Raises BrokenResourceError when the client does not
-        read."""
+        """Send all bytes, in one call if the kernel takes them.
+
+        Raises BrokenResourceError if the client does not read.
+        """
         try:
             sent = self._socket.sendmsg(parts)
         except BlockingIOError:
@@ -157,7 +181,7 @@ class Connection:
         raise trio.BrokenResourceError("the client does not take its answer")
 
     async def _linger(self) -> None:
-        """Read and discard for a moment what the client still sends."""
+        """Read and discard for a moment the bytes that the client still sends."""
         with suppress(OSError), trio.move_on_after(LINGER_S):
             self._socket.shutdown(socket.SHUT_WR)
             while await next_bytes(self._socket):
@@ -181,7 +205,10 @@ class Exchange:
         self._reader = reader
 
     async def receive(self) -> bytes:
-        """The next part of the body, nothing at its end. Raises ClientGone, and the ApiError of a broken body."""
+        """Return the next part of the body, empty at its end.
+
+        Raises ClientGone, and the ApiError of a broken body.
+        """
         if self._rank is Rank.GOING_ON and self._reader.waiting:
             await self._connection.pace(self._rank)  # many small chunks came at once: each turn takes some of them
         while (part := self._reader.part()) is None:
@@ -197,8 +224,10 @@ class Exchange:
         return part
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected. It reads ahead within a bound: a client that sends more stays
-        unnoticed."""
+        """Return when the client has disconnected.
+
+        Reads ahead within a bound: the end of a client that sends more stays unnoticed.
+        """
         with suppress(ClientGone):
             while self._reader.waiting < READ_BYTES:
                 await self._read()

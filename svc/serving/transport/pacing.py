@@ -1,7 +1,7 @@
-"""Keeps the turns of the event loop short: of those that want to begin something, a few begin in each turn.
+"""Pacing of the event loop: only a few waiting requests begin in each turn, so turns stay short.
 
-Trio lets all tasks go on that can, in any order, before it looks at its sockets again. When many clients speak at one
-moment, a health probe would wait for all of them in each turn that its answer takes.
+Trio runs all ready tasks, in any order, before it looks at its sockets again. If many clients send at one moment, a
+health probe would wait for all of them in each turn that its answer takes.
 """
 
 from __future__ import annotations
@@ -15,32 +15,37 @@ import trio
 from svc.serving.pace import Pace
 
 FEWEST_A_TURN, MOST_A_TURN = 4, 32
-"""Entries in one turn, probes excluded: one more after a turn shorter than SHORT_TURN_S, half after a longer."""
+"""Bounds of the entries in one turn, without probes.
+
+The number grows by one after a turn shorter than SHORT_TURN_S, and is halved after a longer turn."""
 SHORT_TURN_S = 1e-3
 REFUSED_AT_ONCE, REFUSED_EVERY_S = 8, 5e-3
-"""Requests that are only refused: what is let in goes before them, so they take a small part of the time."""
+"""Pace of requests that are only refused: admitted requests go first, so refusals take a small part of the time."""
 PROBES_A_TURN = 2
-"""Further ones wait for the next turn: a flood of probes must not keep out those who work with the server."""
+"""Probes in one turn. Further probes wait for the next turn: a flood of probes must not keep other clients out."""
 
 
 class Rank(IntEnum):
-    """Who goes first. Of each rank that waits for an answer at least one goes in every turn."""
+    """The order of entries. Of each waiting rank between PROBE and REFUSED at least one enters in every turn."""
 
     PROBE = 0
     KNOWN = 1
     """A connection that has been answered before."""
     NEWCOMER = 2
     GOING_ON = 3
-    """A connection that sends on and on without waiting for its answer: dripping bodies, pipelined requests."""
+    """A connection that keeps sending without waiting for its answer: dripping bodies, pipelined requests."""
     REFUSED = 4
-    """A request that is refused because its turn would come too late. Some go now and then, beside the others."""
+    """A request that is refused because its turn would come too late. Some enter now and then, beside the others."""
 
 
 _ANSWERED = (Rank.KNOWN, Rank.NEWCOMER, Rank.GOING_ON)
 
 
 class TurnScheduler(trio.abc.Instrument):
-    """Where a connection waits before it parses what has come. An instrument of the event loop, while `run()` runs."""
+    """The queues in which connections wait before they parse received bytes.
+
+    It is an instrument of the event loop while `run()` runs.
+    """
 
     def __init__(self) -> None:
         self._queues: dict[Rank, deque[trio.lowlevel.Task]] = {rank: deque() for rank in Rank}
@@ -53,11 +58,17 @@ class TurnScheduler(trio.abc.Instrument):
 
     @property
     def crowded(self) -> bool:
-        """True while newcomers wait: who is not accepted yet waits in the kernel's queue, where it costs the least."""
+        """True while newcomers wait.
+
+        Meanwhile further connections wait in the kernel's queue, where they cost the least.
+        """
         return bool(self._queues[Rank.NEWCOMER])
 
     def expected_wait_s(self, rank: Rank) -> float:
-        """Seconds before a request of this rank would have its turn; 0 for probes, and while nobody waits."""
+        """Return the expected seconds before a request of this rank has its turn.
+
+        The result is 0 for probes, and while no request waits.
+        """
         if rank is Rank.PROBE:
             return 0.0
         ahead = len(self._queues[Rank.KNOWN])
@@ -66,7 +77,7 @@ class TurnScheduler(trio.abc.Instrument):
         return ahead * self._pace.each_s
 
     async def enter(self, rank: Rank) -> None:
-        """Return at once while few have entered in this turn and nobody waits, else in a later turn."""
+        """Return at once if few have entered in this turn and no request waits, else in a later turn."""
         if rank is Rank.PROBE and self._probes < PROBES_A_TURN:
             self._probes += 1
         elif rank in _ANSWERED and self._entered < self._share and not self._somebody.is_set():
@@ -86,7 +97,7 @@ class TurnScheduler(trio.abc.Instrument):
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def run(self) -> None:
-        """Let those in who wait, a few in each turn, until cancelled."""
+        """Let waiting connections enter, a few in each turn, until cancelled."""
         trio.lowlevel.add_instrument(self)
         try:
             async with trio.open_nursery() as nursery:
@@ -107,12 +118,12 @@ class TurnScheduler(trio.abc.Instrument):
             self._entered += count
             self._let_in_count += count
         if not any(waiting):
-            self._let_in_count = 0  # more could have gone in, so their time says nothing of the pace
+            self._let_in_count = 0  # more could have entered, so the time says nothing of the pace
             if not self._queues[Rank.PROBE]:
                 self._somebody = trio.Event()
 
     async def _refuse(self) -> None:
-        """Let some of those go now and then who are only refused."""
+        """Let some of the requests that are only refused enter now and then."""
         queue = self._queues[Rank.REFUSED]
         while True:
             await self._somebody_refused.wait()
@@ -122,14 +133,17 @@ class TurnScheduler(trio.abc.Instrument):
             await trio.sleep(REFUSED_EVERY_S)
 
     def _learn_pace(self) -> None:
-        """How long an entry takes, from one letting in to the next: in between they parse, are answered and sent."""
+        """Measure the time of an entry, from one call to the next.
+
+        In between, the entered requests are parsed, answered and sent.
+        """
         now = trio.current_time()
         if self._let_in_count:
             self._pace.learn(now - self._let_in_at, self._let_in_count)
         self._let_in_at, self._let_in_count = now, 0
 
     def before_io_wait(self, _timeout: float, /) -> None:
-        """A turn of the event loop is over. Called by trio."""
+        """Adapt the share at the end of a turn of the event loop. Called by trio."""
         now = time.perf_counter()
         if now - self._turn_began >= SHORT_TURN_S:
             self._share = max(self._share // 2, FEWEST_A_TURN)
@@ -138,12 +152,12 @@ class TurnScheduler(trio.abc.Instrument):
         self._entered = self._probes = 0
 
     def after_io_wait(self, _timeout: float, /) -> None:
-        """A turn of the event loop begins. Called by trio."""
+        """Note the beginning of a turn of the event loop. Called by trio."""
         self._turn_began = time.perf_counter()
 
 
 def _wake(queue: deque[trio.lowlevel.Task], most: int) -> int:
-    """Let the first ones go on; how many they were."""
+    """Wake at most `most` of the first tasks, and return their number."""
     count = min(most, len(queue))
     for _ in range(count):
         trio.lowlevel.reschedule(queue.popleft())

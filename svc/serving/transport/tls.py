@@ -1,7 +1,7 @@
 """Connections over TLS, on which hypercorn speaks HTTP/1.1 and HTTP/2.
 
-Of hypercorn only what serves one connection is used. Its own loop would accept without regard to other workers, reset
-who waits in the kernel's queue at the end, and end the whole server with an error of one connection.
+Only the part of hypercorn that serves one connection is used. Its own loop would accept without regard to other
+workers, reset connections in the kernel's queue at the end, and end the whole server with an error of one connection.
 """
 
 from __future__ import annotations
@@ -26,19 +26,21 @@ from svc.serving.transport.pacing import Rank
 from svc.serving.transport.shared import Limits, Shared
 
 HANDSHAKE_S = 10.0
-"""A client that never begins its handshake holds a drain up for so long."""
+"""Time for the handshake: a client that never begins it delays a drain by this."""
 
 PREFACE_BYTES, FRAME_HEAD_BYTES = 24, 9
-"""Of HTTP/2 (RFC 9113, 3.4 and 4.1)."""
+"""Sizes of HTTP/2 (RFC 9113, 3.4 and 4.1)."""
 FRAMES_A_PIECE, PIECE_BYTES = 16, 4096
-"""What hypercorn gets at once. Beside four clients that send nothing but PING, SETTINGS or empty DATA the longest turn
-of the event loop takes 2 ms. With 64 KiB at once it took 56 to 71."""
+"""Frames and bytes that hypercorn gets at once.
+
+Beside four clients that send nothing but PING, SETTINGS or empty DATA the longest turn of the event loop takes 2 ms.
+With 64 KiB at once it took 56 to 71 ms."""
 LAST_FRAME_S = 0.05
-"""Between the last bytes of an answer and the end of its connection: hypercorn sends the last frame meanwhile."""
+"""Pause between the last bytes of an answer and the end of its connection: hypercorn sends the last frame meanwhile."""
 
 
 class TlsServer:
-    """Serves the connections of one server over TLS."""
+    """The server of connections over TLS."""
 
     def __init__(self, tls: Tls, shared: Shared) -> None:
         self._tls = tls
@@ -50,10 +52,13 @@ class TlsServer:
         self._application = ASGIWrapper(application)
 
     async def run(self, connected: socket.socket) -> None:
-        """Serve one connection until either side has ended it. An error ends this connection only, and is logged."""
+        """Serve one connection until either side has ended it.
+
+        An error ends this connection only, and is logged.
+        """
         stream = _Stream(trio.socket.from_stdlib_socket(connected), self._tls, self._shared)
         try:
-            # Its types want trio's own stream, and it asks for no more than `_Stream` has.
+            # hypercorn's types want trio's own stream, but it uses only methods that `_Stream` has.
             await TCPServer(self._application, self._config, self._context, ConnectionState({}), stream)  # type: ignore[arg-type]
         except* (KeyError, UnicodeDecodeError):
             pass  # hypercorn's answer to bytes behind a body that was refused, and to text that is not ASCII
@@ -70,10 +75,10 @@ class TlsServer:
 
 
 class _Leaving(EventWrapper):
-    """Ends idle connections when it is set, and others as soon as they are idle.
+    """An event that ends idle connections when it is set, and busy ones as soon as they are idle.
 
-    To hypercorn it never looks set: it would reset new requests, and close an HTTP/2 connection between the last bytes
-    of an answer and the frame that ends it.
+    To hypercorn it never looks set. If it did, hypercorn would reset new requests, and close an HTTP/2 connection
+    between the last bytes of an answer and the frame that ends it.
     """
 
     async def wait(self) -> None:
@@ -89,7 +94,7 @@ def _config(limits: Limits) -> Config:
     config.accesslog = config.errorlog = None
     config.include_server_header = False
     config.keep_alive_timeout = limits.idle_s
-    config.keep_alive_max_requests = sys.maxsize  # at the end of its count HTTP/2 loses what is in flight
+    config.keep_alive_max_requests = sys.maxsize  # at this count hypercorn's HTTP/2 loses requests in flight
     config.h11_max_incomplete_size = config.h2_max_header_list_size = MAX_HEAD_BYTES
     config.ssl_handshake_timeout = HANDSHAKE_S
     # For connections that hypercorn forgets, such as a failed handshake of WebSocket.
@@ -98,19 +103,19 @@ def _config(limits: Limits) -> Config:
 
 
 class Frames:
-    """Divides what comes over HTTP/2 into pieces of a few frames."""
+    """A divider of HTTP/2 input into pieces of a few frames."""
 
     def __init__(self) -> None:
         self._data = b""
         self._left = PREFACE_BYTES
-        """Bytes of the frame that is under way, or of the preface."""
+        """Bytes that are missing of the current frame or of the preface."""
 
     def feed(self, data: bytes) -> None:
-        """Add what has come."""
+        """Add received bytes."""
         self._data += data
 
     def take(self) -> bytes:
-        """Return the next piece, nothing while the head of the next frame is not whole."""
+        """Return the next piece, or no bytes while the head of the next frame is incomplete."""
         end = self._left
         for _ in range(FRAMES_A_PIECE):
             if end + FRAME_HEAD_BYTES > len(self._data):
@@ -135,7 +140,7 @@ class _Stream:
         return getattr(self._stream, name)
 
     async def receive_some(self, most: int) -> bytes:
-        """Return the next bytes in their turn, at the end nothing."""
+        """Return the next bytes in their turn, or no bytes at the end."""
         if self._stream.selected_alpn_protocol() != "h2":
             data = bytes(await self._stream.receive_some(min(most, PIECE_BYTES)))
             await self._turns.enter(Rank.KNOWN)
@@ -151,7 +156,10 @@ class _Stream:
         return piece
 
     async def send_all(self, data: bytes) -> None:
-        """Send all of it. Raises BrokenResourceError when the client does not read: hypercorn waits for ever."""
+        """Send all bytes. Raises BrokenResourceError if the client does not read.
+
+        Without the timeout hypercorn would wait for ever.
+        """
         with trio.move_on_after(self._unread_s + len(data) / SLOWEST_BYTES_PER_S) as scope:
             await self._stream.send_all(data)
         if scope.cancelled_caught:

@@ -1,7 +1,8 @@
-"""The parent's side: it keeps its workers alive, and tells each what all have to know.
+"""The parent's side of the workers: it keeps them alive and sends their shared state to each.
 
-Orders to a worker are numbered, and it says when each is done. A swap is two of them: `model`, which only prepares, and
-`entry`, which makes all answer from it; `settled` returns when every worker that answers has done what it was told.
+Orders to a worker are numbered, and the worker reports when each is done. A swap is two orders: `model`, which only
+prepares, and `entry`, which makes all workers answer from the model. `settled` returns when every ready worker has
+carried out the orders sent to it.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from svc.serving.workers.restarts import BEAT_S, Pauses, Pulse
 from svc.serving.workers.template import KeptTemplate, environment
 
 ASKED_AT_ONCE = 8
-"""Questions of one worker that are answered at the same time; further ones wait."""
+"""Questions of one worker that are answered at the same time. Further questions wait."""
 PAUSE_S = 0.1
 Answer = Callable[[str, str], Awaitable[Any]]
-"""What the parent knows: `what` is asked about the recipe `name`."""
+"""Answers a worker's question of a kind (first argument) about a recipe (second argument)."""
 Order = tuple[int, tuple[Any, ...], tuple[SealedMemory, ...]]
-"""Its number, the message, and the files that go along."""
+"""The number of an order, its message, and the files sent with it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,12 +64,15 @@ class Worker:
 
 
 def _exit_code(pid: int) -> int:
-    """How a process that has ended did so: its exit code, or the negative number of a signal."""
+    """Return the exit code of a process that has ended, or the negative number of a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 class Fleet:
-    """`run` keeps `size` workers alive until `end` was called and all have ended."""
+    """The workers of one server.
+
+    `run` keeps `size` workers alive until `end` was called and all have ended.
+    """
 
     def __init__(self, size: int, variables: Mapping[str, str], listener: socket.socket) -> None:
         self.size = size
@@ -80,13 +84,13 @@ class Fleet:
         self._cells = SharedPage.of(CELLS_BYTES)
         self._connections = SharedPage.of(8 * size)
         self._n_open = memoryview(self._connections).cast("Q")
-        """The open connections of each place."""
+        """Number of open connections of each place."""
         self._is_accepting = False
         self._key_cells = KeyCells(self._cells)
         self._workers: set[Worker] = set()
         self._packages: dict[int, Package] = {}
         self._kept: dict[str, tuple[Any, ...]] = {}
-        """By kind, the last order of those that workers to come need too."""
+        """Arguments of the last order by kind, for the kinds that later workers need too."""
         self._seqs, self._numbers = itertools.count(1), itertools.count(1)
         self._failing: set[int] = set()
         self._changed = trio.Event()
@@ -97,7 +101,7 @@ class Fleet:
     # Orders
 
     def tell(self, kind: str, *arguments: Any) -> None:
-        """Tell all workers, whether they answer already or not."""
+        """Send an order to all workers, ready or not."""
         if kind in ("keys", "policies", "workers", "certificate"):
             self._kept[kind] = arguments
         for worker in self._workers:
@@ -109,11 +113,11 @@ class Fleet:
         worker.orders.send_nowait((seq, (seq, kind, *arguments), files))
 
     def tell_policies(self, policies: Mapping[str, Any]) -> None:
-        """Tell the policies of keys, and where the rates of each key are counted."""
+        """Send all workers the policies of keys, and the cells that count the rates of each key."""
         self.tell("policies", dict(policies), self._key_cells.assign(policies))
 
     async def settled(self) -> None:
-        """Return when every worker that answers has done what it was told until now, or has ended."""
+        """Return when every ready worker has carried out the orders sent until now, or has ended."""
         told = [(worker, frozenset(worker.pending)) for worker in self._workers if worker.is_ready]
         for worker, seqs in told:
             while worker in self._workers and worker.pending & seqs:
@@ -140,7 +144,7 @@ class Fleet:
     # Workers
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Start the workers, and start them again whenever one ends."""
+        """Start the workers, and start a new one when one ends."""
         adopt_orphans()
         try:
             async with trio.open_nursery() as whole:
@@ -155,7 +159,7 @@ class Fleet:
             self.ended.set()
 
     async def _keep(self, number: int) -> None:
-        """One place, with a worker in it for as long as the fleet lives."""
+        """Keep a worker in one place until the fleet ends."""
         pauses = Pauses()
         self._n_open[number] = VACANT
         while (worker := await self._started(number)) is not None:
@@ -170,7 +174,7 @@ class Fleet:
             await trio.sleep(pause_s)
 
     async def _started(self, slot: int) -> Worker | None:
-        """A new worker that has been told everything; None once no more shall start."""
+        """Return a new worker with all orders sent to it, or None once the fleet is ending."""
         while not self.is_ending:
             control, theirs = channel.pair()
             page = SharedPage.of(PAGE_BYTES)
@@ -179,7 +183,7 @@ class Fleet:
                     pages = [shared.descriptor for shared in (page, self._cells, self._connections)]
                     pid = await self._template.copy([theirs.fileno(), self._listener.fileno(), *pages])
                     handle = os.pidfd_open(pid)
-                except OSError:  # the template has ended: the next one gets other ends
+                except OSError:  # the template has ended: its successor gets a new socket pair
                     control.close()
                     await trio.sleep(PAUSE_S)
                     continue
@@ -211,7 +215,7 @@ class Fleet:
                 await channel.send(worker.control, order, files)
 
     async def _attended(self, worker: Worker) -> int:
-        """Return the exit status of the worker when it has ended; whatever it leaves is cleared up."""
+        """Wait until the worker has ended, release its resources, and return its exit status."""
         async with trio.open_nursery() as tasks:
             tasks.start_soon(self._send, worker)
             tasks.start_soon(self._hear, worker)
@@ -229,7 +233,10 @@ class Fleet:
         return code
 
     async def _hear(self, worker: Worker) -> None:
-        """Take what a worker says. One that says anything else, or nothing more, is ended."""
+        """Handle the messages of a worker.
+
+        A worker that sends anything else, or closes its socket, is killed.
+        """
         asked = trio.Semaphore(ASKED_AT_ONCE)
         async with trio.open_nursery() as answers:
             with suppress(ValueError, ConnectionError):
@@ -260,7 +267,11 @@ class Fleet:
             asked.release()
 
     async def _watch(self) -> None:
-        """Look at all workers at regular intervals: a silent one is ended, a doubtful one holds nobody up before."""
+        """Check all workers at regular intervals.
+
+        A silent worker is killed. Before that, the place of a doubtful one is marked vacant, so that other workers do
+        not wait for it.
+        """
         while True:
             await trio.sleep(BEAT_S)
             for worker in self._workers:
@@ -280,27 +291,30 @@ class Fleet:
         changed.set()
 
     async def all_ready(self) -> None:
-        """Return when every place has a worker that could answer."""
+        """Return when every place has a ready worker."""
         while self.registry.workers.ready < self.size:
             await self._changed.wait()
 
     def accept(self) -> None:
-        """Let the workers accept, and those to come: the listener listens."""
+        """Let the present and later workers accept, because the listener listens now."""
         self._is_accepting = True
         for worker in self._workers:
             self._order(worker, "accept", worker.slot)
 
     def counts(self) -> Counts:
-        """What all workers have counted, those that have ended too."""
+        """Return the sums of all workers' counts, with those of ended workers."""
         return counters.added([self._past, *(worker.page.counts() for worker in self._workers)])
 
     def pids(self) -> list[int]:
-        """The processes that answer."""
+        """Return the process ids of the workers."""
         return [worker.pid for worker in self._workers]
 
     # The end
 
     def end(self) -> None:
-        """Let the workers end once what has come is answered. `ended` is set when all have."""
+        """Let the workers end once they have answered the requests that came.
+
+        `ended` is set when all workers have ended.
+        """
         self.is_ending = True
         self.tell("end")

@@ -1,6 +1,6 @@
-"""The life of one worker: a server that is given its listener, its keys and its models.
+"""One worker: a server that gets its listener, its keys and its models from its parent.
 
-It verifies nothing, opens no file and no store. What its parent tells, it does in the order in which it is told.
+It verifies nothing, and opens no file and no store. It executes its parent's orders in their order.
 """
 
 from __future__ import annotations
@@ -48,14 +48,15 @@ from svc.serving.workers.restarts import BEAT_S
 from svc.settings import Settings
 
 LONGEST_FAREWELL_S = 10.0
-"""For the requests that began with an earlier model, before the parent is told that it is gone anyway."""
+"""Time for requests that began with a dropped model, before the worker reports the drop as done anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What a worker inherits: a socket to its parent, the listener, its own page, and what all workers share.
+    """The descriptors that a worker inherits.
 
-    These are the cells of rates, and the open connections of each place.
+    They are a socket to its parent, the listener, its own page, and two pages that all workers share: the cells of
+    rates, and the open connections of each place.
     """
 
     control: socket.socket
@@ -72,7 +73,7 @@ class Ends:
 
 
 def live(ends: Ends) -> None:
-    """Serve until the parent says that it is over, or is gone."""
+    """Serve until the parent orders the end, or is gone."""
     settings = Settings.from_env()
     logs.configure(settings)
     process.tune()
@@ -81,7 +82,10 @@ def live(ends: Ends) -> None:
 
 @dataclass(slots=True)
 class Opened:
-    """A model that was handed over. `gone` is set once it was dropped and no request holds it any more."""
+    """A model that the parent handed over.
+
+    `gone` is set once the model was dropped and no request holds it any more.
+    """
 
     loaded: Loaded
     lane: Lane
@@ -90,20 +94,20 @@ class Opened:
     gone: trio.Event = field(default_factory=trio.Event)
 
     def note_end(self, count: int) -> None:
-        """So many of the objects by which requests hold the model are gone."""
+        """Subtract `count` from the number of objects by which requests hold the model."""
         self.n_served -= count
         if self.is_dropped and not self.n_served:
             self.gone.set()
 
 
 def _opened(pickled: bytes, filters: FilterFields | None) -> ListsInForce:
-    """New items that the parent has placed, beside the filter fields of the model."""
+    """Unpickle new items that the parent has placed, and join their filter fields with the model's."""
     new: PlacedItems = pickle.loads(pickled)
     return ListsInForce(None, new, joined_filters(filters, new))
 
 
 class Worker:
-    """Does what the parent tells."""
+    """The executor of the parent's orders."""
 
     def __init__(self, ends: Ends, settings: Settings) -> None:
         self._ends = ends
@@ -144,7 +148,7 @@ class Worker:
             "drain": self._drain,
             "end": self._end.set,
         }
-        """What is done at once, by the kind of the order."""
+        """Functions of the orders that are done at once, by the kind of the order."""
         self._may_accept = trio.Event()
 
     async def run(self) -> None:
@@ -179,7 +183,7 @@ class Worker:
             await trio.sleep(BEAT_S)
 
     async def _obey(self, lanes: trio.Nursery) -> None:
-        """Do what the parent tells, one thing after the other, and tell it when each is done."""
+        """Execute the parent's orders one after the other, and report when each is done."""
         orders, told = trio.open_memory_channel[tuple[int, channel.Received]](float("inf"))
         lanes.start_soon(self._carry_out, told, lanes)
         while (received := await channel.receive(self._control)) is not None:
@@ -239,14 +243,14 @@ class Worker:
     async def _open(
         self, lanes: trio.Nursery, files: tuple[SealedMemory, ...], number: int, pickled: bytes, extents: Any
     ) -> None:
-        """Open a model, which answers nothing yet."""
+        """Open a model, which no request uses yet."""
         loaded = await trio.to_thread.run_sync(Package(pickled, extents, files).open)
         lane = Lane(loaded.model, self._threads)
         await lanes.start(lane.run)
         self._models[number] = Opened(loaded, lane)
 
     async def _place(self, model_number: int, number: int, pickled: bytes) -> None:
-        """Keep new items for the entry that is told next, and those that are in force."""
+        """Keep new items for the next `entry` order, and the new items that are in force."""
         served = [entry.served for entry in self._registry.entries() if entry.served is not None]
         in_force = {model.new.number for model in served if model.new is not None}
         self._new = {kept: lists for kept, lists in self._new.items() if kept in in_force}
@@ -256,7 +260,10 @@ class Worker:
             )
 
     def _drop(self, number: int) -> Callable[[], Awaitable[None]]:
-        """Forget a model. What is returned waits until the last request that began with it has its answer."""
+        """Forget a model.
+
+        The returned function waits until the last request that began with the model has its answer.
+        """
         opened = self._models.pop(number)
         opened.lane.close()
         opened.is_dropped = True
@@ -304,10 +311,13 @@ class Worker:
         )
         ours.replace(policies)
 
-    # What only the parent knows
+    # Questions to the parent
 
     def _asked(self, what: str, name: str = "") -> Any:
-        """The parent's answer, for a thread that may wait. Raises ArtifactReadError, InternalError or LookupError."""
+        """Return the parent's answer to a question of a thread, which waits for it.
+
+        Raises ArtifactReadError, InternalError or LookupError.
+        """
         answer = trio.from_thread.run(self._ask, what, name)
         if answer == "failed":
             raise InternalError  # the parent has logged why
@@ -327,6 +337,6 @@ class Worker:
 
     def _take_answer(self, number: int, answer: Any) -> None:
         asked = self._answers.get(number)
-        if asked is not None:  # else whoever asked has left
+        if asked is not None:  # else the thread that asked has left
             asked[1].append(answer)
             asked[0].set()

@@ -31,9 +31,9 @@ class ItemList:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Available:
-    """The list of one recipe for one model: its items, all of them before there is a list in mode `deny`.
+    """The list of one recipe for one model, as the items that may be shown.
 
-    `items` is None while there is no list in mode `allow`.
+    `items` is None before a list was read: mode `deny` then allows all items, and mode `allow` refuses requests.
     """
 
     declared: Availability
@@ -41,7 +41,7 @@ class Available:
     listed: ItemList | None
 
     def age_s(self, now: float) -> float | None:
-        """Seconds since the source was last read or found unchanged; None: never."""
+        """Return the seconds since the source was last read or found unchanged, or None if it never was."""
         return None if self.listed is None else max(0.0, now - self.listed.read_at)
 
     def is_stale(self, now: float) -> bool:
@@ -50,7 +50,7 @@ class Available:
         return age_s is None or (most_s is not None and age_s > most_s)
 
     def require_fresh(self, now: float) -> None:
-        """Raise AvailabilityStale in mode `allow` when no list can be trusted."""
+        """Raise AvailabilityStale in mode `allow` if no list can be trusted."""
         if self.declared.mode == "allow" and self.is_stale(now):
             raise AvailabilityStale
 
@@ -58,7 +58,10 @@ class Available:
 def line_up(
     declared: Availability, listed: ItemList | None, item_ids: IdTable, new: NewItems | None = None
 ) -> Available:
-    """The list as a set of the model's and the new items; unknown ids are ignored. Slow for long lists."""
+    """Return the list as a set of the model's and the new items. Slow for long lists.
+
+    Unknown ids are ignored.
+    """
     if listed is None:
         return Available(declared, None, None)
     columns, n_items = item_ids.indices(listed.ids), len(item_ids)
@@ -72,9 +75,10 @@ def line_up(
 def read_ids(
     recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
 ) -> tuple[str, ...]:
-    """The distinct ids of the recipe's list, in order of first appearance, for a model of `n_items`. Blocks.
+    """Read the distinct ids of the recipe's list, in order of first appearance. Blocks.
 
-    Raises DataSourceError, also for a list that is far larger than the model's items need.
+    `n_items` is the number of the model's items. Raises DataSourceError, also for a list that is far larger than the
+    model's items need.
     """
     from svc.sources.base import SourceContext
 
@@ -89,5 +93,5 @@ def read_ids(
 
 
 def lacking(text: str) -> DataSourceError:
-    """The error of a list that lacks what `text` says."""
+    """Return the error of a list that lacks a part, which `text` names."""
     return DataSourceError(f"the list {text}")

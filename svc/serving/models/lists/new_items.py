@@ -1,4 +1,4 @@
-"""Lists of items that training never saw: how they are read, and what becomes of them beside a model.
+"""Lists of items that training never saw: their reading, and their places beside a model.
 
 A list is read whole, checked, and swapped as one reference. A refresh that fails keeps the last list, whose age grows.
 """
@@ -33,9 +33,10 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewItemList:
-    """Ids, features and metadata of the items of a list, as they were at `read_at`, a time of trio's clock.
+    """Ids, features and metadata of the items of a list, as they were at `read_at`.
 
-    `filters` are over the items of the list; None where the recipe has no filter fields. `digest` is that of all of it.
+    `read_at` is a time of trio's clock. `filters` cover the items of the list, and are None if the recipe has no filter
+    fields. `digest` covers ids, features, metadata and filters.
     """
 
     ids: tuple[str, ...]
@@ -46,27 +47,27 @@ class NewItemList:
     read_at: float = 0.0
 
     def emptied(self, shift_s: float) -> NewItemList:
-        """The list without its items, on a clock that is ahead by so much."""
+        """Return the list without its items, on a clock that is ahead by `shift_s`."""
         return NewItemList((), (), None, None, self.digest, self.read_at + shift_s)
 
     def age_s(self, now: float) -> float:
-        """Seconds since the source was last read or found unchanged."""
+        """Return the seconds since the source was last read or found unchanged."""
         return max(0.0, now - self.read_at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedItems:
-    """What one model makes of a list: its new items, and what is said of them and filtered on, of these items alone."""
+    """The new items of a list for one model, with the metadata and filter fields of these items alone."""
 
     items: NewItems
     fragments: ItemFragments
     filters: FilterFields | None
     number: int = field(default_factory=_numbers.__next__)
-    """Of these items in one process, by which workers are told of them."""
+    """Number of these items in one process, by which orders to workers name them."""
 
 
 def joined_filters(own: FilterFields | None, new: PlacedItems | None) -> FilterFields | None:
-    """The filter fields of a model's items, and behind them of the new ones."""
+    """Return the filter fields of a model's items, followed by those of the new items."""
     if own is None or new is None or new.filters is None:
         return own
     return own.followed_by(new.filters)
@@ -80,9 +81,9 @@ def declared_in(recipe: LoadedRecipe) -> serving_schema.NewItems | None:
 def read_new_items(
     recipe: LoadedRecipe, settings: Settings, variables: Mapping[str, str], n_items: int = 0
 ) -> NewItemList:
-    """The list of the recipe, beside a model of `n_items`, with the metadata of its items. Blocks.
+    """Read the list of the recipe, with the metadata of its items. Blocks.
 
-    Raises DataSourceError, which names row and column, and MetadataError.
+    `n_items` is the number of the model's items. Raises DataSourceError, which names row and column, and MetadataError.
     """
     from svc.sources.base import SourceContext
 
@@ -113,11 +114,10 @@ def read_new_items(
 def place(
     listed: NewItemList, model: Model, declared: serving_schema.NewItems, *, rest: Callable[[], None] = lambda: None
 ) -> PlacedItems:
-    """The items of the list that the model does not know. Slow for long lists: call it in a thread.
+    """Return the items of the list that the model does not know.
 
-    `rest` is called behind each item.
-
-    Raises FeaturesNotSupported and FeatureValueUnusable.
+    Slow for long lists: call it in a thread. `rest` is called behind each item. Raises FeaturesNotSupported and
+    FeatureValueUnusable.
     """
     items = model.new_items(listed.ids, listed.features, declared.max_share, declared.min_share, rest=rest)
     rows = model.unknown(listed.ids)
@@ -134,7 +134,7 @@ def _digest(
     metadata: MetadataTable | None,
     filters: FilterFields | None,
 ) -> bytes:
-    """A digest of the list and of all that the metadata table says of its items."""
+    """Return a digest of the list and of its items' rows in the metadata table."""
     digest = blake2b(digest_size=16)
     for start in range(0, len(ids), ROWS_AT_ONCE):
         part = slice(start, start + ROWS_AT_ONCE)

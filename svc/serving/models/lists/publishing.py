@@ -1,4 +1,4 @@
-"""Puts lists into force: the current model and each later one is lined up with the lists of its recipe.
+"""Publication of lists: the current model and each later one is lined up with the lists of its recipe.
 
 A list and a model that arrive at the same time are combined one after the other, under one lock a recipe.
 """
@@ -34,14 +34,14 @@ Settled = Callable[[], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Beside:
-    """What lists are lined up with: a model, and its filter fields without those of new items."""
+    """The model that lists are lined up with, and its filter fields without those of new items."""
 
     model: Model
     filters: FilterFields | None
 
 
 class ListPublisher:
-    """Applies what was read of lists to the registry. Only the watcher's tasks call it."""
+    """The publisher of lists to the registry. Only the watcher's tasks call it."""
 
     def __init__(self, registry: Registry, counters: Metrics, settled: Settled | None = None) -> None:
         self._registry = registry
@@ -50,7 +50,7 @@ class ListPublisher:
         self._locks: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)
 
     def lock(self, name: str) -> trio.Lock:
-        """Held while the model or a list of a recipe changes."""
+        """Return the lock that is held while the model or a list of a recipe changes."""
         return self._locks[name]
 
     def forget(self, name: str) -> None:
@@ -59,9 +59,10 @@ class ListPublisher:
             self._metrics.forget(gauge, recipe=name)
 
     async def lined_up(self, name: str, beside: Beside) -> ListsInForce:
-        """The recipe's lists for a model that is to go live, computed again if others are declared meanwhile.
+        """Return the recipe's lists for a model that is to go live.
 
-        A list of new items that the model cannot use is left out, and logged.
+        They are computed again if the recipe's lists change meanwhile. A list of new items that the model cannot use is
+        left out, and logged.
         """
         while True:
             entry = self._registry.get(name)
@@ -79,7 +80,7 @@ class ListPublisher:
     # Available items
 
     def list_declared(self, name: str, declared: Availability | None) -> None:
-        """The recipe now declares a list, which has not been read yet, or no longer declares one."""
+        """Publish that the recipe now declares a list, which has not been read yet, or no longer declares one."""
         entry = self._registry.get(name)
         if entry is None:
             return
@@ -119,13 +120,19 @@ class ListPublisher:
         logs.emit(events.AVAILABILITY_LOADED, name=name, mode=mode, n_ids=n_ids, n_items=n_items)
 
     def _restore_list(self, name: str, listed: ItemList, before: ItemList | None) -> None:
-        """Forget a list that could not be lined up: the same ids, read again, would count as in force."""
+        """Forget a list that could not be lined up.
+
+        Otherwise the same ids, read again, would count as in force.
+        """
         entry = self._registry.get(name)
         if entry is not None and entry.listed is listed:
             self._registry.put(replace(entry, listed=before))
 
     def list_age(self, name: str) -> tuple[float | None, bool]:
-        """Seconds since the recipe's list was read (None: never), and whether it is too old. Updates the metric too."""
+        """Return the seconds since the recipe's list was read, and True if it is too old.
+
+        The seconds are None if the list was never read. Updates the metric too.
+        """
         entry = self._registry.get(name)
         if entry is None or entry.availability is None:
             return None, False
@@ -136,7 +143,10 @@ class ListPublisher:
         return age_s, available.is_stale(now)
 
     async def _available(self, name: str, model: Model) -> Available | None:
-        """The list of available items for the served model, computed again if another list is declared meanwhile."""
+        """Return the list of available items for the served model.
+
+        It is computed again if the recipe's lists change meanwhile.
+        """
         while True:
             entry = self._registry.get(name)
             if entry is None or entry.availability is None:
@@ -151,7 +161,7 @@ class ListPublisher:
     # New items
 
     def new_items_declared(self, name: str, declared: NewItems | None) -> None:
-        """The recipe now declares a list, which has not been read yet, or no longer declares one."""
+        """Publish that the recipe now declares a list, which has not been read yet, or no longer declares one."""
         entry = self._registry.get(name)
         if entry is None:
             return
@@ -166,7 +176,10 @@ class ListPublisher:
             self._metrics.forget(metrics.NEW_ITEMS_AGE, recipe=name)
 
     async def new_items_read(self, name: str, listed: NewItemList) -> None:
-        """Swap the list, for the current model and for later ones. Raises SvcError where the model cannot use it."""
+        """Swap the list, for the current model and for later ones.
+
+        Raises SvcError if the model cannot use it.
+        """
         async with self.lock(name):
             entry = self._registry.get(name)
             if entry is None or entry.new_items is None:
@@ -200,7 +213,10 @@ class ListPublisher:
 
 
 def _line_up(entry: Entry, beside: Beside) -> ListsInForce:
-    """The lists of the entry for a model. Blocks and computes. Raises SvcError for new items that it cannot place."""
+    """Return the lists of the entry for a model. Blocks and computes.
+
+    Raises SvcError for new items that it cannot place.
+    """
     new: PlacedItems | None = None
     if entry.new_items is not None and entry.new_listed is not None:
         be_nice()

@@ -1,7 +1,7 @@
-"""Reads the lists of recipes again and again, each at its own interval, beside the ticks of the watcher.
+"""Repeated reading of recipes' lists, each at its own interval, beside the ticks of the watcher.
 
-Whatever a source does, the last list stays in force: a read that fails or hangs is logged once and retried at the next
-interval, and while one hangs no second one is started.
+The last list always stays in force. A read that fails or hangs is logged once and retried at the next interval. While a
+read hangs, no second one is started.
 """
 
 from __future__ import annotations
@@ -28,48 +28,54 @@ TICK_S = 1.0
 
 
 class ListKind(Protocol):
-    """One kind of lists: where a recipe declares one, how it is read, and who is told."""
+    """One kind of lists: its declaration in a recipe, its reader, and its publisher."""
 
     @property
     def failed(self) -> Event:
-        """What is logged when a list cannot be used."""
+        """The event that is logged if a list cannot be used."""
 
     def declared_in(self, recipe: LoadedRecipe) -> Any: ...
     def read(self, recipe: LoadedRecipe) -> Any:
-        """What the source has. Blocks."""
+        """Return the source's list. Blocks."""
 
     def declare(self, name: str, declared: Any) -> None: ...
     async def publish(self, name: str, content: Any, began: float) -> None:
-        """Put what was read into force; its reading began at that time of trio's clock."""
+        """Put a list into force. Its reading began at `began`, a time of trio's clock."""
 
     def check_age(self, name: str, followed: Followed) -> None:
-        """Report the age of the list in force; called every TICK_S."""
+        """Report the age of the list in force. Called every TICK_S."""
 
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """One list: when it is to be read next, and what was logged about it."""
+    """One list: the time of its next read, and the state that was logged last."""
 
     recipe: LoadedRecipe
     declared: Any
     kind: ListKind
     due_at: float = float("-inf")
     refreshing: bool = False
-    """From the beginning of a read until its list is in force, which may take longer than the interval."""
+    """True from the beginning of a read until its list is in force, which may take longer than the interval."""
     error: str | None = None
     stale: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class ListWatch:
-    """`follow` sets which lists there are; `run` reads them until cancelled."""
+    """The watch of all lists.
+
+    `follow` sets the lists. `run` reads them until cancelled.
+    """
 
     kinds: tuple[ListKind, ...]
     _followed: dict[tuple[int, str], Followed] = field(default_factory=dict)
     _reads: Calls = field(default_factory=lambda: Calls(READS_AT_ONCE))
 
     def follow(self, recipes: Mapping[str, LoadedRecipe]) -> None:
-        """Read the lists of these recipes from now on, and no others. A list declared anew begins without ids."""
+        """Read the lists of these recipes from now on, and no others.
+
+        A list that is declared anew begins without ids.
+        """
         for number, kind in enumerate(self.kinds):
             lists = {name: (recipe, kind.declared_in(recipe)) for name, recipe in recipes.items()}
             for name in [name for of, name in self._followed if of == number and not lists.get(name, (0, None))[1]]:
@@ -100,7 +106,7 @@ class ListWatch:
                 await trio.sleep(TICK_S)
 
     async def _refresh(self, name: str, followed: Followed) -> None:
-        """Never raises."""
+        """Read and publish a list. Never raises."""
         followed.refreshing = True
         try:
             await self._read(name, followed)
@@ -114,7 +120,7 @@ class ListWatch:
             followed.refreshing = False
 
     async def _read(self, name: str, followed: Followed) -> None:
-        """The time of the list is that at which its reading began."""
+        """Read and publish a list. Its time is the time at which its reading began."""
         began = trio.current_time()
         followed.due_at = began + followed.declared.refresh_seconds
         content = await self._reads.run(followed, lambda: followed.kind.read(followed.recipe), READ_TIMEOUT_S)
@@ -134,7 +140,7 @@ class ListWatch:
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityLists:
-    """`reader` blocks and returns the ids of a recipe's list."""
+    """The lists of available items. `reader` blocks and returns the ids of a recipe's list."""
 
     reader: Callable[[LoadedRecipe], tuple[str, ...]]
     publisher: ListPublisher
@@ -166,7 +172,7 @@ class AvailabilityLists:
 
 @dataclass(frozen=True, slots=True)
 class NewItemLists:
-    """`reader` blocks and returns a recipe's list."""
+    """The lists of new items. `reader` blocks and returns a recipe's list."""
 
     reader: Callable[[LoadedRecipe], NewItemList]
     publisher: ListPublisher
@@ -176,7 +182,10 @@ class NewItemLists:
         return declared_in(recipe)
 
     def read(self, recipe: LoadedRecipe) -> NewItemList:
-        """Raises DataSourceError for a list without items: its writer failed more likely than nothing is new."""
+        """Return the recipe's list. Raises DataSourceError for a list without items.
+
+        More likely its writer failed than that nothing is new.
+        """
         listed = self.reader(recipe)
         if not listed.ids:
             raise DataSourceError(
