@@ -1,6 +1,7 @@
-"""What lies beside an export: how many rows, which model, and the digests by which a reader knows that all is there.
+"""The manifest beside an export.
 
-A manifest is written after what it describes, so a reader that waits for it never takes half an export for a whole.
+It holds the number of rows, the model, and the digests by which a reader knows that the export is complete. A manifest
+is written after the files that it describes, so a reader that waits for it never takes half an export for a whole.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ MAX_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One written file. `skipped` are ids that the model does not know, `empty` those with no item left to recommend.
+    """Manifest of one written file.
 
-    `asked` tells what parts of one export have in common.
+    `skipped` counts ids that the model does not know. `empty` counts ids with no item left to recommend. `asked` is
+    the request, which all parts of one export have in common.
     """
 
     path: str
@@ -45,7 +47,10 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class MergedManifest:
-    """Several files that are one export; `parts` have `path`, `rows` and `sha256`."""
+    """Manifest of several files that are one export.
+
+    `parts` have `path`, `rows` and `sha256`.
+    """
 
     rows: int
     model_version: str
@@ -63,7 +68,10 @@ def encoded(manifest: Manifest | MergedManifest) -> bytes:
 
 
 def read(uri: str, context: SourceContext) -> Manifest:
-    """The manifest of one part. Raises ExportIncomplete where there is none, or it is none."""
+    """Return the manifest of one part.
+
+    Raises ExportIncomplete if the file is missing or is no manifest.
+    """
     try:
         with open_location(parse_location(uri), context) as file:
             return TypeAdapter(Manifest).validate_json(file.file.read(MAX_BYTES))

@@ -1,4 +1,7 @@
-"""From the parts of an export to one: check that all are there, whole, and of one model, then say so in a manifest."""
+"""Merging of the parts of an export.
+
+A merge checks that all parts are there, whole, and of one model, and then writes a manifest for them.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,11 @@ _CHUNK: Final = 1 << 20
 
 
 def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
-    """Check the parts of `output` and write their manifest beside it. No rows are copied.
+    """Check the parts of `output` and write their manifest beside it.
 
-    `count` is the number of shards; None: whatever number lies there. Raises ExportIncomplete for a part that is
-    missing, damaged, or of another model or request; then nothing is written.
+    No rows are copied. `count` is the number of shards. None means the number of shards that the names of the parts
+    give. Raises ExportIncomplete for a part that is missing, damaged, or of another model or request, and then writes
+    nothing.
     """
     format_of(output)
     folder, name = open_folder(output, settings)
@@ -57,10 +61,11 @@ def merge(output: str, count: int | None, settings: Settings) -> MergedManifest:
 
 
 def merge_if_complete(output: str, count: int, settings: Settings) -> MergedManifest | None:
-    """Merge the parts if all of one export are there; None, and an event, while some are missing or of another one.
+    """Merge the parts if all parts of one export are there.
 
-    Every shard of a job may end with this: the last one to finish finds all parts, and two that finish at one moment
-    write the same manifest. Raises ExportDamaged.
+    Emits an event and returns None while some parts are missing or of another export. Every shard of a job may end
+    with this call. The last shard to finish finds all parts. Two shards that finish at one moment write the same
+    manifest. Raises ExportDamaged.
     """
     try:
         return merge(output, count, settings)
@@ -72,7 +77,7 @@ def merge_if_complete(output: str, count: int, settings: Settings) -> MergedMani
 
 
 def _compare(part: Manifest, first: Manifest, path: str, shard: str) -> None:
-    """Parts that were made by different models or for different requests are no export."""
+    """Raise ExportIncomplete for a part of another model, request or shard."""
     if part.path != path or part.shard != shard:
         raise ExportIncomplete(f"{path}{SUFFIX} describes {part.path}, shard {part.shard}; run shard {shard} again")
     for what, values, expected in (
@@ -86,7 +91,7 @@ def _compare(part: Manifest, first: Manifest, path: str, shard: str) -> None:
 
 
 def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
-    """Read the part once and compare its digest."""
+    """Read the part once and compare its digest with the manifest."""
     digest = hashlib.sha256()
     try:
         with open_location(parse_location(uri), context) as file:
@@ -99,7 +104,7 @@ def _verify(uri: str, part: Manifest, context: SourceContext) -> None:
 
 
 def _count(output: str, name: str, settings: Settings) -> int:
-    """The one number of shards whose parts lie beside the output."""
+    """Return the number of shards, from the names of the parts beside the output."""
     stem, _, extension = name.rpartition(".")
     pattern = re.compile(rf"{re.escape(stem)}\.\d+-of-(\d+)\.{re.escape(extension + SUFFIX)}")
     counts = sorted(
@@ -114,7 +119,7 @@ def _count(output: str, name: str, settings: Settings) -> int:
 
 
 def _names(output: str, settings: Settings) -> Iterator[str]:
-    """Names in the folder of the output."""
+    """Yield the names in the folder of the output."""
     scheme = scheme_of(output)
     if scheme in HTTP_SCHEMES:
         raise UsageError("--merge: a web server lists no files; say with --shards how many parts there are")

@@ -1,4 +1,4 @@
-"""How far an export is, as its log says."""
+"""Progress of an export in its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from svc.progress import EVERY_S, State
 
 
 class LogDisplay:
-    """One log record every EVERY_S; `done` and `total` count users, seeds or shards."""
+    """Display that writes one log record every EVERY_S.
+
+    `done` and `total` count users, seeds or shards.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

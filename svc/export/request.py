@@ -1,4 +1,4 @@
-"""What one export is asked for."""
+"""The request for one export."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ _SHARD = re.compile(r"(\d{1,6})/(\d{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `index`, from 0, of `count`: those whose id's digest leaves `index` when divided by `count`."""
+    """Part `index`, from 0, of `count` parts.
+
+    It holds the ids with a digest that leaves the remainder `index` when divided by `count`.
+    """
 
     index: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """The shard that `I/N` means. Raises UsageError."""
+        """Return the shard that `I/N` means.
+
+        Raises UsageError.
+        """
         match = _SHARD.fullmatch(text)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not index < count <= MAX_SHARDS:
@@ -40,13 +46,14 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ExportRequest:
-    """Whose recommendations to write and where.
+    """The recommendations to write, and their address.
 
     `users` is `all` or the address of a file with one id a line. With `related` each item of the model is a seed
-    instead. With `to_users` users are written for each item, in this order: all items, or those of `items`, an address
-    as for users. `output` is where the whole goes: a shard derives its own name from it. `filter` is a filter tree as
-    it was asked for, for the manifest; `allowed` are the items that it and the recipe's server leave, None: all. Users
-    are recommended `new` items too; `allowed` then has columns for these.
+    instead. With `to_users` users are written for each item, ranked by `order`. The items are all items, or the ids of
+    `items`, an address as for users. `output` is the address of the whole export. A shard derives its own name from
+    it. `filter` is the filter tree of the request, for the manifest. `allowed` are the items that the filter and the
+    recipe's server leave. None means all items. Users are recommended `new` items too, and `allowed` then has columns
+    for these.
     """
 
     output: str
@@ -66,11 +73,14 @@ class ExportRequest:
 
     @property
     def leaders(self) -> str:
-        """Whose rankings are written: `all`, or the address of a file of ids."""
+        """Users or items to rank for: `all`, or the address of a file of ids."""
         return self.items if self.to_users else self.users
 
     def asked(self, leaders: str) -> dict[str, Any]:
-        """The request as the manifest has it, the same in all parts of one export. `leaders` is `all` or a digest."""
+        """Return the request as the manifest has it.
+
+        It is the same in all parts of one export. `leaders` is `all` or a digest.
+        """
         if self.to_users:
             return {"items": leaders, "limit": self.limit, "to_users": True, "order": self.order}
         request = {"users": leaders, "limit": self.limit, "related": self.related}
@@ -78,7 +88,10 @@ class ExportRequest:
 
 
 def part_name(name: str, shard: Shard | None) -> str:
-    """The name of the file that a shard writes: `all.parquet` becomes `all.3-of-16.parquet`."""
+    """Return the name of the file that a shard writes.
+
+    `all.parquet` becomes `all.3-of-16.parquet`.
+    """
     if shard is None:
         return name
     stem, dot, extension = name.rpartition(".")

@@ -1,4 +1,7 @@
-"""One export, whole or one shard of it: verify the model, score, write, put in place, then the manifest."""
+"""One export, whole or one shard of it.
+
+The steps are to verify the model, score, write the file, put it in place, and write the manifest.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ MAX_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OpenedArtifact:
-    """A verified model and what its file says of it."""
+    """A verified model and the header of its file."""
 
     model: Model
     header: Mapping[str, Any]
@@ -42,7 +45,10 @@ class OpenedArtifact:
 
 
 def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArtifact:
-    """Read, verify and open an artifact as a server does. Raises ArtifactError."""
+    """Read, verify and open an artifact as a server does.
+
+    Raises ArtifactError.
+    """
     blob, parsed = read_verified(uri, keys, settings)
     model = load_model(parsed.header, parsed.payload, name=uri, allow_skew=settings.allow_version_skew)
     rehearse(model)
@@ -50,7 +56,10 @@ def open_artifact(uri: str, keys: SigningKeys, settings: Settings) -> OpenedArti
 
 
 def source_context(settings: Settings) -> SourceContext:
-    """For reading lists of ids and parts: relative paths are those of the process."""
+    """Return the context for reading lists of ids and parts.
+
+    Relative paths start at the working folder of the process.
+    """
     return SourceContext(Path(), settings, None, frozenset(), "interactions", {}, None)
 
 
@@ -70,9 +79,10 @@ def check(request: ExportRequest) -> None:
 def export(
     request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress | None = None
 ) -> Manifest:
-    """Write the recommendations and their manifest; until both are in place readers see what was there before.
+    """Write the recommendations, then their manifest.
 
-    Raises UsageError, DataSourceError for the list of ids, UsersNotServed, and ArtifactWriteError.
+    Readers see the earlier files until both new files are in place. Raises UsageError, DataSourceError for the list of
+    ids, UsersNotServed, and ArtifactWriteError.
     """
     check(request)
     if request.to_users:
@@ -111,7 +121,7 @@ def export(
 
 
 class _Job:
-    """Scores and writes, and counts what it wrote."""
+    """Job that scores and writes rankings, and counts them."""
 
     def __init__(self, request: ExportRequest, opened: OpenedArtifact, settings: Settings, progress: Progress) -> None:
         self._request = request

@@ -1,4 +1,7 @@
-"""Ranks for many rows: several threads score, the results keep the order of the rows."""
+"""Ranking of many rows.
+
+Several threads score, and the results keep the order of the rows.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,17 @@ from svc.model.model import Model
 from svc.model.ranking.query import Query, Restriction
 
 AHEAD = 2
-"""Chunks for each thread that may be scored before they are written: enough to keep it busy, and constant memory."""
+"""Chunks for each thread that may be scored before they are written.
+
+Two keep the thread busy, in constant memory.
+"""
 
 
 class Scored(NamedTuple):
-    """Rankings of consecutive rows end to end: `counts[i]` entries belong to `rows[i]`."""
+    """Rankings of consecutive rows end to end.
+
+    `counts[i]` entries belong to `rows[i]`.
+    """
 
     rows: Rows
     counts: NDArray[np.int64]
@@ -28,14 +37,14 @@ class Scored(NamedTuple):
     scores: NDArray[np.float64]
 
     def ranks(self) -> NDArray[np.int32]:
-        """The rank of each entry in its ranking, from 1."""
+        """Return the rank of each entry in its ranking, from 1."""
         ends = np.cumsum(self.counts)
         starts = np.repeat(ends - self.counts, self.counts)
         return (np.arange(len(self.items)) - starts + 1).astype(np.int32)
 
 
 def score(model: Model, request: ExportRequest, rows: Rows) -> Scored:
-    """The rankings that the API would answer for the rows one by one."""
+    """Return the rankings that the API would answer for the rows one by one."""
     rankings = model.rank([_query(model, request, row) for row in rows.tolist()])
     return Scored(
         rows,
@@ -56,7 +65,10 @@ def _query(model: Model, request: ExportRequest, row: int) -> Query:
 
 
 def score_all(model: Model, request: ExportRequest, chunks: Iterator[Rows], threads: int) -> Iterator[Scored]:
-    """Each chunk scored, in order. Ends its threads when it is closed."""
+    """Yield the rankings of each chunk, in order.
+
+    The threads end when the iterator is closed.
+    """
     pool = ThreadPoolExecutor(threads, "svc-export")
     waiting: deque[Future[Scored]] = deque()
     try:

@@ -1,4 +1,7 @@
-"""Selects the users to export: rows of the model, in an order that depends on the request alone."""
+"""Selects the users to export.
+
+They are rows of the model, in an order that depends on the request alone.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,16 @@ from svc.sources.base import SourceContext
 from svc.sources.files import open_location
 
 CHUNK = 256
-"""Rows that are scored in one call, as many as a server scores at once."""
+"""Rows that one call scores, the number that a server scores at once."""
 Rows = NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class Chosen:
-    """Counts what `chunks` finds. `skipped` are ids of a file that the model does not know."""
+    """Counts of the rows that `chunks` finds.
+
+    `skipped` counts ids of a file that the model does not know.
+    """
 
     total: int
     skipped: int = 0
@@ -32,10 +38,10 @@ class Chosen:
 
 
 def chunks(table: IdTable, request: ExportRequest, context: SourceContext) -> tuple[Chosen, Iterator[Rows]]:
-    """Counts, complete once the chunks are, and chunks of at most CHUNK rows of `table`.
+    """Return counts, and chunks of at most CHUNK rows of `table`.
 
-    `total` is a first guess of how many rows there will be. Raises DataSourceError for a file that cannot be read,
-    also while the chunks are taken.
+    The counts are complete once all chunks are taken. `total` is a first guess of the number of rows. Raises
+    DataSourceError for a file that cannot be read, also while the chunks are taken.
     """
     if request.leaders == EVERYBODY:
         rows = _shard_rows(table, request.shard)
@@ -46,7 +52,7 @@ def chunks(table: IdTable, request: ExportRequest, context: SourceContext) -> tu
 
 
 def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
-    """Rows in training order."""
+    """Return the rows of a shard in training order."""
     if shard is None:
         return np.arange(len(table), dtype=np.int32)
     mine = table.rows[table.hashes % np.uint64(shard.count) == shard.index]
@@ -54,7 +60,7 @@ def _shard_rows(table: IdTable, shard: Shard | None) -> Rows:
 
 
 def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, chosen: Chosen) -> Iterator[Rows]:
-    """Rows in the order of the file, each once."""
+    """Yield the rows in the order of the file, each row once."""
     written = np.zeros(len(table), dtype=np.bool_)
     whole = hashlib.sha256()
     waiting: list[int] = []
@@ -77,7 +83,10 @@ def _from_file(table: IdTable, request: ExportRequest, context: SourceContext, c
 
 
 def _lines(file: BinaryIO, where: str, whole: hashlib._Hash) -> Iterator[str]:
-    """The ids of the file without line ends; blank lines are none. `whole` takes every byte."""
+    """Yield the ids of the file without line ends.
+
+    Blank lines are skipped. The digest `whole` covers every byte.
+    """
     for number, line in enumerate(file, start=1):
         whole.update(line)
         try:

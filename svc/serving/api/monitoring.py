@@ -1,7 +1,8 @@
-"""A second port for monitoring: it serves metrics and probes without a key, and nothing else.
+"""A second port for monitoring.
 
-Scrapers that discover their targets by annotation send no key. The port shows names of recipes and counts; operators
-decide who may reach it. It answers from the start, also while models are still being loaded.
+It serves metrics and probes without a key, and nothing else. Scrapers that discover their targets by annotation send
+no key. The port shows names of recipes and counts, so operators must decide which clients may reach it. It answers
+from the start, also while models are still being loaded.
 """
 
 from __future__ import annotations
@@ -35,18 +36,24 @@ async def serve_monitoring(state: ServerState, listener: socket.socket) -> None:
 
 
 class Monitoring:
-    """Answers the requests of the monitoring port."""
+    """Application of the monitoring port."""
 
     urgent: tuple[bytes, ...] = ()
     is_leaving = True
-    """One request a connection: scrapes are rare, and connections that idle between them would only take up files."""
+    """Each connection serves one request.
+
+    Scrapes are rare, and connections that idle between them would only take up file descriptors.
+    """
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
         self._renderer = trio.CapacityLimiter(1)
 
     async def __call__(self, incoming: Incoming) -> Response:
-        """The metrics or the document of a probe, chosen by path alone; host and headers are ignored."""
+        """Return the metrics or the document of a probe.
+
+        The path alone decides. Host and headers are ignored.
+        """
         if incoming.head.method not in ("GET", "HEAD"):
             return _text(400, "only GET is answered here")
         path = incoming.head.target.partition(b"?")[0].decode("latin-1")
@@ -60,11 +67,11 @@ class Monitoring:
         return _text(404, "/metrics and the probes are served here")
 
     def late_s(self, _opening: Opening, _turn_s: float) -> float:
-        """Nothing is refused here."""
+        """Return 0, because this port refuses no request for its wait."""
         return 0.0
 
     def refused(self, error: ApiError, _client: str) -> Response:
-        """The answer to input that is not a valid HTTP request."""
+        """Return the answer to input that is not a valid HTTP request."""
         return _text(error.http_status, error.message)
 
 

@@ -1,7 +1,7 @@
 """The health documents for orchestrators: short, public, and answered without quart.
 
-Each task switch waits for a turn of the event loop, which takes longest when the server is busiest, and that is when
-probes must not fail.
+Quart would add task switches, and each task switch waits for a turn of the event loop. A turn takes longest when the
+server is busiest, and then probes must not fail.
 """
 
 from __future__ import annotations
@@ -29,4 +29,4 @@ def _ready(state: ServerState) -> Document:
 
 
 DOCUMENTS: Mapping[str, Callable[[ServerState], Document]] = {"health": _health, "live": _live, "ready": _ready}
-"""By name of the endpoint: the document and its HTTP status."""
+"""Functions that return the document and its HTTP status, by name of the endpoint."""

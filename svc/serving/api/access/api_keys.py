@@ -1,6 +1,6 @@
 """The form of API keys and of the server's list of them.
 
-A key is 256 random bits, so stretching adds nothing to its strength; the digest is scrypt with a low cost.
+A key is 256 random bits, so stretching adds nothing to its strength. The digest is scrypt with a low cost.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ _ENTRY = re.compile(rf"(?P<kid>{KEY_ID}):sha256:(?P<digest>[0-9a-fA-F]{{64}})")
 
 
 def new_api_key() -> str:
-    """43 characters of base64url from 32 random bytes."""
+    """Return 43 characters of base64url from 32 random bytes."""
     return secrets.token_urlsafe(32)
 
 
 def hash_api_key(plaintext: str) -> str:
-    """What the server's list holds for this key: `sha256:<hex64>`, a scrypt digest behind a fixed prefix."""
+    """Return the entry of this key in the server's list, without its kid.
+
+    It is `sha256:<hex64>`, a scrypt digest behind a fixed prefix.
+    """
     return PREFIX + digest(plaintext.encode()).hex()
 
 
 def parse_api_keys(text: str) -> dict[str, bytes]:
-    """Digest by kid from `<kid>:sha256:<hex64>` entries separated by commas.
+    """Return the digests by kid from `<kid>:sha256:<hex64>` entries separated by commas.
 
     Raises ConfigError that names the entry by its place, never by its value.
     """
@@ -52,15 +55,18 @@ def parse_api_keys(text: str) -> dict[str, bytes]:
 
 
 def load_api_keys(settings: Settings) -> dict[str, bytes]:
-    """The keys that the settings hold, or the file that they name. Raises ConfigError."""
+    """Return the keys in the settings, or in the file that the settings name.
+
+    Raises ConfigError.
+    """
     return parse_api_keys(key_list(settings.api_keys, settings.api_keys_file, "SVC_API_KEYS"))
 
 
 def is_well_formed(value: bytes) -> bool:
-    """True for what could be a key: 43 characters of base64url."""
+    """Return whether a value has the form of a key: 43 characters of base64url."""
     return _KEY.fullmatch(value) is not None
 
 
 def digest(plaintext: bytes) -> bytes:
-    """32 bytes of scrypt over the plaintext, as the list holds them."""
+    """Return 32 bytes of scrypt over the plaintext, as the list holds them."""
     return hashlib.scrypt(plaintext, salt=SALT, n=2**10, r=8, p=1, dklen=32)

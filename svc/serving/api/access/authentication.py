@@ -1,7 +1,7 @@
 """Checks the API keys that clients send.
 
-Floods of wrong keys must stay cheap: scrypt runs once for each attempt, only for values that have the form of a key,
-in a thread under its own small limiter, and never again for a key that was accepted before.
+Floods of wrong keys must stay cheap. scrypt runs once for each attempt, and only for values that have the form of a
+key. It runs in a thread under its own small limiter, and never again for a key that was accepted before.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def _digest_nicely(plaintext: bytes) -> bytes:
 
 
 def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
-    """The API key that a request brings: X-API-Key, or else what stands behind `Authorization: Bearer`."""
+    """Return the API key in the headers of a request, or None.
+
+    It is X-API-Key, or else the credentials of `Authorization: Bearer`.
+    """
     key = headers.get(b"x-api-key")
     if key is None:
         scheme, _, credentials = headers.get(b"authorization", b"").partition(b" ")
@@ -43,9 +46,9 @@ def key_in(headers: Mapping[bytes, bytes]) -> bytes | None:
 
 
 class Authenticator:
-    """Decides whether a request may pass. Without keys everyone may.
+    """Checker of API keys. Without configured keys every request passes.
 
-    `log_each_bypass` writes the debug record of every anonymous request; it is off unless such records are kept.
+    `log_each_bypass` writes the debug record of every anonymous request. It is off unless the log keeps debug records.
     """
 
     def __init__(self, keys: dict[str, bytes], limiter: trio.CapacityLimiter, *, log_each_bypass: bool = False) -> None:
@@ -62,30 +65,40 @@ class Authenticator:
         return bool(self._keys)
 
     def kids(self) -> Collection[str]:
-        """The kids of all keys."""
+        """Return the kids of all keys."""
         return self._keys.keys()
 
     def replace(self, keys: dict[str, bytes]) -> None:
-        """Replace the keys. Keys that were accepted before are checked again."""
+        """Replace the keys.
+
+        Keys that were accepted before are checked again.
+        """
         self._keys = keys
         self._accepted = LruCache(ACCEPTED_KEYS)
 
     def kid_of(self, value: bytes) -> str | None:
-        """The kid under which this key was accepted; None for one that was not, or was forgotten since."""
+        """Return the kid under which this key was accepted.
+
+        Returns None for a key that was not accepted, or that was forgotten since.
+        """
         return self._accepted.get(self._fingerprint(value))
 
     def passes(self, value: bytes | None, client: str) -> bool:
-        """True when the request needs no further check: no keys are configured, or this key was accepted before."""
+        """Return whether the request needs no further check.
+
+        This is so if no keys are configured, or if this key was accepted before.
+        """
         if not self._keys:
             self._note_bypass(client)
             return True
         return value is not None and self._accepted.get(self._fingerprint(value)) is not None
 
     async def check(self, value: bytes | None, client: str) -> str:
-        """The kid of the key, which is hashed at most once. Raises MissingApiKey or InvalidApiKey.
+        """Return the kid of the key, which is hashed at most once.
 
-        A flood of refusals is slowed down as a whole, so that it leaves the event loop to clients with keys. The
-        hashing thread is abandoned on cancel: its result concerns nobody else.
+        Raises MissingApiKey or InvalidApiKey. A flood of refusals is slowed down as a whole, so that it leaves the
+        event loop to clients with keys. The hashing thread is abandoned on cancel, because no other request needs its
+        result.
         """
         if value is not None and is_well_formed(value):
             keys = self._keys
@@ -104,7 +117,7 @@ class Authenticator:
     async def _kid_among(self, keys: Mapping[str, bytes], value: bytes) -> str | None:
         digest = await trio.to_thread.run_sync(_digest_nicely, value, limiter=self._limiter, abandon_on_cancel=True)
         matching_kid = None
-        for kid, entry in keys.items():  # all of them, so that the time taken does not reveal which one matched
+        for kid, entry in keys.items():  # compare all keys, so that the time does not reveal which key matched
             if hmac.compare_digest(digest, entry):
                 matching_kid = kid
         return matching_kid

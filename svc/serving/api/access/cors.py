@@ -1,4 +1,4 @@
-"""Which web pages of other origins may call from a browser (CORS)."""
+"""Access of web pages of other origins from a browser (CORS)."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ PREFLIGHT_AGE_S = 600
 
 
 class Origins:
-    """CORS: which web pages may call from a browser, and what their preflight is told."""
+    """The origins of web pages that may call from a browser (CORS)."""
 
     def __init__(self, settings: Settings) -> None:
         self._any = "*" in settings.allowed_origins
         self._allowed = frozenset(origin.encode() for origin in settings.allowed_origins)
 
     def headers(self, origin: bytes | None) -> Headers:
-        """Headers that let a page of `origin` read the answer; none for others."""
+        """Return the headers that let a page of `origin` read the answer.
+
+        An origin that is not allowed gets none.
+        """
         if origin is None or not (self._any or origin in self._allowed):
             return ()
         return [

@@ -1,4 +1,4 @@
-"""Which hosts a server answers for."""
+"""The hosts that a server answers for."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _HOST = re.compile(rf"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>{_LABEL}(?:\.{
 
 
 class HostRules:
-    """Which hosts a request may name: guards servers without keys against DNS rebinding.
+    """Rules for the host that a request may name.
 
-    A rule is a name, `*.name` for all names below it, or `*`.
+    They guard servers without keys against DNS rebinding. A rule is a name, `*.name` for all names below it, or `*`.
     """
 
     def __init__(self, settings: Settings, *, has_keys: bool) -> None:
@@ -30,14 +30,14 @@ class HostRules:
         self._any = "*" in rules
 
     def check(self, host: str) -> None:
-        """`host` is what `parse_host` gave. Raises HostNotAllowed."""
+        """Raise HostNotAllowed if no rule allows `host`, a result of `parse_host`."""
         if self._any or host in self._names or (self._suffixes and host.endswith(self._suffixes)):
             return
         raise HostNotAllowed
 
 
 def _normal(rule: str) -> str:
-    """A rule as `parse_host` writes names and addresses."""
+    """Return a rule, spelled as `parse_host` spells names and addresses."""
     try:
         return str(ipaddress.IPv6Address(rule.strip("[]")))
     except ValueError:
@@ -45,9 +45,10 @@ def _normal(rule: str) -> str:
 
 
 def parse_host(host: bytes) -> str:
-    """The name or address of a Host header, in lower case and without its port; nothing of one that is not there.
+    """Return the name or address of a Host header.
 
-    Raises MalformedRequest of what is no host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
+    It is in lower case and without its port. A missing header gives an empty string. Raises MalformedRequest for a
+    value that is no host, such as `a..b`, `[::1].evil.com` or `localhost:80@evil.com`.
     """
     if len(host) > LONGEST_NAME + len(":65535."):
         raise MalformedRequest("the host of the request is not a valid host")

@@ -1,4 +1,7 @@
-"""The file of `SVC_API_KEY_POLICIES`: read at the start, and again whenever it changes."""
+"""The file of `SVC_API_KEY_POLICIES`.
+
+It is read at the start, and again after each change.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ PoliciesOrError = Mapping[str, KeyPolicy] | ConfigError
 
 
 class PolicyFile:
-    """Keeps `policies` in step with the file. `kids` are the existing keys; entries for others are logged."""
+    """Watcher that keeps `policies` in step with the file.
+
+    `kids` are the existing keys. Entries for other kids are logged.
+    """
 
     def __init__(
         self, path: str, policies: KeyPolicies, *, kids: Callable[[], Collection[str]], interval_s: float
@@ -30,7 +36,10 @@ class PolicyFile:
         self._error: str | None = None
 
     def read(self) -> None:
-        """Read it at the start. Raises ConfigError."""
+        """Read the file at the start.
+
+        Raises ConfigError.
+        """
         self._marker, policies = self._read()
         if isinstance(policies, ConfigError):
             raise policies
@@ -39,8 +48,8 @@ class PolicyFile:
     async def run(self) -> None:
         """Check for changes every `interval_s`, until cancelled.
 
-        An unusable file changes nothing and is logged once for each change. A read that hangs is waited for, one that
-        fails is repeated.
+        An unusable file changes nothing and is logged once for each change. A read that hangs is waited for. A read
+        that fails is repeated.
         """
         while True:
             await trio.sleep(self._interval_s)
@@ -73,7 +82,10 @@ class PolicyFile:
         return None if self._marker == self._mark() else self._read()
 
     def _read(self) -> tuple[Marker, PoliciesOrError]:
-        """The marker is taken first, so that a write in between is seen by the next look."""
+        """Return the marker of the file, and its policies or the error.
+
+        The marker is taken first, so that the next check sees a write in between.
+        """
         marker = self._mark()
         try:
             with self._path.open("rb") as file:

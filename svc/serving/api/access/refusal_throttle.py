@@ -8,9 +8,10 @@ import trio
 
 
 class RefusalThrottle:
-    """Refusals of one kind: the first `burst` are answered at once, further ones `per_s` a second.
+    """Throttle of refusals of one kind.
 
-    None waits longer than `longest_s`, so a flood is forgotten as soon after its end.
+    The first `burst` refusals are answered at once, and further refusals at `per_s` a second. No refusal waits longer
+    than `longest_s`, so a flood has no effect later than `longest_s` after its end.
     """
 
     def __init__(self, per_s: float, burst: float, longest_s: float) -> None:
@@ -18,11 +19,11 @@ class RefusalThrottle:
         self._next_s = -math.inf
 
     def next_wait_s(self) -> float:
-        """Count one refusal, and return the seconds after which it is to be answered."""
+        """Count one refusal, and return the seconds to wait before its answer."""
         now_s = trio.current_time()
         self._next_s = self.next_time(self._next_s, now_s)
         return max(self._next_s - now_s, 0.0)
 
     def next_time(self, last_s: float, now_s: float) -> float:
-        """The time to answer the refusal that follows the one of `last_s`."""
+        """Return the time to answer the refusal after the refusal of `last_s`."""
         return min(max(last_s, now_s - self.burst / self.per_s) + 1 / self.per_s, now_s + self.longest_s)

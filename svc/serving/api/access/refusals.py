@@ -1,4 +1,7 @@
-"""Counts rate-limited and refused requests and logs the totals: a line for each would cost more than the refusal."""
+"""Counts rate-limited and refused requests and logs the totals.
+
+A line for each request would cost more than the refusal.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,25 @@ REPORT_S = 10.0
 
 
 class Refusals:
-    """Refusals since the last report, by code and kid. The kid is None where no policy is concerned."""
+    """Refusals since the last report, by code and kid.
+
+    The kid is None if no policy is concerned.
+    """
 
     def __init__(self) -> None:
         self._counts: Counter[tuple[str, str | None]] = Counter()
         self._some = trio.Event()
 
     def note(self, error: ApiError) -> None:
-        """Count one refusal. The `fields` of the error may name a kid."""
+        """Count one refusal.
+
+        The `fields` of the error may name a kid.
+        """
         self._counts[error.code, error.fields.get("kid")] += 1
         self._some.set()
 
     async def run(self) -> None:
-        """Log what is counted within REPORT_S of its first refusal, until cancelled."""
+        """Log the totals within REPORT_S of their first refusal, until cancelled."""
         while True:
             await self._some.wait()
             began = trio.current_time()

@@ -1,4 +1,7 @@
-"""The access log: one line for each answer, or only for failures, with who asked for what and how it ended."""
+"""The access log: one line for each answer, or only for failures.
+
+A line names the client, the recipe, the verb and the status.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,12 @@ _SUCCESS = range(200, 300)
 
 
 class AccessLog:
-    """Writes what `SVC_ACCESS_LOG` asks for.
+    """Writer of the lines that `SVC_ACCESS_LOG` asks for.
 
     Paths, queries and bodies are not written, only the recipe and verb that routing found.
 
-    Failed probes are left out of the log of failures: orchestrators repeat them every second, and other events say why.
+    Failed probes are left out of the log of failures. Orchestrators repeat them every second, and other events say why
+    they fail.
     """
 
     def __init__(self, settings: Settings, auth: Authenticator) -> None:
@@ -39,9 +43,10 @@ class AccessLog:
         key: bytes | None,
         is_summed: bool = False,
     ) -> None:
-        """Write the line of one answer. `began` is a value of `time.perf_counter`; the request id is bound already.
+        """Write the line of one answer.
 
-        Refusals that the event `requests_refused` sums up (`is_summed`) get a line only if every answer does.
+        `began` is a value of `time.perf_counter`. The request id must be bound already. A refusal that the event
+        `requests_refused` sums up (`is_summed`) gets a line only if every answer does.
         """
         if not self._all and (status in _SUCCESS or is_summed or (route is not None and route.any_host)):
             return

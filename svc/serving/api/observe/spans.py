@@ -1,6 +1,7 @@
-"""Spans of requests, for a collector that speaks OTLP. Needs the extra `otel`; imported only with SVC_OTEL_ENABLED=1.
+"""Spans of requests, for a collector that speaks OTLP.
 
-Addresses, headers, sampling and batching are OpenTelemetry's own variables (`OTEL_*`), which its SDK reads.
+The module needs the extra `otel`, and is imported only with SVC_OTEL_ENABLED=1. OpenTelemetry's own variables
+(`OTEL_*`), which its SDK reads, set addresses, headers, sampling and batching.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ _SHOWN_METHOD_CHARACTERS = 32
 
 
 def create() -> Spans:
-    """Spans that a background thread exports by OTLP over HTTP. Raises `ConfigError` for invalid `OTEL_*` variables."""
+    """Return spans that a background thread exports by OTLP over HTTP.
+
+    Raises ConfigError for invalid `OTEL_*` variables.
+    """
     names = {"service.name": "svc", "service.version": __version__}
     resource = Resource.create(names).merge(OTELResourceDetector().detect())
     try:
@@ -58,7 +62,7 @@ def create() -> Spans:
 
 
 class Spans:
-    """Makes the spans of one server."""
+    """Maker of the spans of one server."""
 
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
@@ -66,11 +70,11 @@ class Spans:
 
     @contextmanager
     def request(self, method: str, trace: Trace | None) -> Iterator[RequestSpan]:
-        """The span of one request, a child of the caller's span in `trace` or the root of a new trace.
+        """Yield the span of one request.
 
-        It ends with the block.
+        It is a child of the caller's span in `trace`, or the root of a new trace. It ends with the block.
         """
-        # As OpenTelemetry's conventions for HTTP have it: clients may invent methods.
+        # OpenTelemetry's conventions for HTTP ask for `_OTHER`, because clients may invent methods.
         name, attributes = method, {"http.request.method": method}
         if method not in _METHODS:
             original = method[:_SHOWN_METHOD_CHARACTERS]
@@ -80,19 +84,22 @@ class Spans:
             yield RequestSpan(span, name)
 
     def step(self, name: str) -> AbstractContextManager[object]:
-        """A child span of the request that this task answers."""
+        """Return a child span of the request that this task answers."""
         step: AbstractContextManager[object] = self._tracer.start_as_current_span(
             name, record_exception=False, set_status_on_exception=False
         )
         return step
 
     def close(self) -> None:
-        """Export the remaining spans; blocks until the collector has accepted or refused them."""
+        """Export the remaining spans.
+
+        Blocks until the collector has accepted or refused them.
+        """
         self._provider.shutdown()
 
 
 class RequestSpan:
-    """The span of a request while it is answered."""
+    """The span of a request during its answer."""
 
     def __init__(self, span: Any, method: str) -> None:
         self._span = span
@@ -101,9 +108,10 @@ class RequestSpan:
         self.trace = Trace(b"%032x" % made.trace_id, b"%016x" % made.span_id, b"%02x" % made.trace_flags)
 
     def answered(self, request_id: str, route: Route | None, recipe: str | None, response: Response | None) -> None:
-        """Record the route, the recipe and the status; nothing else of the path, query or body, as in the access log.
+        """Record the route, the recipe and the status.
 
-        `recipe` is that of the path if it is there: names that clients make up do not reach the collector.
+        As in the access log, nothing else of the path, query or body is recorded. `recipe` is the recipe of the path
+        if it exists, so names that clients make up do not reach the collector.
         """
         span = self._span
         span.set_attribute("svc.request_id", request_id)
@@ -125,7 +133,10 @@ class RequestSpan:
 
 
 def _context(trace: Trace | None) -> Context:
-    """The caller's span as the parent. Without one an empty context: a span that this task made is never the parent."""
+    """Return a context with the caller's span as the parent.
+
+    Without a trace the context is empty, so that a span of this task is never the parent.
+    """
     if trace is None:
         return Context()
     caller = SpanContext(int(trace.trace_id, _HEX), int(trace.span_id, _HEX), True, TraceFlags(int(trace.flags, _HEX)))
@@ -133,10 +144,10 @@ def _context(trace: Trace | None) -> Context:
 
 
 class ReportingExporter:
-    """Passes batches on to `exporter`, and emits one event when exports begin to fail and one when they work again.
+    """Exporter that passes batches on to `exporter` and reports failures.
 
-    The SDK's own log lines, several for each failed batch, go to `words` only; the last two become the reason in the
-    event.
+    It emits one event when exports begin to fail, and one when they work again. The SDK's own log lines, several for
+    each failed batch, go to `words` only. The last two lines become the reason in the event.
     """
 
     def __init__(self, exporter: Any, words: LastMessages) -> None:
@@ -145,7 +156,7 @@ class ReportingExporter:
         self._lost = 0
 
     def export(self, spans: Sequence[Any]) -> SpanExportResult:
-        """Export one batch; called by the SDK's thread."""
+        """Export one batch, in the SDK's thread."""
         self._words.said.clear()
         result: SpanExportResult = self._exporter.export(spans)
         if result is not SpanExportResult.SUCCESS:
@@ -163,7 +174,10 @@ class ReportingExporter:
 
 
 class LastMessages(logging.Handler):
-    """Keeps the last two messages of the exporter: why it tried again, and why it gave up."""
+    """Log handler that keeps the last two messages of the exporter.
+
+    They say why it tried again and why it gave up.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

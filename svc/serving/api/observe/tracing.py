@@ -6,7 +6,7 @@ import random
 import re
 from typing import NamedTuple
 
-# Version ff is not allowed, nor are ids of zeros; a later version may say more behind the flags.
+# Version ff is not allowed, nor are ids of zeros. A later version may add fields behind the flags.
 _TRACEPARENT = re.compile(
     rb"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>(?!0{32})[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})"
     rb"(?P<more>-[!-~]*)?"
@@ -21,16 +21,22 @@ class Trace(NamedTuple):
     flags: bytes
 
     def header(self) -> tuple[bytes, bytes]:
-        """`traceparent` that names this span."""
+        """Return the header `traceparent` that names this span."""
         return b"traceparent", b"00-%b-%b-%b" % self
 
     def step(self) -> Trace:
-        """The same trace with this server's own step in it, for an answer of which no span is made."""
+        """Return the same trace with a new span id for this server.
+
+        It is for an answer without a recorded span.
+        """
         return self._replace(span_id=b"%016x" % (random.getrandbits(64) or 1))
 
 
 def parse_trace(value: bytes | None) -> Trace | None:
-    """The trace that `traceparent` names; None without one, and for one that is not valid, which is ignored."""
+    """Return the trace that `traceparent` names.
+
+    Returns None without a value. An invalid value is ignored and gives None too.
+    """
     match = _TRACEPARENT.fullmatch(value or b"")
     if match is None or (match["version"] == b"00" and match["more"]):
         return None

@@ -76,7 +76,10 @@ ABOUT = "Recommendations from trained models. Every error has the body `Error`; 
 
 @cache
 def document(version: str, *, has_keys: bool, has_metrics: bool) -> Document:
-    """The whole document. `has_keys` and `has_metrics` say what this server is set up with."""
+    """Return the whole document.
+
+    `has_keys` and `has_metrics` say whether this server has keys and metrics.
+    """
     rows = [row for row in ENDPOINTS if row.response is not None and (has_metrics or row.name != "metrics")]
     paths: Document = defaultdict(dict)
     for row in rows:
@@ -157,7 +160,7 @@ def _operation(row: Endpoint) -> Document:
 
 
 def _tag(row: Endpoint) -> str:
-    """The heading under which the reference lists an endpoint."""
+    """Return the heading under which the reference lists an endpoint."""
     if row.verb:
         return TAGS[0]
     return TAGS[1] if row.path.startswith("/v1/recipes") else TAGS[2]
@@ -171,7 +174,10 @@ def _body(model: type[BaseModel]) -> Document:
 
 
 def _called(example: Document) -> str:
-    """The name of an example: the fields of the request that say who or what is asked for."""
+    """Return the name of an example.
+
+    The name lists the fields of the request except `limit` and `include_metadata`.
+    """
     return f"by {', '.join(name for name in example if name not in ('limit', 'include_metadata'))}"
 
 
@@ -194,7 +200,7 @@ def _answered(schema: str, description: str) -> Document:
 
 
 def _failed(failures: Errors) -> Document:
-    """One response a status, with an example for each code that has it."""
+    """Return one response for each status, with an example for each of its error codes."""
     by_status: dict[int, list[type[ApiError]]] = defaultdict(list)
     for error in failures:
         by_status[error.http_status].append(error)

@@ -1,4 +1,4 @@
-"""`GET /v1/recipes/{name}/popular`: the most chosen items, all or those that satisfy a filter."""
+"""`GET /v1/recipes/{name}/popular`: the most chosen items, optionally only items that satisfy a filter."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ async def popular_items(
     budget: WaitBudget,
     charge: Charge,
 ) -> bytes:
-    """The body of the answer. Raises the ApiError that is to be answered."""
+    """Return the body of the answer.
+
+    Raises the ApiError that the client must get.
+    """
     served.require_fresh()
     budget.require(served.lane)
     in_thread = partial(trio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)

@@ -51,10 +51,10 @@ DESCRIBED = (
 
 
 def build_routes(state: ServerState) -> QuartTrio:
-    """The quart application. It leaves the exception of a failed request in the scope, under FAILURE.
+    """Return the quart application.
 
-    It has the rows of the table that are neither probes nor verbs. The application only ever passes it the paths of
-    these rows.
+    It has the rows of the table that are neither probes nor verbs, and gets only the paths of these rows. It leaves
+    the exception of a failed request in the scope, under FAILURE.
     """
     app = QuartTrio("svc", static_folder=None)
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False
@@ -69,7 +69,7 @@ def build_routes(state: ServerState) -> QuartTrio:
 
 
 def _handlers(state: ServerState) -> dict[str, Handler]:
-    """The handler of each path, as the table of endpoints writes it."""
+    """Return the handler of each path, spelled as in the table of endpoints."""
     described, searched, rendered, listed, compared = (trio.CapacityLimiter(1) for _ in range(5))
 
     async def details() -> Response:
@@ -148,7 +148,10 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
 
 
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:
-    """`work(*args)`, so that the event loop does not wait. Abandoned when the client leaves: it changes nothing."""
+    """Return `work(*args)`, run in a thread so that the event loop does not wait.
+
+    The thread is abandoned when the client leaves, because the work changes nothing.
+    """
     return await trio.to_thread.run_sync(work, *args, limiter=limiter, abandon_on_cancel=True)
 
 
@@ -158,7 +161,10 @@ def _may_ask() -> Callable[[str], bool]:
 
 
 def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
-    """A recipe and its current model. Raises RecipeNotFound or RecipeUnavailable."""
+    """Return a recipe and its current model.
+
+    Raises RecipeNotFound or RecipeUnavailable.
+    """
     entry = state.registry.require(name)
     if entry.served is None:
         raise RecipeUnavailable

@@ -1,4 +1,4 @@
-"""The cost of a request, known once it is parsed: it counts so much against the rate of its key."""
+"""The cost of a parsed request, which counts against the rate of its key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from svc.serving.models.costs import Cost, cost_class
 
 
 def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
-    """Return the class of what the client asks for. Rules that the recipe adds are not counted, as nobody asked."""
+    """Return the cost class of a question.
+
+    Rules that the recipe adds are not counted, because the client did not ask for them.
+    """
     if isinstance(asked, Rejected):
         return Cost.PLAIN
     if isinstance(asked, UsersRequest):

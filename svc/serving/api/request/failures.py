@@ -14,15 +14,19 @@ from svc.errors import ApiError, InternalError, ValidationFailed, exhaustion
 from svc.serving.transport.messages import Headers, Response
 
 TRACEBACKS_A_MINUTE = 10
-"""Limits tracebacks in the log: many requests that fail for one reason would fill the disk."""
+"""Most tracebacks in the log within a minute.
+
+Without this limit, many requests that fail for one reason would fill the disk.
+"""
 
 _last_tracebacks: deque[float] = deque(maxlen=TRACEBACKS_A_MINUTE)
 
 
 def log_failure(error: Exception) -> None:
-    """Log an unexpected error, with its traceback unless there were many within the last minute.
+    """Log an unexpected error.
 
-    That the system gives no more threads has none: any request may meet it.
+    The traceback is left out if there were many within the last minute. It is also left out if the system gives no
+    more threads, because any request may meet this error.
     """
     now = time.monotonic()
     shown = len(_last_tracebacks) < TRACEBACKS_A_MINUTE or now - _last_tracebacks[0] > 60
@@ -34,7 +38,10 @@ def log_failure(error: Exception) -> None:
 
 
 def failure(request_id: str, error: Exception) -> Response:
-    """The answer to a failed request. An error that is no ApiError is logged, and its text is not sent."""
+    """Return the answer to a failed request.
+
+    An error that is no ApiError is logged, and its text is not sent.
+    """
     if not isinstance(error, ApiError):
         log_failure(error)
         error = InternalError()
@@ -45,7 +52,7 @@ def failure(request_id: str, error: Exception) -> Response:
 
 
 def _headers(fields: Mapping[str, Any]) -> Headers:
-    """The headers of an error: the allowed methods, or the seconds to wait before the next request."""
+    """Return the headers of an error: allowed methods, or seconds to wait before the next request."""
     if "allow" in fields:
         return [(b"allow", ", ".join(fields["allow"]).encode())]
     return [(b"retry-after", b"%d" % fields["retry_after"])] if "retry_after" in fields else ()

@@ -1,4 +1,4 @@
-"""Says which condition of a filter no item satisfies, when an answer would hold nothing."""
+"""Names the condition of a filter that no item satisfies, when an answer would be empty."""
 
 from __future__ import annotations
 
@@ -15,14 +15,20 @@ _SHOWN_CHARACTERS = 64
 
 
 def nothing_left(tree: object, filters: FilterFields | None) -> NoCandidates:
-    """The error of an empty ranking. `tree` is the valid filter of the request, or None."""
+    """Return the error of an empty ranking.
+
+    `tree` is the valid filter of the request, or None.
+    """
     reasons = () if tree is None or filters is None else _reasons(tree, filters)
     reason = next(iter(reasons), None)
     return NoCandidates() if reason is None else NoCandidates(f"{NoCandidates.detail}: {reason}")
 
 
 def _reasons(tree: Any, filters: FilterFields) -> Iterator[str]:
-    """Conditions that no item satisfies; those below `not` are left out, as they restrict nothing."""
+    """Yield the conditions that no item satisfies.
+
+    Conditions below `not` are left out, because they restrict nothing if no item satisfies them.
+    """
     ((key, value),) = tree.items()
     if key in ("all", "any"):
         for part in value:

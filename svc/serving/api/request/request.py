@@ -195,7 +195,7 @@ class Request:
             self.permit = await self._slowly(policies, partial(policies.admit, kid, endpoint, recipe))
 
     async def charge(self, count: int, least: int | None = None) -> None:
-        """Charge the key `count` requests, at least `least`.
+        """Charge the key `count` requests in total, as `Permit.charge` does.
 
         Raises RateLimited, and ClientGone as `authenticate` does.
         """

@@ -1,4 +1,4 @@
-"""What every request of one server process shares."""
+"""The state that all requests of one server process share."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ServerState:
-    """Made once by the server's start and passed to the application.
+    """The shared state of a server process.
 
-    `draining` is set by whoever begins the drain: from then on `/v1/health/ready` says no.
+    The server's start makes it once and passes it to the application. `draining` is True from the beginning of the
+    drain. From then on `/v1/health/ready` answers 503.
     """
 
     registry: Registry

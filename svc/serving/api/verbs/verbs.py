@@ -62,7 +62,7 @@ CACHED_BYTES = 4096
 ENTRY_BYTES = 512
 """Memory of a cached answer beside the bytes of the question and the answer.
 
-It pays for the objects and the entry in the mapping.
+It covers the objects and the entry in the mapping.
 """
 
 SINGLE: dict[str, type[RecommendRequest] | type[RelatedRequest] | type[UsersRequest]] = {

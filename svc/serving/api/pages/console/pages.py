@@ -1,4 +1,7 @@
-"""Serves the files of the two pages. They are public and hold no data: all data comes over the API, with a key."""
+"""Serves the files of the two pages.
+
+The files are public and hold no data. All data comes over the API, with a key.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,10 @@ Handler = Callable[..., Awaitable[Response]]
 
 
 def page_handlers(state: ServerState) -> dict[str, Handler]:
-    """Handlers by path: one for each file of the pages, and one for what the console must know of this server."""
+    """Return the handlers by path.
+
+    Each file of the pages has one handler. One more handler gives the console the facts of this server.
+    """
     answers = {
         PATHS.get(name, f"/console/{name}"): _answer(_read(name), TYPES[name.rpartition(".")[2]])
         for name in (*PATHS, *CONSOLE, *REFERENCE, *SHARED)
@@ -56,7 +62,7 @@ def page_handlers(state: ServerState) -> dict[str, Handler]:
 
 
 def _server(state: ServerState) -> dict[str, bool]:
-    """The facts that the console needs before its first API call."""
+    """Return the facts that the console needs before its first API call."""
     return {
         "keys": state.auth.required,
         "metrics": state.settings.metrics_enabled,
@@ -69,7 +75,10 @@ def _read(name: str) -> bytes:
 
 
 def _answer_large(name: str, content_type: str) -> Handler:
-    """A large file, read on each request so that it does not stay in the memory of every server."""
+    """Return the handler of a large file.
+
+    The file is read on each request, so that it does not stay in the memory of every server.
+    """
 
     async def answer() -> Response:
         file = resources.files(__package__).joinpath("swagger_ui", name)
