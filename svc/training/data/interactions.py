@@ -22,7 +22,7 @@ from svc.training.data.where import KeptRows, kept_rows
 Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
 LIKE_SEEN: Final = np.float32(0.5)
-"""The value of a hidden pair that `include_seen` brings back."""
+"""Value of a hidden pair that `include_seen` brings back."""
 _COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
 
@@ -56,10 +56,11 @@ class _Cleansing(Protocol):
 
 
 class HiddenRows(NamedTuple):
-    """Rows that are no choices, (h,) each: their items are left out for their users. `times` is None if none is read.
+    """Rows that are no choices, (h,) each.
 
-    `always` is True for an excluded event, which nothing brings back, and False for a row of `cleansing.hide`, whose
-    item a request may bring back as it may bring back a seen one.
+    Their items are left out for their users. `times` is None if no times are read. `always` is True for an excluded
+    event, which no request brings back. It is False for a row of `cleansing.hide`: a request may bring its item back
+    like a seen item.
     """
 
     users: Codes
@@ -68,7 +69,7 @@ class HiddenRows(NamedTuple):
     always: NDArray[np.bool_]
 
     def of_rows(self, rows: NDArray[Any]) -> HiddenRows | None:
-        """Some rows, by a mask or by place; None where there are none."""
+        """Return the rows at `rows`, a mask or positions. Return None if there are none."""
         times = None if self.times is None else self.times[rows]
         some = HiddenRows(self.users[rows], self.items[rows], times, self.always[rows])
         return some if len(some.users) else None
@@ -76,7 +77,10 @@ class HiddenRows(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FutureRows:
-    """How many rows have a time after `start`, nanoseconds since 1970, and a message about the first of them."""
+    """Number of rows later than `start`, and a message about the first of them.
+
+    `start` is in nanoseconds since 1970.
+    """
 
     count: int
     detail: str
@@ -87,16 +91,20 @@ class FutureRows:
 class Interactions:
     """Clean interactions, in the order of the source.
 
-    `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which stand in order of first appearance. `times` is
-    (n,) nanoseconds since 1970, or None if the recipe does not use time. `weights` is (n,) float32, or None
-    where every row counts 1. `hidden` are the rows whose item the user is not shown.
-    `dropped` counts the rows that cleansing removed, by reason; `reasons` has messages for the rows that could not be
-    used. `reference` is the time from which ages count, None without times; `future` are the rows that are later than
-    the start of the training, None where there are none. `dropped_by_where` counts the rows that cleansing.where
-    dropped, as does `dropped["where"]` where there are any; it is None where the recipe has no such filter.
-    `hidden_by_rule` counts those of cleansing.hide in the same way. `put_off`
-    is how several rows of one user and item become one where that waits until the rows have been split, else "none".
-    `popularity` is (i,) how much each item was chosen lately; None where all choices count alike.
+    `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which are in order of first appearance. `times` is
+    (n,) nanoseconds since 1970, or None if the recipe does not use time. `weights` is (n,) float32, or None if every
+    row counts 1. `hidden` has the rows that hide their item from their user.
+
+    `dropped` counts the rows that cleansing removed, by reason. `reasons` has messages for unusable rows. `reference`
+    is the time from which ages count, None without times. `future` has the rows later than the start of the training,
+    None if there are none.
+
+    `dropped_by_where` counts the rows that cleansing.where dropped. It is None if the recipe has no such filter.
+    `dropped["where"]` is the same count if it is not zero. `hidden_by_rule` counts the rows of cleansing.hide, None
+    without that filter.
+
+    `put_off` is the rule that joins several rows of one user and item after the split, else "none".
+    `popularity` is (i,) how much each item was chosen lately, None if all choices count alike.
     """
 
     users: Codes
@@ -124,13 +132,16 @@ class Interactions:
 
     @property
     def filter_counts(self) -> dict[str, int]:
-        """How many rows each filter of the recipe has taken, by its name in events and headers."""
+        """Number of rows that each filter took, by its name in events and headers."""
         counts = {"dropped_by_where": self.dropped_by_where, "hidden_by_rule": self.hidden_by_rule}
         return {name: count for name, count in counts.items() if count is not None}
 
     @property
     def n_unusable(self) -> int:
-        """Rows without an id or a time. Duplicates are no fault of the data."""
+        """Number of rows without an id or a time.
+
+        Duplicates are no fault of the data and do not count.
+        """
         return sum(self.dropped.get(reason, 0) for reason in self.reasons)
 
     @property
@@ -139,7 +150,7 @@ class Interactions:
         return self.weights is not None or self.put_off in {"sum", "count"}
 
     def of_rows(self, rows: NDArray[np.int64]) -> Interactions:
-        """Some rows, (r,), of the same users and items."""
+        """Return the rows at `rows`, (r,), with the same users and items."""
         return replace(
             self,
             users=self.users[rows],
@@ -149,9 +160,9 @@ class Interactions:
         )
 
     def collapsed(self) -> Interactions:
-        """One row for each user and item where `put_off` says how.
+        """Return one row for each user and item, joined by `put_off`.
 
-        Raises WeightOutOfRange for a sum that is infinite.
+        Raise WeightOutOfRange for an infinite sum.
         """
         if self.put_off == "none":
             return self
@@ -166,9 +177,10 @@ class Interactions:
         return pairs
 
     def matrix(self) -> sparse.csr_matrix:
-        """(users, items) float32; an entry is how often the pair occurs, or the sum of its weights.
+        """Return the float32 matrix of the pairs, (users, items).
 
-        Raises WeightOutOfRange for a sum that is infinite.
+        An entry is the number of rows of the pair, or the sum of their weights.
+        Raise WeightOutOfRange for an infinite sum.
         """
         if self.put_off != "none":
             return self.collapsed().matrix()
@@ -179,9 +191,10 @@ class Interactions:
         return matrix
 
     def hidden_matrix(self) -> sparse.csr_matrix | None:
-        """(users, items) with 1 where a user is never shown an item, and LIKE_SEEN where a request may bring it back.
+        """Return the matrix of hidden pairs, (users, items), or None.
 
-        None where nothing is hidden.
+        An entry is 1 if the item is always hidden, and LIKE_SEEN if a request may bring it back.
+        None means that no pair is hidden.
         """
         if self.hidden is None:
             return None
@@ -192,7 +205,10 @@ class Interactions:
         return matrix
 
     def latest(self) -> sparse.csr_matrix:
-        """(users, items) int64, the entries of `matrix`: nanoseconds from `reference` to each pair's latest time."""
+        """Return the nanoseconds from `reference` to each pair's latest time.
+
+        The matrix is int64, (users, items), with the entries of `matrix`.
+        """
         assert self.times is not None and self.reference is not None, "whoever asks for times has had them read"
         order = np.lexsort((self.times, self.items, self.users))
         users, items = self.users[order], self.items[order]
@@ -201,7 +217,10 @@ class Interactions:
         return self._sparse(self.ages(self.times[order][last], self.reference), users[last], items[last])
 
     def ages(self, times: Times, reference: int) -> Times:
-        """Return nanoseconds from `reference` to each of `times`; rows of the future stand at the start."""
+        """Return nanoseconds from `reference` to each of `times`.
+
+        Times in the future count as the start of the training.
+        """
         return from_reference(times if self.future is None else np.minimum(times, self.future.start), reference)
 
     def _sparse(self, values: NDArray[Any], users: Codes, items: Codes) -> sparse.csr_matrix:
@@ -235,11 +254,13 @@ def from_rows(
     repeats: bool = False,
     popular: AgeRule | None = None,
 ) -> Interactions:
-    """Clean `rows`; their id columns are categorical text. Thresholds are not checked here.
+    """Clean `rows`, with categorical text in their id columns.
+
+    Thresholds are not checked here.
 
     `started_ns` is the start of the training, in nanoseconds since 1970. With `repeats`, duplicates stay until the rows
-    have been split. `popular` needs times. Raises MinDataViolation when nothing at all
-    is left, TimeUnitRequired for numeric times without a unit, and WeightOutOfRange.
+    have been split. `popular` needs times. Raise MinDataViolation if no row is left, TimeUnitRequired for numeric
+    times without a unit, and WeightOutOfRange.
     """
     frame, positions = rows.frame, rows.positions
     users, user_names = _codes(frame[schema.user_column])
@@ -306,7 +327,10 @@ def from_rows(
 
 
 def _of_present(values: NDArray[np.float64], column_of: Codes, n_items: int) -> NDArray[np.float64]:
-    """(n_items,) the `values` of codes by the number that each code has, where it has one."""
+    """Return the `values` of codes by item number, (n_items,).
+
+    Codes without a number are left out.
+    """
     by_number = np.empty(n_items)
     by_number[column_of[column_of >= 0]] = values[column_of >= 0]
     return by_number
@@ -334,12 +358,15 @@ def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) ->
 
 
 def _of_known(hidden: HiddenRows) -> HiddenRows | None:
-    """The rows of known users and items; None where there are none."""
+    """Return the rows of known users and items, or None if there are none."""
     return hidden.of_rows((hidden.users >= 0) & (hidden.items >= 0))
 
 
 def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:
-    """(n,) codes into the names that are returned; −1 for a null or blank id."""
+    """Return (n,) codes into names, and the names.
+
+    The code is −1 for a null or blank id.
+    """
     categorical = column.array if isinstance(column.dtype, pd.CategoricalDtype) else column.astype("category").array
     names = np.asarray([str(name) for name in categorical.categories], dtype=object)
     codes = np.asarray(categorical.codes, dtype=np.int32)
@@ -371,8 +398,8 @@ def _distinct_pairs(
 ) -> tuple[NDArray[np.int64], Weights | None]:
     """Return the latest row of each (user, item), ascending, and its weight.
 
-    Rows are ordered by time if there is one, else by place. `keep_first` takes the weight of the first row alone: the
-    place and the time of a pair are those of its latest row under every `dedup`.
+    Rows are ordered by time if there is one, else by place. `keep_first` takes only the weight of the first row. The
+    place and the time of a pair come from its latest row under every `dedup`.
     """
     keys = pairs[0].astype(np.int64) * max(n_items, 1) + pairs[1]
     order = stable_order([keys] if times is None else [keys, times])

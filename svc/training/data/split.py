@@ -1,17 +1,17 @@
 """Hold out part of the validation users' interactions.
 
-Symbols: n_u is the number of distinct items of user u, r the held-out ratio. Where an item may be chosen again, all of
-this is said of rows instead of distinct items: an item may then be held out that its user also trains with.
+Symbols: n_u is the number of distinct items of user u, r the held-out ratio. If an item may be chosen again, rows
+take the place of distinct items. A held-out item may then also be in its user's training rows.
 
-random       floor(n_u·r) items of each validation user, drawn with the split's seed; time plays no part
+random       floor(n_u·r) items of each validation user, drawn with the split's seed. Time plays no part
 time_user    the floor(n_u·r) latest items of each validation user
-time_global  one cut-off for the whole table, the 1−r quantile of time: what is later trains nobody, and is held
-             out for validation users who have a history before it
-leave_one_out  the latest item of each validation user who has two or more; r plays no part. Later is what has the later
-             time, or without a time column what stands further down in the table
+time_global  one cut-off for the whole table, the 1−r quantile of time. Later pairs are not trained on. They are
+             held out for validation users who have a history before the cut-off
+leave_one_out  the latest item of each validation user who has two or more. r plays no part. Without a time
+             column, the latest item is the one furthest down in the table
 
-With a test share t, floor(v·t) of the v users with held-out items, at least one, are set aside: no trial is judged by
-them.
+With a test share t, floor(v·t) of the v users with held-out items, at least one, are set aside. No trial is scored
+on them.
 """
 
 from __future__ import annotations
@@ -47,17 +47,21 @@ class SplitPlan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Split:
-    """What the search trains on and what it is judged by.
+    """Training and validation matrices of the search.
 
-    `train` is (users, items) float32 whose rows are `order`: users without held-out items first. Those with some
-    begin at row `val_offset`; `heldout` has one row for each of these, in the same order, 1.0 at held-out items.
-    The columns of both are `item_order`: column c is item `item_order[c]` of the interactions. `test` has the rows and
-    columns of `heldout` and the held-out items of the users who are set aside, whose rows in `heldout` are empty; it is
-    None without a test share. `times` has the entries of `train`, if the plan keeps them, in nanoseconds from the same
-    time as in the final training; under `time_global` from the cut-off, as the search knows nothing later. `hidden`, in
-    rows and columns of `train`, has what users are not to be shown, as far as it was known before the held-out rows.
-    None of it is held out. With weights, `train` and
-    `heldout` have them as values.
+    `train` is (users, items) float32. Its rows are in `order`: users without held-out items come first, users with
+    held-out items begin at row `val_offset`. `heldout` has one row for each of the latter, in the same order, with 1.0
+    at held-out items. The columns of both are `item_order`: column c is item `item_order[c]` of the interactions.
+    With weights, the values of `train` and `heldout` are the weights.
+
+    `test` has the rows and columns of `heldout` and the held-out items of the users who are set aside. The rows of
+    these users in `heldout` are empty. `test` is None without a test share.
+
+    `times` has the entries of `train` if the plan keeps times. They are nanoseconds from the same time as in the final
+    training. Under `time_global` they count from the cut-off, as the search knows nothing later.
+
+    `hidden`, in rows and columns of `train`, has the items hidden from each user, as far as they were known before the
+    held-out rows. No hidden pair is held out.
     """
 
     train: sparse.csr_matrix
@@ -75,7 +79,7 @@ class Split:
 class _Pairs:
     """Distinct (user, item) pairs, or rows, (m,) each, sorted by user.
 
-    `source_rows` has the row of the interactions that each stands for.
+    `source_rows` has the row of the interactions behind each pair.
     """
 
     users: NDArray[np.int32]
@@ -85,13 +89,16 @@ class _Pairs:
     source_rows: NDArray[np.int64]
 
     def where(self, chosen: NDArray[np.bool_]) -> _Pairs:
-        """The pairs at which `chosen`, (m,), is true."""
+        """Return the pairs at which `chosen`, (m,), is true."""
         times = None if self.times is None else self.times[chosen]
         return _Pairs(self.users[chosen], self.items[chosen], self.counts[chosen], times, self.source_rows[chosen])
 
 
 def split(interactions: Interactions, plan: SplitPlan) -> Split:
-    """Split by `plan`. Seeded draws make it the same in every process."""
+    """Split `interactions` by `plan`.
+
+    Draws are seeded, so the split is the same in every process.
+    """
     pairs = _divided(interactions, plan)
     n_users = len(interactions.user_ids)
     chosen = _validation_users(n_users, plan)
@@ -119,8 +126,8 @@ def _known_hidden(
 ) -> HiddenRows | None:
     """Return the hidden rows from before the rows that are held out.
 
-    A later one tells which items a user met afterwards: with these, scores are 1 to 2% too good. `random` looks at no
-    times, and without times all rows hide.
+    A later hidden row reveals an item that the user met afterwards. With later rows, scores are 1 to 2% too good.
+    All rows hide under `random`, which ignores times, and without times.
     """
     if hidden is None or hidden.times is None or pairs.times is None or plan.scheme == "random":
         return hidden
@@ -133,7 +140,10 @@ def _known_hidden(
 
 
 def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
-    """The pairs that the split divides: distinct ones, or rows where items may be chosen again."""
+    """Return the pairs to split.
+
+    They are distinct pairs, or rows if items may be chosen again.
+    """
     if not plan.repeats:
         return _distinct(interactions)
     order = _by_pair(interactions)[1]
@@ -148,7 +158,10 @@ def _divided(interactions: Interactions, plan: SplitPlan) -> _Pairs:
 
 
 def _collapsed(interactions: Interactions, rows: _Pairs) -> _Pairs:
-    """The distinct pairs of some rows, as the recipe joins duplicates; each has its latest time."""
+    """Return the distinct pairs of `rows`, each with its latest time.
+
+    Duplicates are joined as the recipe says.
+    """
     return _distinct(interactions.of_rows(np.sort(rows.source_rows)).collapsed())
 
 
@@ -164,12 +177,18 @@ def _reference(interactions: Interactions, pairs: _Pairs, plan: SplitPlan) -> in
 
 
 def _times(trained: _Pairs, ages: NDArray[np.int64], result: Split) -> sparse.csr_matrix:
-    """Return `ages`, (n,) of the rows of `trained`, as int64 (users, items): the entries of `result.train`."""
+    """Return `ages` as an int64 matrix with the entries of `result.train`, (users, items).
+
+    `ages` is (n,), one for each row of `trained`.
+    """
     return _csr(ages, _inverse(result.order)[trained.users], trained.items, result.train.shape)
 
 
 def global_cutoff(interactions: Interactions, plan: SplitPlan) -> int:
-    """The cut-off of `time_global`, in nanoseconds since 1970: all that is held out is later."""
+    """Return the cut-off of `time_global`, in nanoseconds since 1970.
+
+    All held-out rows are later.
+    """
     times = _divided(interactions, plan).times
     assert times is not None, "time schemes come with times"
     return _cutoff(times, plan.heldout_ratio)
@@ -182,7 +201,10 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def _set_aside(result: Split, plan: SplitPlan) -> Split:
-    """Move the held-out items of some users to `test`; one user is left to validate, if there is one at all."""
+    """Move the held-out items of some users to `test`.
+
+    At least one validation user is left if there is one at all.
+    """
     n_users = result.heldout.shape[0]
     n_test = min(max(1, math.floor(n_users * plan.test + _SLACK)), n_users - 1)
     if n_test < 1:
@@ -197,10 +219,11 @@ def _set_aside(result: Split, plan: SplitPlan) -> Split:
 
 
 def shuffle_items(result: Split, seed: int) -> Split:
-    """The same split with its items in a random order.
+    """Return the same split with its items in a random order.
 
     Items are numbered by first appearance, held-out rows included, and popular ones appear early. Neighbour models
-    that keep the k strongest entries break ties by number, so that the held-out rows would help to choose them.
+    that keep the k strongest entries break ties by number. In the original order, held-out
+    rows would help to choose them.
     """
     order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
     matrices = {name: getattr(result, name) for name in ("train", "heldout", "test", "times", "hidden")}
@@ -211,7 +234,10 @@ def shuffle_items(result: Split, seed: int) -> Split:
 
 
 def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float | None:
-    """The least `heldout_ratio` that holds out anything under the rest of `plan`; None when no ratio does."""
+    """Return the least `heldout_ratio` that holds out any pair, or None.
+
+    The rest of `plan` stays as it is. None means that no ratio holds out a pair.
+    """
     if plan.scheme == "leave_one_out":
         return None
     pairs = _divided(interactions, plan)
@@ -223,7 +249,10 @@ def smallest_working_ratio(interactions: Interactions, plan: SplitPlan) -> float
 
 
 def _distinct(interactions: Interactions) -> _Pairs:
-    """The latest occurrence of each pair stands for all; `counts` says how many there were, or sums their weights."""
+    """Return each pair once, at its latest occurrence.
+
+    `counts` is the number of its occurrences, or the sum of their weights.
+    """
     keys, order = _by_pair(interactions)
     times = interactions.times
     ordered = keys[order]
@@ -246,7 +275,7 @@ def _distinct(interactions: Interactions) -> _Pairs:
 
 
 def _by_pair(interactions: Interactions) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """A key of each row's user and item, (n,), and the rows sorted by it.
+    """Return a key of each row's user and item, (n,), and the rows sorted by it.
 
     Rows of one pair are sorted by time, if there is one, and then by position.
     """
@@ -266,7 +295,10 @@ def _validation_users(n_users: int, plan: SplitPlan) -> NDArray[np.bool_]:
 
 
 def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(m,) masks: pairs that are held out, and pairs that neither train nor validate."""
+    """Return two (m,) masks: held-out pairs, and unused pairs.
+
+    Unused pairs neither train nor validate.
+    """
     if plan.scheme == "time_global":
         return _after_cutoff(pairs, chosen, plan.heldout_ratio)
     if plan.scheme == "leave_one_out":
@@ -288,7 +320,10 @@ def _hold_out(pairs: _Pairs, chosen: NDArray[np.bool_], plan: SplitPlan) -> tupl
 
 
 def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArray[np.bool_]:
-    """For pairs sorted by user, True at the last floor(n_u·r) of each."""
+    """Return True at the last floor(n_u·r) pairs of each user.
+
+    Pairs are sorted by user.
+    """
     sizes = np.bincount(users, minlength=n_users)
     n_held = np.floor(sizes * ratio + _SLACK).astype(np.int64)
     ends = np.cumsum(sizes)
@@ -296,7 +331,10 @@ def _last_of_each(users: NDArray[np.int32], n_users: int, ratio: float) -> NDArr
 
 
 def _latest_of_two(users: NDArray[np.int32], n_users: int) -> NDArray[np.bool_]:
-    """For pairs sorted by user, True at the last of each who has more than one."""
+    """Return True at the last pair of each user who has more than one.
+
+    Pairs are sorted by user.
+    """
     sizes = np.bincount(users, minlength=n_users)
     last = np.arange(len(users)) == (np.cumsum(sizes) - 1)[users]
     return np.asarray(last & (sizes > 1)[users])
@@ -350,7 +388,10 @@ def _csr(
 
 
 def _smallest_global_ratio(pairs: _Pairs, chosen: NDArray[np.bool_]) -> float | None:
-    """The cut-off just before the latest time of any validation user who also has an earlier one."""
+    """Return the ratio of the latest cut-off that holds out a pair.
+
+    This cut-off is just before the latest time of any validation user who also has an earlier time.
+    """
     assert pairs.times is not None, "time schemes come with times"
     first = np.full(len(chosen), np.iinfo(np.int64).max)
     last = np.full(len(chosen), np.iinfo(np.int64).min)

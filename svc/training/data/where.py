@@ -1,4 +1,4 @@
-"""Applies `cleansing.hide` and `cleansing.where` to a fetched table, before everything else.
+"""Apply `cleansing.hide` and `cleansing.where` to a fetched table, before everything else.
 
 Logic is two-valued, as in filters of requests: a missing value (null, blank text, no finite number) satisfies no
 condition but `exists: false`, and `not` is the plain complement.
@@ -38,10 +38,10 @@ _SHOWN_CHARACTERS = 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptRows:
-    """The rows that count, in the order of the source: choices, and hidden rows.
+    """Kept rows, choices and hidden rows, in the order of the source.
 
-    `positions` is (n,), the position of each row in the source. It and `n_dropped` are None where there is no `where`.
-    `hides` is (n,), True where a row satisfies `cleansing.hide`; None without that filter.
+    `positions` is (n,), the position of each row in the source. It and `n_dropped` are None if there is no `where`.
+    `hides` is (n,), True if a row satisfies `cleansing.hide`. It is None without that filter.
     """
 
     frame: pd.DataFrame
@@ -51,7 +51,10 @@ class KeptRows:
 
 
 def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
-    """The rows of `source` that count; the source may leave others out by itself, as far as that is exact."""
+    """Return the rows of `source` that satisfy `where` or `hide`.
+
+    The source may leave out other rows by itself, as far as that is exact.
+    """
     fetch_where = getattr(source, "fetch_where", None)
     fetched: Prefiltered | None = None
     if where is not None and fetch_where is not None:
@@ -66,9 +69,10 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mappin
 
 
 def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mapping[str, Any] | None = None) -> KeptRows:
-    """The rows of `frame` that satisfy `where` or `hide`, valid trees; all of them where there is no `where`.
+    """Return the rows of `frame` that satisfy `where` or `hide`, valid trees.
 
-    Raises DataSourceError where `frame` lacks a column, RowFilterMismatch where a value cannot be compared.
+    All rows are kept if there is no `where`. Raise DataSourceError if `frame` lacks a column, RowFilterMismatch if a
+    value cannot be compared.
     """
     hides = None if hide is None else _satisfied(frame, hide, "cleansing.hide")
     if where is None:
@@ -86,7 +90,7 @@ def kept_rows(frame: pd.DataFrame, where: Mapping[str, Any] | None, hide: Mappin
 
 
 def _satisfied(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
-    """(n,) whether each row satisfies the filter of the recipe's `key`."""
+    """Return whether each row satisfies the filter of the recipe's `key`, (n,)."""
     wanted = parse_row_filter(tree)
     columns: dict[str, _Column] = {}
     for name, kind in wanted.kinds.items():
@@ -103,7 +107,7 @@ def _satisfied(frame: pd.DataFrame, tree: Mapping[str, Any], key: str) -> Flags:
 
 
 def _holds(node: Filter, columns: Mapping[str, _Column]) -> Flags:
-    """(n,) whether each row satisfies `node`."""
+    """Return whether each row satisfies `node`, (n,)."""
     kind, *operands = node
     if kind == "not":
         return ~_holds(operands[0], columns)
@@ -119,7 +123,10 @@ def _all(parts: list[Flags]) -> Flags:
 
 
 class _Column(ABC):
-    """The values of one column: each distinct one is looked at once. `exists` is (n,), False where it is missing."""
+    """Values of one column. Each distinct value is tested once.
+
+    `exists` is (n,), False for a missing value.
+    """
 
     exists: Flags
 
@@ -128,13 +135,16 @@ class _Column(ABC):
         self._codes, self._values = _coded(column, name)
 
     def _flags(self, tells: Callable[[Any], bool]) -> Flags:
-        """(n,) the result of `tells` for each value; False for a missing one."""
+        """Return the result of `tells` for each value, (n,).
+
+        The result is False for a missing value.
+        """
         of_values: Flags = np.asarray([*map(tells, self._values), False], dtype=bool)
         flags: Flags = of_values[self._codes]
         return flags
 
     def satisfy(self, name: str, operand: Any) -> Flags:
-        """(n,) whether each row satisfies one condition."""
+        """Return whether each row satisfies one condition, (n,)."""
         if name == "exists":
             return self.exists if operand else ~self.exists
         satisfied: Flags = np.logical_and(self.exists, self._compare(name, operand))
@@ -174,7 +184,10 @@ class _Numbers(_Column):
 
 
 class _Texts(_Column):
-    """A column compared with text. Whole numbers and truth values say themselves, as ids do."""
+    """A column compared with text.
+
+    Whole numbers and truth values are spelled as ids are.
+    """
 
     def __init__(self, column: pd.Series, name: str) -> None:
         super().__init__(column, name)
@@ -191,7 +204,10 @@ class _Texts(_Column):
 
 
 def _coded(column: pd.Series, name: str) -> tuple[NDArray[Any], list[Any]]:
-    """(n,) positions in the distinct values that are returned; for null −1, the index of the last element."""
+    """Return (n,) positions in the distinct values, and these values.
+
+    The position of null is −1, the index of the last element.
+    """
     if isinstance(column.dtype, pd.CategoricalDtype):
         return np.asarray(column.cat.codes), list(column.cat.categories)
     try:
@@ -211,7 +227,10 @@ def _refuse(name: str, column: pd.Series, row: int, why: str) -> None:
 
 
 def _as_number(value: Any) -> float:
-    """NaN for everything that is no number and spells none; truth values are none."""
+    """Return `value` as a number, or NaN if it neither is nor spells a number.
+
+    Truth values are no numbers.
+    """
     if isinstance(value, bool | np.bool_) or (isinstance(value, str) and "_" in value):
         return math.nan
     try:
@@ -223,7 +242,10 @@ def _as_number(value: Any) -> float:
 
 
 def _is_number_or_nothing(value: Any) -> bool:
-    """Whether `value` is a number or missing; infinity counts as missing, as in filters of requests."""
+    """Return whether `value` is a number or missing.
+
+    Infinity counts as missing, as in filters of requests.
+    """
     if isinstance(value, str) and value.strip() in WORDS_FOR_NOTHING:
         return True
     return not math.isnan(_as_number(value)) or (isinstance(value, float | np.floating) and math.isnan(value))

@@ -1,9 +1,10 @@
 """The search: ask for trials, have workers train them, tell their scores, until the study's budget is used.
 
-The main thread asks, waits and tells; it never trains, so that it can handle signals, deadlines and heartbeats. A
-search in one process asks and tells in a fixed order, whichever trial ends first: trial k is asked for when exactly the
-trials up to k - `ahead` have been told. So the same seed and number of workers give the same search. A shared search
-tells at once, for other processes learn from it.
+The main thread asks, waits and tells. It never trains, so that it can handle signals, deadlines and heartbeats.
+
+A search in one process asks and tells in a fixed order, independent of the order in which trials end: trial k is asked
+for when exactly the trials up to k - `ahead` have been told. So the same seed and number of workers give the same
+search. A shared search tells at once, because other processes learn from it.
 """
 
 from __future__ import annotations
@@ -34,14 +35,15 @@ from svc.training.search.trials import SearchResult
 
 _POLL_S = 0.5
 _AHEAD = 3
-"""Trials asked for and not told, for each worker: enough that short trials fill the time of a long one."""
+"""Trials asked for and not told, for each worker. Short trials then fill the time of a long one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds for all trials of this process, and for each; `at_once` trials of an algorithm that needs much memory.
+    """Limits of time and memory for trials.
 
-    A trial whose model needs more than `max_rank_ms` for a single ranking cannot win.
+    `timeout_s` is for all trials of this process, `per_trial_timeout_s` for each. `at_once` is the number of
+    simultaneous trials of an algorithm that needs much memory. A trial whose model needs more than `max_rank_ms` for a single ranking cannot win.
     """
 
     timeout_s: float | None = None
@@ -52,7 +54,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class TrialLogging:
-    """How much is logged of single trials."""
+    """Which log events single trials write."""
 
     trials: bool = True
     parameters: bool = False
@@ -60,9 +62,10 @@ class TrialLogging:
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """A trial that was asked for and not told. It waits, then `worker` trains it, then `outcome` is there.
+    """A trial that was asked for and not told.
 
-    It is trained only if it is its own `source`, else the result of that trial is taken (`trials.find_source`).
+    It waits, then `worker` trains it, then `outcome` is set. It is trained only if it is its own `source`. Otherwise
+    it takes the result of the trial `source` (`trials.find_source`).
     """
 
     trial: Trial
@@ -80,7 +83,10 @@ class _Attempt:
 
 @dataclass(slots=True, eq=False)
 class Search:
-    """One process's part in a study, whose sampler must be `sampler`. `run` may be called once."""
+    """One process's part in a study.
+
+    The sampler of the study must be `sampler`. `run` may be called once.
+    """
 
     study: Study
     storage: StudyStorage
@@ -98,10 +104,10 @@ class Search:
     _n_orphaned: int = 0
 
     def run(self) -> SearchResult:
-        """Work until the study's budget is used or the time is over, and return what the study then holds.
+        """Work until the budget or the time is used, and return the study's trials.
 
-        At the end of the time running trials are left behind, unless nothing is complete yet: then the first
-        complete one is waited for. On any exception, an interrupt too, running trials go back to the study.
+        When the time is over, running trials are left behind. If no trial is complete yet, the search waits for the
+        first complete one. On any exception, an interrupt too, running trials go back to the study.
         """
         started = time.monotonic()
         deadline = math.inf if self.limits.timeout_s is None else started + self.limits.timeout_s
@@ -128,7 +134,7 @@ class Search:
 
     @property
     def _ahead(self) -> int:
-        """The most trials that may be asked for and not yet told."""
+        """Largest number of trials asked for and not yet told."""
         count = self.workers.count
         return count if self.storage.shared or count == 1 else _AHEAD * count
 
@@ -145,9 +151,10 @@ class Search:
         )
 
     def _fill(self) -> bool:
-        """Tell, ask and start as many trials as may be; True while trials of this process have not been told.
+        """Tell, ask and start as many trials as allowed.
 
-        One trial is told at a time, then the next one is asked for: what a trial can know depends on its place alone.
+        Return True while trials of this process have not been told. One trial is told at a time, then the next is
+        asked for. This way the results known to a trial depend only on its place.
         """
         while self._ask_next() or self._tell_next():
             pass
@@ -167,14 +174,17 @@ class Search:
         return self.workers.submit(task, lambda outcome: self._ended.put((task.number, outcome)))
 
     def _others_work(self) -> bool:
-        """True while another process holds part of the budget; what dead processes held is released here."""
+        """Return True while another process holds part of the budget.
+
+        Release the trials of dead processes first.
+        """
         if not self.storage.shared:
             return False
         self.storage.release_dead_trials(self.study)
         return budget.n_finished(self._trials()) < self.plan.total
 
     def _ask_next(self) -> bool:
-        """Ask for one trial; False if none may be asked for now."""
+        """Ask for one trial, and return False if none may be asked for now."""
         if len(self._asked) >= self._ahead or budget.n_used(self._trials()) >= self.plan.total:
             return False
         trial = self.storage.new_trial(self.study, {budget.OWNER: self._identity})
@@ -201,7 +211,10 @@ class Search:
         return True
 
     def _choose_source(self, attempt: _Attempt) -> None:
-        """Find out which trial decides the result of `attempt`, and again if that trial was lost with its process."""
+        """Find the trial that decides the result of `attempt`.
+
+        Choose again if that trial was lost with its process.
+        """
         task = attempt.task
         if attempt.source == task.number:
             return
@@ -215,7 +228,10 @@ class Search:
             attempt.trial.set_user_attr(trials.SOURCE, attempt.source)
 
     def _patience(self, deadline: float) -> float:
-        """Seconds to wait for the end of a trial: until the next poll, a trial's time limit or the deadline."""
+        """Return the seconds to wait for the end of a trial.
+
+        The wait ends at the next poll, a trial's time limit or the deadline.
+        """
         running, now = self._running(), time.monotonic()
         moments = [deadline, now + (_POLL_S if self.storage.shared or not running else 1.0)]
         if self.limits.per_trial_timeout_s is not None:
@@ -223,7 +239,10 @@ class Search:
         return max(0.01, min(moments) - now)
 
     def _seconds(self, attempt: _Attempt) -> float:
-        """For how long the trial of a running `attempt` has been trained; the start of its worker does not count."""
+        """Return the seconds for which a running `attempt` has been trained.
+
+        The start of its worker does not count.
+        """
         assert attempt.worker is not None, "only running trials have a worker"
         ready = self.workers.ready_at(attempt.worker)
         return 0.0 if ready is None else time.monotonic() - max(attempt.submitted, ready)
@@ -240,7 +259,10 @@ class Search:
         attempt.worker, attempt.outcome = None, outcome
 
     def _tell_next(self) -> bool:
-        """Tell one trial; False if none may be told now. In a shared search any that has ended may."""
+        """Tell one trial, and return False if none may be told now.
+
+        In a shared search any ended trial may be told.
+        """
         for number, attempt in self._asked.items():
             if attempt.outcome is not None or self._source_is_finished(attempt):
                 del self._asked[number]
@@ -251,7 +273,7 @@ class Search:
         return False
 
     def _source_is_finished(self, attempt: _Attempt) -> bool:
-        """Whether another trial has the result that `attempt` takes."""
+        """Return whether another trial has the result that `attempt` takes."""
         if attempt.source in (None, attempt.task.number):
             return False
         return any(trial.number == attempt.source and _has_result(trial) for trial in self._trials())
@@ -288,7 +310,7 @@ class Search:
         self._tell(attempt, TrialState.COMPLETE, score)
 
     def _reuse(self, attempt: _Attempt) -> None:
-        """Take the result of the trial that tried the same."""
+        """Take the result of the trial with the same algorithm and parameters."""
         original = next(trial for trial in self._trials() if trial.number == attempt.source)
         for name in (trials.METRICS, trials.EPOCHS, trials.RECENCY, trials.RANK_MS, trials.TOO_SLOW, budget.SPENT):
             if name in original.user_attrs:
@@ -327,7 +349,10 @@ class Search:
         self._n_orphaned += 1
 
     def _give_back(self) -> None:
-        """Abandon the trials that still run, which frees their places in the budget. Those that have ended count."""
+        """Abandon running trials, which frees their places in the budget.
+
+        Ended trials count.
+        """
         for attempt in self._running():
             self._abandon(attempt)
         for attempt in self._asked.values():
@@ -366,7 +391,7 @@ def _has_result(trial: FrozenTrial) -> bool:
 
 
 def _suggest(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
-    """Take the sampler's value for `name` into the trial."""
+    """Set the sampler's value for `name` in the trial, and return it."""
     if isinstance(distribution, FloatDistribution):
         return trial.suggest_float(name, distribution.low, distribution.high, log=distribution.log)
     if isinstance(distribution, IntDistribution):
