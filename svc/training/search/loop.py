@@ -43,7 +43,8 @@ class Limits:
     """Limits of time and memory for trials.
 
     `timeout_s` is for all trials of this process, `per_trial_timeout_s` for each. `at_once` is the number of
-    simultaneous trials of an algorithm that needs much memory. A trial whose model needs more than `max_rank_ms` for a single ranking cannot win.
+    simultaneous trials of an algorithm that needs much memory. A trial cannot win if its model needs more than
+    `max_rank_ms` for a single ranking.
     """
 
     timeout_s: float | None = None
