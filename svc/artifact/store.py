@@ -54,22 +54,25 @@ class Published:
 
 
 class Folder(Protocol):
-    """The objects of one folder, bucket prefix or web path. Every call may block; call it in a thread.
+    """The objects of one folder, bucket prefix or web path. Every call may block, so call it in a thread.
 
-    `read` and `marker` raise FileNotFoundError for a missing object and ArtifactReadError for every other failure;
+    `read` and `marker` raise FileNotFoundError for a missing object and ArtifactReadError for every other failure.
     `put` raises ArtifactWriteError. Messages contain no secrets.
     """
 
     def uri_of(self, name: str) -> str:
-        """The full name, for messages and logs."""
+        """Return the full name, for messages and logs."""
         ...
 
     def read(self, name: str, max_bytes: int) -> memoryview:
-        """The whole object in a private buffer. Raises PayloadTooLarge as soon as it exceeds `max_bytes`."""
+        """Read the whole object into a private buffer.
+
+        Raises PayloadTooLarge as soon as the object exceeds `max_bytes`.
+        """
         ...
 
     def marker(self, name: str) -> str:
-        """A text that changes with the object, such as its ETag, from one cheap call."""
+        """Return a text that changes with the object, such as its ETag, from one cheap call."""
         ...
 
     def put(self, write: Callable[[BinaryIO], T], name_of: Callable[[T], str]) -> T:
@@ -77,7 +80,7 @@ class Folder(Protocol):
         ...
 
     def names(self) -> list[str] | None:
-        """The names of the objects in the folder; None when the store cannot list them."""
+        """Return the names of the objects in the folder, or None when the store cannot list them."""
         ...
 
     def remove(self, name: str) -> None:
@@ -86,7 +89,7 @@ class Folder(Protocol):
 
 
 class Store:
-    """The location of one artifact. Reading is thread-safe; callers must run only one `publish` at a time."""
+    """The location of one artifact. Reading is thread-safe. Callers must run only one `publish` at a time."""
 
     def __init__(self, folder: Folder, name: str) -> None:
         self._folder = folder
@@ -97,7 +100,7 @@ class Store:
         return self._folder.uri_of(self._name)
 
     def read(self, max_bytes: int) -> Blob:
-        """The artifact; a pointer is followed.
+        """Read the artifact and follow a pointer.
 
         Raises ArtifactReadError, also for a missing file, and PayloadTooLarge.
         """
@@ -118,7 +121,10 @@ class Store:
             raise ArtifactReadError(f"{self._folder.uri_of(name)} does not exist") from None
 
     def _follow(self, target: str, max_bytes: int) -> tuple[str, memoryview]:
-        """The target of the pointer. If it is missing, the pointer is read again: a training may have replaced it."""
+        """Read the target of the pointer.
+
+        If the target is missing, the pointer is read again: a training may have replaced it.
+        """
         try:
             return target, self._read(target, max_bytes)
         except ArtifactReadError as error:
@@ -128,21 +134,26 @@ class Store:
             return newer, self._read(newer, max_bytes)
 
     def read_log(self, max_bytes: int) -> memoryview:
-        """The log of moves beside the artifact, empty when there is none. Raises ArtifactReadError."""
+        """Read the log of moves beside the artifact, empty when there is none. Raises ArtifactReadError."""
         try:
             return self._folder.read(f"{self._name}{_LOG_SUFFIX}", max_bytes).toreadonly()
         except FileNotFoundError:
             return memoryview(b"")
 
     def marker(self) -> str:
-        """The text to compare between two polls; with a pointer, that of the pointer.
+        """Return the text to compare between two polls.
+
+        With a pointer, it is the text of the pointer.
 
         Raises FileNotFoundError for a missing object, ArtifactReadError for every other failure.
         """
         return self._folder.marker(self._name)
 
     def sidecar_exists(self) -> bool:
-        """Whether a `.sha256` file exists beside the artifact. svc writes none: the artifact contains its signature."""
+        """Return whether a `.sha256` file exists beside the artifact.
+
+        svc writes none: the artifact contains its signature.
+        """
         try:
             self._folder.marker(f"{self._name}.sha256")
         except FileNotFoundError:
@@ -150,9 +161,10 @@ class Store:
         return True
 
     def publish(self, write: Callable[[BinaryIO], Written], versioning: Versioning) -> Published:
-        """Publish what `write` writes. With `append_sha` the artifact is written before the pointer.
+        """Publish the output of `write`.
 
-        Raises ArtifactWriteError; readers then still see the previous artifact.
+        With `append_sha` the artifact is written before the pointer. Raises ArtifactWriteError.
+        Readers then still see the previous artifact.
         """
         if versioning == "always_overwrite":
             written = self._folder.put(write, lambda _: self._name)
@@ -162,7 +174,10 @@ class Store:
         return Published(self.uri_of_version(sha8), self.uri, written)
 
     def put_version(self, write: Callable[[BinaryIO], Written]) -> tuple[str, Written]:
-        """Write a version without moving the pointer; returns the first 8 hex digits of its sha256."""
+        """Write a version without moving the pointer.
+
+        Returns the first 8 hex digits of its sha256.
+        """
         written = self._folder.put(write, lambda made: _target_name(self._name, made.sha256_hex))
         return written.sha256_hex[:8], written
 
@@ -174,7 +189,10 @@ class Store:
         return self._folder.uri_of(_target_name(self._name, sha8))
 
     def live(self) -> str | None:
-        """The version that the pointer names; None when the object is missing or not a pointer."""
+        """Return the version that the pointer names.
+
+        Returns None when the object is missing or not a pointer.
+        """
         try:
             view = self._folder.read(self._name, MAX_POINTER_BYTES)
         except (FileNotFoundError, PayloadTooLarge):
@@ -183,7 +201,7 @@ class Store:
         return None if target is None else _sha8_in(target)
 
     def versions(self) -> set[str] | None:
-        """The versions beside the pointer; None when the store cannot list its objects."""
+        """Return the versions beside the pointer, or None when the store cannot list its objects."""
         names = self._folder.names()
         if names is None:
             return None
@@ -194,7 +212,7 @@ class Store:
         return self._has(_target_name(self._name, sha8))
 
     def read_version(self, sha8: str, max_bytes: int) -> Blob:
-        """As `read`, without a pointer. Raises NoSuchVersion."""
+        """Read a version as `read` does, without a pointer. Raises NoSuchVersion."""
         name = _target_name(self._name, sha8)
         if not re.fullmatch(r"[0-9a-f]{8}", sha8) or not self._has(name):
             raise NoSuchVersion(f"there is no version {sha8} beside {self.uri}")
@@ -230,7 +248,7 @@ def _version_pattern(name: str) -> re.Pattern[str]:
 
 
 def _pointed_at(view: memoryview, name: str) -> str | None:
-    """The target that a pointer names, or None when the bytes are not a pointer.
+    """Return the target that a pointer names, or None when the bytes are not a pointer.
 
     Only versions of the pointer's own name are accepted, so that a pointer cannot lead to another file.
     """
@@ -241,21 +259,22 @@ def _pointed_at(view: memoryview, name: str) -> str | None:
 
 
 def scheme_of(uri: str) -> str:
-    """The scheme of a URI, in lower case, or "" for a local path."""
+    """Return the scheme of a URI, in lower case, or "" for a local path."""
     scheme, separator, _ = uri.partition("://")
     return scheme.lower() if separator else ""
 
 
 def local_path(uri: str) -> Path:
-    """The path of a local path or a file:// URI."""
+    """Return the path of a local path or a file:// URI."""
     return Path(unquote(urlsplit(uri).path)) if scheme_of(uri) == "file" else Path(uri)
 
 
 def open_store(uri: str, settings: Settings, *, label: str | None = None) -> Store:
-    """The store of the artifact at `uri`: a local path, or a file, s3, gs, az, abfs, abfss, http or https URI.
+    """Return the store of the artifact at `uri`. Nothing is opened yet.
 
-    `label` is how log records name it. Nothing is opened yet. Raises UsageError for any other scheme, or
-    when the extra that a scheme needs is not installed. SVC_ARTIFACT_ROOT bounds local ones.
+    `uri` is a local path, or a file, s3, gs, az, abfs, abfss, http or https URI. Log records name the store `label`.
+    Raises UsageError for any other scheme, or when the extra that a scheme needs is not installed.
+    SVC_ARTIFACT_ROOT bounds local paths.
     """
     root = Path(settings.artifact_root) if settings.artifact_root is not None else None
     return Store(*open_folder(uri, settings, label=label, root=root))
@@ -264,9 +283,9 @@ def open_store(uri: str, settings: Settings, *, label: str | None = None) -> Sto
 def open_folder(
     uri: str, settings: Settings, *, label: str | None = None, root: Path | None = None
 ) -> tuple[Folder, str]:
-    """The folder of the object at `uri`, and the object's name in it; as `open_store`.
+    """Return the folder of the object at `uri`, and the object's name in it, as `open_store`.
 
-    Nothing outside of `root` is read or written in a local one.
+    In a local folder, nothing outside of `root` is read or written.
     """
     scheme = scheme_of(uri)
     if scheme in ("", "file"):
@@ -290,10 +309,10 @@ def open_folder(
 
 
 def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tuple[Blob, Parsed]:
-    """Read an artifact and check its lengths, caps and signature; its payload is not decoded.
+    """Read an artifact and check its lengths, caps and signature.
 
-    SVC_ARTIFACT_ROOT does not apply: it bounds the paths in recipes, and here the caller names the file.
-    Raises ArtifactError in one of its forms.
+    The payload is not decoded. SVC_ARTIFACT_ROOT does not apply: it bounds the paths in recipes,
+    and here the caller names the file. Raises ArtifactError in one of its forms.
     """
     blob = open_store(uri, replace(settings, artifact_root=None)).read(settings.max_artifact_bytes)
     try:
@@ -303,9 +322,10 @@ def read_verified(uri: str, keys: signing.SigningKeys, settings: Settings) -> tu
 
 
 def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parsed:
-    """The parts of an artifact within the caps, signed with one of `keys`, and the one that its file name promises.
+    """Return the parts of an artifact after checking its caps, signature and name.
 
-    Else a signed older version could stand under the name of another. Raises ArtifactError in one of its forms.
+    It must be signed with one of `keys`, and be the version that its file name promises. Otherwise a signed older
+    version could stand under the name of another. Raises ArtifactError in one of its forms.
     """
     parsed = layout.parse(blob.view, max_payload_bytes=settings.max_payload_bytes)
     signing.verify(parsed, keys)
@@ -317,5 +337,5 @@ def verified(blob: Blob, keys: signing.SigningKeys, settings: Settings) -> Parse
 
 
 def located(error: ArtifactError, where: str) -> ArtifactError:
-    """The same error, with the file's location appended to the message."""
+    """Return the same error, with the file's location appended to the message."""
     return type(error)(f"{error.message} ({redact_text(where)})", fields=error.fields)

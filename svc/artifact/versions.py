@@ -34,7 +34,8 @@ _FACTS = ("trained_at", "best_class", "best_score", "rank_ms")
 class Version:
     """One version. Facts are None when neither the log nor the artifact has them. Only a live version is `held`.
 
-    `reused_from` has the `sha8` of the version whose parameters a refit took, and `searched_at`; None for a search.
+    `reused_from` has the `sha8` of the version whose parameters a refit took, and `searched_at`. It is None for a
+    search.
     """
 
     sha8: str
@@ -48,13 +49,13 @@ class Version:
     reused_from: Mapping[str, str] | None = None
 
     def as_fields(self) -> dict[str, Any]:
-        """As JSON shows it: a version that was searched says nothing of a refit."""
+        """Return the fields for JSON, without `reused_from` if the version was searched."""
         return {name: value for name, value in asdict(self).items() if name != "reused_from" or value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A version that a training wrote. `promoted` is False when the pointer stayed; `held` says why.
+    """A version that a training wrote. `promoted` is False when the pointer stayed. `held` says why.
 
     `live` is the version that the pointer names from now on, if any.
     """
@@ -68,7 +69,7 @@ class Training:
 
 
 def facts_of(header: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a version that the log records."""
+    """Return the facts of a version that the log records."""
     promotion = header.get("promotion")
     decision = promotion.get("decision") if isinstance(promotion, Mapping) else None
     serial = {"serial": header["serial"]} if "serial" in header else {}
@@ -102,13 +103,13 @@ class Versions:
         return version_log.parse(bytes(self._store.read_log(MAX_LOG_BYTES)), self._keys, self._recipe)
 
     def live(self) -> str | None:
-        """The version that the pointer names; None without a pointer."""
+        """Return the version that the pointer names, or None without a pointer."""
         return self._store.live()
 
     def history(self, *, by_log_alone: bool = False) -> list[Version]:
-        """All existing versions, newest first.
+        """Return all existing versions, newest first.
 
-        The facts of versions without a log line are read from the artifact; with `by_log_alone` they are None.
+        The facts of versions without a log line are read from the artifact. With `by_log_alone` they are None.
         """
         log, live = self.log(), self.live()
         names = self._names(log)
@@ -117,12 +118,12 @@ class Versions:
         return [Version(sha8, **facts[sha8], live=sha8 == live, held=sha8 == live and log.held) for sha8 in order]
 
     def _names(self, log: VersionLog) -> list[str]:
-        """The existing versions in the order of the log; versions without a line come first."""
+        """Return the existing versions in the order of the log, after versions without a line."""
         logged = list(dict.fromkeys(line.sha8 for line in log.lines))
         listed = self._store.versions()
         if listed is None:  # a web server cannot list its objects
             return [sha8 for sha8 in logged if self._store.has_version(sha8)]
-        live = self.live()  # trained_at has whole seconds; of versions with equal times the live one is the newest
+        live = self.live()  # trained_at has whole seconds: of equal times the live version is the newest
         unlogged = sorted(listed - set(logged), key=lambda sha8: (sha8 == live, sha8))
         return [*unlogged, *(sha8 for sha8 in logged if sha8 in listed)]
 
@@ -136,7 +137,10 @@ class Versions:
         return _as_facts(facts)
 
     def problems(self) -> list[str]:
-        """The output of `svc history --verify`: changed, missing and misplaced lines, and versions without a line."""
+        """Return the output of `svc history --verify`.
+
+        It lists changed, missing and misplaced lines, and versions without a line.
+        """
         log, live = self.log(), self.live()
         problems = [*log.problems, *self._misplaced(log)]
         if log.lines and log.lines[-1].live != live:
@@ -155,7 +159,7 @@ class Versions:
         return problems
 
     def _misplaced(self, log: VersionLog) -> Iterator[str]:
-        """The problems of versions whose content does not match their name or recipe."""
+        """Yield the problems of versions with content that does not match their name or recipe."""
         for sha8 in self._names(log):
             try:
                 self._verified(sha8)
@@ -203,13 +207,17 @@ class Versions:
             raise
 
     def promote(self, sha8: str) -> str | None:
-        """Make `sha8` live and end a hold; returns what was live before. Raises NoSuchVersion, ArtifactError."""
+        """Make `sha8` live, end a hold and return the formerly live version.
+
+        Raises NoSuchVersion, ArtifactError.
+        """
         return self._go("promote", lambda _log, _live: sha8, hold=False)
 
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
-        """Go back to `to` or to the previously live version; returns the new and the former live version.
+        """Go back to `to` or to the previously live version.
 
-        `hold` sets a hold; an existing hold stays. Raises NoSuchVersion, ArtifactError.
+        Returns the new and the former live version. `hold` sets a hold. An existing hold stays.
+        Raises NoSuchVersion, ArtifactError.
         """
         chosen: list[str] = []
 
@@ -242,7 +250,10 @@ class Versions:
         return live
 
     def _log_to_go_on(self) -> VersionLog:
-        """The log before the next line. Logs an event when invalid lines after the last valid one are ignored."""
+        """Return the log before the next line.
+
+        Logs an event when invalid lines after the last valid line are ignored.
+        """
         log = self.log()
         if log.ignored:
             logs.emit(
@@ -255,7 +266,7 @@ class Versions:
         return log
 
     def _before(self, log: VersionLog, live: str | None) -> str:
-        """The target of a rollback without `to`. Raises NoSuchVersion."""
+        """Return the target of a rollback without `to`. Raises NoSuchVersion."""
         if live is None:
             raise NoSuchVersion(f"{self.uri} is no pointer to a version, so there is nothing to go back to")
         if log.lines and not log.knows_as_live(live):
@@ -269,18 +280,20 @@ class Versions:
         raise NoSuchVersion(f"there is no version before {live} beside {self.uri}: nothing to go back to")
 
     def _live_before(self, log: VersionLog, live: str) -> str | None:
-        """The existing version that was live last before `live`, else the next older one."""
+        """Return the existing version that was live last before `live`, else the next older version."""
         names = self._names(log)
         return next((sha8 for sha8 in log.before(live) if sha8 in names), None) or self._older_than(live)
 
     def _older_than(self, live: str) -> str | None:
-        """The newest version that was trained before `live` and not refused by the promotion."""
+        """Return the newest version that was trained before `live` and not refused by the promotion."""
         trained = [version for version in self.history() if version.trained_at is not None]
         index = next((index for index, version in enumerate(trained) if version.sha8 == live), len(trained))
         return next((version.sha8 for version in trained[index + 1 :] if version.decision != "refused"), None)
 
     def _highest_serial(self, log: VersionLog, live: str | None, kid: str) -> int | None:
-        """The highest serial of `kid` in the log and the live version; None without serials.
+        """Return the highest serial of `kid` in the log and the live version.
+
+        Returns None without serials.
 
         Only lines signed by `kid` or by the active key are read: another key may have been stolen.
         """
@@ -340,18 +353,21 @@ class Versions:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """The lock is held only while the pointer moves, so that a long training does not delay a rollback."""
+        """Hold the lock of the log.
+
+        It is held only while the pointer moves, so that a long training does not delay a rollback.
+        """
         with run_lock(f"{self._uri}.log.jsonl", timeout_s=_LOCK_TIMEOUT_S, settings=self._settings):
             yield
 
 
 def _believed(log: VersionLog, live: str | None) -> str | None:
-    """`live` if the signed log confirms it or is empty, otherwise None: the pointer is unsigned."""
+    """Return `live` if the signed log confirms it or is empty, otherwise None: the pointer is unsigned."""
     return live if not log.lines or log.knows_as_live(live) else None
 
 
 def _serials(line: Line, kid: str) -> Iterator[int]:
-    """The serials of `kid` in a line: the highest before a move, and that of its version."""
+    """Yield the serials of `kid` in a line: the highest before a move, and that of its version."""
     if (line.serial_kid or line.kid) == kid:
         for serial in (line.from_serial, line.version.get("serial")):
             if type(serial) is int and 0 <= serial <= MAX_SERIAL:

@@ -65,7 +65,7 @@ class Recommender:
 
     @property
     def header(self) -> Mapping[str, Any]:
-        """What the artifact says of itself: class, parameters, scores, versions, data."""
+        """The header of the artifact: class, parameters, scores, versions, data."""
         return MappingProxyType(dict(self._opened.header))
 
     @property
@@ -84,11 +84,14 @@ class Recommender:
         return self.model.n_items
 
     def users(self) -> list[str]:
-        """Ids of all users, in training order."""
+        """Return the ids of all users, in training order."""
         return self.model.user_ids.all()
 
     def items(self) -> list[str]:
-        """Ids of all items, the most chosen first; artifacts of earlier versions: in training order."""
+        """Return the ids of all items, the most chosen first.
+
+        Artifacts of earlier versions list them in training order.
+        """
         return self.model.item_ids.all()
 
     def recommend(
@@ -116,7 +119,9 @@ class Recommender:
         boosts: Sequence[Mapping[str, object]] | None = None,
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """The best items for one user: the answer of `:recommend`, whose page of the API reference says more.
+        """Return the best items for one user: the answer of `:recommend`.
+
+        The API reference describes `:recommend` in more detail.
 
         Args:
             user_id: A user of the training data.
@@ -129,7 +134,7 @@ class Recommender:
             dislikes: What the user rejects, ids or `{"item_id": ..., "weight": ...}`: these items never come back, and
                 count against others; of weight 0 they are left out only.
             fallback: What a user of whom nothing is known gets: an error (`none`) or the most chosen items (`popular`).
-            include_seen: Whether items of the user's own history may come back; by default only where the model was
+            include_seen: Whether items of the user's own history may come back; by default only if the model was
                 trained with `training.repeats`.
             shown: What the user was shown before, ids or `{"item_id": ..., "times": ...}`: these items rank lower.
             rotation: Deviations of the scores of the 100 best that each time shown takes from an item, 0 to 1.
@@ -146,9 +151,9 @@ class Recommender:
             pins: Items at fixed places, such as `[{"item_id": "b7", "position": 0}]`.
 
         Returns:
-            Columns `item_id` and `score`, best first; `reason` where it is not the score alone that puts an item there;
-            `because` and `rest` with `explain`; then the columns of `items`. No row where no item is left. `attrs` has
-            what an answer says beside its items: `profile`, `fallback`, `ignored_items`, `ignored_pins` and
+            Columns `item_id` and `score`, best first, `reason` if the score alone does not put an item at its
+            place, `because` and `rest` with `explain`, then the columns of `items`. No row if no item is left. `attrs`
+            has the other facts of an answer: `profile`, `fallback`, `ignored_items`, `ignored_pins` and
             `ignored_features`.
 
         Raises:
@@ -209,13 +214,15 @@ class Recommender:
         boosts: Sequence[Mapping[str, object]] | None = None,
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """The best items for each of many users, scored by all cores. What is asked holds for every user.
+        """Return the best items for each of many users, scored by all cores.
+
+        The arguments apply to every user.
 
         Args:
             users: Ids in any iterable, such as a column of a data frame; None: all users of the training data.
             limit: The most items for each, 1 to 1000.
             offset: As in `recommend`, like all others that are not named here.
-            unknown: What to do about users of whom nothing is known.
+            unknown: Whether a user without known data raises an error (`raise`) or is left out (`skip`).
 
         Returns:
             Columns `user_id`, `rank` from 1, and those of `recommend`, users in the order given.
@@ -269,15 +276,15 @@ class Recommender:
         boosts: Sequence[Mapping[str, object]] | None = None,
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
-        """The items that go best with others: the answer of `:recommend-related`.
+        """Return the items that go best with others: the answer of `:recommend-related`.
 
         Args:
-            seed_items: Items of the training data; unknown ones are left out.
+            seed_items: Items of the training data. Unknown items are left out.
             limit: The most items to return, 1 to 1000.
             offset: As in `recommend`, like all others that are not named here.
             item_features: Features of one unseen item, or a mapping from item id to features.
             user_features: Features of the user who asks.
-            exclude_items: Items that must not come back; seeds never do.
+            exclude_items: Items that must not come back. Seeds never come back.
 
         Returns:
             As `recommend`.
@@ -319,9 +326,10 @@ class Recommender:
         exclude_users: Sequence[str] = (),
         include_seen: bool | None = None,
     ) -> pd.DataFrame:
-        """The users who may want an item: the answer of `:recommend-users`, also without `serving.users`.
+        """Return the users who may want an item: the answer of `:recommend-users`.
 
-        The first question takes longer, up to some 0.1 ms a user: it summarizes the scores of each.
+        This also works without `serving.users`. The first call takes longer, up to about 0.1 ms a user: it summarizes
+        the scores of each user.
 
         Args:
             item_id: An item of the training data.
@@ -329,14 +337,14 @@ class Recommender:
             offset: Users of the ranking before the first that is returned.
             item_features: Features of an item that training did not see.
             order: Who will take it (`score`), to whom it says most (`lift`), or half of each (`balanced`).
-            min_history: The shortest history; by default 5 for the order `lift`, else 1.
+            min_history: The shortest history. The default is 5 for the order `lift`, otherwise 1.
             include_users: Only these users are ranked.
             exclude_users: Users who must not be named.
-            include_seen: Whether users who have the item are named too; by default only where the model was trained
+            include_seen: Whether users who have the item are named too. By default only if the model was trained
                 with `training.repeats`.
 
         Returns:
-            Columns `user_id` and `score`, best first. No row where no user is left. `attrs` has `ignored_features`.
+            Columns `user_id` and `score`, best first. No row if no user is left. `attrs` has `ignored_features`.
 
         Raises:
             svc.errors.UnknownSeedItems: The item is not in the training data and has no features.
@@ -368,7 +376,7 @@ class Recommender:
         return frame
 
     def popular(self, *, limit: int = 10, offset: int = 0, filter: Mapping[str, object] | None = None) -> pd.DataFrame:
-        """The most chosen items: the answer of `/v1/recipes/{name}/popular`.
+        """Return the most chosen items: the answer of `/v1/recipes/{name}/popular`.
 
         Args:
             limit: The most items to return, 1 to 1000.
@@ -376,7 +384,7 @@ class Recommender:
             filter: Only items that satisfy it are listed, such as `{"year": {"gte": 1990}}`. Needs `items`.
 
         Returns:
-            Columns `item_id`, `score`, which is missing, and `reason`; then the columns of `items`. A model that was
+            Columns `item_id`, `score`, which is missing, and `reason`, then the columns of `items`. A model that was
             trained with `serving.popular` lists the items that were chosen most of late.
 
         Raises:
@@ -387,18 +395,18 @@ class Recommender:
         return frame_of(self._answerer, [self._rank(prepared.query).from_place(prepared.offset)])
 
     def similar_items(self, item_id: str, *, limit: int = 10) -> pd.DataFrame:
-        """The items that go best with one item: `related` with it as the only seed."""
+        """Return the items that go best with one item: `related` with it as the only seed."""
         return self.related([checked_id("item_id", item_id)], limit=limit)
 
     def score(self, users: Iterable[str], items: Iterable[str]) -> pd.DataFrame:
-        """The scores of pairs, whether the user has chosen the item before or not.
+        """Return the scores of pairs, whether the user has chosen the item before or not.
 
         Args:
             users: Ids of users, in any iterable.
-            items: Ids of items, as many; the n-th user is scored with the n-th item.
+            items: Ids of items, as many as users. The n-th user is scored with the n-th item.
 
         Returns:
-            Columns `user_id`, `item_id` and `score`, in the order given; the score is missing where training did not
+            Columns `user_id`, `item_id` and `score`, in the order given. The score is missing if training did not
             see the user or the item. Scores compare items of one user.
 
         Raises:
@@ -415,10 +423,10 @@ class Recommender:
         reasons: int = 3,
         user_features: Features | None = None,
     ) -> pd.DataFrame:
-        """Why each recommended item is recommended: the strongest contributions to its score.
+        """Return the strongest contributions to the score of each recommended item.
 
-        For factor models the score that is explained is that of the exact solve for the user's history, as in
-        answers of the API with `explain`; it may differ a little from that of `recommend`.
+        For factor models the explained score is that of the exact solve for the user's history, as in answers of the
+        API with `explain`. It may differ a little from the score of `recommend`.
 
         Args:
             user_id: A user of the training data; or, without one:
@@ -430,7 +438,7 @@ class Recommender:
         Returns:
             One row a reason: `rank` and `item_id` of the recommended item, its `score`, the `reason` (an item, or a
             feature such as `genres=Comedy`, or `popular`) and its `share` of the score. The last row of an item has
-            the reason `rest`; the shares of an item add up to 1, or to 0 where its score is 0.
+            the reason `rest`. The shares of an item add up to 1, or to 0 if its score is 0.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.

@@ -5,12 +5,12 @@ The payload, big-endian, offsets from its own start:
     buffer count u32 · zero u32 · pickle length u64 · count × (offset u64, length u64) · pickle · buffers
 
 Buffers start at multiples of 64, so arrays over them are aligned. The pickle (protocol 5) holds only plain
-values and calls; every array lies in a buffer of its own.
+values and calls. Every array lies in a buffer of its own.
 
 Three gates stand before anything is built. The operations of the pickle are compared with those that
 `encode` uses (`operations.py`): none of them sets state, makes instances, or jumps in the memo. Names are looked up in
-`ALLOWED`, whole and single. And what a name gives is not the class itself but a builder that can do one
-thing: make an instance from its state. numpy's own reconstruction functions are not among the names;
+`ALLOWED`, whole and single. A name gives not the class itself but a builder that can do one
+thing: make an instance from its state. numpy's own reconstruction functions are not among the names:
 an array is rebuilt by `array` here, from an element type that must be in `DTYPES`.
 
 Error messages give types and lengths of unchecked values, never the values as text: a few hundred bytes can encode a
@@ -74,7 +74,10 @@ ALLOWED: Final = frozenset(
 
 
 def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
-    """A read-only array over `buffer`, which it must fill exactly; `order` is "C" or "F"."""
+    """Return a read-only array over `buffer`, which it must fill exactly.
+
+    `order` is "C" or "F".
+    """
     if type(dtype) is not str or dtype not in DTYPES or type(order) is not str or order not in ("C", "F"):
         raise PayloadInvalid(f"payload: no array may have the element type {_shown(dtype)} in order {_shown(order)}")
     element = np.dtype(dtype)
@@ -85,7 +88,7 @@ def array(buffer: Bytes, dtype: Any, shape: Any, order: Any) -> NDArray[Any]:
 
 
 def _shown(value: object) -> str:
-    """A short string as it is; for any other value its type, and its length if it has one."""
+    """Return a short string as it is, and of any other value its type and its length, if any."""
     if type(value) is str and len(value) <= 20:
         return repr(value)
     size = f" of {len(value)}" if isinstance(value, str | bytes | tuple | list | dict | set | frozenset) else ""
@@ -132,13 +135,13 @@ def _reduce_instance(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     state = rest[0] if rest else None
     if isinstance(value, Stored) and isinstance(state, dict):
         state = {value.STORED_NAMES.get(name, name): part for name, part in state.items()}
-    if isinstance(state, tuple):  # of a class with slots: what its dict and its slots hold
+    if isinstance(state, tuple):  # a class with slots: the content of its dict and its slots
         state = tuple(_interned(part) for part in state)
     return type(value), (tuple(made_from[1:]), _interned(state))
 
 
 def _interned(state: Any) -> Any:
-    """`state` with one object for each of its names.
+    """Return `state` with one object for each of its names.
 
     A pickle writes an object once and refers to it afterwards. A name that came out of another artifact is an equal
     text but another object, and would give the same model other bytes.
@@ -185,7 +188,9 @@ class _Decoder(pickle.Unpickler):
 
 
 def encode(value: object) -> list[Bytes]:
-    """The payload that `decode` turns back into `value`, as pieces to be written one after the other.
+    """Return the payload of `value`, as pieces to be written one after the other.
+
+    `decode` turns the payload back into `value`.
 
     `value` may consist of instances of allowed classes, numpy arrays of the types in `DTYPES`, None, bool, int,
     float, str, bytes, tuple, list, dict, set and frozenset. Contiguous arrays are not copied: do not change them
@@ -214,10 +219,10 @@ def _lay_out(pickled: bytes, buffers: Sequence[memoryview]) -> list[Bytes]:
 
 
 def decode(payload: memoryview) -> Any:
-    """The object that `encode` was given. Its arrays are read-only views of `payload`: nothing is copied.
+    """Return the object that `encode` was given.
 
-    Call it only on bytes whose signature held. Raises ForbiddenClass or PayloadInvalid, and nothing else,
-    whatever the bytes are.
+    Its arrays are read-only views of `payload`: nothing is copied. Call it only on bytes with a verified signature.
+    Raises ForbiddenClass or PayloadInvalid, and nothing else, for any bytes.
     """
     try:
         pickled, buffers = _take_apart(payload.toreadonly())
