@@ -38,7 +38,7 @@ def tune() -> None:
 
 
 def spans() -> Spans:
-    """The maker and exporter of spans. Raises ConfigError."""
+    """Return the maker and exporter of spans. Raises ConfigError."""
     try:
         from svc.serving.api.observe import spans
     except ModuleNotFoundError as error:
@@ -55,7 +55,7 @@ async def close_spans(spans: Spans) -> None:
 
 
 def limits(settings: Settings) -> Limits:
-    """What connections of clients may take."""
+    """Return the limits of clients' connections."""
     return Limits(
         idle_s=settings.keep_alive_s,
         unread_s=settings.client_timeout_s,

@@ -31,7 +31,7 @@ LONGEST_SEARCH_S = 2.0
 def find_items(
     served: Served, text: str, limit: int, longest_s: float = LONGEST_SEARCH_S
 ) -> tuple[list[dict[str, Any]], bool]:
-    """Up to `limit` items whose id and metadata together contain every word of `text`, whatever the case.
+    """Return up to `limit` items with every word of `text` in id and metadata together, in upper or lower case.
 
     The item of exactly this id comes first, then others by column. True beside them when the search ended before the
     last item: `limit` was reached, or `longest_s` seconds were over.
@@ -69,7 +69,7 @@ def _candidates(fragments: ItemFragments, words: Sequence[str], until: float) ->
 
 
 def _says(item: dict[str, Any], words: Sequence[str]) -> bool:
-    """True when every word occurs in the values of the item; field names do not count."""
+    """Return True if every word occurs in the values of the item. Field names do not count."""
     text = "\n".join(_texts(list(item.values()))).casefold()
     return all(word in text for word in words)
 
@@ -85,9 +85,10 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def sample_user(served: Served, user_id: str | None, limit: int) -> dict[str, Any]:
-    """A user of the training data, a random one unless `user_id` is given, with up to `limit` items of their history.
+    """Return a user of the training data with up to `limit` items of their history.
 
-    Where the model knows the order of histories, these are the latest ones, oldest first. Raises UnknownUser.
+    The user is random unless `user_id` is given. If the model knows the order of histories, these are the latest
+    ones, oldest first. Raises UnknownUser.
     """
     model = served.model
     row = random.randrange(len(model.user_ids)) if user_id is None else model.user_ids.index(user_id)

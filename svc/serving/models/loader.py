@@ -67,7 +67,7 @@ class Loader:
     def load(
         self, recipe: LoadedRecipe, store: Store, *, known_sha256: str | None = None, live: Model | None = None
     ) -> Loaded | None:
-        """The model in `store`, or None when its bytes are those of `known_sha256`.
+        """Load the model in `store`, or return None if its bytes have the digest `known_sha256`.
 
         `live` is the model that it would replace. Raises `LoadFailed`.
         """
@@ -103,7 +103,7 @@ class Loader:
         return blob
 
     def finished(self, loaded: Loaded, _blob: Blob) -> Loaded:
-        """What is published of a model that has passed its rehearsal."""
+        """Return the model to publish after its rehearsal."""
         return loaded
 
     def _open(self, recipe: LoadedRecipe, parsed: Parsed) -> tuple[Model, ItemFragments, FilterFields | None]:
@@ -120,7 +120,7 @@ class Loader:
 
 
 def _kid(name: str, blob: Blob) -> str:
-    """The kid that the bytes name, whatever else is wrong with them."""
+    """Return the kid that the bytes name, even if they are otherwise invalid."""
     try:
         return kid_of(blob.view)
     except ArtifactError as error:

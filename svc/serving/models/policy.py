@@ -82,10 +82,10 @@ DEFAULT_POLICY = Policy()
 
 
 def active(entries: Iterable[Timed], now: float) -> list[Timed]:
-    """Those that hold at the Unix time `now`."""
+    """Return the entries that hold at the Unix time `now`."""
     return [entry for entry in entries if entry.since <= now < entry.until]
 
 
 def _time(moment: datetime | None, sign: int) -> float:
-    """The Unix time; without a moment, infinity with the sign of `sign`."""
+    """Return the Unix time or, without a moment, infinity with the sign of `sign`."""
     return sign * math.inf if moment is None else moment.timestamp()

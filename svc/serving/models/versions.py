@@ -11,7 +11,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 
 MOST = 100
-"""Newest versions that are told."""
+"""Number of newest versions in the answer."""
 
 ReadVersions = Callable[[str], dict[str, Any]]
 """What `read_versions` gives for the recipe of a name. Raises LookupError for a name that is not served."""

@@ -56,7 +56,7 @@ class Tls:
 
 
 def read_certificate(settings: Settings) -> Certificate | None:
-    """Read what the SVC_TLS variables name; None when they are not set. Raises ConfigError."""
+    """Read the files of the SVC_TLS variables, or return None if they are unset. Raises ConfigError."""
     names = {"SVC_TLS_CERT_FILE": settings.tls_cert_file, "SVC_TLS_KEY_FILE": settings.tls_key_file}
     if not any(names.values()):
         if settings.tls_client_ca_file:

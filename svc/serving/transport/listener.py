@@ -62,7 +62,10 @@ def bind(host: str, port: int, *, unread_timeout_s: float) -> socket.socket:
 
 
 def listen(listener: socket.socket) -> tuple[str, int]:
-    """Accept connections from now on, at the address that is returned. Raises `ConfigError` when somebody else does."""
+    """Accept connections from now on, and return the address.
+
+    Raises `ConfigError` if another process listens there.
+    """
     host, port = listener.getsockname()[:2]
     try:
         listener.listen(BACKLOG)

@@ -20,7 +20,7 @@ from svc.serving.transport.spread import Spread
 
 ACCEPTED_A_TURN, ACCEPTED_IN_A_CROWD = 8, 1
 PAUSE_S = 0.1
-"""After a connection could not be accepted, as when there are too many open files."""
+"""Pause after a connection could not be accepted, for example with too many open files."""
 ENDED_A_TURN = 100
 
 
@@ -95,7 +95,10 @@ class Acceptor:
         self._shared = shared
 
     async def run(self) -> None:
-        """Accept until cancelled. That the machine can have no more connections is logged once, and waited out."""
+        """Accept until cancelled.
+
+        If the machine can have no more connections, this is logged once, and accepting is tried again later.
+        """
         failing = False
         while True:
             await trio.lowlevel.wait_readable(self._listener)
@@ -111,7 +114,7 @@ class Acceptor:
                 await trio.sleep(PAUSE_S)
 
     def accept_backlog(self) -> None:
-        """Accept those who wait: closing the listener would reset whom the kernel has connected already."""
+        """Accept waiting connections: closing the listener would reset those that the kernel has connected."""
         try:
             self._accept(BACKLOG)
         except OSError as error:  # whom the machine has no room for is reset; the others get their answers
@@ -120,7 +123,7 @@ class Acceptor:
             self._take(connected)
 
     def _accept(self, most: int) -> None:
-        """Accept those who wait, at most so many. Raises OSError when the machine can have no more connections."""
+        """Accept at most `most` waiting connections. Raises OSError if the machine can have no more connections."""
         for _ in range(most):
             try:
                 connected, _ = self._listener.accept()

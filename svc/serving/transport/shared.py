@@ -1,4 +1,4 @@
-"""What the connections of one server share."""
+"""State that the connections of one server share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Shared:
-    """What the connections of one server share. `ending` is set once the server accepts no more requests."""
+    """The state that connections share. `ending` is set once the server accepts no more requests."""
 
     application: Application
     limits: Limits
@@ -46,7 +46,7 @@ class Shared:
     """
 
     async def watch(self) -> None:
-        """Wake those whose time is over, until cancelled."""
+        """Wake idle connections when their time is over, until cancelled."""
         while True:
             now, idle_s = trio.current_time(), self.limits.idle_s
             for connected in self._waiting_since(now - idle_s):
@@ -55,12 +55,15 @@ class Shared:
             await trio.sleep_until(max(oldest + idle_s, now + PRECISION_S))
 
     def _waiting_since(self, time_s: float) -> list[socket.socket]:
-        """Those who have waited since then, or for longer."""
+        """Return the connections that have waited since then, or for longer."""
         return [connected for connected, _ in takewhile(lambda entry: entry[1] <= time_s, self.idle.items())]
 
 
 async def next_bytes(connected: socket.socket) -> bytes:
-    """What comes next, nothing at the end. The kernel may announce bytes and then have none: it is asked again."""
+    """Return the next bytes, or no bytes at the end.
+
+    The kernel may announce bytes and then have none, so reading is tried again.
+    """
     while True:
         await trio.lowlevel.wait_readable(connected)
         with suppress(BlockingIOError):

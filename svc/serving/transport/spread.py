@@ -14,7 +14,7 @@ VACANT = 1 << 62
 
 
 class Spread:
-    """The open connections of one process, in its place of a memory that all have. Only the process writes there."""
+    """The open connections of one process, in its place of a shared memory. Only the process writes there."""
 
     def __init__(self, counts: memoryview[int], slot: int = 0) -> None:
         self._counts = counts
@@ -23,7 +23,7 @@ class Spread:
 
     @classmethod
     def alone(cls) -> Spread:
-        """Of a process that shares its listener with nobody."""
+        """Return the spread of a process that does not share its listener."""
         return cls(memoryview(bytearray(8)).cast("Q"))
 
     @property

@@ -1,4 +1,4 @@
-"""What the parent says for all workers together: metrics, versions, and the policies of keys."""
+"""Aggregates of metrics, versions and the policies of keys over all workers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from svc.serving.workers import counters
 from svc.serving.workers.fleet import Fleet
 
 OF_THIS_PROCESS = ("process_start_time_seconds", "process_max_fds")
-"""What is told of the parent alone; all else of `process_*` is the sum over the parent and its workers."""
+"""Metrics of the parent alone. All other metrics of `process_*` are sums over the parent and its workers."""
 
 
 class Collector:
-    """Gives prometheus-client the metrics that workers count, and the sums of what their processes take."""
+    """A collector of the metrics that workers count, and of the sums of their processes' resources."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterator[Any]:
-        """Called in a thread of the event loop."""
+        """Yield the metric families. Called in a thread of the event loop."""
         counts, pids = trio.from_thread.run_sync(lambda: (self._fleet.counts(), self._fleet.pids()))
         yield from counters.as_prometheus(counts)
         yield from _processes(pids)
 
 
 def _processes(pids: list[int]) -> Iterator[Any]:
-    """The process collector's families. A worker that has just ended counts nothing more."""
+    """Yield the process collector's families. A worker that has just ended counts nothing more."""
     from prometheus_client import ProcessCollector
     from prometheus_client.core import Metric
 
@@ -61,9 +61,9 @@ class ToldPolicies(KeyPolicies):
 
 
 async def answer(state: ServerState, what: str, name: str) -> Any:
-    """Answer a worker's question: the metrics as bytes, or the versions of a recipe; a text where that fails.
+    """Answer a worker's question with the metrics as bytes, or with the versions of a recipe.
 
-    Whatever goes wrong ends one question only, as it does in a single process.
+    The answer is a text if that fails. An error ends one question only, as it does in a single process.
     """
     try:
         if what == "metrics":

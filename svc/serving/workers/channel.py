@@ -21,7 +21,7 @@ INLINE_BYTES = 1 << 15
 FROM_WORKER_BYTES = 1024
 MOST_FILES = 8
 FROM_WORKER: dict[str, dict[str, type]] = {"done": {"seq": int}, "ask": {"number": int, "what": str, "name": str}}
-"""What a worker may say, and the fields of each."""
+"""The kinds of messages that a worker may send, and the fields of each."""
 
 
 class Received(NamedTuple):
@@ -32,7 +32,7 @@ class Received(NamedTuple):
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets that keep messages apart and do not block."""
+    """Return two connected sockets that keep messages apart and do not block."""
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in ends:
         end.setblocking(False)
@@ -54,7 +54,7 @@ async def send(end: socket.socket, value: object, files: tuple[SealedMemory, ...
 
 
 async def receive(end: socket.socket) -> Received | None:
-    """The next message from the parent; None when it is gone."""
+    """Return the next message from the parent, or None if the parent is gone."""
     while True:
         with suppress(BlockingIOError):
             data, descriptors, _, _ = socket.recv_fds(end, 1 + INLINE_BYTES, MOST_FILES, socket.MSG_CMSG_CLOEXEC)
@@ -74,7 +74,7 @@ def tell(end: socket.socket, kind: str, **fields: object) -> None:
 
 
 async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
-    """The next message of a worker; None when it is gone. Raises ValueError for what is no message."""
+    """Return the next message of a worker, or None if it is gone. Raises ValueError for an invalid message."""
     while True:
         with suppress(BlockingIOError):
             data = end.recv(FROM_WORKER_BYTES + 1)
@@ -84,7 +84,7 @@ async def hear(end: socket.socket) -> tuple[str, dict[str, Any]] | None:
 
 
 def checked(data: bytes) -> tuple[str, dict[str, Any]]:
-    """Kind and fields of a worker's message. Raises ValueError for anything else."""
+    """Return kind and fields of a worker's message. Raises ValueError for anything else."""
     if len(data) > FROM_WORKER_BYTES:
         raise ValueError("the message is too long")
     try:

@@ -1,4 +1,4 @@
-"""How many cores the process may use."""
+"""The number of cores that the process may use."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def usable_cores(root: Path = CGROUPS, own_group: Path = _OWN_GROUP) -> int:
 
 
 def _groups(root: Path, own_group: Path) -> list[Path]:
-    """The folders of the group of this process and of all groups around it."""
+    """Return the folders of the group of this process and of all groups around it."""
     try:
         lines = own_group.read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -48,7 +48,10 @@ class WorkerPage:
         return int(_NUMBER.unpack_from(self.memory, position)[0])
 
     def new_values(self, key: Key, size: int) -> memoryview[float]:
-        """Room for `size` floats under a key that the page does not have yet. Raises MemoryError when it is full."""
+        """Return room for `size` floats under a key that the page does not have yet.
+
+        Raises MemoryError if the page is full.
+        """
         name = json.dumps(key).encode()
         name += b" " * (-len(name) % 8)
         start = max(self._number(_USED), _FIRST_ENTRY)
@@ -62,7 +65,7 @@ class WorkerPage:
         return memoryview(self.memory)[values:end].cast("d")
 
     def counts(self) -> Counts:
-        """What is counted so far. An entry that makes no sense ends the list."""
+        """Return the counts so far. An invalid entry ends the list."""
         data = memoryview(self.memory)
         position, end = _FIRST_ENTRY, min(self._number(_USED), len(data))
         counts: Counts = {}
@@ -80,7 +83,7 @@ class WorkerPage:
 
 
 def _key(data: bytes) -> Key | None:
-    """The key of an entry; None for bytes that are none, or that could not be shown."""
+    """Return the key of an entry, or None for bytes that are no key or cannot be shown."""
     with suppress(ValueError, RecursionError):
         key = json.loads(data)
         if isinstance(key, list) and all(isinstance(part, str) for part in key):
@@ -119,12 +122,12 @@ class PageFamily:
 
 
 def families(page: WorkerPage) -> dict[str, Any]:
-    """The families of a worker's `Metrics`."""
+    """Return the families of a worker's `Metrics`."""
     return {metric.name: PageFamily(page, metric) for metric in COUNTED_BY_REQUESTS}
 
 
 def added(many: Iterable[Counts]) -> Counts:
-    """The sums by key. Where sizes differ, only a damaged page is wrong."""
+    """Return the sums by key. Sizes differ only if a page is damaged."""
     total: Counts = {}
     for counts in many:
         for key, values in counts.items():
@@ -134,7 +137,7 @@ def added(many: Iterable[Counts]) -> Counts:
 
 
 def as_prometheus(counts: Counts) -> Iterator[Any]:
-    """Metric families of prometheus-client, those without series too."""
+    """Yield metric families of prometheus-client, with those without series."""
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 
     series: Counter[str] = Counter()

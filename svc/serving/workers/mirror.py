@@ -1,4 +1,4 @@
-"""The parent's registry, of which every worker has a copy that is told each change."""
+"""The parent's registry. Every worker has a copy that gets each change."""
 
 from __future__ import annotations
 
@@ -16,44 +16,47 @@ from svc.serving.models.registry import Entry, Registry
 from svc.serving.models.threads import ScoringThreads
 
 Tell = Callable[..., None]
-"""Tells every worker, and those to come: the kind of a message, and what belongs to it."""
+"""Sends an order to present and later workers, by its kind and its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersState:
-    """How many workers are wanted, how many answer, and how many places stay empty because each worker dies at once."""
+    """The numbers of wanted workers, of ready workers, and of failing places.
+
+    A place is failing if each of its workers dies at once.
+    """
 
     total: int
     ready: int
     failing: int
 
     def document(self) -> dict[str, int]:
-        """As `/v1/health` shows it."""
+        """Return the state as `/v1/health` shows it."""
         return {"total": self.total, "ready": self.ready, "failing": self.failing}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedState:
-    """What a worker has to know of a published model beside its package, which has the same `number`."""
+    """The state of a published model that workers need beside its package, which has the same `number`."""
 
     number: int
     model_version: str
     loaded_at: float
     available: Available | None
     new_items: int | None
-    """The number of the new items beside the model, of which the worker has been told before."""
+    """Number of the new items beside the model, which an earlier order gave to the worker."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MirroredEntry:
-    """An entry of the registry; its `served` stands apart."""
+    """An entry of the registry. Its `served` stands apart."""
 
     entry: Entry
     served: ServedState | None
 
 
 class RemoteLane(Lane):
-    """Stands in the parent for the lanes that workers have for one model. Closing it makes them drop the model."""
+    """The parent's stand-in for the workers' lanes of one model. Closing it makes workers drop the model."""
 
     def __init__(self, number: int, drop: Callable[[int], None]) -> None:
         super().__init__(None, ScoringThreads(1))  # type: ignore[arg-type]  # nobody asks it
@@ -66,7 +69,7 @@ class RemoteLane(Lane):
 
 
 class FleetRegistry(Registry):
-    """A registry whose health document says also how many workers there are."""
+    """A registry with the number of workers in its health document."""
 
     workers = WorkersState(1, 0, 0)
 
@@ -76,7 +79,7 @@ class FleetRegistry(Registry):
 
 
 class MirroringRegistry(FleetRegistry):
-    """The registry of the parent: it tells workers each change."""
+    """The registry of the parent, which sends each change to the workers."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__()
@@ -98,12 +101,12 @@ class MirroringRegistry(FleetRegistry):
 
 
 def on_clock(listed: ItemList | None, shift_s: float) -> ItemList | None:
-    """A list with its time on another clock, and without its ids, which no worker needs."""
+    """Return a list with its time on another clock, and without its ids, which no worker needs."""
     return None if listed is None else ItemList((), listed.read_at + shift_s)
 
 
 def orders_of(entry: Entry) -> Iterator[tuple[Any, ...]]:
-    """What a worker is told of an entry, in order."""
+    """Yield the orders to a worker about an entry, in their order."""
     told = mirrored(entry)
     new = None if entry.served is None else entry.served.new
     if told.served is not None and new is not None:
@@ -112,7 +115,7 @@ def orders_of(entry: Entry) -> Iterator[tuple[Any, ...]]:
 
 
 def mirrored(entry: Entry) -> MirroredEntry:
-    """An entry as workers are told it: without models and ids of lists, with times that all processes share."""
+    """Return an entry as workers get it: without models and ids of lists, with times that all processes share."""
     shift_s = time.perf_counter() - trio.current_time()
     served = None
     if entry.served is not None:

@@ -29,7 +29,7 @@ _LOCK = type(threading.Lock())
 
 
 class Extent(NamedTuple):
-    """Where an array lies: the number of its file, and the place in it."""
+    """The place of an array: the number of its file, and the position in it."""
 
     file: int
     offset: int
@@ -45,7 +45,7 @@ class Package:
     files: tuple[SealedMemory, ...]
 
     def open(self) -> Loaded:
-        """The model over the memory files."""
+        """Return the model over the memory files."""
         views = [memoryview(file) for file in self.files]
         buffers = (views[file][offset : offset + length] for file, offset, length in self.extents)
         unpickler = _Unpickler(io.BytesIO(self.pickled), buffers=buffers)
@@ -90,7 +90,10 @@ def _fragments(blob: SealedMemory, offsets: NDArray[Any]) -> ItemFragments:
 
 
 def pack(loaded: Loaded, artifact: SealedMemory) -> Package:
-    """The package of a model whose stored arrays are views of `artifact`. Blocks and copies what is derived."""
+    """Return the package of a model with stored arrays that are views of `artifact`.
+
+    Blocks, and copies derived arrays.
+    """
     arrays: list[pickle.PickleBuffer] = []
     out = io.BytesIO()
     pickler = _Pickler(out, protocol=5, buffer_callback=arrays.append)
@@ -134,7 +137,7 @@ class SharingLoader(Loader):
         return Blob(memoryview(SealedMemory.moved(blob.view)), blob.sha256, blob.resolved, blob.named)
 
     def finished(self, loaded: Loaded, blob: Blob) -> Loaded:
-        """The same model over memory that workers can map."""
+        """Return the same model over memory that workers can map."""
         artifact = blob.view.obj
         assert isinstance(artifact, SealedMemory), "kept gave it"
         package = pack(loaded, artifact)

@@ -1,4 +1,4 @@
-"""Rates that hold for all workers together: each has a cell of shared memory, and whoever counts locks it."""
+"""Rates that hold for all workers together. Each has a cell of shared memory, which a worker locks to count."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from svc.serving.api.access.refusal_throttle import RefusalThrottle
 CELLS = 1 << 17
 """More than two for each key that a policy file of 256 KiB can name. Pages that nobody has used take no memory."""
 TRIES = 1000
-"""A lock is held for microseconds. Whoever cannot have it after so many tries goes on without it, and tries only once
-each time until it is free again: a worker that was stopped while it held the lock must not stop the others."""
+"""Tries to lock a cell.
+
+A lock is held for microseconds. After these tries a worker goes on without the lock, and tries only once each time
+until it is free again: a worker that was stopped while it held the lock must not stop the others."""
 _CELL = struct.Struct("=dd")
 CELLS_BYTES = CELLS * _CELL.size
 
 
 class Cell:
-    """Two numbers that all workers share. Zeros at first."""
+    """Two numbers that all workers share, zeros at first."""
 
     def __init__(self, memory: SharedPage, number: int) -> None:
         self._memory = memory
@@ -69,9 +71,10 @@ class KeyCells:
         self._given_back: deque[tuple[int, int]] = deque()
 
     def assign(self, kids: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Return the cells of these keys. Those of all other keys are free for others, as late as possible.
+        """Return the cells of these keys, and free the cells of all other keys.
 
-        A worker that has not heard of the change may still count for a key that is gone.
+        Freed cells are reused as late as possible: a worker that has not received the change may still count for a
+        removed key.
         """
         wanted = list(kids)
         for kid in self._numbers.keys() - set(wanted):
@@ -85,9 +88,9 @@ class KeyCells:
 
 
 class SharedBucket(Bucket):
-    """Counts the requests of one key in all workers. The cell holds tokens and the time they were counted at.
+    """A bucket that counts the requests of one key in all workers.
 
-    A time of 0 is a cell that nobody has used: its bucket is full.
+    The cell holds tokens and the time at which they were counted. A time of 0 is an unused cell: its bucket is full.
     """
 
     def __init__(self, rate: Rate, cell: Cell) -> None:
@@ -95,7 +98,7 @@ class SharedBucket(Bucket):
         self._cell = cell
 
     def lacks_s(self, count: float, _now_s: float) -> float:
-        """Seconds until `count` requests, at most `burst`, could pass; 0 when they can."""
+        """Return the seconds until `count` requests, at most `burst`, can pass, or 0 if they can now."""
         now_s = time.monotonic()
         with self._cell.held():
             self.tokens, at_s = self._cell.read()
@@ -105,7 +108,7 @@ class SharedBucket(Bucket):
         return self.time_for(count - self.tokens)
 
     def add(self, count: float) -> None:
-        """Give back what was charged, or charge a negative `count`."""
+        """Give back a charge, or charge a negative `count`."""
         if count:
             with self._cell.held():
                 tokens, at_s = self._cell.read()
@@ -113,14 +116,14 @@ class SharedBucket(Bucket):
 
 
 class SharedThrottle(RefusalThrottle):
-    """Slows the refusals of all workers together. The cell holds the time of the next answer."""
+    """A throttle of the refusals of all workers together. The cell holds the time of the next answer."""
 
     def __init__(self, alone: RefusalThrottle, cell: Cell) -> None:
         super().__init__(alone.per_s, alone.burst, alone.longest_s)
         self._cell = cell
 
     def next_wait_s(self) -> float:
-        """Count one refusal; the seconds after which it is to be answered."""
+        """Count one refusal, and return the seconds until its answer."""
         with self._cell.held():
             next_s, _ = self._cell.read()
             now_s = time.monotonic()

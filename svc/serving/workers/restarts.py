@@ -24,7 +24,10 @@ class Pauses:
     early_deaths: int = 0
 
     def after(self, served_s: float) -> float:
-        """Seconds to wait after a death; `served_s` is how long the worker was ready, 0 for one that never was."""
+        """Return the seconds to wait after a death.
+
+        `served_s` is the time for which the worker was ready, 0 if it never was.
+        """
         self.early_deaths = self.early_deaths + 1 if served_s < EARLY_S else 0
         if self.early_deaths <= EARLY_DEATHS_ALLOWED:
             return 0.0
