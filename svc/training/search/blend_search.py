@@ -51,7 +51,10 @@ Recencies = tuple[float, ...]
 
 
 def add_blend(task: Task, result: SearchResult) -> SearchResult:
-    """`result` with the best blend as one more trial, or as it is, and an event, where there is nothing to blend."""
+    """Return `result` with the best blend as one more trial.
+
+    If no blend can be made or served in time, log an event and return `result` as it is.
+    """
     began = time.monotonic()
     limit = task.loaded.recipe.training.timeout_seconds
     chosen = candidates(result)
@@ -89,7 +92,7 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
 
 
 class _Tried(NamedTuple):
-    """A blend with these `recencies` and `weights` of all parts, judged on all validation users."""
+    """A blend with `recencies` and `weights` of all parts, scored on all validation users."""
 
     recencies: Recencies
     weights: Weights
@@ -118,7 +121,10 @@ class _Parts:
         self._weights_at: dict[Recencies, Weights] = {}
 
     def best(self, number: int, shared: Params) -> tuple[TrialRecord, Evaluation]:
-        """The trial of the best blend, with the parameters `shared` by its parts, judged on all users."""
+        """Return the trial of the best blend and its evaluation on all validation users.
+
+        `shared` are the parameters that its parts share.
+        """
         tried = sorted(map(self._tried, self._candidates()), key=lambda blend: blend.order)
         metric = self._objective.metric
         best = max(tried, key=lambda blend: blend.evaluation.metrics[metric])
@@ -126,21 +132,27 @@ class _Parts:
         return self._record(chosen, number, shared), chosen.evaluation
 
     def model_of(self, trial: TrialRecord) -> Any:
-        """The model of a blend of these parts, or of one of them; None for any other trial."""
+        """Return the model of a blend of these parts, or of a single part.
+
+        Return None for any other trial.
+        """
         by_number = {part.number: trained for part, trained in zip(self._trials, self._trained, strict=True)}
         if trial.parts:
             return BlendedRecommender([by_number[part.number] for part in trial.parts], trial)
         return by_number.get(trial.number)
 
     def served(self, blend: TrialRecord, train: sparse.csr_matrix) -> BlendScorer:
-        """The blend as it is served, with the users of the training on `train`."""
+        """Return the blend as it is served, with the users of the training on `train`."""
         scorer, history = to_scorer(self.model_of(blend), BLEND), to_history(train, with_values=True)
         assert isinstance(scorer, BlendScorer), "a trial with parts is a blend"
         scorer.measure(history)
         return scorer
 
     def _candidates(self) -> list[Recencies]:
-        """The recencies to try: the lowest for all parts, the best one for all, and the best of each part by itself."""
+        """Return the recencies to try.
+
+        They are the lowest for all parts, the best one for all, and the best of each part by itself.
+        """
         if len(self._values) < 2:
             return [self._alike(*(self._values or (0.0,)))]
         lowest, highest = self._values[0], self._values[-1]
@@ -151,13 +163,13 @@ class _Parts:
         return (recency,) * len(self._trials)
 
     def _shared(self, own: Recencies) -> float:
-        """The best recency for all parts, with the weights that suit the `own` ones."""
+        """Return the best recency for all parts, with the weights that suit the `own` ones."""
         weights, objective = self._weights(own), self._objective
         weighing = Weighing(self._values, lambda recency: self._scorer(self._alike(recency), weights))
         return choose(weighing, objective.evaluators.brief, objective.metric, objective.seen, lambda: None).recency
 
     def _weights(self, recencies: Recencies) -> Weights:
-        """The best weights of all parts at these recencies."""
+        """Return the best weights of all parts at `recencies`."""
         if recencies not in self._weights_at:
             self._weights_at[recencies] = WeightSearch(self._sample, self._scorers(recencies), self._task).best()
         return self._weights_at[recencies]
@@ -168,18 +180,18 @@ class _Parts:
         return _Tried(recencies, weights, objective.evaluators.full.evaluate(scorer, objective.seen))
 
     def _is_better(self, first: _Tried, second: _Tried) -> bool:
-        """Whether `first` scores higher by more than chance."""
+        """Return whether `first` scores higher by more than chance."""
         metric = self._objective.metric
         return is_gain(first.evaluation.by_user(metric), second.evaluation.by_user(metric))
 
     def _scorer(self, recencies: Recencies, weights: Weights) -> Scorer:
-        """The scorer of a blend of the parts that count."""
+        """Return the scorer of a blend of the parts with weight."""
         scorers, weighed = self._scorers(recencies), _weighed(weights)
         shares = [weights[part] / _STEPS for part in weighed]
         return lambda rows: weighted(standardized([scorers[part] for part in weighed], rows), shares)
 
     def _scorers(self, recencies: Recencies) -> list[Scorer]:
-        """The scorers of all parts."""
+        """Return the scorers of all parts."""
         return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)]
 
     def _record(self, tried: _Tried, number: int, shared: Params) -> TrialRecord:
@@ -202,14 +214,15 @@ class _Parts:
 
 
 def _weighed(weights: Weights) -> list[int]:
-    """The positions of the parts whose weight is not 0."""
+    """Return the positions of the parts with a weight other than 0."""
     return [position for position, weight in enumerate(weights) if weight]
 
 
 def candidates(result: SearchResult) -> list[TrialRecord]:
-    """The best trials of at most MOST_PARTS algorithms, best first, one of factors at most.
+    """Return the best trials of at most MOST_PARTS algorithms, best first.
 
-    All have the half-life of the best: the history of a user is stored once, with one set of values.
+    At most one is a factor model. All have the half-life of the best trial, because the history of a user is
+    stored once, with one set of values.
     """
     best: list[TrialRecord] = []
     for trial in by_score(result.completed):
@@ -242,7 +255,7 @@ class _Block(NamedTuple):
 class WeightSearch:
     """Compares weights on `sample`: first coarsely, then around the best.
 
-    What is best for a user by some weights is among the best by one part. So of each user only the CANDIDATES best
+    The best items of a user under any weights are among the best of one part. So of each user only the CANDIDATES best
     items of each part are kept, and the parts are scored once.
     """
 
@@ -281,7 +294,7 @@ class WeightSearch:
         return self._scores[weights]
 
     def _block(self, users: Rows) -> _Block:
-        """The candidates of these users, kept for all weights."""
+        """Return the candidates of `users`, kept for all weights."""
         first = int(users[0])
         if first not in self._blocks:
             parts = standardized(self._scorers, users)
@@ -300,7 +313,7 @@ class WeightSearch:
 
 
 def simplex(n_parts: int, step: int) -> Iterator[Weights]:
-    """All weights in multiples of that step with at least two parts above zero."""
+    """Yield all weights in multiples of `step` with at least two parts above zero."""
     for first in product(range(0, _STEPS + 1, step), repeat=n_parts - 1):
         weights = (*first, _STEPS - sum(first))
         if weights[-1] >= 0 and sum(weight > 0 for weight in weights) >= 2:
@@ -308,7 +321,10 @@ def simplex(n_parts: int, step: int) -> Iterator[Weights]:
 
 
 def _around(weights: Weights) -> Iterator[Weights]:
-    """All weights reached by moving a tenth from one part to another, with at least two parts above zero."""
+    """Yield all weights one tenth away from `weights`.
+
+    A tenth moves from one part to another. At least two parts stay above zero.
+    """
     for source, target in product(range(len(weights)), repeat=2):
         moved = list(weights)
         moved[source] -= 1

@@ -63,7 +63,7 @@ class Task:
         return decayed(matrix, interactions.latest(), params) if HALF_LIFE in params else matrix
 
     def positions(self, *, everybody: bool = False) -> sparse.csr_matrix:
-        """The positions of the entries of `matrix` in the order of each history."""
+        """Return the positions of the entries of `matrix` in the order of each history."""
         return positions_of((self.data.interactions if everybody else self.data.trained).latest())
 
     @property
@@ -72,7 +72,10 @@ class Task:
 
 
 def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
-    """Split, or raise CutoffTooLarge or ZeroScore for what no search could score."""
+    """Split the data.
+
+    Raise CutoffTooLarge or ZeroScore if no search could score the split.
+    """
     training = loaded.recipe.training
     n_items = len(data.interactions.item_ids)
     if training.cutoff > n_items:
@@ -103,7 +106,7 @@ def split_plan(loaded: LoadedRecipe) -> SplitPlan:
 
 
 def check_scores(loaded: LoadedRecipe, data: TrainingData, best_score: float) -> None:
-    """Raise ZeroScore where no trial ranked a single held-out item."""
+    """Raise ZeroScore if no trial ranked a single held-out item."""
     if best_score <= 0.0:
         raise ZeroScore(f"every trial scored 0. {_remedy(loaded, data)}")
 
@@ -161,7 +164,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
 
 
 def _order(loaded: LoadedRecipe, parts: Split) -> Order | None:
-    """How the search treats the order of histories; None: it ignores the order."""
+    """Return the search's use of the order of histories, or None to ignore the order."""
     wanted = loaded.recipe.recency
     if wanted == 0.0:
         return None
@@ -229,7 +232,7 @@ def _space(name: str, loaded: LoadedRecipe, data: TrainingData) -> Space:
 
 
 def _most_seconds(training: Training) -> float | None:
-    """The longest time of one trial, where the recipe limits time."""
+    """Return the longest time of one trial, or None without a time limit."""
     limits = [training.per_trial_timeout_seconds, training.timeout_seconds and training.timeout_seconds / 4]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -246,7 +249,7 @@ def open_search(
 ) -> Search:
     """Join or create the study of this run, with workers from `server`.
 
-    Raises TrainingError for a study that other data made.
+    Raise TrainingError for a study made with other data.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     optuna.logging.disable_default_handler()

@@ -31,12 +31,15 @@ _STEPS = (0.05, 0.2)
 
 
 def parameter_name(algorithm: str, parameter: str) -> str:
-    """The parameter's name in the study: two algorithms may have one of the same name, over different ranges."""
+    """Return the parameter's name in the study.
+
+    Two algorithms may have a parameter of the same name with different ranges.
+    """
     return f"{algorithm}.{parameter}"
 
 
 def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
-    """The parameters of `algorithm` among those of a trial, under irspack's names."""
+    """Return the parameters of `algorithm` among `params`, under irspack's names."""
     prefix = parameter_name(algorithm, "")
     return {name.removeprefix(prefix): value for name, value in params.items() if name.startswith(prefix)}
 
@@ -44,8 +47,8 @@ def own_parameters(algorithm: str, params: Mapping[str, Any]) -> Params:
 class AlgorithmSampler(BaseSampler):
     """Suggests for the algorithm that `plan` gives to the trial, within `spaces[algorithm]`.
 
-    `most_seconds` is what a trial may take: sizes do not grow beyond what is likely to end in time. `is_better` tells
-    of two trials, by number, whether the first is better than the second by more than chance.
+    `most_seconds` is the time limit of a trial: sizes do not grow if the trial is unlikely to end in time.
+    `is_better` takes two trial numbers and returns whether the first is better than the second by more than chance.
     """
 
     def __init__(
@@ -65,7 +68,7 @@ class AlgorithmSampler(BaseSampler):
         self._slots: dict[int, tuple[str, int]] = {}
 
     def slot(self, study: Study, number: int) -> tuple[str, int]:
-        """(algorithm, place among its trials) for trial `number`.
+        """Return (algorithm, place among its trials) for trial `number`.
 
         The trials of an eliminated algorithm go to the others, to the one with the fewest trials first. A trial beyond
         the plan goes to the algorithm with the most of its share remaining. The choice is made once for each trial,
@@ -93,7 +96,7 @@ class AlgorithmSampler(BaseSampler):
         return receiver, max(position, used[receiver])
 
     def space(self, algorithm: str) -> dict[str, BaseDistribution]:
-        """The parameters of `algorithm` under their names in the study."""
+        """Return the parameters of `algorithm` under their names in the study."""
         return {parameter_name(algorithm, name): distribution for name, distribution in self._spaces[algorithm].items()}
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
@@ -131,10 +134,11 @@ class AlgorithmSampler(BaseSampler):
         raise ValueError(f"{param_name} is not a parameter of trial {trial.number}")
 
     def _grown(self, algorithm: str, trials: Sequence[FrozenTrial]) -> dict[str, BaseDistribution]:
-        """The current search space: a size that grows ends at twice that of the best trial so far.
+        """Return the current search space.
 
-        Of trials that are no worse than the best by more than chance, the smallest counts instead: a size that gains
-        nothing costs time in the search and in each answer.
+        The range of a growing size ends at twice the size of the best trial so far. Among trials that are no worse
+        than the best by more than chance, the smallest counts instead. A size without gain costs time in the search
+        and in each answer.
         """
         space = self.space(algorithm)
         complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
@@ -151,7 +155,10 @@ class AlgorithmSampler(BaseSampler):
         return space
 
     def _may_double(self, trial: FrozenTrial) -> bool:
-        """Whether a trial of twice the size, which takes up to four times as long, is likely to finish in time."""
+        """Return whether a trial of twice the size is likely to finish in time.
+
+        It takes up to four times as long.
+        """
         if self._most_seconds is None or trial.duration is None:
             return True
         return 4 * trial.duration.total_seconds() <= self._most_seconds
@@ -159,7 +166,7 @@ class AlgorithmSampler(BaseSampler):
     def _vary(
         self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
-        """Parameters near the best so far that no known trial has tried."""
+        """Return untried parameters near the best so far."""
         complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
         if not complete:
             return self._suggest(trials, space, number, share)
@@ -170,7 +177,7 @@ class AlgorithmSampler(BaseSampler):
         )
 
     def _step(self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int) -> dict[str, Any]:
-        """The next value of an algorithm's only parameter, a number."""
+        """Return the next value of an algorithm's only parameter, a number."""
         ((name, distribution),) = space.items()
         assert isinstance(distribution, IntDistribution | FloatDistribution), "only numbers are searched step by step"
         low, high = _on_scale(distribution.low, distribution), _on_scale(distribution.high, distribution)
@@ -190,13 +197,13 @@ class AlgorithmSampler(BaseSampler):
             return self._suggest(trials, space, number, 1)
         position = next_position(scores, running, upwards_first=upwards_first)
         step = {name: _from_scale(low + position * (high - low), distribution)}
-        # A few whole numbers are soon tried: then whatever is left of them.
+        # A range of few whole numbers is soon tried. TPE then suggests the remaining ones.
         return self._suggest(trials, space, number, 1) if step in [trial.params for trial in trials] else step
 
     def _suggest(
         self, trials: Sequence[FrozenTrial], space: dict[str, BaseDistribution], number: int, share: int
     ) -> dict[str, Any]:
-        """The first suggestion of TPE that none of the trials has tried."""
+        """Return the first suggestion of TPE that no trial has tried."""
 
         def suggest(attempt: int) -> dict[str, Any]:
             seed = int(np.random.SeedSequence([self._seed, number, attempt]).generate_state(1)[0])
@@ -209,7 +216,10 @@ class AlgorithmSampler(BaseSampler):
 
 
 def _untried(trials: Sequence[FrozenTrial], suggest: Callable[[int], dict[str, Any]]) -> dict[str, Any]:
-    """The first suggestion that no known trial has tried, or after some attempts one that has."""
+    """Return the first untried suggestion.
+
+    After _ATTEMPTS suggestions the last one is returned, tried or not.
+    """
     tried = [trial.params for trial in trials]
     suggestion: dict[str, Any] = {}
     for attempt in range(_ATTEMPTS):
@@ -225,9 +235,10 @@ def _near(
     space: Mapping[str, BaseDistribution],
     rng: np.random.Generator,
 ) -> dict[str, Any]:
-    """`params` with one of them changed: a number moves by about a tenth of its range, a choice is drawn anew.
+    """Return `params` with one of them changed.
 
-    A number moves to the side on which fewer of the `trials` differ in nothing else.
+    A number moves by about a tenth of its range. A choice is drawn anew. A number moves to the side on which
+    fewer of the `trials` differ in nothing else.
     """
     changed = list(space)[int(rng.integers(len(space)))]
     # A study that another recipe has begun may hold values outside of this space.
@@ -256,7 +267,7 @@ def _on_scale(value: float, distribution: IntDistribution | FloatDistribution) -
 
 
 def _from_scale(at: float, distribution: IntDistribution | FloatDistribution) -> Any:
-    """The value of the range at the position `at` of its scale."""
+    """Return the value of the range at the position `at` of its scale."""
     value = math.exp(min(at, math.log(distribution.high))) if distribution.log else at
     return nearest(round(value) if isinstance(distribution, IntDistribution) else float(value), distribution)
 
