@@ -1,4 +1,7 @@
-"""Which items an export may recommend: what a recipe's server would allow at this moment, and --filter."""
+"""The items that an export may recommend.
+
+They are the items that a recipe's server would allow at this moment and that satisfy --filter.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def parse_json(text: str | None) -> Any:
-    """The tree of --filter. Raises UsageError."""
+    """Return the tree of --filter.
+
+    Raises UsageError.
+    """
     if text is None:
         return None
     try:
@@ -36,9 +42,9 @@ def allowed_items(
     *,
     new: PlacedItems | None = None,
 ) -> ItemSet | None:
-    """The items that `serving.filter`, the list of available items and the tree `asked` leave; None: all.
+    """Return the items that `serving.filter`, the list of available items and the tree `asked` leave.
 
-    With `new` items the set has columns for these too.
+    None means all items. With `new` items the set has columns for these too.
 
     Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
     """
@@ -92,7 +98,7 @@ def _available(
     *,
     new: PlacedItems | None,
 ) -> ItemSet | None:
-    """The list as it is now; an export has no earlier one to go on with."""
+    """Return the current list, because an export has no earlier list to go on with."""
     serving = recipe.recipe.serving
     if serving is None or serving.availability is None:
         return None

@@ -1,4 +1,7 @@
-"""`svc inspect`: verify an artifact and show its header, in short or whole. Its payload is never decoded."""
+"""`svc inspect`: verify an artifact and show its header, in short or whole.
+
+The payload is never decoded.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ def _provenance(shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(artifact: str, keys: SigningKeys, settings: Settings) -> dict[str, Any]:
-    """The header, with what the file itself tells: where it was found, its digest, sizes and kid."""
+    """Return the header, with the address, digest, sizes and kid of the file."""
     from svc.artifact.store import read_verified
 
     blob, parsed = read_verified(artifact, keys, settings)
@@ -114,7 +117,10 @@ def _summary(shown: dict[str, Any]) -> dict[str, str]:
 
 
 def _recency(shown: dict[str, Any]) -> dict[str, str]:
-    """The recency of the model, or of each part of a blend that has its own; none where order plays no part."""
+    """Return the recency of the model, or of each part of a blend that has its own.
+
+    The result is empty if order plays no part.
+    """
     if "recency" not in shown:
         return {}
     parts = shown.get("parts")
@@ -140,7 +146,7 @@ def _as_json(shown: dict[str, Any]) -> str:
 
 
 def _lines(shown: dict[str, Any], prefix: str = "") -> list[str]:
-    """One `name: value` line a leaf; what lies deeper is named with dots."""
+    """Return one `name: value` line for each leaf, with dots in the names of nested leaves."""
     from svc.logs import printable
 
     lines: list[str] = []
@@ -154,7 +160,10 @@ def _lines(shown: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def _by_place(value: Any) -> Any:
-    """Turn a list of objects into one object with positions as names; leave any other value as it is."""
+    """Turn a list of objects into one object with positions as names.
+
+    Any other value is returned unchanged.
+    """
     if isinstance(value, list) and all(isinstance(element, dict) for element in value):
         return {str(index): element for index, element in enumerate(value)}
     return value

@@ -1,4 +1,4 @@
-"""The `svc` command: its commands, and what becomes of their errors.
+"""The `svc` command: its commands, and the handling of their errors.
 
 Every way to end has one exit code: 0, an `SvcError.exit_code`, 1 for an error that svc does not know,
 2 for wrong usage, 130 and 143 after SIGINT and SIGTERM.
@@ -103,7 +103,10 @@ def _root(
 
 
 def _warn_of_variables() -> None:
-    """Name the variables of the environment that are misspelt or out of bounds. A sound environment costs no import."""
+    """Log the variables of the environment that are misspelt or out of bounds.
+
+    A sound environment costs no import.
+    """
     misspelt, clamped = misspelt_variables(os.environ), clamped_variables(os.environ)
     if not misspelt and not clamped:
         return
@@ -111,7 +114,7 @@ def _warn_of_variables() -> None:
 
     try:
         logs.configure(Settings.from_env())
-    except ConfigError:  # the command itself names what cannot be read
+    except ConfigError:  # the command itself names the unreadable variable or file
         return
     for variable, meant in misspelt:
         logs.emit(events.VARIABLE_UNKNOWN, variable=variable, did_you_mean=meant)
@@ -120,7 +123,7 @@ def _warn_of_variables() -> None:
 
 
 def _ending_on_signals(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """`command`, with the exit code of the signal that interrupted it."""
+    """Wrap `command` so that it returns the exit code of the signal that interrupted it."""
 
     @wraps(command)
     def guarded(*args: Any, **options: Any) -> int | None:
@@ -156,10 +159,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the console script."""
     code = run(sys.argv[1:])
     if code in INTERRUPTED:
-        # The command has cleaned up. A trial that is deep in C++ must not hold the end up, nor complain at it.
+        # The command has cleaned up. A trial that is deep in C++ must not delay the exit, nor print errors at it.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

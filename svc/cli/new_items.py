@@ -18,7 +18,10 @@ NAME = "serving.new_items"
 
 
 def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str]) -> Check | None:
-    """How many items of the list are new, and how many the model knows; None where the recipe has no list."""
+    """Count the items of the list that are new, and the items that the model knows.
+
+    Returns None if the recipe has no list.
+    """
     from svc.serving.models.lists.new_items import declared_in, place, read_new_items
 
     declared = declared_in(loaded)
@@ -42,7 +45,10 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
 
 
 def _unknown_words(listed: NewItemList, model: Model) -> str:
-    """How many different words, of how many, in each text column of the new items training did not see or keep."""
+    """Return a note of unknown words for each text column of the new items.
+
+    It counts the different words, and how many of these training did not see or keep.
+    """
     from svc.model.columns.text_column import TextColumn
 
     told = ""
@@ -59,9 +65,10 @@ def _unknown_words(listed: NewItemList, model: Model) -> str:
 def new_items(
     loaded: LoadedRecipe, model: Model, settings: Settings, variables: Mapping[str, str]
 ) -> PlacedItems | None:
-    """The new items that the recipe's server would recommend at this moment; None where the recipe has no list.
+    """Return the new items that the recipe's server would recommend at this moment.
 
-    Raises DataSourceError and MetadataError, for an export has no earlier list to go on with.
+    Returns None if the recipe has no list. Raises DataSourceError and MetadataError, because an export has no earlier
+    list to go on with.
     """
     from svc.serving.models.lists.new_items import declared_in, place, read_new_items
 
@@ -76,7 +83,7 @@ def new_items(
 
 
 def _model(loaded: LoadedRecipe, settings: Settings) -> Model | None:
-    """The model of the recipe; None where there is none that can be verified."""
+    """Return the model of the recipe, or None if no model can be verified."""
     from svc.cli.common.unsigned import verifying_keys
     from svc.export.run import open_artifact
 

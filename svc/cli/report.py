@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 NAME = "report"
 _MOST_VERSIONS = 6
-"""The newest files among which the run before is looked for: each is read whole to be verified."""
+"""Number of newest files to search for the run before.
+
+Each file is read whole to be verified.
+"""
 HELP = "Write the HTML report of an artifact's training, without training again."
 EPILOG = """
 [bold]Examples[/bold]
@@ -89,7 +92,10 @@ def _counts(payload: memoryview) -> Any:
 def _trained_before(
     resolved: str, header: Mapping[str, Any], keys: SigningKeys, settings: Settings
 ) -> Mapping[str, Any] | None:
-    """The header of the version beside a local one that was trained last before it; None if there is none to trust."""
+    """Return the header of the last version that was trained before a local version.
+
+    The two versions lie in one folder. Returns None if no earlier version can be verified.
+    """
     from svc.artifact.store import local_path, read_verified, scheme_of
     from svc.errors import SvcError
 

@@ -128,7 +128,10 @@ def _run_id(given: str | None) -> str:
 
 
 class _Outcome(NamedTuple):
-    """`name` is the recipe's, or that of its file when it cannot be loaded; `ran` is False for a skipped run."""
+    """Outcome of a training.
+
+    `name` is the name of the recipe, or of its file if the recipe cannot be loaded. `ran` is False for a skipped run.
+    """
 
     name: str
     exit_code: int
@@ -155,7 +158,7 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
         from svc.training.search.processes.workers import work
 
         given = TrainOptions(variables=variables, **options)
-        # Now, as the training starts threads: the bar, and those of sources.
+        # Fork now, before the training starts threads for the bar and the sources.
         with nullcontext() if given.refit else closing(ForkServer.forked(work)) as server:
             result = train(loaded, given, settings, progress or Progress(), server)
         ran = result.exit_code != 0 or result.artifact is not None
@@ -163,7 +166,7 @@ def _train(recipe_file: Path, env_var: list[str], options: dict[str, Any], setti
 
 
 def _report_unusable_recipe(recipe_file: Path, run_id: str, error: SvcError) -> int:
-    """A recipe that cannot be loaded ends like any failed run: with `train_error` as the last line."""
+    """Log `train_error` as the last line, as any failed run does, and return the exit code."""
     from datetime import UTC, datetime
 
     from svc import events, logs

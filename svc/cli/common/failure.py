@@ -15,7 +15,7 @@ from svc.settings import Settings
 
 
 def usage_text(error: TyperException) -> str:
-    """The message for wrong usage: the mistake, and the command that shows help."""
+    """Return the message for wrong usage: the mistake, and the command that shows help."""
     text = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{text}. See: {context.command_path if context else 'svc'} --help"
@@ -28,7 +28,10 @@ def report(error: SvcError, *, command: str) -> int:
 
 
 def report_unexpected(error: Exception, *, command: str) -> int:
-    """An error that svc does not raise on purpose: exit code 1 and the way to its traceback."""
+    """Report an error that svc does not raise on purpose, and return exit code 1.
+
+    The message names the way to the traceback.
+    """
     text = f"unexpected {type(error).__name__}: {error}"
     if not _debugging():
         text += " (SVC_LOG_LEVEL=debug shows the traceback)"
@@ -54,7 +57,7 @@ def _write(text: str, fields: dict[str, object], error: Exception, command: str)
 
 
 def _settings() -> Settings:
-    """The settings that say how to write; the defaults if the environment itself is what cannot be read."""
+    """Return the settings for writing, or the defaults if the environment cannot be read."""
     try:
         return Settings.from_env()
     except ConfigError:

@@ -32,9 +32,10 @@ def check_metrics_file(path: Path) -> None:
 
 
 def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, decision: str | None = None) -> None:
-    """Put the file in place, whole. Raises ConfigError.
+    """Put the file in place, whole.
 
-    A failed run keeps the time of the last success. `decision` is added to those that the file has counted so far.
+    A failed run keeps the time of the last success. `decision` is added to the decisions that the file has counted so
+    far. Raises ConfigError.
     """
     now, before = time.time(), _content(path)
     success = now if exit_code in _WELL else _last_success(before)
@@ -42,7 +43,7 @@ def write_metrics_file(path: Path, recipe: str, exit_code: int, seconds: float, 
     text = "".join(_lines(metric, {"recipe": recipe}, value) for metric, value in values.items() if value is not None)
     text += _promotions(recipe, decision, before)
     try:
-        replace_file(path, text.encode(), mode=0o644, durable=False)  # the collector runs as somebody else
+        replace_file(path, text.encode(), mode=0o644, durable=False)  # the collector runs as another user
     except OSError as error:
         raise ConfigError(f"--metrics-file: {path} cannot be written: {error.strerror}") from None
 
@@ -57,7 +58,10 @@ def _line(metric: Metric, labels: Mapping[str, str], value: float) -> str:
 
 
 def _promotions(recipe: str, decision: str | None, before: str) -> str:
-    """Both counts once there was any decision: a series that begins at 1 has no increase."""
+    """Return both counts once there was any decision.
+
+    A series that begins at 1 has no increase, so the other decision starts at 0.
+    """
     counted = {match[1]: float(match[2]) for match in _PROMOTION_LINE.finditer(before)}
     if decision is None and not counted:
         return ""
@@ -69,7 +73,7 @@ def _promotions(recipe: str, decision: str | None, before: str) -> str:
 
 
 def _content(path: Path) -> str:
-    """The text that the last run wrote; "" where there is nothing to read."""
+    """Return the text that the last run wrote, or "" if the file cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

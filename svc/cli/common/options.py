@@ -26,7 +26,10 @@ EnvVar = Annotated[
 
 
 def log_overridden(environ: Environment) -> None:
-    """Log the variables of which the file of variables has other values than the environment, which wins."""
+    """Log the variables that have other values in the file of variables than in the environment.
+
+    The environment wins.
+    """
     from svc import events, logs
 
     if environ.overridden:
@@ -34,7 +37,7 @@ def log_overridden(environ: Environment) -> None:
 
 
 def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> tuple[LoadedRecipe, dict[str, str]]:
-    """The checked recipe, and the variables that it was expanded with."""
+    """Return the checked recipe, and the variables that it was expanded with."""
     from svc.env_file import environment
     from svc.recipe.load import load_recipe
     from svc.recipe.variables import recipe_variables
@@ -47,7 +50,10 @@ def load(recipe_file: Path, extra: Sequence[str] | None, settings: Settings) -> 
 def load_for_serving(
     recipe_file: Path, extra: Sequence[str] | None, settings: Settings
 ) -> tuple[LoadedRecipe, dict[str, str]]:
-    """The recipe as a server reads it: what training alone uses may refer to variables that are not set."""
+    """Return the recipe as a server reads it.
+
+    Fields that only training uses may refer to variables that are not set.
+    """
     from svc.env_file import environment
     from svc.recipe.load import load_recipe
     from svc.recipe.variables import recipe_variables

@@ -16,7 +16,10 @@ from svc.settings import Settings
 
 @contextmanager
 def progress_for(settings: Settings, *, quiet: bool = False) -> Iterator[Progress | None]:
-    """Set up logging, and a bar if people watch and it is not to be `quiet`. The bar is gone on leaving."""
+    """Set up logging, and a bar if standard error is a terminal and `quiet` is False.
+
+    The bar is gone on leaving.
+    """
     if quiet or not (logs.wants_console(settings) and sys.stderr.isatty()):
         logs.configure(settings, quiet=quiet)
         yield None

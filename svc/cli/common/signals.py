@@ -11,7 +11,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal asked this command to end. As a `KeyboardInterrupt` it passes every `except Exception`."""
+    """A signal that asks this command to end.
+
+    As a `KeyboardInterrupt` it passes every `except Exception`.
+    """
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -19,7 +22,7 @@ class Interrupted(KeyboardInterrupt):
 
     @property
     def exit_code(self) -> int:
-        """What a shell reports for a process that the signal ended: 130, 143 or 129."""
+        """Exit code that a shell reports for a process that the signal ended: 130, 143 or 129."""
         return 128 + self.signum
 
 
@@ -29,9 +32,10 @@ def _raise(signum: int, _frame: FrameType | None) -> None:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Within, these signals raise `Interrupted` in the main thread; afterwards the old handlers stand again.
+    """Raise `Interrupted` in the main thread for these signals inside the block.
 
-    A SIGHUP that is ignored stays so: the command was started with nohup.
+    After the block the old handlers are back. An ignored SIGHUP stays ignored, because the command was started with
+    nohup.
     """
     kept = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set()
     previous = {signum: signal.signal(signum, _raise) for signum in SIGNALS if signum not in kept}

@@ -25,8 +25,9 @@ Confirmed = Annotated[bool, typer.Option(CONFIRMATION, help="Confirms --dev-allo
 
 
 def check_unsigned(settings: Settings, *, wanted: bool, confirmed: bool, runs_payload: bool = True) -> bool:
-    """Whether unsigned mode is on. A flag without what it needs is a `ConfigError`, never silently ignored.
+    """Return whether unsigned mode is on.
 
+    A flag without its requirements is a ConfigError, never silently ignored.
     Only commands that decode or make a payload ask for the confirmation.
     """
     if not wanted:

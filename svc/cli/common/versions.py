@@ -1,4 +1,4 @@
-"""What `svc history`, `svc promote` and `svc rollback` share: the versions of a recipe."""
+"""The versions of a recipe, for `svc history`, `svc promote` and `svc rollback`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Sha8 = Annotated[str, typer.Argument(metavar="SHA8", help="First 8 hex digits of
 
 
 def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned: bool, signs: bool) -> Versions:
-    """The versions of the recipe. `signs`: a line will be written to their log, which needs a signing key.
+    """Return the versions of the recipe.
 
+    `signs` says that the command will write a line to their log, which needs a signing key.
     Raises UsageError for a recipe without versions, ConfigError without keys.
     """
     from svc import logs

@@ -77,7 +77,10 @@ def command(
 
 
 def _usable_port(wanted: int | None) -> int:
-    """The port to serve on. A named one must be free now, before a minute of training; else any free one will do."""
+    """Return the port to serve on.
+
+    A port that the user names must be free now, before a minute of training. Otherwise any free port will do.
+    """
     for port in (DEFAULT_PORT, 0) if wanted is None else (wanted,):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -109,9 +112,10 @@ def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
 
 @contextmanager
 def _child(arguments: list[str], environment: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one svc command. On leaving it has ended: asked first, killed if it does not listen.
+    """Run one svc command, and end it on leaving.
 
-    It gets a process group of its own, so that Ctrl-C reaches it once, from here.
+    The command is terminated first, and killed if it does not end within STOP_TIMEOUT_S. It gets a process group of
+    its own, so that Ctrl-C reaches it once, from this process.
     """
     program = [sys.executable] if getattr(sys, "frozen", False) else [sys.executable, "-m", "svc"]
     child = subprocess.Popen([*program, *arguments], env=environment, process_group=0)

@@ -22,7 +22,7 @@ class Request:
 
 
 def print_requests(url: str, folder: Path, api_key: str) -> None:
-    """Show what the server at `url` answers, with ids from the demo's own data."""
+    """Show the answers of the server at `url`, with ids from the demo's own data."""
     for request in _requests(folder / "data"):
         typer.echo(f"\n# {request.title}")
         typer.echo(_curl(url, request, api_key))
