@@ -66,7 +66,10 @@ class SigningKeys:
         return next((key for name, key in self.entries if name == kid), None)
 
     def public_of(self, kid: str) -> bytes | None:
-        """The Ed25519 public key of `kid`: listed as such, or derived from a listed secret. None for an unknown kid."""
+        """Return the Ed25519 public key of `kid`, or None for an unknown kid.
+
+        The key is listed as such, or derived from a listed secret.
+        """
         secret = self.get(kid)
         if secret is not None:
             return ed25519.public_half(secret)
@@ -76,15 +79,15 @@ class SigningKeys:
         return list(dict.fromkeys(kid for kid, _ in (*self.entries, *self.public)))
 
     def fingerprints(self) -> list[dict[str, str]]:
-        """The kid and fingerprint of each signing key, for the event `security.posture`."""
+        """Return the kid and fingerprint of each signing key, for the event `security.posture`."""
         return [{"kid": kid, "fingerprint": fingerprint(key)} for kid, key in self.entries]
 
     def public_fingerprints(self) -> list[dict[str, str]]:
-        """The kid and fingerprint of each verification key, for the event `security.posture`."""
+        """Return the kid and fingerprint of each verification key, for the event `security.posture`."""
         return [{"kid": kid, "fingerprint": fingerprint(key)} for kid, key in self.public]
 
     def with_development(self) -> SigningKeys:
-        """These keys, and after them the development key unless its kid is taken."""
+        """Return these keys, followed by the development key unless its kid is taken."""
         if self.get(DEVELOPMENT_KID) is not None:
             return self
         return SigningKeys((*self.entries, *development_keys().entries), self.public)
@@ -96,7 +99,7 @@ def looks_like_key(kid: str) -> bool:
 
 
 def fingerprint(key: bytes) -> str:
-    """The first 8 hex characters of the key's sha256. It distinguishes keys without revealing them."""
+    """Return the first 8 hex characters of the key's sha256. It distinguishes keys without revealing them."""
     return hashlib.sha256(key).hexdigest()[:8]
 
 
@@ -116,7 +119,7 @@ def parse_signing_keys(text: str) -> SigningKeys:
 
 
 def load_signing_keys(settings: Settings) -> SigningKeys:
-    """The signing keys from the settings or from the file they name, and the keys of `SVC_VERIFY_KEYS`.
+    """Return the signing keys from the settings or from the file they name, and the keys of `SVC_VERIFY_KEYS`.
 
     Raises ConfigError, also for a kid whose signing key and verification key do not match.
     """
@@ -149,7 +152,7 @@ def _public_entries(text: str) -> Iterator[tuple[str, bytes]]:
 
 
 def public_entry(kid: str, key: bytes) -> str:
-    """The entry of `SVC_VERIFY_KEYS` for a signing key."""
+    """Return the entry of `SVC_VERIFY_KEYS` for a signing key."""
     return f"{kid}:{_PUBLIC_MARK}{ed25519.public_half(key).hex()}"
 
 
@@ -169,17 +172,17 @@ def _entries(text: str) -> Iterator[tuple[str, bytes]]:
 
 
 def development_keys() -> SigningKeys:
-    """The one key that unsigned mode signs and verifies with. It is public, so it proves nothing."""
+    """Return the one key that unsigned mode signs and verifies with. It is public, so it proves nothing."""
     return SigningKeys(((DEVELOPMENT_KID, _DEVELOPMENT_KEY),))
 
 
 def is_development(kid: str, keys: SigningKeys) -> bool:
-    """Whether the key of `kid` is the public development key, whose signatures prove nothing."""
+    """Return whether the key of `kid` is the public development key. Its signatures prove nothing."""
     return keys.get(kid) == _DEVELOPMENT_KEY
 
 
 def signer_fingerprint(key: bytes, signature: Signature) -> str:
-    """The fingerprint for the header: of the secret for HMAC, of the public key for Ed25519.
+    """Return the fingerprint for the header: of the secret for HMAC, of the public key for Ed25519.
 
     Every reader that can verify the signature has the key with this fingerprint.
     """

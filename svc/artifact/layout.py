@@ -7,7 +7,7 @@ format version  u16       payload length u64    padding  zeros to a multiple of 
 kid length      u16                             payload
 kid             UTF-8                           signature over every byte before it
 
-The format version says what the signature is: 1 an HMAC-SHA256 of 32 bytes, 2 an Ed25519 signature of 64.
+The format version names the kind of signature: 1 an HMAC-SHA256 of 32 bytes, 2 an Ed25519 signature of 64.
 """
 
 from __future__ import annotations
@@ -124,7 +124,9 @@ def _header_json(header: Mapping[str, Any]) -> bytes:
 
 
 def kid_of(buffer: memoryview) -> str:
-    """The kid that an artifact claims. Bytes that are not UTF-8 and unprintable characters are escaped.
+    """Return the kid that an artifact claims.
+
+    Bytes that are not UTF-8 and unprintable characters are escaped.
 
     The kid is unverified. Raises HeaderInvalid when the file is too short.
     """
@@ -182,7 +184,7 @@ def _cut(buffer: memoryview, version: int, header_at: int, header_length: int, p
 
 
 def _probable_type(buffer: memoryview) -> str:
-    """The probable type of a file that does not begin like an artifact."""
+    """Return the probable type of a file that does not begin like an artifact."""
     start = bytes(buffer[:512])
     for name, magic in _OTHER_MAGICS.items():
         if start.startswith(magic):

@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class VersionLog:
-    """`lines` are the valid lines in order; `problems` describe the defects of the file, by line.
+    """`lines` are the valid lines in order. `problems` describe the defects of the file, by line.
 
     `ignored` are the problems of the lines after the last valid one. The next line contains `last_signature`.
     """
@@ -67,7 +67,7 @@ class VersionLog:
         return bool(self.lines) and self.lines[-1].held
 
     def facts(self, sha8: str) -> Mapping[str, Any] | None:
-        """The facts that the training of `sha8` logged; None without any."""
+        """Return the facts that the training of `sha8` logged, or None without any."""
         for line in reversed(self.lines):
             if line.sha8 == sha8 and line.version:
                 return line.version
@@ -97,7 +97,10 @@ class VersionLog:
 
 
 def next_time(log: VersionLog) -> str:
-    """Now, but at least 1 µs after the newest line, so that a clock set back cannot make the next line too old."""
+    """Return the current time, but at least 1 µs after the newest line.
+
+    A clock set back thus cannot make the next line too old.
+    """
     moment = datetime.now(UTC)
     if log.lines:
         moment = max(moment, datetime.fromisoformat(log.lines[-1].at) + timedelta(microseconds=1))
@@ -105,7 +108,7 @@ def next_time(log: VersionLog) -> str:
 
 
 def appended(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, signature: Signature) -> bytes:
-    """`data` and one more line, signed with the active key. A truncated last line is terminated first."""
+    """Return `data` and one more line, signed with the active key. A truncated last line is terminated first."""
     kid, key = keys.active
     fields = {name: value for name, value in asdict(line).items() if value is not None or name not in _OPTIONAL}
     del fields["kid"]
@@ -115,7 +118,7 @@ def appended(data: bytes, log: VersionLog, line: Line, keys: SigningKeys, signat
 
 
 def parse(data: bytes, keys: SigningKeys, recipe: str | None = None) -> VersionLog:
-    """Parse and verify the log of `recipe`; None accepts lines of every recipe."""
+    """Parse and verify the log of `recipe`. None accepts lines of every recipe."""
     lines: list[Line] = []
     problems: list[str] = []
     ignored: list[str] = []
@@ -145,7 +148,7 @@ _CHANGED: Final = "it was changed after it was signed, and does not count"
 
 
 def _misplaced(line: Line, lines: Sequence[Line], recipe: str | None, *, follows: bool) -> str:
-    """Why a line with a valid signature does not count at its position; empty when it counts."""
+    """Return why a line with a valid signature does not count at its position, or "" when it counts."""
     if recipe is not None and line.recipe not in (None, recipe):
         return f"it is of the recipe {line.recipe}, and does not count"
     if not lines or line.at > lines[-1].at or (line.at == lines[-1].at and follows):
@@ -204,6 +207,6 @@ def _problem(fields: Mapping[str, Any], keys: SigningKeys) -> str:
 
 
 def newest_first(versions: Sequence[tuple[str, str]]) -> list[str]:
-    """The sha8 of (sha8, trained_at) pairs, newest first. Of equal times the last pair comes first."""
+    """Return the sha8 of (sha8, trained_at) pairs, newest first. Of equal times the last pair comes first."""
     order = sorted(range(len(versions)), key=lambda index: (versions[index][1], index), reverse=True)
     return [versions[index][0] for index in order]

@@ -45,7 +45,7 @@ class Comparison(pd.DataFrame):
     differences: pd.DataFrame
 
     def plot(self) -> Axes:  # type: ignore[override]
-        """The means with their intervals, one group of points a metric. Needs matplotlib (extra `report`)."""
+        """Plot the means with their intervals, one group of points a metric. Needs matplotlib (extra `report`)."""
         try:
             from matplotlib import pyplot
         except ImportError:
@@ -138,7 +138,7 @@ class _Asked:
 
 
 def _named(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The recipe blocks of each candidate by its name. Raises UsageError."""
+    """Return the recipe blocks of each candidate by its name. Raises UsageError."""
     if isinstance(candidates, str | os.PathLike | TrainResult) or not isinstance(candidates, Sequence | Mapping):
         raise UsageError("candidates: give two or more in a list, or a dict of them by name")
     pairs = (
@@ -155,7 +155,7 @@ def _named(candidates: Sequence[Any] | Mapping[str, Any]) -> dict[str, Mapping[s
 
 
 def _blocks(candidate: Any) -> tuple[str, Mapping[str, Any]]:
-    """The name and the blocks of one candidate; without a name the algorithms are one."""
+    """Return the name and the blocks of one candidate. Without a name, the algorithms are its name."""
     if isinstance(candidate, TrainResult):
         recipe: Mapping[str, Any] = candidate.header["recipe"]
         return candidate.best_class, {name: recipe[name] for name in BLOCKS if name in recipe}
@@ -221,7 +221,7 @@ def _comparison(values: Sequence[pd.DataFrame], names: Sequence[str], asked: _As
 
 
 def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: str, asked: _Asked) -> pd.DataFrame:
-    """The mean of each column of each table, (users, metrics), with its interval."""
+    """Return the mean of each column of each table, (users, metrics), with its interval."""
     columns = pd.MultiIndex.from_product([asked.metrics, (word, "low", "high")], names=["metric", ""])
     rows = []
     for table in tables:

@@ -140,7 +140,7 @@ def evaluate(
 
 
 def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
-    """The two columns of ids. Raises UsageError for what is no table or lacks one."""
+    """Return the two columns of ids. Raises UsageError if `data` is no table or lacks a column."""
     if not is_table(data):
         raise UsageError(f"interactions: give a DataFrame with one row an interaction, not a {type(data).__name__}")
     data = as_table(data, "interactions")
@@ -154,7 +154,7 @@ def id_columns(data: Any, user_column: str, item_column: str) -> pd.DataFrame:
 
 
 def check_metrics(metrics: Sequence[str], cutoff: int, confidence: float) -> None:
-    """Raise UsageError for a metric that there is not, or a number out of bounds."""
+    """Raise UsageError for an unknown metric or a number out of bounds."""
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         if metric not in PER_USER:
             raise UsageError(f"metrics: {metric!r} is none of {', '.join(PER_USER)}")
@@ -180,7 +180,7 @@ class Aligned:
 
 
 def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned:
-    """Line the interactions up with the model. Raises TrainingError where nothing is left."""
+    """Line the interactions up with the model. Raises TrainingError if nothing is left."""
     pairs, n_unknown_users, n_strange = _pairs(model, users, items)
     seen = np.zeros(len(pairs), dtype=bool) if model.repeats else _is_seen(model, pairs)
     fresh = pairs[~seen]
@@ -201,7 +201,7 @@ def align(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> Aligned
 
 
 def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[NDArray[np.int64], int, int]:
-    """(n, 2) distinct rows and columns of known users, and how many unknown users and items there are.
+    """Return (n, 2) distinct rows and columns of known users, and the numbers of unknown users and items.
 
     Unknown items have columns of their own behind those of the model.
     """
@@ -217,7 +217,7 @@ def _pairs(model: Model, users: pd.Series[Any], items: pd.Series[Any]) -> tuple[
 
 
 def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(n,) whether the user of each pair already had the item in training."""
+    """Return (n,) whether the user of each pair already had the item in training."""
     history = sparse.csr_matrix(
         (np.ones(len(model.history.columns), np.int8), model.history.columns, model.history.offsets),
         shape=(model.n_users, model.n_items),
@@ -230,7 +230,7 @@ def _is_seen(model: Model, pairs: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
-    """The best items of each row, as columns."""
+    """Return the best items of each row, as columns."""
     request = ExportRequest(output="", limit=cutoff)
     chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     recommendations: list[list[int]] = []

@@ -261,13 +261,13 @@ def _offered(data: Any, columns: Mapping[str, str | None], overrides: Mapping[st
 
 
 def _further_columns(overrides: Mapping[str, Any]) -> list[str]:
-    """Columns that only other keys of the recipe name."""
+    """Return the columns that only other keys of the recipe name."""
     schema = overrides.get("schema") or {}
     named = [value for key, value in schema.items() if key.endswith("_column") and isinstance(value, str)]
     cleansing = overrides.get("cleansing") or {}
     try:
         filtered = either(cleansing.get("hide"), cleansing.get("where"))
-    except FilterProblem:  # the recipe's own check says what is wrong
+    except FilterProblem:  # the recipe's own check describes the problem
         return named
     return named if filtered is None else [*named, *filtered.kinds]
 
@@ -283,13 +283,19 @@ def _load(
 
 
 def _without_output(loaded: LoadedRecipe, folder: Path) -> LoadedRecipe:
-    """The recipe with an artifact in a folder that goes away; its hash and header say what the caller wrote."""
+    """Return the recipe with an artifact in a temporary folder.
+
+    Its hash and header are those of the recipe that the caller wrote.
+    """
     output = Output(path=str(folder / "model.svc"), expires_after=loaded.recipe.output.expires_after)
     return replace(loaded, recipe=loaded.recipe.model_copy(update={"output": output}))
 
 
 def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The overrides where the recipe has them: what only `training` knows goes there. Raises RecipeError."""
+    """Return the overrides at their places in the recipe. Raises RecipeError.
+
+    Keys of the `training` block go there.
+    """
     blocks = {field.alias or name for name, field in Recipe.model_fields.items()}
     tree: dict[str, Any] = {}
     for name, value in overrides.items():

@@ -47,7 +47,7 @@ class TokenColumn(Stored):
         return len(self.tokens)
 
     def split(self, value: object) -> list[str]:
-        """The tokens of one value, known or not. Raises TypeError for a value of a wrong kind."""
+        """Return the tokens of one value, known or not. Raises TypeError for a value of a wrong kind."""
         if self.kind == "categorical":
             parts: Sequence[object] = [value]
         elif isinstance(value, str):
@@ -58,11 +58,14 @@ class TokenColumn(Stored):
         return list(dict.fromkeys(text for text in texts if text is not None))
 
     def encode(self, value: object) -> Value:
-        """The places of the known tokens, and a 1 for each; tokens that training did not see or pruned are left out."""
+        """Return the places of the known tokens, and a 1 for each.
+
+        Tokens that training did not see or pruned are left out.
+        """
         return self.read(value)[0]
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """As `encode`, and the tokens that were left out, as `column=token`."""
+        """Return the result of `encode`, and the tokens that were left out, as `column=token`."""
         try:
             texts = self.split(value)
         except TypeError as error:
@@ -97,7 +100,7 @@ class NumberColumn(Stored):
 
     @classmethod
     def fit(cls, name: str, values: NDArray[np.float64]) -> NumberColumn:
-        """From the training values, (n,); those that are not finite are missing."""
+        """Make the column from the training values, (n,). Values that are not finite are missing."""
         finite = values[np.isfinite(values)]
         if not len(finite):
             return cls(name, mean=0.0, deviation=0.0, low=0.0, high=0.0)
@@ -113,7 +116,10 @@ class NumberColumn(Stored):
         return int(self.deviation > LEAST_DEVIATION * max(abs(self.mean), 1.0))
 
     def standardize(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Standardized values of a column that varies, (n,); 0, the mean, where one is not finite."""
+        """Return standardized values, (n,), of a column that varies.
+
+        A value that is not finite becomes 0, the mean.
+        """
         standard = (np.clip(values, self.low, self.high) - self.mean) / self.deviation
         return np.where(np.isfinite(values), standard, 0.0)
 
@@ -128,7 +134,7 @@ class NumberColumn(Stored):
         return np.zeros(1, dtype=np.intp), np.array([(clamped - self.mean) / self.deviation])
 
     def read(self, value: object) -> tuple[Value, list[str]]:
-        """As `encode`. No value is ignored."""
+        """Return the result of `encode`. No value is ignored."""
         return self.encode(value), []
 
     def _number(self, value: object) -> float:
@@ -173,21 +179,22 @@ class SideEncoder(Stored):
         return any(isinstance(column, TextColumn) and column.analyzer == "char" for column in self.encoders)
 
     def ready(self) -> None:
-        """Compute what columns keep beside the stored arrays."""
+        """Compute the data that columns keep beside the stored arrays."""
         for column in self.encoders:
             if isinstance(column, TextColumn):
                 column.ready()
 
     def encode(self, features: Mapping[str, object]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
-        """As `encode_sparse`, with the vector as an array, (dim,)."""
+        """Return the result of `encode_sparse`, with the vector as an array, (dim,)."""
         encoded, ignored = self.encode_sparse(features)
         return encoded.dense(), ignored
 
     def encode_sparse(self, features: Mapping[str, object]) -> tuple[Encoded, tuple[str, ...]]:
-        """The vector without its zeros, places rising, and the features that were ignored.
+        """Return the vector without its zeros, places rising, and the ignored features.
 
-        Those are keys that name no declared column, in the order of the request, then values that training did not see
-        or did not keep, as `column=value`, and for texts how many of their words, as "column: 3 words".
+        Ignored features are keys that name no declared column, in the order of the request, then values that
+        training did not see or did not keep, as `column=value`, and for texts the number of their words,
+        as "column: 3 words".
 
         Raises FeatureValueUnusable, naming the column, for a value of a wrong kind or far out of range.
         """
@@ -207,7 +214,7 @@ class SideEncoder(Stored):
 
 
 class FeatureState(Stored):
-    """The encoders of a model, by side; None where features of that side cannot be scored."""
+    """The encoders of a model, by side, or None if features of that side cannot be scored."""
 
     def __init__(self, version: int, user: SideEncoder | None, item: SideEncoder | None) -> None:
         self.version = version

@@ -54,7 +54,7 @@ class LearningPart:
         return cls(part, history, recency)
 
     def place(self, rows: Sequence[Encoded]) -> Vectors:
-        """Vectors, (m, K), of items by their encoded features."""
+        """Return vectors, (m, K), of items by their encoded features."""
         if not rows:
             return np.empty((0, self._scorer.index.factors.shape[1]))
         return self._scorer.least_squares.items_from_features(rows)
@@ -65,7 +65,7 @@ class LearningPart:
         return self._scorer if len(self._scorer.users) else None
 
     def answers(self, query: Query, scorer: Scorer) -> bool:
-        """Whether the ranking of `scorer`, the part that answers `query`, is by the scores of this part."""
+        """Return whether the ranking of `scorer`, the part that answers `query`, is by the scores of this part."""
         if isinstance(scorer, BlendScorer):
             described = query.user_features is not None or bool(query.seed_features)
             return scorer.factors is self._scorer and described
@@ -79,11 +79,11 @@ class LearningPart:
         return query.at_recency(self._recency)
 
     def vectors(self, queries: Sequence[Query]) -> Vectors:
-        """Vectors, (B, K), of the users of queries that were made by `asked`."""
+        """Return vectors, (B, K), of the users of queries that were made by `asked`."""
         return self._scorer.vectors(queries)
 
     def known_scores(self, queries: Sequence[Query], vectors: Vectors) -> list[Scores]:
-        """For each query the scores of the best candidates of the model, falling."""
+        """Return for each query the scores of the best candidates of the model, falling."""
         if not queries:
             return []
         rankings = self._scorer.search(queries, vectors, self._history)
@@ -92,7 +92,7 @@ class LearningPart:
     def join(
         self, queries: Sequence[Query], rankings: Sequence[Ranking], scorer_of: Callable[[Query], Scorer]
     ) -> list[Ranking]:
-        """The rankings of the model's items that answer `queries`, with the new items of each query."""
+        """Return the rankings of the model's items that answer `queries`, with the new items of each query."""
         answers = list(rankings)
         numbers = [number for number, query in enumerate(queries) if query.new is not None]
         asked = [self.asked(queries[number]) for number in numbers]
@@ -115,7 +115,7 @@ class LearningPart:
         return answers
 
     def contributions(self, query: Query, new: NewItems, items: Items) -> tuple[Contributions, Scores]:
-        """The addends of this part's scores of some new items, by column, and these scores."""
+        """Return the addends of this part's scores of some new items, by column, and these scores."""
         asked, vectors = self.asked(query), new.vectors[items - new.n_known]
         return self._scorer.contributions_to(asked, vectors), np.vecdot(vectors, self.vectors([asked])[0])
 
@@ -142,7 +142,7 @@ class LearningPart:
 
 
 def scores_of_new(candidates: NewCandidates, vector: Vectors) -> Scores:
-    """The learning part's scores of new items for a user, (K,); equal vectors have equal scores."""
+    """Return the learning part's scores of new items for a user, (K,). Equal vectors have equal scores."""
     new = candidates.items
     vectors = new.vectors if len(candidates.rows) == len(new) else new.vectors[candidates.rows]
     scores: Scores = np.vecdot(vectors, vector)
@@ -159,7 +159,7 @@ def joined(
     most: int | None,
     spare: bool = False,
 ) -> Ranking:
-    """The ranking of the model's candidates, by falling score, with the new items at their places.
+    """Return the ranking of the model's candidates, by falling score, with the new items at their places.
 
     `scores` are those of the new items by the learning part, and `by` its scores of the model's candidates, falling, as
     many as `of_model` has; None where the learning part made `of_model` itself. Unless `is_whole`, that is the
