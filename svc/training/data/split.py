@@ -203,7 +203,7 @@ def _inverse(order: NDArray[np.int64]) -> NDArray[np.int32]:
 def _set_aside(result: Split, plan: SplitPlan) -> Split:
     """Move the held-out items of some users to `test`.
 
-    At least one validation user is left if there is one at all.
+    At least one user is left to validate. Nobody is moved when there is only one.
     """
     n_users = result.heldout.shape[0]
     n_test = min(max(1, math.floor(n_users * plan.test + _SLACK)), n_users - 1)
@@ -390,7 +390,8 @@ def _csr(
 def _smallest_global_ratio(pairs: _Pairs, chosen: NDArray[np.bool_]) -> float | None:
     """Return the ratio of the latest cut-off that holds out a pair.
 
-    This cut-off is just before the latest time of any validation user who also has an earlier time.
+    This cut-off is just before the latest time of any validation user who also has an earlier time. Return None if no
+    user has both.
     """
     assert pairs.times is not None, "time schemes come with times"
     first = np.full(len(chosen), np.iinfo(np.int64).max)
