@@ -81,7 +81,7 @@ def _generators(session: nox.Session) -> str | None:
     """Generators of API clients in an environment of their own, from npm and PyPI; without npm no tests of them."""
     if shutil.which("npm") is None:
         return None
-    folder = Path(session.create_tmp()) / "generators"
+    folder = Path(session.create_tmp()).resolve() / "generators"  # the tests run in folders of their own
     javascript = ("openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "orval@7.13.2", "@hey-api/openapi-ts@0.95.0")
     where = ("--no-audit", "--no-fund", "--prefix", str(folder))
     session.run("npm", "install", *where, *javascript, "typescript@5.9.3", external=True)
