@@ -56,8 +56,8 @@ def command(
     settings = Settings.from_env(environment())
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     logs.configure(settings)
-    check_report(output)
     keys = verifying_keys(settings, unsigned=unsigned, artifact=artifact)
+    check_report(output)
     blob, parsed = read_verified(artifact, keys, settings)
     _check(parsed.header)
     if earlier is not None:

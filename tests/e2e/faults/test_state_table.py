@@ -128,7 +128,7 @@ def test_a_new_recipe_file_without_artifact_is_a_stub(home: Path) -> None:
         write_recipe(home, "b", "../b.svc")
         server.wait_for("artifact_disappeared", name="b")
         assert server.health() == (503, {"status": "degraded", "total": 2, "loaded": 1})
-        assert server.recipe("b") == {"loaded": False, "error": f"artifact not found: {home.parent / 'b.svc'}"}
+        assert server.recipe("b") == {"loaded": False, "error": "artifact not found: b.svc"}
 
 
 def test_an_unparseable_file_is_skipped(home: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_bad_artifact_leaves_the_old_model(home: Path) -> None:
         assert server.health() == (200, {"status": "ok", "total": 1, "loaded": 1})
         status, document = server.details()
         assert (status, document["status"]) == (503, "degraded")
-        assert document["recipes"]["a"]["last_load_error"] == failed["error"][:200]
+        assert document["recipes"]["a"]["last_load_error"] == failed["error"].replace(str(file), "a.svc")[:200]
         assert server.metric('svc_swap_total{result="error"}') == 1
         assert server.metric('svc_artifact_load_failures_total{reason="magic",recipe="a"}') == 1
         write_artifact(file, popularity_model(1))
@@ -196,7 +196,7 @@ def test_a_vanished_artifact_clears_when_it_is_back(home: Path) -> None:
     with Server(home) as server:
         file.rename(home.parent / "away")
         server.wait_for("artifact_disappeared", name="a")
-        assert server.recipe("a")["last_load_error"] == f"artifact not found: {file}"
+        assert server.recipe("a")["last_load_error"] == "artifact not found: a.svc"
         assert first_item(server) == "i0"
         poll_twice(server)
         assert len(server.said("artifact_disappeared")) == 1
