@@ -270,7 +270,11 @@ def open_search(
         load_if_exists=True,
     )
     if location.shared:
-        _check_same_data(study, task)
+        try:
+            _check_same_data(study, task)
+        except TrainingError:
+            storage.close()
+            raise
         storage.release_dead_trials(study)
     fitting = {name: how_many_fit(name, _n_items(task.data)) for name in task.plan.shares}
     limits = Limits(
