@@ -145,18 +145,22 @@ def test_spans_reach_a_collector_within_the_callers_trace(home: Path, front: Pat
 @needs_collector
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_last_spans_are_exported_before_the_end(home: Path, workers: int) -> None:
-    """A drain does not wait for the next batch, and loses none; each worker ranks once and then answers from memory."""
+    """A drain does not wait for the next batch and loses no span, whichever worker took a connection."""
     with collector() as (endpoint, backend):
+
+        def names() -> list[str]:
+            return [span.name for _, span in backend.spans]
+
         env = {**OFTEN, "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "600000"}
         with Server(home, env={**env, "SVC_WORKERS": str(workers)}) as server:
             with httpx.Client(base_url=server.url) as first, httpx.Client(base_url=server.url) as second:
-                for client in (first, second, first, second):  # two connections go to two workers, if there are two
+                for client in (first, second, first, second):
                     assert client.post("/v1/recipes/a:recommend", json={"user_id": "u3"}).status_code == 200
             assert server.stop() == 0
-            until(lambda: len(backend.spans) >= 4 + workers, server.log)
+            until(lambda: names().count("POST /v1/recipes/{name}:recommend") == 4, server.log)
             assert not server.said("spans_export_failed")
-    names = [span.name for _, span in backend.spans]
-    assert (names.count("POST /v1/recipes/{name}:recommend"), names.count("rank")) == (4, workers)
+    # Each worker ranks once. A worker that is busy leaves both connections to the other.
+    assert 1 <= names().count("rank") <= workers
 
 
 def test_without_a_collector_answers_come_and_the_log_says_it_once(home: Path) -> None:
