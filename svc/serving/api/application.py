@@ -17,7 +17,6 @@ from svc.errors import ApiError, NotFound
 from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.parsing import refuse_unknown_parameters
 from svc.serving.api.observe.access_log import AccessLog
-from svc.serving.api.observe.tracing import Trace
 from svc.serving.api.pages.popular import BUDGET, CHARGE
 from svc.serving.api.pages.routes import FAILURE, MAY_ASK, build_routes
 from svc.serving.api.probes import DOCUMENTS
@@ -95,7 +94,7 @@ class Application:
         logs.bind(request_id=request.request_id)
         trace = request.trace
         if self._state.spans is not None and incoming.head.target not in _PROBE_TARGETS:
-            return await self._spanned(self._state.spans, request, trace)
+            return await self._spanned(self._state.spans, incoming, request)
         if trace is None:
             return await self._answer(request)
         logs.bind(trace_id=trace.trace_id.decode())
@@ -105,12 +104,14 @@ class Application:
             logs.unbind("trace_id")  # the next request of this connection runs in the same task
         return response and _with_header(response, trace.step().header())
 
-    async def _spanned(self, spans: Spans, request: Request, trace: Trace | None) -> Response | None:
+    async def _spanned(self, spans: Spans, incoming: Incoming, request: Request) -> Response | None:
         """Return the answer, and record it as a span.
 
         Only a request that came with a trace gets a trace header back.
         """
-        with spans.request(request.method, trace) as span:
+        trace = request.trace
+        scheme = "http" if self._state.tls is None else "https"
+        with spans.request(incoming.head, request.client, scheme, trace) as span:
             logs.bind(trace_id=span.trace.trace_id.decode())
             try:
                 response = await self._answer(request)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry.context import Context
@@ -28,18 +28,21 @@ from opentelemetry.trace import (
 )
 
 from svc import __version__, events, logs
-from svc.errors import ConfigError
+from svc.errors import ApiError, ConfigError
+from svc.serving.api.access.hosts import parse_host
 from svc.serving.api.observe.tracing import Trace
+from svc.serving.api.routing.targets import parse_target
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
     from svc.serving.api.routing.endpoint import Route
-    from svc.serving.transport.messages import Response
+    from svc.serving.transport.messages import Head, Response
 
 _METHODS = frozenset(("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"))
 _HEX = 16
 _SHOWN_METHOD_CHARACTERS = 32
+_SHOWN_CHARACTERS = 256
 
 
 def create() -> Spans:
@@ -69,16 +72,13 @@ class Spans:
         self._tracer = provider.get_tracer("svc", __version__)
 
     @contextmanager
-    def request(self, method: str, trace: Trace | None) -> Iterator[RequestSpan]:
+    def request(self, head: Head, client: str, scheme: str, trace: Trace | None) -> Iterator[RequestSpan]:
         """Yield the span of one request.
 
         It is a child of the caller's span in `trace`, or the root of a new trace. It ends with the block.
         """
-        # OpenTelemetry's conventions for HTTP ask for `_OTHER`, because clients may invent methods.
-        name, attributes = method, {"http.request.method": method}
-        if method not in _METHODS:
-            original = method[:_SHOWN_METHOD_CHARACTERS]
-            name, attributes = "HTTP", {"http.request.method": "_OTHER", "http.request.method_original": original}
+        attributes = {"url.scheme": scheme, "client.address": client, **_method(head.method), **_address(head)}
+        name = head.method if head.method in _METHODS else "HTTP"
         span = self._tracer.start_span(name, _context(trace), SpanKind.SERVER, attributes=attributes)
         with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
             yield RequestSpan(span, name)
@@ -110,8 +110,7 @@ class RequestSpan:
     def answered(self, request_id: str, route: Route | None, recipe: str | None, response: Response | None) -> None:
         """Record the route, the recipe and the status.
 
-        As in the access log, nothing else of the path, query or body is recorded. `recipe` is the recipe of the path
-        if it exists, so names that clients make up do not reach the collector.
+        `recipe` is the recipe of the path if it exists, so that nobody counts spans by names that clients make up.
         """
         span = self._span
         span.set_attribute("svc.request_id", request_id)
@@ -130,6 +129,27 @@ class RequestSpan:
         if response.status >= 500:
             span.set_attribute("error.type", str(response.status))
             span.set_status(StatusCode.ERROR)
+
+
+def _method(method: str) -> dict[str, str]:
+    """Return the attributes of the method. The conventions want `_OTHER` for methods that clients invent."""
+    if method in _METHODS:
+        return {"http.request.method": method}
+    return {"http.request.method": "_OTHER", "http.request.method_original": method[:_SHOWN_METHOD_CHARACTERS]}
+
+
+def _address(head: Head) -> dict[str, str]:
+    """Return the path without its query, the host and the user agent, each if the request has a valid one.
+
+    Their texts are the client's, so they are cut and redacted as in the log.
+    """
+    headers = dict(head.headers)
+    texts = {"user_agent.original": headers.get(b"user-agent", b"").decode("latin-1")}
+    with suppress(ApiError):
+        target = parse_target(head.target, head.method)
+        texts["url.path"] = target.path
+        texts["server.address"] = parse_host(headers.get(b"host", b"") if target.host is None else target.host)
+    return {name: logs.redact_text(text)[:_SHOWN_CHARACTERS] for name, text in texts.items() if text}
 
 
 def _context(trace: Trace | None) -> Context:

@@ -62,7 +62,8 @@ async def test_a_request_is_a_span_of_the_callers_trace() -> None:
     """It hangs below the caller's span, says what was asked and answered, and its id is in the answer."""
     async with serving() as (plain, _):
         client, collected = traced(plain)
-        answer = await client.post(MOVIES, {"user_id": "u3"}, headers={"traceparent": GIVEN, "x-request-id": "mine"})
+        headers = {"traceparent": GIVEN, "x-request-id": "mine", "user-agent": "shop/1"}
+        answer = await client.post(f"{MOVIES}?{'k' * 43}", {"user_id": "u3"}, headers=headers)
     step, span = collected.take()
     assert (span.name, span.kind) == ("POST /v1/recipes/{name}:recommend", SpanKind.SERVER)
     assert span.parent is not None
@@ -70,6 +71,11 @@ async def test_a_request_is_a_span_of_the_callers_trace() -> None:
     assert answer.headers["traceparent"] == f"00-{TRACE}-{context(span).span_id:016x}-01"
     assert dict(span.attributes or {}) == {
         "http.request.method": "POST",
+        "url.scheme": "http",
+        "url.path": MOVIES,
+        "server.address": "localhost",
+        "client.address": "127.0.0.1",
+        "user_agent.original": "shop/1",
         "http.route": "/v1/recipes/{name}:recommend",
         "http.response.status_code": 200,
         "svc.recipe": "movies",
@@ -128,7 +134,7 @@ async def test_errors_of_the_server_are_errors_of_the_span() -> None:
         client, collected = traced(plain)
         await client.post("/v1/recipes/broken:recommend", {"user_id": "u3"})
         await client.post("/v1/recipes/movies:recommend", {"user_id": "?"})
-        await client.call("BREW", "/coffee")
+        await client.call("BREW", f"/coffee/{'0' * 64}/{'x' * 300}", headers={"host": "a..b"})
         await client.get("/v1/recipes")
     failed, missing, unknown, listed = (span for span in collected.take() if span.name != "rank")
     assert (failed.status.status_code, (failed.attributes or {})["error.type"]) == (StatusCode.ERROR, "500")
@@ -138,6 +144,9 @@ async def test_errors_of_the_server_are_errors_of_the_span() -> None:
     assert (unknown.attributes or {})["http.request.method"] == "_OTHER"
     assert (unknown.attributes or {})["http.request.method_original"] == "BREW"
     assert "http.route" not in (unknown.attributes or {})
+    assert str((unknown.attributes or {})["url.path"]).startswith("/coffee/[REDACTED]/xxx")
+    assert len(str((unknown.attributes or {})["url.path"])) == 256
+    assert "server.address" not in (unknown.attributes or {})
     assert listed.name == "GET /v1/recipes"
 
 
