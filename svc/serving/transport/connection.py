@@ -22,6 +22,9 @@ LINGER_S = 2.0
 
 Closing at once would reset the connection and lose the answer."""
 
+PROBE_S = 0.5
+"""Time between two probes of a client that has ended its requests and waits for an answer."""
+
 
 class Connection:
     """One connection, which reads requests from its socket and answers them one after the other.
@@ -153,6 +156,19 @@ class Connection:
         with suppress(ConnectionError):
             await self._send_all([CONTINUE])
 
+    async def until_closed(self, *, probes: bool) -> None:
+        """Return when a client that has sent its last byte takes no answer any more.
+
+        A client that closes and one that only ends its requests look the same, until the system of the first resets the
+        connection for an interim answer. Without `probes` only a reset by the client itself is noticed.
+        """
+        with suppress(ConnectionError):
+            while not self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+                if probes:
+                    with suppress(BlockingIOError):
+                        self._socket.send(CONTINUE)
+                await trio.sleep(PROBE_S)
+
     async def _send(self, response: Response, *, closing: bool, without_body: bool = False) -> None:
         head = encode_head(response, closing=closing)
         await self._send_all([head] if without_body or not response.body else [head, response.body])
@@ -224,7 +240,7 @@ class Exchange:
         return part
 
     async def until_gone(self) -> None:
-        """Return when the client has disconnected.
+        """Return when the client has disconnected. A client that only ended its requests has not.
 
         Reads ahead within a bound: the end of a client that sends more stays unnoticed.
         """
@@ -232,6 +248,7 @@ class Exchange:
             while self._reader.waiting < READ_BYTES:
                 await self._read()
             await trio.sleep_forever()
+        await self._connection.until_closed(probes=self.head.takes_interim)
 
     async def _read(self) -> None:
         data = await self._connection.receive()

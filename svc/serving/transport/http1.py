@@ -276,6 +276,7 @@ def parse_head(raw: bytes) -> Head:
         headers,
         _body_length(named),
         keeps_alive=is_1_1 and not closes and method != "CONNECT",
+        takes_interim=is_1_1,
         expects_continue=is_1_1 and named.get(b"expect", [b""])[-1].lower() == b"100-continue",
     )
 

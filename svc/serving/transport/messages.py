@@ -49,6 +49,9 @@ class Head:
 
     keeps_alive: bool = True
     expects_continue: bool = False
+    takes_interim: bool = True
+    """Whether the client understands interim answers. HTTP/1.0 has none."""
+
     credential: tuple[bytes, bytes] | None = field(default=None, repr=False)
     """The header with the client's key, if it is not among `headers`: a shared head holds no secret."""
 
@@ -77,7 +80,7 @@ class Incoming(Protocol):
         """Return the next part of a body that did not come whole, or no bytes at its end. Raises ClientGone."""
 
     async def until_gone(self) -> None:
-        """Return when the client has left.
+        """Return when the client has left. A client that only ended its requests still waits for its answer.
 
         Bytes that the client sends until then are kept for `receive`, within bounds.
         """

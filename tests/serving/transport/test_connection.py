@@ -12,6 +12,7 @@ import trio
 from structlog.testing import capture_logs
 
 from svc.serving.transport.connection import LINGER_S
+from svc.serving.transport.http1 import CONTINUE
 from svc.serving.transport.messages import SLOWEST_BYTES_PER_S, Incoming, Response
 from svc.serving.transport.pacing import Rank, TurnScheduler
 from tests.serving.sockets import everything, exchange, listening
@@ -189,6 +190,43 @@ async def test_a_client_that_leaves_is_noticed(opening: bytes, reset: bool) -> N
         await stream.aclose()
         await trio.sleep(1)
     assert application.left == 1
+
+
+class Patient(Echo):
+    """Answers after three seconds, unless its client has left."""
+
+    async def __call__(self, incoming: Incoming) -> Response | None:
+        with trio.move_on_after(3):
+            await incoming.until_gone()
+            self.left += 1
+            return None
+        return Response(200, b"well")
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_a_client_that_only_ends_its_requests_gets_its_answer(version: bytes) -> None:
+    """Its write side is closed, and it reads on. Interim answers come to HTTP/1.1 alone."""
+    application = Patient()
+    async with listening(application) as port, await opened(port) as stream:
+        await stream.send_all(KEPT.replace(b"1.1", version) % b"")
+        await stream.send_eof()
+        answer = await everything(stream)
+    *interim, final = answer.split(CONTINUE)
+    assert (final[:15], final[-4:]) == (b"HTTP/1.1 200 OK", b"well")
+    assert bool(interim) == (version == b"1.1")
+    assert not any(interim)
+
+
+async def test_a_client_that_ends_its_requests_and_leaves_later_is_noticed() -> None:
+    application = Patient()
+    async with listening(application) as port:
+        stream = await opened(port)
+        await stream.send_all(KEPT % b"")
+        await stream.send_eof()
+        await trio.sleep(1)
+        await stream.aclose()
+        await trio.sleep(1.5)
+        assert application.left == 1
 
 
 class Watching(Echo):
