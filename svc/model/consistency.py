@@ -23,11 +23,13 @@ def check_sizes(
     *,
     cold: Scorer | None,
     hidden: History | None,
+    hidden_new: History | None,
     popularity: NDArray[np.float64] | None,
 ) -> None:
     """Raise PayloadInvalid for parts that were not made for `n_users` and `n_items`, or not for each other."""
-    if hidden is not None and len(hidden) != n_users:
-        raise PayloadInvalid(f"payload: {n_users} users do not match {len(hidden)} rows of hidden items")
+    for rows in (hidden, hidden_new):
+        if rows is not None and len(rows) != n_users:
+            raise PayloadInvalid(f"payload: {n_users} users do not match {len(rows)} rows of hidden items")
     if (n_users, n_items) != (len(history), scorer.n_items):
         parts = f"{len(history)} histories and {scorer.n_items} scored items"
         raise PayloadInvalid(f"payload: {n_users} users and {n_items} items do not match {parts}")

@@ -42,7 +42,7 @@ from svc.model.ranking.query import (
 from svc.model.recommenders.base import Scorer, Side
 from svc.model.recommenders.popularity import by_count, first_of
 from svc.model.stored import Stored
-from svc.model.user_ranker import UserRanker
+from svc.model.user_ranker import UserRanker, owners
 
 Features = Mapping[str, object]
 MIN_HISTORY_OF_LIFT = 5
@@ -66,6 +66,9 @@ class Model(Stored):
 
     Those of a value below 1 come back where a request says that seen items may.
     """
+    hidden_new: History | None = None
+    """As `hidden`, of items that only hidden rows name; its columns are rows of `hidden_new_ids`."""
+    hidden_new_ids: IdTable | None = None
     repeats: bool = False
     """Whether users are recommended what they have chosen before, unless a request says otherwise; stored if so."""
     _users: UserRanker | None = None
@@ -85,6 +88,8 @@ class Model(Stored):
         hidden: History | None = None,
         repeats: bool = False,
         popularity: NDArray[np.float64] | None = None,
+        hidden_new: History | None = None,
+        hidden_new_ids: IdTable | None = None,
     ) -> None:
         self.user_ids = user_ids
         self.item_ids = item_ids
@@ -101,6 +106,8 @@ class Model(Stored):
             self.repeats = repeats
         if popularity is not None:
             self.popularity = popularity
+        if hidden_new is not None:
+            self.hidden_new, self.hidden_new_ids = hidden_new, hidden_new_ids
 
     @property
     def n_users(self) -> int:
@@ -133,6 +140,7 @@ class Model(Stored):
             self.scorer,
             cold=self.cold,
             hidden=self.hidden,
+            hidden_new=self.hidden_new,
             popularity=self.popularity,
         )
         self.scorer.ready()
@@ -188,7 +196,8 @@ class Model(Stored):
         query, ignored = self._queries.build(limit, exclude_items, restriction, given, include_seen=include_seen)
         if restriction.new is not None:
             seen = () if include_seen else [interaction.item_id for interaction in history]
-            query = with_candidates(query, restriction, [*exclude_items, *seen])
+            hidden = self._hidden_new_of(user, brings_back=brings_back)
+            query = with_candidates(query, restriction, [*exclude_items, *seen, *hidden])
         if user >= 0:
             query = self._without_hidden(query, user, brings_back=brings_back)
         if user >= 0 and (not replace or not len(given.columns)):
@@ -288,19 +297,22 @@ class Model(Stored):
         """
         users = self.require_users()
         column = -1 if item_id is None else self.item_ids.index(item_id)
-        vector, ignored = None, tuple[str, ...]()
+        vector, ignored, exclude = None, tuple[str, ...](), self._rows(exclude_users)
         if column < 0:
             if item_features is None:
                 raise UnknownSeedItems(UnknownSeedItems.unknown_item)
             encoded, ignored = self._encode("item", item_features)
             vector = users.vector_of(encoded)
+            if item_id is not None and self.hidden_new is not None and self.hidden_new_ids is not None:
+                hiding = owners(self.hidden_new, self.hidden_new_ids.index(item_id), float(include_seen is True))
+                exclude = np.concatenate([exclude, hiding])
         audience = Audience(
             column,
             vector,
             order,
             min_history=(MIN_HISTORY_OF_LIFT if order == "lift" else 1) if min_history is None else min_history,
             include=None if include_users is None else self._rows(include_users),
-            exclude=self._rows(exclude_users),
+            exclude=exclude,
             brings_back=include_seen is True,
         )
         query = Query(limit + offset, offset=offset, audience=audience)
@@ -448,18 +460,22 @@ class Model(Stored):
         """The query with the user's hidden items excluded; with `brings_back` those that are never shown only."""
         if self.hidden is None:
             return query
-        items, values = self.hidden.items(user), self.hidden.values(user)
-        if brings_back and values is not None:
-            items = items[values >= 1]
+        items = _hidden_items(self.hidden, user, brings_back=brings_back)
         if not len(items):
             return query
         return query._replace(exclude=np.union1d(query.exclude, items).astype(np.int32))
+
+    def _hidden_new_of(self, user: int, *, brings_back: bool = False) -> list[str]:
+        """The ids of the items that are hidden from a user, −1 for a stranger, and that the model does not know."""
+        if self.hidden_new is None or self.hidden_new_ids is None or user < 0:
+            return []
+        return [self.hidden_new_ids.at(row) for row in _hidden_items(self.hidden_new, user, brings_back=brings_back)]
 
     def known_user(self, user: int, *, limit: int, restriction: Restriction = UNRESTRICTED) -> Query:
         """The query for a row of the training matrix, as a request that only names the user means it."""
         query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
         if restriction.new is not None:
-            query = with_candidates(query, restriction, ())
+            query = with_candidates(query, restriction, self._hidden_new_of(user))
         return self._without_hidden(query._replace(user=user), user)
 
     def _encoders(self) -> list[SideEncoder]:
@@ -483,6 +499,12 @@ def _encoded(encoder: SideEncoder, ids: Sequence[str], features: Sequence[Featur
         return encoder.encode_sparse(features[row])[0]
     except FeatureValueUnusable as error:
         raise FeatureValueUnusable(f"data row {row + 1}, item {ids[row]!r}: {error.message}") from None
+
+
+def _hidden_items(hidden: History, user: int, *, brings_back: bool) -> NDArray[np.int32]:
+    """The columns hidden from a user; with `brings_back` those that are never shown only."""
+    items, values = hidden.items(user), hidden.values(user)
+    return items[values >= 1] if brings_back and values is not None else items
 
 
 def _with_dislikes(query: Query, scorer: Scorer, against: Given) -> Query:

@@ -78,13 +78,13 @@ class UserRanker:
         wanted[audience.exclude] = False
         if audience.column >= 0:
             if not query.include_seen:
-                wanted[_owners(self._history, audience.column)] = False
+                wanted[owners(self._history, audience.column)] = False
             if self._hidden is not None:
-                wanted[_owners(self._hidden, audience.column, 1.0 if audience.brings_back else 0.0)] = False
+                wanted[owners(self._hidden, audience.column, 1.0 if audience.brings_back else 0.0)] = False
         return wanted
 
 
-def _owners(history: History, column: int, least: float = 0.0) -> NDArray[np.intp]:
+def owners(history: History, column: int, least: float = 0.0) -> NDArray[np.intp]:
     """The users whose rows hold the item with a value of at least `least`."""
     entries = np.flatnonzero(history.columns == column)
     if history.weights is not None:

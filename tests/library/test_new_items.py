@@ -168,3 +168,39 @@ def test_a_trained_recommender_reads_the_list_of_its_recipe(tmp_path: Path, monk
     given = svc.train(recipe, new_items=pd.DataFrame({"book": ["n2"], "tag": ["a"]}), new_items_share=None)
     shown = given.recommender.recommend("7", limit=40)
     assert shown[shown["reason"].str.len() > 0]["item_id"].tolist() == ["n2"]
+
+
+def test_new_items_that_a_user_rejected_before_are_new_to_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No choice names them, so training does not know them; a refit and the users of an item leave them out too."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(3)
+    sales = pd.DataFrame({"u": rng.integers(0, 40, 500), "i": rng.integers(0, 20, 500), "event": "buy", "stars": 5})
+    rejected = pd.DataFrame({"u": [7, 7, 7, 99], "i": ["n1", "n2", "n1", "n3"], "event": ["buy", "no", "buy", "no"]})
+    pd.concat([sales, rejected.assign(stars=[1, 5, 2, 1])]).to_csv("sales.csv", index=False)
+    pd.DataFrame({"item_id": range(20), "tag": ["a", "b"] * 10}).to_csv("items.csv", index=False)
+    side = {"source": {"type": "csv", "path": "items.csv"}, "id_column": "item_id"}
+    recipe = {
+        "name": "shop",
+        "source": {"type": "csv", "path": "sales.csv"},
+        "schema": {"user_column": "u", "item_column": "i", "event_column": "event"},
+        "features": {"item": {**side, "columns": [{"name": "tag", "kind": "categorical"}]}},
+        "cleansing": {"hide": {"stars": {"lt": 4}}, "event_weights": {"buy": 1, "no": "exclude"}},
+        "training": {"algorithms": ["IALS"], "n_trials": 1, "cutoff": 5},
+        "serving": {"users": True},
+        "output": {"path": "shop.svc"},
+    }
+    listed = pd.DataFrame({"item_id": ["n1", "n2", "n3"], "tag": ["a", "b", "a"]})
+    for refit in (False, True):
+        trained = svc.train(recipe, new_items=listed, new_items_share=None, keys=SIGNING_KEYS, refit=refit)
+        shop, described = trained.recommender, {"item_features": {"tag": "a"}, "limit": 100}
+        shown = {user: shop.recommend(user, limit=40) for user in ("7", "8")}
+        shown["back"] = shop.recommend("7", limit=40, include_seen=True)
+        new = {who: set(frame["item_id"]) & set(listed["item_id"]) for who, frame in shown.items()}
+        assert new == {"7": {"n3"}, "8": {"n1", "n2", "n3"}, "back": {"n1", "n3"}}
+        assert set(shop.recommend_many(["7"], limit=40)["item_id"]) == set(shown["7"]["item_id"])
+        everybody = set(shop.recommend_users(**described)["user_id"])
+        assert everybody - set(shop.recommend_users("n1", **described)["user_id"]) == {"7"}
+        assert everybody == set(shop.recommend_users("n1", include_seen=True, **described)["user_id"])
+        assert everybody - set(shop.recommend_users("n2", include_seen=True, **described)["user_id"]) == {"7"}

@@ -142,6 +142,24 @@ def test_a_training_signs_as_it_is_told(make_recipe: Make) -> None:
         read_verified(result.artifact, parse_signing_keys(f"k1:{'12' * 32}"), Settings())
 
 
+def test_rows_that_hide_nothing_known_change_not_a_byte_of_the_payload(make_recipe: Make, make_ratings: Any) -> None:
+    """Rows of a stranger, or of an item that nobody chose where no features make it a new item; and no such row."""
+    late = 1_700_000_000
+    ratings, hide = make_ratings("all.csv"), {"hide": {"ts": {"gte": late}}}
+
+    def payload(cleansing: dict[str, Any]) -> bytes:
+        result = run(make_recipe(ratings=ratings, cleansing=cleansing))
+        return bytes(read_verified(result.artifact, development_keys(), Settings())[1].payload)
+
+    plain = payload({})
+    assert payload(hide) == plain
+    rows = ratings.read_text()
+    ratings.write_text(f"{rows}stranger,i0,{late}\nu0,nobody's,{late}\n")
+    assert payload(hide) == plain
+    ratings.write_text(f"{rows}u0,i1,{late}\n")
+    assert payload(hide) != plain
+
+
 @pytest.mark.system
 def test_two_runs_in_fresh_processes_agree(make_recipe: Make, tmp_path: Path) -> None:
     """Other hash seeds, same recipe, data and seed: the same payload, parameters and score, byte for byte."""

@@ -74,6 +74,24 @@ class HiddenRows(NamedTuple):
         some = HiddenRows(self.users[rows], self.items[rows], times, self.always[rows])
         return some if len(some.users) else None
 
+    def matrix(self, n_users: int, n_items: int) -> sparse.csr_matrix:
+        """Return the matrix of hidden pairs, (n_users, n_items).
+
+        An entry is 1 if the item is always hidden, and LIKE_SEEN if a request may bring it back.
+        """
+        values = np.where(self.always, 1.0, float(LIKE_SEEN))
+        rows, most = _distinct_pairs((self.users, self.items), None, values, "max", n_items)
+        assert most is not None, "values are given"
+        pairs = self.users[rows], self.items[rows]
+        return sparse.csr_matrix((most.astype(np.float32), pairs), shape=(n_users, n_items))
+
+
+class HiddenUnknown(NamedTuple):
+    """Hidden rows of items that nobody chose: their `items` are positions in `item_ids`."""
+
+    rows: HiddenRows
+    item_ids: list[str]
+
 
 @dataclass(frozen=True, slots=True)
 class FutureRows:
@@ -93,7 +111,8 @@ class Interactions:
 
     `users` and `items` are (n,) rows of `user_ids` and `item_ids`, which are in order of first appearance. `times` is
     (n,) nanoseconds since 1970, or None if the recipe does not use time. `weights` is (n,) float32, or None if every
-    row counts 1. `hidden` has the rows that hide their item from their user.
+    row counts 1. `hidden` has the rows that hide their item from their user. `hidden_unknown` has the other ones, whose
+    item is not in `item_ids`.
 
     `dropped` counts the rows that cleansing removed, by reason. `reasons` has messages for unusable rows. `reference`
     is the time from which ages count, None without times. `future` has the rows later than the start of the training,
@@ -122,6 +141,7 @@ class Interactions:
     put_off: Dedup = "none"
     popularity: NDArray[np.float64] | None = None
     hidden_by_rule: int | None = None
+    hidden_unknown: HiddenUnknown | None = None
 
     def __len__(self) -> int:
         return len(self.users)
@@ -191,18 +211,8 @@ class Interactions:
         return matrix
 
     def hidden_matrix(self) -> sparse.csr_matrix | None:
-        """Return the matrix of hidden pairs, (users, items), or None.
-
-        An entry is 1 if the item is always hidden, and LIKE_SEEN if a request may bring it back.
-        None means that no pair is hidden.
-        """
-        if self.hidden is None:
-            return None
-        users, items, _, always = self.hidden
-        matrix = self._sparse(np.ones(len(users), dtype=np.float32), users, items)
-        never = self._sparse(always.astype(np.float32), users, items)
-        matrix.data = np.where(never.data > 0, np.float32(1.0), LIKE_SEEN)
-        return matrix
+        """Return the matrix of hidden pairs, (users, items), or None if no pair is hidden."""
+        return None if self.hidden is None else self.hidden.matrix(len(self.user_ids), len(self.item_ids))
 
     def latest(self) -> sparse.csr_matrix:
         """Return the nanoseconds from `reference` to each pair's latest time.
@@ -305,6 +315,9 @@ def from_rows(
         times = None if times is None else times[kept]
     users, user_ids, row_of = _by_first_appearance(users, user_names)
     items, item_ids, column_of = _by_first_appearance(items, item_names)
+    hidden = hidden._replace(users=row_of[hidden.users])
+    is_chosen = column_of[hidden.items] >= 0
+    of_known, of_unknown = (hidden.of_rows((hidden.users >= 0) & which) for which in (is_chosen, ~is_chosen))
     return Interactions(
         users,
         items,
@@ -316,13 +329,14 @@ def from_rows(
         None
         if weights is None
         else in_single_precision(weights, lambda row: _pair(row, users, user_ids, items, item_ids)),
-        _of_known(hidden._replace(users=row_of[hidden.users], items=column_of[hidden.items])),
+        None if of_known is None else of_known._replace(items=column_of[of_known.items]),
         None if times is None else reference_time(times, started_ns),
         future,
         rows.n_dropped,
         cleansing.dedup if repeats else "none",
         None if recent is None else _of_present(recent, column_of, len(item_ids)),
         None if rows.hides is None else by_rule,
+        None if of_unknown is None else _named(of_unknown, item_names),
     )
 
 
@@ -357,9 +371,10 @@ def _row_weights(frame: pd.DataFrame, schema: _Schema, cleansing: _Cleansing) ->
     return None
 
 
-def _of_known(hidden: HiddenRows) -> HiddenRows | None:
-    """Return the rows of known users and items, or None if there are none."""
-    return hidden.of_rows((hidden.users >= 0) & (hidden.items >= 0))
+def _named(hidden: HiddenRows, names: NDArray[np.object_]) -> HiddenUnknown:
+    """Return hidden rows, whose items are codes of `names`, with the items that occur."""
+    items, item_ids, _ = _by_first_appearance(hidden.items, names)
+    return HiddenUnknown(hidden._replace(items=items), item_ids)
 
 
 def _codes(column: pd.Series) -> tuple[Codes, NDArray[np.object_]]:

@@ -58,6 +58,7 @@ def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample |
         user_ids=[everybody.user_ids[row] for row in rows.tolist()],
         weights=None if everybody.weights is None else everybody.weights[is_drawn],
         hidden=hidden,
+        hidden_unknown=None,
     )
     return UserSample(rows, sampled)
 

@@ -49,6 +49,8 @@ def assemble(
     cold: Scorer | None = None,
     cold_recency: float = 0.0,
     hidden: Any = None,
+    hidden_new: Any = None,
+    hidden_new_ids: Sequence[str] = (),
     keep_values: bool = False,
     positions: Any = None,
     recency: float | None = 0.0,
@@ -59,7 +61,9 @@ def assemble(
 
     `X` is the training matrix, (n_users, n_items) CSR, with its items as in `scorer`; with `keep_values` its
     values are kept also for scorers that do not read them, for requests that add to a history. `hidden`, of the same
-    shape, has 1 for what users are never shown, and less for what comes back where seen items may. `cold` answers for
+    shape, has 1 for what users are never shown, and less for what comes back where seen items may, and
+    `hidden_new`, (n_users, ids of `hidden_new_ids`), says so of items that the model does not know: kept only where
+    features can make new items of them. `cold` answers for
     features and seeds instead of `scorer`. `features` are kept only where one of them can use them. With a `recency`
     above 0 histories keep their order, which `positions` of the entries of `X` tell; None: each part of `scorer` has
     its own, and `cold` has `cold_recency`. With `repeats` users are recommended what they have too, unless they ask
@@ -68,6 +72,7 @@ def assemble(
     """
     asked = cold or scorer
     placed = asked.feature_dim("user") or asked.feature_dim("item")
+    hides_new = hidden_new is not None and asked.feature_dim("item")
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
@@ -76,9 +81,11 @@ def assemble(
         features=features if placed else None,
         cold=cold,
         cold_recency=cold_recency,
-        hidden=None if hidden is None else to_history(hidden, with_values=bool((hidden.data != 1).any())),
+        hidden=None if hidden is None else to_history(hidden, with_values=True),
         repeats=repeats,
         popularity=popularity,
+        hidden_new=to_history(hidden_new, with_values=True) if hides_new else None,
+        hidden_new_ids=IdTable.from_ids(hidden_new_ids) if hides_new else None,
     )
     model.ready()
     return model

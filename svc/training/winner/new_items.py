@@ -181,6 +181,7 @@ def _fold(
         placing = to_scorer(trained(aware), aware.algorithm, columns)
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
+    new_ids = [f"new {column}" for column in range(len(held))]
     model = assemble(
         scorer,
         user_ids=[str(row) for row in range(matrix.shape[0])],
@@ -190,6 +191,8 @@ def _fold(
         cold=cold,
         cold_recency=aware.recency if cold is not None and best.recency_by_part else 0.0,
         hidden=None if objective.hidden is None else reordered(objective.hidden[:, kept], columns),
+        hidden_new=None if objective.hidden is None else objective.hidden[:, held],
+        hidden_new_ids=new_ids,
         keep_values=True,
         positions=positions,
         recency=recency_of_histories(best),
@@ -198,8 +201,7 @@ def _fold(
     learning = LearningPart.of(model.cold or model.scorer, model.history, model.cold_recency)
     assert learning is not None, "the trial that learned from features is part of the model"
     vectors = learning.place(encoded(objective.features["item"][held]))
-    ids = IdTable.from_ids([f"new {column}" for column in range(len(held))])
-    new = NewItems(ids, vectors, model.n_items, declared.max_share, declared.min_share)
+    new = NewItems(IdTable.from_ids(new_ids), vectors, model.n_items, declared.max_share, declared.min_share)
     return _Fold(model, kept[columns], held, new)
 
 

@@ -76,7 +76,7 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
         logs.emit(
             events.COLD_START_PART_TRAINED, recommender=aware.algorithm, score=aware.score, bytes=parts[-1]["bytes"]
         )
-    hidden = interactions.hidden_matrix()
+    hidden, unknown = interactions.hidden_matrix(), interactions.hidden_unknown
     model = assemble(
         scorer,
         user_ids=interactions.user_ids,
@@ -86,6 +86,8 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
         cold=cold,
         cold_recency=cold_recency,
         hidden=None if hidden is None else reordered(hidden, columns),
+        hidden_new=None if unknown is None else unknown.rows.matrix(len(interactions.user_ids), len(unknown.item_ids)),
+        hidden_new_ids=() if unknown is None else unknown.item_ids,
         keep_values=interactions.has_weights or HALF_LIFE in best.params,
         positions=positions,
         recency=recency_of_histories(best),
