@@ -16,6 +16,7 @@ from svc.errors import ConfigError
 
 UNKNOWN_RECIPE = "<unknown>"
 LATENCY_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BATCH_SIZE_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 256.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +27,17 @@ class Metric:
     kind: Literal["counter", "gauge", "histogram"]
     labels: tuple[str, ...]
     help: str
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, without the infinite one."""
 
 
 METRICS: dict[str, Metric] = {}
 
 
-def _metric(name: str, kind: Literal["counter", "gauge", "histogram"], labels: str, help: str) -> Metric:
-    metric = Metric(name, kind, tuple(labels.split()), help)
+def _metric(
+    name: str, kind: Literal["counter", "gauge", "histogram"], labels: str, help: str, buckets: tuple[float, ...] = ()
+) -> Metric:
+    metric = Metric(name, kind, tuple(labels.split()), help, buckets)
     METRICS[name] = metric
     return metric
 
@@ -61,15 +66,42 @@ STAT_FAILURES = _metric(
 )
 WATCHER_ERRORS = _metric("svc_watcher_unhandled_errors_total", "counter", "", "Watcher ticks that failed unexpectedly.")
 SCAN_FAILURES = _metric("svc_recipes_dir_scan_failures_total", "counter", "", "Failed listings of the recipes folder.")
-WATCHER_TICK_SECONDS = _metric("svc_watcher_tick_seconds", "histogram", "", "Time of one watcher tick.")
+WATCHER_TICK_SECONDS = _metric(
+    "svc_watcher_tick_seconds", "histogram", "", "Time of one watcher tick.", LATENCY_BUCKETS_S
+)
 REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Recommendation requests by status.")
-LATENCY = _metric("svc_v1_request_latency_seconds", "histogram", "recipe", "Time from request to answer.")
+LATENCY = _metric(
+    "svc_v1_request_latency_seconds", "histogram", "recipe", "Time from request to answer.", LATENCY_BUCKETS_S
+)
+VERB_REQUESTS = _metric(
+    "svc_v1_verb_requests_total", "counter", "recipe verb status", "Recommendation requests by verb and status."
+)
+VERB_LATENCY = _metric(
+    "svc_v1_verb_latency_seconds",
+    "histogram",
+    "recipe verb",
+    "Time from request to answer, by verb.",
+    LATENCY_BUCKETS_S,
+)
+BATCH_SIZE = _metric("svc_v1_batch_size", "histogram", "recipe verb", "Elements of a batch.", BATCH_SIZE_BUCKETS)
 BATCH_ERRORS = _metric("svc_v1_batch_element_errors_total", "counter", "code", "Failed elements of batches by code.")
 FALLBACKS = _metric(
     "svc_v1_fallbacks_total",
     "counter",
     "recipe verb",
     "Answers with the most chosen items, for lack of a known user.",
+)
+COLD_STARTS = _metric(
+    "svc_v1_cold_starts_total",
+    "counter",
+    "recipe kind",
+    "Answers by history, features, features+history or item_features, without a user or item of the training.",
+)
+UNKNOWN_FEATURES = _metric(
+    "svc_v1_unknown_feature_values_total",
+    "counter",
+    "recipe",
+    "Entries of ignored_features in answers: values that training never saw, keys of no column.",
 )
 AVAILABILITY_AGE = _metric(
     "svc_availability_age_seconds", "gauge", "recipe", "Since the list of available items was last read; +Inf: never."
@@ -89,7 +121,19 @@ BIGQUERY_FALLBACK = _metric(
 )
 
 
-COUNTED_BY_REQUESTS = (REQUESTS, LATENCY, BATCH_ERRORS, FALLBACKS, AUTH_FAILURES, KEY_REFUSALS)
+COUNTED_BY_REQUESTS = (
+    REQUESTS,
+    LATENCY,
+    VERB_REQUESTS,
+    VERB_LATENCY,
+    BATCH_SIZE,
+    BATCH_ERRORS,
+    FALLBACKS,
+    COLD_STARTS,
+    UNKNOWN_FEATURES,
+    AUTH_FAILURES,
+    KEY_REFUSALS,
+)
 """What processes that answer requests count. The others belong to the process that watches and loads."""
 
 TRAINING_METRICS: tuple[Metric, ...] = (
@@ -174,7 +218,7 @@ class Metrics:
                 metric.help,
                 metric.labels,
                 registry=registry,
-                **({"buckets": LATENCY_BUCKETS_S} if metric.kind == "histogram" else {}),
+                **({"buckets": metric.buckets} if metric.kind == "histogram" else {}),
             )
             for metric in METRICS.values()
             if collector is None or metric not in COUNTED_BY_REQUESTS

@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
-from svc.metrics import COUNTED_BY_REQUESTS, LATENCY_BUCKETS_S, Instrument, Metric
+from svc.metrics import COUNTED_BY_REQUESTS, Instrument, Metric
 from svc.processes.memory import SharedPage
 
 PAGE_BYTES = 16 << 20
@@ -26,7 +26,7 @@ LONGEST_KEY_BYTES = 1024
 _BEATS, _USED, _FIRST_ENTRY = 0, 8, 16
 _LENGTHS = struct.Struct("=II")
 _NUMBER = struct.Struct("=Q")
-_SIZES = {"counter": 1, "histogram": 2 + len(LATENCY_BUCKETS_S)}
+_SIZES = {metric.name: 1 if metric.kind == "counter" else 2 + len(metric.buckets) for metric in COUNTED_BY_REQUESTS}
 Key = tuple[str, ...]
 Counts = dict[Key, tuple[float, ...]]
 
@@ -95,8 +95,9 @@ def _key(data: bytes) -> Key | None:
 class _Counted:
     """One series in a page, as callers use it."""
 
-    def __init__(self, values: memoryview[float]) -> None:
+    def __init__(self, values: memoryview[float], buckets: tuple[float, ...]) -> None:
         self._values = values
+        self._buckets = buckets
 
     def inc(self, amount: float = 1) -> None:
         self._values[0] += amount
@@ -106,7 +107,7 @@ class _Counted:
 
     def observe(self, amount: float) -> None:
         self._values[0] += amount
-        self._values[1 + bisect_left(LATENCY_BUCKETS_S, amount)] += 1
+        self._values[1 + bisect_left(self._buckets, amount)] += 1
 
 
 class PageFamily:
@@ -118,7 +119,8 @@ class PageFamily:
 
     def labels(self, **labels: str) -> Instrument:
         values = [labels[name] for name in self._metric.labels]
-        return _Counted(self._page.new_values((self._metric.name, *values), _SIZES[self._metric.kind]))
+        room = self._page.new_values((self._metric.name, *values), _SIZES[self._metric.name])
+        return _Counted(room, self._metric.buckets)
 
 
 def families(page: WorkerPage) -> dict[str, Any]:
@@ -145,13 +147,13 @@ def as_prometheus(counts: Counts) -> Iterator[Any]:
         kind = CounterMetricFamily if metric.kind == "counter" else HistogramMetricFamily
         family: Any = kind(metric.name, metric.help, labels=metric.labels)
         for key, values in counts.items():
-            if key[0] != metric.name or len(key) != 1 + len(metric.labels) or len(values) != _SIZES[metric.kind]:
+            if key[0] != metric.name or len(key) != 1 + len(metric.labels) or len(values) != _SIZES[metric.name]:
                 continue
             series[metric.name] += 1
             if metric.kind == "counter":
                 family.add_metric(key[1:], values[0])
             else:
-                bounds = [*map(str, LATENCY_BUCKETS_S), "+Inf"]
+                bounds = [*map(str, metric.buckets), "+Inf"]
                 buckets = list(zip(bounds, accumulate(values[1:]), strict=True))
                 family.add_metric(key[1:], buckets=buckets, sum_value=values[0])
         yield family

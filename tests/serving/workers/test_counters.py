@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from svc.metrics import LATENCY, REQUESTS, Metrics
+from svc.metrics import BATCH_SIZE, LATENCY, REQUESTS, VERB_LATENCY, VERB_REQUESTS, Metrics
 from svc.processes.memory import SharedPage
 from svc.serving.workers import counters
 from svc.serving.workers.counters import WorkerPage
@@ -41,11 +41,14 @@ def test_the_sum_of_two_workers_reads_as_if_one_process_had_counted() -> None:
         for metrics in (alone, rng.choice(workers)):
             metrics.of(REQUESTS, recipe='a"b', status=status).inc()
             metrics.of(LATENCY, recipe="a").observe(seconds)
+            metrics.of(VERB_REQUESTS, recipe="a", verb="recommend", status=status).inc()
+            metrics.of(VERB_LATENCY, recipe="a", verb="recommend").observe(seconds)
+            metrics.of(BATCH_SIZE, recipe="a", verb="batch-recommend").observe(256 * seconds)
     whole = Metrics.create(Whole(*pages))
 
     def shown(metrics: Metrics) -> set[str]:
         lines = metrics.render().decode().splitlines()
-        return {line for line in lines if line.startswith("svc_v1_request") and "_created" not in line}
+        return {line for line in lines if line.startswith("svc_v1_") and "_created" not in line}
 
     assert shown(whole) == shown(alone)
     assert any(line.startswith("svc_v1_requests_total{") for line in shown(whole))

@@ -19,7 +19,7 @@ from svc.errors import (
     RecipeUnavailable,
 )
 from svc.lru_cache import LruCache
-from svc.metrics import BATCH_ERRORS, FALLBACKS, LATENCY, REQUESTS, UNKNOWN_RECIPE
+from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Ranking
 from svc.serving.admission import WaitBudget
 from svc.serving.api.access.key_policies import elements_in
@@ -42,6 +42,7 @@ from svc.serving.api.request.nothing_left import nothing_left
 from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
+from svc.serving.api.verbs.counts import Facts, count_request
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields, encode_users
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
@@ -85,7 +86,7 @@ class EncodedAnswer(NamedTuple):
     """
 
     encoded: bytes
-    is_popular: bool
+    facts: Facts
 
 
 class Verbs:
@@ -117,10 +118,8 @@ class Verbs:
             status = error.metric_status
             raise
         finally:
-            metrics = self._state.metrics
             recipe = route.name if self._state.registry.get(route.name) else UNKNOWN_RECIPE
-            metrics.of(REQUESTS, recipe=recipe, status=status).inc()
-            metrics.of(LATENCY, recipe=recipe).observe(time.perf_counter() - started)
+            count_request(self._state.metrics, recipe, route.verb, status, time.perf_counter() - started)
         return response
 
     async def _answer(self, request: Request, route: Route) -> Response:
@@ -140,8 +139,7 @@ class Verbs:
             answer = await self._batch(request, route.verb, served, header, budget)
         else:
             answer_body = await self._single(request, route.verb, served, budget)
-            if answer_body.is_popular:
-                self._count_fallbacks(route.name, route.verb, 1)
+            answer_body.facts.add_to(self._state.metrics, route.name, route.verb)
             answer = header.before(answer_body.encoded)
         return Response(200, answer, [(b"x-svc-model-version", served.model_version.encode())])
 
@@ -202,9 +200,10 @@ class Verbs:
         else:
             encode = partial(encode_fields, page, served.fragments, prepared)
         if len(page.items) <= INLINE_ITEMS:
-            return EncodedAnswer(encode(), ranking.popular)
-        encoded = await trio.to_thread.run_sync(encode, limiter=self._work, abandon_on_cancel=True)
-        return EncodedAnswer(encoded, ranking.popular)
+            encoded = encode()
+        else:
+            encoded = await trio.to_thread.run_sync(encode, limiter=self._work, abandon_on_cancel=True)
+        return EncodedAnswer(encoded, Facts.of(ranking, prepared))
 
     async def _parsed(self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget) -> AnyQuestion:
         """Parse on the event loop, or in a thread if the body is long."""
@@ -230,9 +229,6 @@ class Verbs:
         budget.require(served.lane, is_batch=is_batch, threads_s=threads_s)
         return await trio.to_thread.run_sync(work, limiter=self._work, abandon_on_cancel=True)
 
-    def _count_fallbacks(self, recipe: str, verb: str, count: int) -> None:
-        self._state.metrics.of(FALLBACKS, recipe=recipe, verb=verb).inc(count)
-
     async def _batch(
         self, request: Request, verb: str, served: Served, header: AnswerHeader, budget: WaitBudget
     ) -> bytes:
@@ -243,6 +239,8 @@ class Verbs:
         batch = await self._beside(partial(_parse_batch, BATCH[verb], body), served, budget, is_batch=True)
         if request.permit is not None:
             await request.charge(sum(map(cost_of_request, elements(batch))), len(elements(batch)))
+        metrics = self._state.metrics
+        metrics.of(BATCH_SIZE, recipe=header.recipe, verb=verb).observe(len(elements(batch)))
         prepared: list[Prepared | ApiError] = []
         while len(prepared) < len(elements(batch)):
             rest = elements(batch)[len(prepared) :]
@@ -265,11 +263,11 @@ class Verbs:
             return results, encode_batch(header, results, served.fragments, with_metadata=batch.include_metadata)
 
         results, answer = await trio.to_thread.run_sync(merge_and_encode, limiter=self._work, abandon_on_cancel=True)
-        if fallbacks := sum(isinstance(result, tuple) and result[0].popular for result in results):
-            self._count_fallbacks(header.recipe, verb, fallbacks)
         for result in results:
             if isinstance(result, ApiError):
-                self._state.metrics.of(BATCH_ERRORS, code=result.code).inc()
+                metrics.of(BATCH_ERRORS, code=result.code).inc()
+            else:
+                Facts.of(*result).add_to(metrics, header.recipe, verb)
         return answer
 
 

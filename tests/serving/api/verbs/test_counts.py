@@ -1,0 +1,32 @@
+"""The facts of answers that metrics count."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from svc.model.ranking.query import Audience, Prepared, Query, Ranking
+from svc.serving.api.verbs.counts import Facts
+
+VECTOR = np.zeros(2)
+ITEMS = np.array([1], np.int32)
+NOTHING = Ranking(ITEMS, VECTOR[:1])
+
+
+@pytest.mark.parametrize(
+    ("prepared", "kind"),
+    [
+        (Prepared(Query(1, user=0), (), profile="user"), None),
+        (Prepared(Query(1, seeds=ITEMS), (), profile="user+history"), None),
+        (Prepared(Query(1, seeds=ITEMS), ()), None),
+        (Prepared(Query(1, seeds=ITEMS, user_features=VECTOR), ()), None),
+        (Prepared(Query(1, user_features=VECTOR), ()), "features"),
+        (Prepared(Query(1, user_features=VECTOR, seeds=ITEMS), (), profile="features+history"), "features+history"),
+        (Prepared(Query(1, seeds=ITEMS), (), profile="history"), "history"),
+        (Prepared(Query(1, audience=Audience(column=3)), ()), None),
+        (Prepared(Query(1, audience=Audience(vector=VECTOR)), ()), "item_features"),
+    ],
+)
+def test_a_cold_start_is_a_ranking_without_a_trained_user_or_item(prepared: Prepared, kind: str | None) -> None:
+    """Known seeds are no cold start of a related request, whoever the user."""
+    assert Facts.of(NOTHING, prepared).cold_start == kind
