@@ -324,6 +324,11 @@ class Model(Stored):
         """Whether `serve_users` was called."""
         return self._users is not None
 
+    @property
+    def can_rank_users(self) -> bool:
+        """Whether `require_users` returns a ranker."""
+        return self._users is not None and self._users.can_rank
+
     def require_users(self) -> UserRanker:
         """What ranks users for an item. Raises UsersNotServed."""
         if self._users is None:

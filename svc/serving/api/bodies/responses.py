@@ -208,13 +208,28 @@ class HealthDetails(_Answer):
     recipes: dict[str, RecipeHealth]
 
 
+Verb = Literal["recommend", "recommend-related", "recommend-users", "batch-recommend", "batch-recommend-related"]
+Kind = Annotated[Literal["user-item"], Field(description="The model relates users and items, as all of today's do.")]
+LoadedAt = Annotated[
+    str,
+    Field(
+        description="When this server began to serve the model; other servers may differ.",
+        json_schema_extra={"format": "date-time"},
+    ),
+]
+SupportedVerbs = Annotated[list[Verb], Field(description="The verbs that the model answers.")]
+
+
 class RecipeSummary(_Answer):
-    """One recipe of the list."""
+    """One recipe of the list. Without a model it has a name only."""
 
     name: str
     loaded: bool
+    kind: Kind | None = None
     model_version: str | None = None
     best_class: str | None = None
+    loaded_at: LoadedAt | None = None
+    supported_verbs: SupportedVerbs | None = None
 
 
 class RecipeList(_Answer):
@@ -358,7 +373,10 @@ class Recipe(BaseModel):
 
     name: str
     loaded: bool
+    kind: Kind
     model_version: str
+    loaded_at: LoadedAt
+    supported_verbs: SupportedVerbs
     algorithms: list[str]
     metric: str
     cutoff: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import trio
@@ -20,7 +21,7 @@ from svc.serving.api.pages.openapi import document
 from svc.serving.api.pages.popular import BUDGET, CHARGE, popular_items
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import PARAMETER
-from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, VERBS
+from svc.serving.api.routing.endpoints import ENDPOINTS, PROBES, USERS_VERB, VERBS
 from svc.serving.models.item_search import feature_columns, find_items, sample_user
 from svc.serving.models.registry import Entry, Served, unknown_recipe
 
@@ -172,11 +173,18 @@ def _entry(state: ServerState, name: str) -> tuple[Entry, Served]:
 
 
 def _summary(entry: Entry) -> dict[str, Any]:
-    summary: dict[str, Any] = {"name": entry.name, "loaded": entry.served is not None}
-    if entry.served:
-        summary["model_version"] = entry.served.model_version
-        summary["best_class"] = entry.served.header.get("best_class")
-    return summary
+    served = entry.served
+    if served is None:
+        return {"name": entry.name, "loaded": False}
+    return {
+        "name": entry.name,
+        "loaded": True,
+        "kind": "user-item",
+        "model_version": served.model_version,
+        "best_class": served.header.get("best_class"),
+        "loaded_at": datetime.fromtimestamp(served.loaded_at, UTC).isoformat(timespec="seconds"),
+        "supported_verbs": [row.verb for row in VERBS if row.verb != USERS_VERB or served.model.can_rank_users],
+    }
 
 
 def _json(body: object, status: int = 200) -> Response:

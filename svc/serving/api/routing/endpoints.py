@@ -28,6 +28,7 @@ from svc.serving.api.routing.console_files import CONSOLE, REFERENCE, SHARED, SW
 from svc.serving.api.routing.endpoint import PARAMETER, Endpoint, Errors, Route
 from svc.settings import Settings
 
+USERS_VERB = "recommend-users"
 RECIPE: Errors = (errors.RecipeNotFound, errors.RecipeUnavailable)
 BODY: Errors = (errors.BodyTimeout, errors.PayloadTooLargeForRequest, errors.ValidationFailed)
 FEATURES: Errors = (
@@ -109,7 +110,7 @@ PROBES = (
 VERBS = (
     _verb("recommend", RecommendRequest, responses.Recommendations, USER),
     _verb("recommend-related", RelatedRequest, responses.Recommendations, SEEDS),
-    _verb("recommend-users", UsersRequest, responses.Users, AUDIENCE),
+    _verb(USERS_VERB, UsersRequest, responses.Users, AUDIENCE),
     _verb("batch-recommend", RecommendBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
     _verb("batch-recommend-related", RelatedBatch, responses.BatchAnswer, (*SHOWN, *BODY)),
 )

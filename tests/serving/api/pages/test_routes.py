@@ -14,6 +14,13 @@ from tests.serving.client import serving
 pytestmark = pytest.mark.anyio
 
 READ = [row for row in ENDPOINTS if row.method == "GET"]
+BODIES: dict[str, object] = {
+    "recommend": {"user_id": "u3"},
+    "recommend-related": {"seed_items": ["i1"]},
+    "recommend-users": {"item_id": "i1"},
+    "batch-recommend": {"requests": [{"user_id": "u3"}]},
+    "batch-recommend-related": {"requests": [{"seed_items": ["i1"]}]},
+}
 ABOUT_RECIPES = [row for row in READ if row.path.split("/")[:3] == ["", "v1", "recipes"]]
 
 
@@ -24,7 +31,16 @@ async def test_recipes_are_listed_and_described() -> None:
         assert [(item["name"], item["loaded"]) for item in listed] == [
             ("broken", True), ("movies", True), ("plain", True), ("stub", False),
         ]  # fmt: skip
+        answering = {}
+        for item in listed[:-1]:
+            assert item["kind"] == "user-item"
+            assert item["loaded_at"] == "1970-01-01T00:00:00+00:00"
+            answers = {verb: await client.post(f"/v1/recipes/{item['name']}:{verb}", BODIES[verb]) for verb in BODIES}
+            answering[item["name"]] = [verb for verb, answer in answers.items() if answer.status in (200, 500)]
+            assert item["supported_verbs"] == answering[item["name"]]
+        assert set(listed[-1]) == {"name", "loaded"}
         described = (await client.get("/v1/recipes/movies")).json
+        assert described.items() >= listed[1].items()
         assert (described["algorithms"], described["metric"], described["cutoff"]) == (["IALSRecommender"], "ndcg", 20)
         assert "kid" not in described
         assert (await client.get("/v1/recipes/none")).json["code"] == "RECIPE_NOT_FOUND"

@@ -14,6 +14,7 @@ from svc.model.ranking.query import Query
 from svc.serving.api.access.api_keys import hash_api_key, parse_api_keys
 from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.request.state import ServerState
+from svc.serving.api.routing.endpoints import VERBS
 from svc.serving.models.policy import Policy
 from tests.serving.client import N_USERS, RECOMMEND, Client, serve, served_in, serving
 
@@ -42,7 +43,9 @@ async def test_the_answer_names_users_by_the_scores_that_recommend_gives_them() 
             (ranking,) = model.rank([Query(60, user)])
             scores[f"u{user}"] = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))[5]
         nobody = await client.post(USERS, {"item_id": "i0"})
+        about = (await client.get("/v1/recipes/movies")).json
     assert answer.status == 200
+    assert about["supported_verbs"] == [row.verb for row in VERBS]
     assert list(answer.json) == ["request_id", "recipe", "model_version", "users"]
     users = answer.json["users"]
     assert users == [
