@@ -7,6 +7,7 @@ the loads of a server. FOLDER holds what `tests.faults.test_serving` serves.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import io
 import json
@@ -27,6 +28,9 @@ from tests.faults.books import run, set_environment
 from tests.faults.test_serving import TICKS, server
 
 PLENTY = 1 << 40
+LIMITS = resource.getrlimit(resource.RLIMIT_AS)
+"""The limits to return to. Read once: a load that began while another was limited would keep that one's limit."""
+LONGEST_S = 150
 SUCCESSES = 2
 """What ran through so often, each time with more memory, needs no more."""
 
@@ -36,12 +40,11 @@ def limited(more_bytes: int) -> Iterator[None]:
     """No more address space than what is taken now and `more_bytes`."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[0])
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more_bytes, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more_bytes, LIMITS[1]))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(resource.RLIMIT_AS, LIMITS)
 
 
 @contextlib.contextmanager
@@ -113,6 +116,7 @@ def ended(what: str, folder: Path, more_bytes: int) -> bool:
 
 
 def main(folder: Path, step_bytes: int, what: str) -> None:
+    faulthandler.dump_traceback_later(LONGEST_S, exit=True)  # a process that hangs says where
     ended(what, folder, PLENTY)
     successes = more_bytes = 0
     while successes < SUCCESSES:
