@@ -169,7 +169,7 @@ class Application:
         if route is None:
             raise NotFound(hints.unknown_path(target.path, (row.verb for row in VERBS)))
         if route.verb:
-            return await self._verbs.answer(request, route)
+            return await self._verbs.answer(request, route, target.query)
         return await self._from_row(request, route, target)
 
     async def _from_row(self, request: Request, route: Route, target: Target) -> Response:
@@ -182,7 +182,7 @@ class Application:
         if not endpoint.is_served(self._state.settings):
             raise NotFound
         if target.query and endpoint.refuses_unknown_parameters:
-            refuse_unknown_parameters(target.query, endpoint.query)
+            refuse_unknown_parameters(target.query, endpoint.query, endpoint.request)
         path = endpoint.path.replace(PARAMETER, route.name)
         more: dict[str, object] = {MAY_ASK: request.may_ask}
         if endpoint.asks_model:

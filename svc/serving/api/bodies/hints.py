@@ -45,6 +45,13 @@ def unknown_parameter(name: str, parameters: Collection[str]) -> str:
     return f"unknown parameter; {_likely(name[:64].lower(), parameters) or listed}"
 
 
+def parameter_of_body(name: str, fields: Collection[str]) -> str:
+    """Return the message for a parameter in the address of an endpoint that reads fields of a body."""
+    meant = meant_field(name, fields)
+    field = "fields" if meant is None else meant
+    return f"unknown parameter; this endpoint reads {field} from the JSON body, not from the address"
+
+
 def _likely(text: str, fields: Collection[str]) -> str:
     """Return a hint at the field that a client most likely meant; "" if there is none."""
     if text == "page" and "offset" in fields:

@@ -51,12 +51,17 @@ def parse_query(schema: type[AnyBody], parameters: Mapping[str, str]) -> AnyBody
         raise failed(error, "query", schema, "query") from None
 
 
-def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None) -> None:
-    """Raise ValidationFailed if a query string has parameters that the endpoint does not have."""
+def refuse_unknown_parameters(query: bytes, schema: type[BaseModel] | None, body: type[BaseModel] | None) -> None:
+    """Raise ValidationFailed if a query string has parameters that the endpoint does not have.
+
+    `body` is the schema of the request's body. An endpoint with a body has no parameters.
+    """
     parameters = () if schema is None else tuple(schema.model_fields)
+    unknown = hints.unknown_parameter if body is None else hints.parameter_of_body
+    readable = parameters if body is None else tuple(body.model_fields)
     names = dict.fromkeys(name for name, _ in parse_qsl(query.decode("ascii"), keep_blank_values=True))
     errors = [
-        {"loc": ["query", _shown(name)], "msg": hints.unknown_parameter(name, parameters), "type": "extra_forbidden"}
+        {"loc": ["query", _shown(name)], "msg": unknown(name, readable), "type": "extra_forbidden"}
         for name in names
         if name not in parameters
     ]

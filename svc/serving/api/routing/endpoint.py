@@ -81,7 +81,7 @@ class Endpoint:
 
         Probes, metrics and pages ignore parameters, since balancers, scrapers and browsers add their own.
         """
-        return self.method == "GET" and self.path.startswith("/v1/recipes")
+        return self.path.startswith("/v1/recipes")
 
     @property
     def all_errors(self) -> Errors:

@@ -23,7 +23,7 @@ from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Ranking
 from svc.serving.admission import WaitBudget
 from svc.serving.api.access.key_policies import elements_in
-from svc.serving.api.bodies.parsing import Rejected, parse
+from svc.serving.api.bodies.parsing import Rejected, parse, refuse_unknown_parameters
 from svc.serving.api.bodies.reading import Body
 from svc.serving.api.bodies.requests import (
     AnyBatch,
@@ -104,7 +104,7 @@ class Verbs:
         )
         self._step: Callable[[str], AbstractContextManager[object]] = state.spans.step if state.spans else nullcontext
 
-    async def answer(self, request: Request, route: Route) -> Response:
+    async def answer(self, request: Request, route: Route, query: bytes) -> Response:
         """Return the response, and count it in the request metrics.
 
         Raises the error that the client must get.
@@ -112,7 +112,7 @@ class Verbs:
         started = time.perf_counter()
         status = "error"
         try:
-            response = await self._answer(request, route)
+            response = await self._answer(request, route, query)
             status = "ok"
         except ApiError as error:
             status = error.metric_status
@@ -122,9 +122,11 @@ class Verbs:
             count_request(self._state.metrics, recipe, route.verb, status, time.perf_counter() - started)
         return response
 
-    async def _answer(self, request: Request, route: Route) -> Response:
+    async def _answer(self, request: Request, route: Route, query: bytes) -> Response:
         endpoint = route.endpoint(request.method)
         await request.authenticate(endpoint, route.name)
+        if query:
+            refuse_unknown_parameters(query, endpoint.query, endpoint.request)
         self._present += 1
         try:
             return await self._admitted(request, route, endpoint)

@@ -7,7 +7,7 @@ from structlog.testing import capture_logs
 
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.routing.endpoint import Endpoint
-from svc.serving.api.routing.endpoints import ENDPOINTS
+from svc.serving.api.routing.endpoints import ENDPOINTS, VERBS
 from svc.settings import Settings
 from tests.serving.client import serving
 
@@ -73,8 +73,16 @@ async def test_unknown_parameters_of_recipes_are_refused() -> None:
                 assert (answer.status, error["loc"]) == (422, ["query", given])
                 assert error["msg"] == f"unknown parameter; {hint}"
                 assert "s3cret" not in answer.body.decode()
+        for row in VERBS:
+            field = next(iter(row.request.model_fields)) if row.request else ""
+            answer = await client.post(row.path.replace("{name}", "movies"), {}, query=f"{field}=s3cret")
+            (error,) = answer.json["errors"]
+            assert (answer.status, error["loc"]) == (422, ["query", field])
+            assert f"reads {field} from the JSON body, not from the address" in error["msg"]
+            assert "s3cret" not in answer.body.decode()
     async with serving(keys=parse_api_keys(f"k:{hash_api_key(new_api_key())}")) as (client, _):
         assert (await client.get("/v1/recipes", query="zzz=1")).status == 401
+        assert (await client.post("/v1/recipes/movies:recommend", {}, query="zzz=1")).status == 401
 
 
 async def test_unknown_parameters_elsewhere_are_ignored() -> None:
