@@ -109,6 +109,12 @@ AVAILABILITY_AGE = _metric(
 NEW_ITEMS_AGE = _metric(
     "svc_new_items_age_seconds", "gauge", "recipe", "Since the list of new items was last read; +Inf: never."
 )
+HEAD_REFUSALS = _metric(
+    "svc_head_refusals_total",
+    "counter",
+    "code",
+    "Requests refused for their first line or headers, before any endpoint: AMBIGUOUS_LENGTH, TARGET_TOO_LONG, ...",
+)
 AUTH_FAILURES = _metric("svc_auth_failures_total", "counter", "code", "Requests refused for a missing or wrong key.")
 KEY_REFUSALS = _metric(
     "svc_key_refusals_total", "counter", "kid code", "Requests that SVC_API_KEY_POLICIES refused, by key and code."
@@ -131,6 +137,7 @@ COUNTED_BY_REQUESTS = (
     FALLBACKS,
     COLD_STARTS,
     UNKNOWN_FEATURES,
+    HEAD_REFUSALS,
     AUTH_FAILURES,
     KEY_REFUSALS,
 )

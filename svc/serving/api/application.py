@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from svc import logs
 from svc.errors import ApiError, NotFound
+from svc.metrics import HEAD_REFUSALS
 from svc.serving.api.bodies import hints
 from svc.serving.api.bodies.parsing import refuse_unknown_parameters
 from svc.serving.api.observe.access_log import AccessLog
@@ -153,6 +154,7 @@ class Application:
         """Return the answer to input that is not a valid HTTP request."""
         began, request_id = time.perf_counter(), new_request_id()
         logs.bind(request_id=request_id)
+        self._state.metrics.of(HEAD_REFUSALS, code=error.code).inc()
         response = failure(request_id, error)
         if self._access.writes:
             self._access.note(began=began, method="", status=response.status, client=client, route=None, key=None)
@@ -163,7 +165,11 @@ class Application:
 
         A row that is not public needs a key first.
         """
-        target, route, _, preflight = request.admit(self._router)
+        try:
+            target, route, _, preflight = request.admit(self._router)
+        except ApiError as error:
+            self._state.metrics.of(HEAD_REFUSALS, code=error.code).inc()
+            raise
         if preflight is not None:
             return preflight
         if route is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 
+from svc.errors import HeadersTooLarge, TargetTooLong
 from svc.metrics import Metrics
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.settings import Settings
@@ -133,6 +135,27 @@ async def test_metrics_count_by_recipe_and_code() -> None:
     ):
         assert line in text
     assert 'recipe="x1"' not in text
+
+
+async def test_requests_that_are_refused_for_their_heads_are_counted_by_code() -> None:
+    """Whether the connection, the parser of the target or a header is the reason."""
+    async with serving(metrics=Metrics.create()) as (client, _):
+        both = {"transfer-encoding": "chunked", "content-length": "2"}
+        for _ in range(3):
+            assert (await client.call("POST", RECOMMEND, [b"{}"], headers=both)).json["code"] == "AMBIGUOUS_LENGTH"
+        await client.get("/v1/recipes", headers={"host": "evil.example"})
+        await client.get("/%zz")
+        client.app.refused(TargetTooLong(), "192.0.2.7")
+        client.app.refused(HeadersTooLarge(), "192.0.2.7")
+        text = (await client.get("/v1/metrics")).body.decode()
+    counted = re.findall(r'svc_head_refusals_total{code="(\w+)"} (.+)', text)
+    assert dict(counted) == {
+        "AMBIGUOUS_LENGTH": "3.0",
+        "HOST_NOT_ALLOWED": "1.0",
+        "MALFORMED_REQUEST": "1.0",
+        "TARGET_TOO_LONG": "1.0",
+        "HEADERS_TOO_LARGE": "1.0",
+    }
 
 
 async def test_anonymous_clients_are_announced_once() -> None:
