@@ -39,8 +39,8 @@ from typing import NamedTuple
 from benchmarks.common import SHAPES, Shape, ids, interactions, origin
 from svc.artifact import layout
 from svc.model.codec import encode
+from svc.model.load_model import running_irspack_version
 from svc.model.model import Model
-from svc.model.skew import running_irspack_version
 from svc.settings import Settings
 from svc.training.winner.export import export
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Annotated, Any
@@ -30,7 +31,6 @@ from svc.cli import (
     train,
     validate,
 )
-from svc.cli.common import failure
 from svc.cli.shop import demo
 from svc.errors import ConfigError, SvcError, UsageError, exhaustion
 from svc.settings import Settings, clamped_variables, misspelt_variables
@@ -81,6 +81,60 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def usage_text(error: TyperException) -> str:
+    """Return the message for wrong usage: the mistake, and the command that shows help."""
+    text = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{text}. See: {context.command_path if context else 'svc'} --help"
+
+
+def report_error(error: SvcError, *, command: str) -> int:
+    """Report an error and return its exit code."""
+    fields = {"code": error.code, "exit_code": error.exit_code, **error.fields}
+    return _write(error.message, fields, error, command)
+
+
+def report_unexpected(error: Exception, *, command: str) -> int:
+    """Report an error that svc does not raise on purpose, and return exit code 1.
+
+    The message names the way to the traceback.
+    """
+    text = f"unexpected {type(error).__name__}: {error}"
+    if not _debugging():
+        text += " (SVC_LOG_LEVEL=debug shows the traceback)"
+    return _write(text, {"code": SvcError.code, "exit_code": SvcError.exit_code}, error, command)
+
+
+def _write(text: str, fields: dict[str, object], error: Exception, command: str) -> int:
+    from svc import events, logs
+
+    settings = _settings()
+    if _debugging():
+        fields["traceback"] = "".join(traceback.format_exception(error))
+    if logs.wants_console(settings):
+        shown = "\n".join(logs.printable(line) for line in logs.redact_text(text).splitlines())
+        colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        typer.echo(logs.error_line(shown, colour=colour), err=True, color=colour)
+        if "traceback" in fields:
+            sys.stderr.write(logs.redact_text(str(fields["traceback"])))
+    else:
+        logs.configure(settings)
+        logs.emit(events.COMMAND_ERROR, command=command, error=text, **fields)
+    return int(str(fields["exit_code"]))
+
+
+def _settings() -> Settings:
+    """Return the settings for writing, or the defaults if the environment cannot be read."""
+    try:
+        return Settings.from_env()
+    except ConfigError:
+        return Settings()
+
+
+def _debugging() -> bool:
+    return os.environ.get("SVC_LOG_LEVEL") == "debug"
 
 
 def _print_version(wanted: bool) -> None:
@@ -143,18 +197,18 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name, and return its exit code."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
     if name in REMOVED:
-        return failure.report(UsageError(f"`svc {name}` is no longer a command: {REMOVED[name]}"), command=name)
+        return report_error(UsageError(f"`svc {name}` is no longer a command: {REMOVED[name]}"), command=name)
     try:
         result = app(args=list(arguments), prog_name="svc", standalone_mode=False)
     except TyperException as error:
-        return failure.report(UsageError(failure.usage_text(error)), command=name)
+        return report_error(UsageError(usage_text(error)), command=name)
     except SvcError as error:
-        return failure.report(error, command=name)
+        return report_error(error, command=name)
     except Exception as error:
         limit = exhaustion(error)
         if limit is not None:
-            return failure.report(limit, command=name)
-        return failure.report_unexpected(error, command=name)
+            return report_error(limit, command=name)
+        return report_unexpected(error, command=name)
     return result if isinstance(result, int) else 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +14,16 @@ from svc.cli.common.progress import progress_for
 from svc.cli.common.signals import interrupts
 from svc.cli.common.unsigned import Confirmed, DevAllowUnsigned, check_unsigned, verifying_keys
 from svc.errors import UsageError, UsersNotServed
+from svc.recipe.filter_tree import Filter, FilterProblem, parse_filter
 
 if TYPE_CHECKING:
     from svc.export.request import ExportRequest
     from svc.export.run import OpenedArtifact
+    from svc.model.ids import IdTable
+    from svc.model.ranking.item_sets import ItemSet
     from svc.model.ranking.query import Order
+    from svc.recipe.load import LoadedRecipe
+    from svc.serving.models.lists.new_items import PlacedItems
     from svc.settings import Settings
 
 NAME = "recommend"
@@ -41,6 +48,94 @@ not know.
   2 bad recipe or usage      8 configuration, such as no signing keys
   3 list of ids unreadable   130, 143 interrupted
 """
+
+
+def parse_json(text: str | None) -> Any:
+    """Return the tree of --filter.
+
+    Raises UsageError.
+    """
+    if text is None:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--filter: is no JSON: {error}") from None
+
+
+def allowed_items(
+    recipe: LoadedRecipe,
+    asked: Any,
+    item_ids: IdTable,
+    settings: Settings,
+    variables: Mapping[str, str],
+    *,
+    new: PlacedItems | None = None,
+) -> ItemSet | None:
+    """Return the items that `serving.filter`, the list of available items and the tree `asked` leave.
+
+    None means all items. With `new` items the set has columns for these too.
+
+    Raises UsageError for a tree that is no filter, MetadataError and DataSourceError for tables that cannot be read.
+    """
+    serving = recipe.recipe.serving
+    if asked is None and serving is None:
+        return None
+    from svc.model.ranking.item_sets import joined
+    from svc.serving.models.policy import Policy
+
+    trees = [tree for tree in (Policy.of(recipe.recipe).filter, _checked(asked, recipe, settings)) if tree is not None]
+    filtered = _filtered(trees, recipe, item_ids, settings, variables, new=new)
+    return joined(*filtered, _available(recipe, item_ids, settings, variables, new=new))
+
+
+def _checked(asked: Any, recipe: LoadedRecipe, settings: Settings) -> Filter | None:
+    if asked is None:
+        return None
+    kinds = recipe.recipe.filter_kinds
+    open_kinds = {name: kind for name, kind in kinds.items() if not settings.is_denied(name)}
+    try:
+        return parse_filter(asked, open_kinds)
+    except FilterProblem as problem:
+        path = ".".join(map(str, problem.place))
+        raise UsageError(f"--filter{': ' if path else ''}{path}: {problem.message}") from None
+
+
+def _filtered(
+    trees: list[Filter],
+    recipe: LoadedRecipe,
+    item_ids: IdTable,
+    settings: Settings,
+    variables: Mapping[str, str],
+    *,
+    new: PlacedItems | None,
+) -> list[ItemSet]:
+    if not trees:
+        return []
+    from svc.serving.models.lists.new_items import joined_filters
+    from svc.serving.models.metadata import load_metadata
+
+    fields = joined_filters(load_metadata(recipe, settings, item_ids, variables).filters, new)
+    assert fields is not None, "a filter names declared fields"
+    return [fields.items(tree) for tree in trees]
+
+
+def _available(
+    recipe: LoadedRecipe,
+    item_ids: IdTable,
+    settings: Settings,
+    variables: Mapping[str, str],
+    *,
+    new: PlacedItems | None,
+) -> ItemSet | None:
+    """Return the current list, because an export has no earlier list to go on with."""
+    serving = recipe.recipe.serving
+    if serving is None or serving.availability is None:
+        return None
+    from svc.serving.models.lists.availability import ItemList, line_up, read_ids
+
+    listed = ItemList(read_ids(recipe, settings, variables, len(item_ids)), 0.0)
+    return line_up(serving.availability, listed, item_ids, None if new is None else new.items).items
 
 
 def command(
@@ -170,7 +265,6 @@ def _order(text: str) -> Order:
 
 
 def _filter(text: str | None, source: str) -> Any:
-    from svc.cli.allowed_items import parse_json
 
     if text is not None and not _is_recipe(source):
         raise UsageError("--filter needs a recipe, whose item_metadata says what items are: name one instead of a file")
@@ -216,7 +310,6 @@ def _open(
     from dataclasses import replace
     from pathlib import Path
 
-    from svc.cli.allowed_items import allowed_items
     from svc.cli.new_items import new_items
 
     recipe, variables = load_for_serving(Path(source), env_var, settings)

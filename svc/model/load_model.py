@@ -2,16 +2,114 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, Literal
 
 from svc import events, logs
-from svc.errors import ArtifactError, PayloadInvalid, RehearsalFailed
+from svc.errors import ArtifactError, FeatureVersionMismatch, PayloadInvalid, RehearsalFailed, VersionSkew
 from svc.model.codec import decode
+from svc.model.features import FEATURE_VERSION
 from svc.model.model import Model
-from svc.model.skew import check_feature_version, check_version_skew, running_irspack_version
 
 _SKEW_EVENTS = {"allowed": events.IRSPACK_VERSION_SKEW_ALLOWED, "unknown": events.IRSPACK_VERSION_UNKNOWN}
+Minor = tuple[int, int]
+
+_VERIFIED: Final = frozenset(
+    {
+        "CosineKNNRecommender",
+        "TopPopRecommender",
+        "RP3betaRecommender",
+        "DenseSLIMRecommender",
+        "TruncatedSVDRecommender",
+    }
+)
+COMPATIBLE: Final[Mapping[frozenset[Minor], frozenset[str]]] = {frozenset({(0, 4), (0, 5)}): _VERIFIED}
+_MINOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?![0-9])")
+
+
+@dataclass(frozen=True, slots=True)
+class SkewResult:
+    """Why a header was accepted.
+
+    The caller logs `irspack_version_skew_allowed` for "allowed",
+    `irspack_version_unknown` for "unknown", and nothing for "compatible".
+    """
+
+    outcome: Literal["compatible", "allowed", "unknown"]
+    artifact_version: str | None
+    running_version: str
+
+
+@cache
+def running_irspack_version() -> str:
+    """The installed irspack's version, from its package metadata: irspack itself is not imported. "" if it has none."""
+    try:
+        return version("irspack")
+    except PackageNotFoundError:
+        return ""
+
+
+def check_version_skew(header: Mapping[str, Any], running: str, *, allow: bool) -> SkewResult:
+    """Compare the header's `irspack_version` with the `running` one.
+
+    A header without a version, or two of which one cannot be read, pass as "unknown". Raises VersionSkew for a
+    combination that is not in `COMPATIBLE`, unless `allow`.
+    """
+    trained = header.get("irspack_version")
+    theirs, ours = _minor(trained), _minor(running)
+    shown = trained if isinstance(trained, str) else None
+    if theirs is None or ours is None:
+        return SkewResult("unknown", shown, running)
+    if theirs == ours or all(_verified(name, theirs, ours) for name in _classes(header)):
+        return SkewResult("compatible", shown, running)
+    if allow:
+        return SkewResult("allowed", shown, running)
+    raise VersionSkew(
+        f"irspack version skew: {_class(header)} was trained with {trained} and this server has {running}, "
+        "a transition that is not verified for it; retrain with the serving host's version"
+    )
+
+
+def _classes(header: Mapping[str, Any]) -> list[object]:
+    """The classes whose numbers the payload holds: those of its parts, or the one of a model that has none."""
+    parts = header.get("parts")
+    names = [part.get("class") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    return names or [header.get("best_class")]
+
+
+def _minor(text: object) -> Minor | None:
+    match = _MINOR.match(text) if isinstance(text, str) else None
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _verified(best_class: object, theirs: Minor, ours: Minor) -> bool:
+    return isinstance(best_class, str) and best_class in COMPATIBLE.get(frozenset({theirs, ours}), frozenset())
+
+
+def _class(header: Mapping[str, Any]) -> str:
+    best_class = header.get("best_class")
+    return best_class if isinstance(best_class, str) else "a model of unnamed class"
+
+
+def check_feature_version(header: Mapping[str, Any]) -> None:
+    """Return when the encoder state is one that this build can read, or there is none.
+
+    Raises FeatureVersionMismatch when `features.version` is missing, not an integer, or another version.
+    """
+    features = header.get("features")
+    if features is None:
+        return
+    trained = features.get("version") if isinstance(features, Mapping) else None
+    if type(trained) is not int:
+        raise FeatureVersionMismatch("feature version check failed: features.version is missing or not an integer")
+    if trained != FEATURE_VERSION:
+        raise FeatureVersionMismatch(
+            f"feature version check failed: the artifact has version {trained}, this build implements {FEATURE_VERSION}"
+        )
 
 
 def load_model(header: Mapping[str, Any], payload: memoryview, *, name: str, allow_skew: bool) -> Model:

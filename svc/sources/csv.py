@@ -6,10 +6,10 @@ import codecs
 import csv
 import io
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TextIO
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -17,7 +17,6 @@ import pyarrow.csv as pa_csv
 from svc.errors import DataSourceError
 from svc.names import is_float_text
 from svc.recipe.source_options import CsvOptions
-from svc.sources.csv_faults import bounded_lines, encoding_hint, find_fault, header_hint
 from svc.sources.csv_types import by_content, pinned, text_with_gaps
 from svc.sources.files import CappedReader, DataFile, open_file, shown
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
@@ -36,6 +35,67 @@ _PROBED_ROWS = 1000
 """Rows in which a probe searches for ids like 7.0."""
 _CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _EXTENSIONS = (".csv", *(f".csv{suffix}" for suffix in _CODECS))
+_DELIMITERS = {";": "a semicolon", "\t": "a tab", "|": "a bar", ",": "a comma"}
+_MARKS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16", b"\xef\xbb\xbf": "utf-8"}
+_SHOWN_CHARACTERS = 60
+MAX_LINE_CHARACTERS = 1 << 20
+
+
+def header_hint(names: Sequence[str], delimiter: str) -> str:
+    """Suggest the `delimiter` or `encoding` that the header points to.
+
+    The text is empty if it points to none.
+    """
+    if any("\0" in name for name in names):
+        return "; every other byte is zero: the file is UTF-16, set `encoding: utf-16-le` or `utf-16-be`"
+    if len(names) > 1:
+        return ""
+    for other, called in _DELIMITERS.items():
+        if other != delimiter and other in names[0]:
+            shown = "\\t" if other == "\t" else other
+            return f'; {called} stands between the columns: set `delimiter: "{shown}"`'
+    return ""
+
+
+def encoding_hint(start: bytes) -> str:
+    """Suggest the encoding that the byte order mark in `start` names."""
+    encoding = next((name for mark, name in _MARKS.items() if start.startswith(mark)), None)
+    return f"it is {encoding.upper()}: set `encoding: {encoding}`" if encoding else "give `encoding`, such as latin-1"
+
+
+def find_fault(text: TextIO, delimiter: str, n_columns: int) -> str | None:
+    """Describe the first line with too few or too many fields or an unclosed quote.
+
+    None if there is no such line.
+    """
+    rows = csv.reader(bounded_lines(text), delimiter=delimiter, strict=True)
+    line = 1
+    try:
+        for row in rows:
+            if row and len(row) != n_columns:
+                shown = delimiter.join(row)[:_SHOWN_CHARACTERS]
+                fields = "1 field" if len(row) == 1 else f"{len(row)} fields"
+                return f"line {line} has {fields} where the header has {n_columns}: {shown!r}"
+            line = rows.line_num + 1
+    except csv.Error as error:
+        if "end of data" in str(error):
+            return f"line {line} opens a quote that nothing closes"
+        if "field limit" in str(error):
+            hint = ": it may open a quote that nothing closes" if rows.line_num > line else ""
+            return f"line {line} has a value of more than {csv.field_size_limit()} characters{hint}"
+        return f"line {line}: {error}"
+    return None
+
+
+def bounded_lines(text: TextIO) -> Iterator[str]:
+    """Yield the lines.
+
+    Raises csv.Error for a line of more than MAX_LINE_CHARACTERS, which is not read to its end.
+    """
+    while line := text.readline(MAX_LINE_CHARACTERS):
+        if len(line) == MAX_LINE_CHARACTERS and not line.endswith(("\n", "\r")):
+            raise csv.Error(f"the line has more than {MAX_LINE_CHARACTERS} characters")
+        yield line
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,17 +6,21 @@ import errno
 import hashlib
 import io
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 
-from svc.errors import DataSourceError, SourceTooLarge
+from svc import events, logs
+from svc.errors import DataSourceError, FetchError, FetchTooLarge, SourceTooLarge
 from svc.logs import redact_text
+from svc.net import HttpRules, Response, exchange
 from svc.recipe.paths import Location
-from svc.sources import digests, http, objects
+from svc.sources import digests, objects
+from svc.sources.base import Purpose, SourceContext
 
 if TYPE_CHECKING:
     from svc.recipe.source_options import FileOptions
@@ -28,6 +32,79 @@ PART_BYTES = 256 * 1024
 Part = Literal["all", "beginning", "end"]
 _CHUNK = 1 << 20
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+_CONTENT_RANGE: Final = re.compile(r"bytes (?P<begin>[0-9]{1,18})-[0-9]{1,18}/[0-9]{1,18}")
+
+
+def download(url: str, out: BinaryIO, context: SourceContext, *, at_most: int | None = None) -> str:
+    """Write the body of `url` to `out` and return its sha256 (hex).
+
+    With `at_most`, reading stops without an error after that many bytes. Raises SourceTooLarge above
+    SVC_MAX_DOWNLOAD_BYTES, DataSourceError for every other failure.
+    """
+    digest = hashlib.sha256()
+    read = 0
+    with _answer(url, context) as response:
+        response.require(200)
+        for chunk in response.chunks(context.settings.max_download_bytes):
+            out.write(chunk)
+            digest.update(chunk)
+            read += len(chunk)
+            if at_most is not None and read >= at_most:
+                break
+        _require_whole(response.url, response.length, read, partial=at_most is not None)
+    return digest.hexdigest()
+
+
+def download_end(url: str, out: BinaryIO, context: SourceContext, n_bytes: int) -> int | None:
+    """Write the last `n_bytes` of the body at their own offset in `out`, and return that offset.
+
+    None if the server ignores ranges and the body is larger than `n_bytes`. Raises as `download` does.
+    """
+    with _answer(url, context, {"Range": f"bytes=-{n_bytes}"}) as response:
+        response.require(200, 206)
+        content_range = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
+        begin = int(content_range["begin"]) if response.status == 206 and content_range else 0
+        if response.length is None or response.length > n_bytes:
+            return None
+        out.seek(begin)
+        out.writelines(response.chunks(n_bytes))
+        _require_whole(response.url, response.length, out.tell() - begin, partial=False)
+    return begin
+
+
+@contextmanager
+def _answer(url: str, context: SourceContext, headers: Mapping[str, str] | None = None) -> Iterator[Response]:
+    """Yield the final response to a GET.
+
+    Logs redirects. Every failure becomes a DataSourceError.
+    """
+    redirect = events.METADATA_SOURCE_REDIRECT if context.purpose == "metadata" else events.CSV_SOURCE_REDIRECT
+
+    def on_redirect(from_: str, to: str, status: int) -> None:
+        logs.emit(redirect, from_=from_, to=to, status=status)
+
+    where = url
+    rules = HttpRules.of(context.settings)
+    try:
+        with exchange("GET", url, rules, headers=headers, on_redirect=on_redirect) as response:
+            where = response.url
+            yield response
+    except FetchTooLarge as error:
+        too_large(where, error.fields["bytes_read"], context.settings.max_download_bytes, context.purpose)
+        raise SourceTooLarge(f"{error.message}: SVC_MAX_DOWNLOAD_BYTES", fields=error.fields) from None
+    except FetchError as error:
+        raise DataSourceError(error.message, fields=error.fields) from error
+
+
+def too_large(path: str, bytes_read: int, cap: int, purpose: Purpose) -> None:
+    """Log that reading `path` stopped at a cap."""
+    event = events.METADATA_SOURCE_SIZE_EXCEEDED if purpose == "metadata" else events.CSV_SOURCE_SIZE_EXCEEDED
+    logs.emit(event, path=path, bytes_read=bytes_read, cap=cap)
+
+
+def _require_whole(url: str, length: int | None, read: int, *, partial: bool) -> None:
+    if not partial and length is not None and read != length:
+        raise DataSourceError(f"{url} was cut: {read} of {length} bytes arrived")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +196,7 @@ def _opened(location: Location, sha256: str | None, context: SourceContext, part
 
 def _fetched(location: Location, sha256: str | None, context: SourceContext, file: BinaryIO) -> DataFile:
     where = shown(location, context)
-    digest = http.download(location.uri, file, context)
+    digest = download(location.uri, file, context)
     _check(digest, sha256, where)
     size = file.tell()
     file.seek(0)
@@ -130,9 +207,9 @@ def _part(location: Location, context: SourceContext, file: BinaryIO, part: Part
     where = shown(location, context)
     begin: int | None = 0
     if part == "end":
-        begin = http.download_end(location.uri, file, context, PART_BYTES)
+        begin = download_end(location.uri, file, context, PART_BYTES)
     else:
-        http.download(location.uri, file, context, at_most=PART_BYTES)
+        download(location.uri, file, context, at_most=PART_BYTES)
     size = file.tell()
     file.seek(0)
     return DataFile(file, where, size, context.settings.max_download_bytes * EXPANSION, size < PART_BYTES, begin)
@@ -217,7 +294,7 @@ class CappedReader(io.RawIOBase):
 
 def refuse_expansion(where: str, n_bytes: int, cap: int, context: SourceContext) -> None:
     """Log the event and raise SourceTooLarge: a file expands to more than its cap."""
-    http.too_large(where, n_bytes, cap, context.purpose)
+    too_large(where, n_bytes, cap, context.purpose)
     raise SourceTooLarge(
         f"{where} expands to more than {cap} bytes, {EXPANSION} times SVC_MAX_DOWNLOAD_BYTES",
         fields={"bytes_read": n_bytes, "cap": cap},

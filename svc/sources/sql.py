@@ -6,9 +6,12 @@ The session is read-only and the server enforces it, as far as the rights of the
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from os import dup
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
@@ -19,7 +22,6 @@ from svc.sources.prefilter.sql import around, condition_for, may_stand_inside
 from svc.sources.prefilter.weakened import Prefiltered
 from svc.sources.rows import RowTyper
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
-from svc.sources.sql_watchdog import Watchdog
 from svc.sources.table import TableBuilder, require_columns
 
 if TYPE_CHECKING:
@@ -34,6 +36,46 @@ if TYPE_CHECKING:
 
 _CHUNK_ROWS = 50_000
 _BOUNDED_CHUNK_ROWS = 1000
+
+
+class Watchdog:
+    """A watchdog that shuts down the socket given to `over` if `reset` was not called for `limit_s`.
+
+    `ended_it` is then True. The driver, which waits in another thread, then sees a lost connection.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
+        self.ended_it = False
+        self._activity = Event()
+        self._stopped = False
+        self._thread: Thread | None = None
+
+    def over(self, descriptor: int) -> None:
+        """Start to watch a connected socket. The caller keeps its ownership."""
+        self._thread = Thread(target=self._watch, args=(socket.socket(fileno=dup(descriptor)),), daemon=True)
+        self._thread.start()
+
+    def reset(self) -> None:
+        """Restart the time limit, because rows arrived."""
+        self._activity.set()
+
+    def stop(self) -> None:
+        """Stop watching without shutting down the socket."""
+        self._stopped = True
+        self._activity.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self, connection: socket.socket) -> None:
+        with connection:
+            while self._activity.wait(self.limit_s):
+                if self._stopped:
+                    return
+                self._activity.clear()
+            self.ended_it = True
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class SqlSource:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from svc.cli.main import run
+from svc.cli.recommend import allowed_items, parse_json
+from svc.errors import UsageError
+from svc.model.ids import IdTable
+from svc.recipe.load import LoadedRecipe, load_recipe
+from svc.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -32,3 +39,63 @@ def test_wrong_usage_ends_with_2(capsys: Any, arguments: list[str], words: str) 
     """Before any artifact is read; the message names the option and the way out."""
     assert run(["recommend", *arguments]) == 2
     assert words in capsys.readouterr().err
+
+
+ITEMS = IdTable.from_ids(["a", "b", "c", "d"])
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Any:
+    """`make(serving)`: a recipe whose items a and b are of 1990, c and d of 2000; c is sold out."""
+
+    def load(serving: dict[str, Any] | None) -> LoadedRecipe:
+        (tmp_path / "items.csv").write_text("item_id,year\na,1990\nb,1990\nc,2000\nd,2000\n")
+        (tmp_path / "sold_out.csv").write_text("item_id\nc\n")
+        recipe: dict[str, Any] = {
+            "name": "shop",
+            "source": {"type": "csv", "path": "none.csv"},
+            "schema": {"user_column": "u", "item_column": "i"},
+            "item_metadata": {
+                "source": {"type": "csv", "path": "items.csv"},
+                "id_column": "item_id",
+                "filter_fields": [{"name": "year", "kind": "numerical"}],
+            },
+            "training": {"algorithms": ["TopPop"]},
+            "output": {"path": "shop.svc"},
+        }
+        path = tmp_path / "shop.yaml"
+        path.write_text(json.dumps(recipe if serving is None else {**recipe, "serving": serving}))
+        return load_recipe(path, {}, settings=Settings(), for_serving=True)
+
+    return load
+
+
+def names(found: Any) -> list[str]:
+    return [ITEMS.at(column) for column in found.columns().tolist()]
+
+
+def test_without_rules_everything_is_allowed(make: Any) -> None:
+    """Without filters and lists all items are allowed, and no table is read."""
+    assert allowed_items(make(None), None, ITEMS, Settings(), {}) is None
+
+
+def test_rules_are_joined(make: Any) -> None:
+    """What the recipe's server would show, less what --filter leaves out."""
+    sold_out = {"source": {"type": "csv", "path": "sold_out.csv"}, "id_column": "item_id", "mode": "deny"}
+    asked = {"year": {"gte": 1995}}
+    assert names(allowed_items(make(None), asked, ITEMS, Settings(), {})) == ["c", "d"]
+    assert names(allowed_items(make({"availability": sold_out}), None, ITEMS, Settings(), {})) == ["a", "b", "d"]
+    both = make({"availability": sold_out, "filter": {"year": {"lte": 2000}}})
+    assert names(allowed_items(both, asked, ITEMS, Settings(), {})) == ["d"]
+
+
+def test_a_wrong_filter_is_wrong_usage(make: Any) -> None:
+    """The place in the tree is named; a field that the server may not show cannot be asked for either."""
+    with pytest.raises(UsageError, match="--filter: is no JSON"):
+        parse_json("{")
+    assert parse_json(None) is None
+    with pytest.raises(UsageError, match="--filter: year"):
+        allowed_items(make(None), {"year": {"gte": "soon"}}, ITEMS, Settings(), {})
+    hidden = Settings(metadata_field_deny=frozenset({"year"}))
+    with pytest.raises(UsageError, match="year"):
+        allowed_items(make(None), {"year": {"gte": 1995}}, ITEMS, hidden, {})

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import numpy as np
 import pytest
 import structlog
 
-from svc.errors import PayloadInvalid, VersionSkew
+from svc.errors import FeatureVersionMismatch, PayloadInvalid, VersionSkew
 from svc.model.codec import encode
+from svc.model.features import FEATURE_VERSION
 from svc.model.history import History
-from svc.model.load_model import load_model
+from svc.model.load_model import (
+    SkewResult,
+    check_feature_version,
+    check_version_skew,
+    load_model,
+    running_irspack_version,
+)
 from tests.families import family
 from tests.serving.artifacts import header
 
@@ -43,3 +52,104 @@ def test_an_unverified_version_is_refused_or_said() -> None:
     assert [(record["event"], record["artifact_version"]) for record in records] == [
         ("irspack_version_skew_allowed", "0.1.0")
     ]
+
+
+VERIFIED = [
+    "CosineKNNRecommender",
+    "TopPopRecommender",
+    "RP3betaRecommender",
+    "DenseSLIMRecommender",
+    "TruncatedSVDRecommender",
+]
+
+
+def header_of(version: object, best_class: object = "IALSRecommender") -> dict[str, object]:
+    return {"irspack_version": version, "best_class": best_class}
+
+
+@pytest.mark.parametrize("trained", ["0.5.0", "0.5.9", "0.5", "0.5.2rc1", "0.5.2.dev3+g1234"])
+@pytest.mark.parametrize("best_class", ["IALSRecommender", "BPRFMRecommender", None])
+def test_patch_differences_are_fine(trained: str, best_class: object) -> None:
+    """Within one major.minor every class loads, whatever follows."""
+    assert check_version_skew(header_of(trained, best_class), "0.5.2", allow=False).outcome == "compatible"
+
+
+@pytest.mark.parametrize(("trained", "running"), [("0.4.7", "0.5.2"), ("0.5.2", "0.4.7")])
+@pytest.mark.parametrize("best_class", VERIFIED)
+def test_verified_transitions_load_both_ways(trained: str, running: str, best_class: str) -> None:
+    """The five verified classes load between 0.4 and 0.5, in either direction."""
+    assert check_version_skew(header_of(trained, best_class), running, allow=False).outcome == "compatible"
+
+
+@pytest.mark.parametrize(("trained", "running"), [("0.4.7", "0.5.2"), ("0.5.2", "0.4.7")])
+@pytest.mark.parametrize(
+    "best_class", ["IALSRecommender", "BPRFMRecommender", "Unheard", "", None, 5, ["TopPopRecommender"]]
+)
+def test_unverified_classes_are_refused_between_minors(trained: str, running: str, best_class: object) -> None:
+    """Known breaks, unverified classes, and headers that name none are refused; the text names both versions."""
+    with pytest.raises(VersionSkew, match=rf"^irspack version skew: .*{trained}.*{running}"):
+        check_version_skew(header_of(trained, best_class), running, allow=False)
+
+
+@pytest.mark.parametrize(
+    ("trained", "running"), [("0.5.2", "0.6.0"), ("0.4.0", "0.6.0"), ("1.5.2", "0.5.2"), ("0.50.1", "0.5.0")]
+)
+@pytest.mark.parametrize("best_class", VERIFIED)
+def test_every_other_transition_starts_refused(trained: str, running: str, best_class: str) -> None:
+    """A verified class is verified for its own transition only."""
+    with pytest.raises(VersionSkew):
+        check_version_skew(header_of(trained, best_class), running, allow=False)
+
+
+def test_a_refusal_can_be_turned_into_a_warning() -> None:
+    """Asked to allow it, the check passes and tells the caller what to log."""
+    result = check_version_skew(header_of("0.4.1"), "0.5.2", allow=True)
+    assert result == SkewResult("allowed", "0.4.1", "0.5.2")
+
+
+@pytest.mark.parametrize(
+    ("trained", "running"),
+    [(None, "0.5.2"), (5, "0.5.2"), ("", "0.5.2"), ("five", "0.5.2"), ("1", "0.5.2"), ("0.5.2", "")],
+)
+def test_versions_that_cannot_be_compared_pass_with_a_warning(trained: object, running: str) -> None:
+    """Artifacts from before versions were recorded, and versions that cannot be read, load; the caller warns."""
+    assert check_version_skew(header_of(trained), running, allow=False).outcome == "unknown"
+    assert check_version_skew({}, "0.5.2", allow=False) == SkewResult("unknown", None, "0.5.2")
+
+
+def test_the_running_version_is_that_of_the_installed_package() -> None:
+    """The version comes from package metadata."""
+    assert running_irspack_version() == version("irspack")
+
+
+def test_without_features_there_is_no_version_to_check() -> None:
+    """An artifact without encoder state passes, and so does one of this build's version."""
+    check_feature_version({})
+    check_feature_version({"features": None})
+    check_feature_version({"features": {"version": FEATURE_VERSION}})
+
+
+@pytest.mark.parametrize(
+    "features", [{}, {"version": None}, {"version": "1"}, {"version": 1.0}, {"version": True}, [], "1", 1]
+)
+def test_a_features_version_that_is_no_integer_is_refused(features: object) -> None:
+    """Missing, textual, fractional or boolean versions are refused, and so is a block that is no map."""
+    with pytest.raises(FeatureVersionMismatch, match=r"^feature version check failed: "):
+        check_feature_version({"features": features})
+
+
+@pytest.mark.parametrize("found", [FEATURE_VERSION - 1, FEATURE_VERSION + 1, 1 << 70])
+def test_another_features_version_is_refused(found: int) -> None:
+    """Older and newer encoder states are refused alike."""
+    with pytest.raises(FeatureVersionMismatch, match=f"version {found}, this build implements {FEATURE_VERSION}"):
+        check_feature_version({"features": {"version": found}})
+
+
+def test_every_part_must_be_verified() -> None:
+    """A neighbour model that iALS answers cold starts beside is refused where iALS is."""
+    parts = [{"class": "CosineKNNRecommender"}, {"class": "IALSRecommender"}]
+    head = {"irspack_version": "0.4.3", "best_class": "CosineKNNRecommender"}
+    assert check_version_skew(head, "0.5.1", allow=False).outcome == "compatible"
+    with pytest.raises(VersionSkew):
+        check_version_skew({**head, "parts": parts}, "0.5.1", allow=False)
+    assert check_version_skew({**head, "parts": parts[:1]}, "0.5.1", allow=False).outcome == "compatible"

@@ -15,11 +15,11 @@ from svc.artifact.store import open_store
 from svc.model.codec import encode
 from svc.model.history import History
 from svc.model.ids import IdTable
+from svc.model.load_model import running_irspack_version
 from svc.model.model import Model
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import SVDScorer
 from svc.model.recommenders.popularity import PopularityScorer
-from svc.model.skew import running_irspack_version
 from svc.settings import Settings
 
 SIGNING_KEYS = "k1:" + "11" * 32

@@ -7,7 +7,8 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,14 +16,17 @@ import pytest
 from svc import logs
 from svc.artifact.keys import development_keys, parse_signing_keys
 from svc.artifact.store import open_store
-from svc.errors import UsersNotServed
+from svc.errors import RehearsalFailed, UsersNotServed
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.recipe.load import LoadedRecipe, load_recipe
-from svc.serving.models.loader import Loaded, Loader, LoadFailed
+from svc.recipe.serving_schema import Serving
+from svc.serving.models.fragments import ItemFragments
+from svc.serving.models.loader import Loaded, Loader, LoadFailed, rehearse_answers
 from svc.settings import Settings
+from tests.families import EVERY_FAMILY, family
 from tests.model.test_model import made
-from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, popularity_model, write_artifact
+from tests.serving.artifacts import OTHER_KEYS, SIGNING_KEYS, header, ids, popularity_model, write_artifact
 
 SETTINGS = Settings()
 
@@ -265,3 +269,36 @@ def test_an_answer_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr("svc.serving.models.fragments.ItemFragments.items", broken)
     with pytest.raises(LoadFailed, match="no answer can be written: ValueError: no such column"):
         load(tmp_path)
+
+
+def recipe_with(serving: dict[str, Any] | None = None) -> LoadedRecipe:
+    block = None if serving is None else Serving.model_validate(serving)
+    return cast(LoadedRecipe, SimpleNamespace(recipe=SimpleNamespace(serving=block)))
+
+
+@pytest.mark.parametrize("name", EVERY_FAMILY)
+def test_a_sound_model_passes(name: str) -> None:
+    """Of every family, without a model before it."""
+    model = family(name)
+    rehearse_answers(recipe_with(), model, ItemFragments.build(model.item_ids, None), None)
+
+
+def test_an_answer_must_become_bytes() -> None:
+    """Pieces of too few items, as of another model, are found before anybody asks."""
+    model = family("SVD")
+    with pytest.raises(RehearsalFailed, match="no answer can be written"):
+        rehearse_answers(recipe_with(), model, ItemFragments.build(ids("i", 1), None), None)
+
+
+def test_the_users_of_the_live_model_must_be_known_where_the_recipe_asks() -> None:
+    """A model whose ids were read another way ranks well and knows nobody."""
+    live, fresh = popularity_model(n_users=8), popularity_model(n_users=4)
+    fragments = ItemFragments.build(fresh.item_ids, None)
+    for model in (live, fresh):
+        model.ready()
+    rehearse_answers(recipe_with(), fresh, fragments, live)
+    rehearse_answers(recipe_with({"rehearsal": {"min_known_users": 0.5}}), fresh, fragments, live)
+    strict = recipe_with({"rehearsal": {"min_known_users": 0.75}})
+    with pytest.raises(RehearsalFailed, match="4 of the live model's 8 users"):
+        rehearse_answers(strict, fresh, fragments, live)
+    rehearse_answers(strict, fresh, fragments, None)

@@ -36,13 +36,13 @@ from svc.serving.api.bodies.requests import (
     UsersRequest,
     elements,
 )
-from svc.serving.api.request.charges import cost_of_request
 from svc.serving.api.request.failures import log_failure
 from svc.serving.api.request.nothing_left import nothing_left
 from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
 from svc.serving.api.verbs.counts import Facts, count_request
+from svc.serving.models.costs import Cost, cost_class
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields, encode_users
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
@@ -77,6 +77,33 @@ BATCH: dict[str, type[RecommendBatch] | type[RelatedBatch]] = {
 }
 
 Result = tuple[Ranking, Prepared] | ApiError
+
+
+def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
+    """Return the cost class of a question.
+
+    Rules that the recipe adds are not counted, because the client did not ask for them.
+    """
+    if isinstance(asked, Rejected):
+        return Cost.PLAIN
+    if isinstance(asked, UsersRequest):
+        return cost_class(limit=asked.offset + asked.limit, profile=0, described=0, is_ruled=True, is_other=False)
+    if isinstance(asked, RelatedRequest):
+        features = asked.item_features or {}
+        profile = len(asked.seed_items or ())
+        described = sum(isinstance(item, dict) for item in features.values()) or bool(features)
+        is_known, varies = profile > 0, False
+    else:
+        chosen = len(asked.history or ())
+        profile, described = chosen + len(asked.dislikes or ()), 0
+        is_known, varies = asked.user_id is not None or chosen > 0, asked.varies
+    return cost_class(
+        limit=asked.offset + asked.limit,
+        profile=profile,
+        described=described,
+        is_ruled=bool(asked.explain or asked.diversity or asked.limits or asked.boosts or varies),
+        is_other=bool(asked.pins) or not is_known,
+    )
 
 
 class EncodedAnswer(NamedTuple):
