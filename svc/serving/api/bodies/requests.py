@@ -148,7 +148,12 @@ class Request(BaseModel):
         list[BoostAsked] | None, Field(max_length=MAX_BOOSTS, description="Factors for items that satisfy a filter.")
     ] = None
     pins: Annotated[
-        list[PinAsked] | None, Field(max_length=MAX_PINS, description="Items at fixed places of the ranking.")
+        list[PinAsked] | None,
+        Field(
+            max_length=MAX_PINS,
+            description="Items at fixed places of the ranking; no two pins share an item or a place.",
+            json_schema_extra={"uniqueItems": True},
+        ),
     ] = None
 
     def has_new_filter(self, served: Answerable) -> bool:
@@ -186,6 +191,8 @@ class RecommendRequest(Request):
                 {"user_features": {"country": "SE", "age": 34}},
                 {"history": ["b3", {"item_id": "b9", "weight": 3.0}], "fallback": "popular"},
             ],
+            "if": {"required": ["history_mode"], "properties": {"history_mode": {"const": "replace"}}},
+            "then": {"required": ["history"], "properties": {"history": {"type": "array"}}},
         }
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from svc import __version__
@@ -16,6 +17,7 @@ from svc.errors import ApiError
 from svc.serving.api.bodies.requests import ItemSearch, PopularQuery, RecommendRequest, RelatedRequest
 from svc.serving.api.pages.openapi import document
 from svc.serving.workers.mirror import FleetRegistry, WorkersState
+from tests.serving.client import RECOMMEND, serving
 from tests.serving.documented import require_documented
 
 REFERENCE = Path(__file__).parents[4] / "docs" / "reference"
@@ -150,6 +152,28 @@ def test_generators_find_types_for_all_fields() -> None:
         "offset": "integer",
         "filter": "string",
     }
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("body", "is_valid"),
+    [
+        ({"user_id": "u1", "history_mode": "replace"}, False),
+        ({"user_id": "u1", "history_mode": "replace", "history": None}, False),
+        ({"user_id": "u1", "history_mode": "replace", "history": ["i1"]}, True),
+        ({"user_id": "u1", "history_mode": "append"}, True),
+        ({"user_id": "u1", "pins": 2 * [{"item_id": "i1", "position": 0}]}, False),
+        ({"user_id": "u1", "pins": [{"item_id": f"i{n}", "position": n} for n in range(30, 32)]}, True),
+    ],
+)
+async def test_the_schema_and_the_server_agree_on_pins_and_history_mode(body: dict[str, Any], is_valid: bool) -> None:
+    """A program that checks its body by the document is told what the server would say."""
+    whole = document(__version__, has_keys=True, has_metrics=True)
+    schema = {"$ref": "#/components/schemas/RecommendRequest", "components": whole["components"]}
+    async with serving() as (client, _):
+        answer = await client.post(RECOMMEND, body)
+    assert jsonschema_rs.validator_for(schema).is_valid(body) == is_valid
+    assert (answer.status == 200) == is_valid, answer.json
 
 
 def test_codes_and_states_are_listed() -> None:
