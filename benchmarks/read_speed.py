@@ -146,21 +146,15 @@ def measure_database(url: str, path: Path) -> None:
     empty_database(url)
 
 
-def measure_where(folder: Path, url: str | None) -> None:
-    """Each source with both filters: rows left out by svc when all are read, and by the source itself."""
+def measure_where(folder: Path) -> None:
+    """Both filters: rows left out by svc when all are read, and while they are read."""
     table = pq.read_table(folder / "a.parquet").sort_by("ts")
     pq.write_table(table, folder / "sorted.parquet", row_group_size=100_000)
-    sources = {"parquet": {"type": "parquet", "path": str(folder / "sorted.parquet")}}
-    if url:
-        fill_database(url, folder / "a.csv")
-        sources["PostgreSQL"] = {"type": "sql", "dsn_env": "SVC_RECIPE_DSN", "query": f"SELECT * FROM {TABLE}"}
+    source = {"type": "parquet", "path": str(folder / "sorted.parquet")}
     setup = SVC.partition("context = ")[0]
-    for name, source in sources.items():
-        for what, where in FILTERS.items():
-            for pushed, by in ((False, "afterwards"), (True, "by the source")):
-                measure(f"{name}, {what}, {by}", setup + WHERE % (source, where, pushed, where))
-    if url:
-        empty_database(url)
+    for what, where in FILTERS.items():
+        for pushed, by in ((False, "afterwards"), (True, "by the source")):
+            measure(f"parquet, {what}, {by}", setup + WHERE % (source, where, pushed, where))
 
 
 def main() -> None:
@@ -183,7 +177,7 @@ def main() -> None:
         if "postgresql" in options.only and url:
             measure_database(url, folder / "a.csv")
         if "where" in options.only:
-            measure_where(folder, url)
+            measure_where(folder)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from svc.recipe.source_options import ParquetOptions
 from svc.sources import arrow
 from svc.sources.files import DataFile, open_file, refuse_expansion, shown
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
-from svc.sources.prefilter.parquet import ParquetSieve
-from svc.sources.prefilter.weakened import Prefiltered
+from svc.sources.prefilter import ParquetSieve, Prefiltered
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
 
 if TYPE_CHECKING:

@@ -18,8 +18,6 @@ from urllib.parse import quote
 from svc import install_command
 from svc.errors import ConfigError, DataSourceError, RecipeError, SourceTooLarge, SvcError
 from svc.recipe.source_options import SqlOptions
-from svc.sources.prefilter.sql import around, condition_for, may_stand_inside
-from svc.sources.prefilter.weakened import Prefiltered
 from svc.sources.rows import RowTyper
 from svc.sources.sql_dialects import GRACE_S, Dialect, dialect_of
 from svc.sources.table import TableBuilder, require_columns
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy import URL, Connection, CursorResult, Engine
 
-    from svc.recipe.row_filter import RowFilter
     from svc.sources.base import SourceContext
 
 _CHUNK_ROWS = 50_000
@@ -93,63 +90,24 @@ class SqlSource:
 
         Raises DataSourceError. Raises SourceTooLarge above SVC_MAX_SQL_ROWS.
         """
+        cap = self._context.settings.max_sql_rows
         with (
             self._session() as (connection, dialect, watchdog),
-            self._execute(connection, dialect, self._most) as result,
+            self._execute(connection, dialect, cap + 1) as result,
         ):
-            return self._whole(connection, dialect, watchdog, result)
-
-    def fetch_where(self, where: RowFilter) -> Prefiltered | None:
-        """Return the same as `fetch`, without rows that `where` drops for certain.
-
-        The database leaves them out. It counts all rows in the same snapshot by another query, which sends one number.
-        None for SQLite, which has no types to rely on and sends nothing over a network. None for queries with an order,
-        which they would lose. None if the database does not accept the query inside another query.
-        """
-        from sqlalchemy import text
-        from sqlalchemy.exc import DBAPIError
-
-        query, values = self._config.query, dict(self._config.query_parameters)
-        with self._session() as (connection, dialect, watchdog):
-            if dialect.name == "sqlite" or not may_stand_inside(query, dialect.name):
-                return None
-            dialect.bound(connection, self._config.statement_timeout_seconds, self._most, one_snapshot=True)
-            dialect.require_reading(connection, text(query), values)
-            try:
-                with connection.execute(text(around(query, "*", "LIMIT 0")), values) as empty:
-                    self._columns(empty)
-                    condition = condition_for(where, empty, connection, self._context.text_columns)
-                if condition is None:
-                    return None
-                n_rows = connection.execute(text(around(query, "COUNT(*)")), values).scalar_one()
-                watchdog.reset()
-                streaming = connection.execution_options(stream_results=True, max_row_buffer=self._chunk_rows)
-                wanted = text(around(query, "*", f"WHERE {condition.text}"))
-                result = streaming.execute(wanted, {**values, **condition.values})
-            except DBAPIError:
-                return None
-            with result:
-                return Prefiltered(self._whole(connection, dialect, watchdog, result), n_rows)
-
-    @property
-    def _most(self) -> int:
-        return self._context.settings.max_sql_rows + 1
+            builder, typed = self._begin(result)
+            with dialect.abandoning(connection, result):
+                for rows in result.partitions(self._chunk_rows):
+                    watchdog.reset()
+                    builder.add(typed(rows))
+                    if builder.n_rows > cap:
+                        message = f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS"
+                        raise SourceTooLarge(message, fields={"cap": cap})
+            return builder.finish()
 
     @property
     def _chunk_rows(self) -> int:
         return _CHUNK_ROWS if self._context.bounds is None else _BOUNDED_CHUNK_ROWS
-
-    def _whole(
-        self, connection: Connection, dialect: Dialect, watchdog: Watchdog, result: CursorResult[Any]
-    ) -> pandas.DataFrame:
-        builder, typed = self._begin(result)
-        with dialect.abandoning(connection, result):
-            for rows in result.partitions(self._chunk_rows):
-                watchdog.reset()
-                builder.add(typed(rows))
-                if builder.n_rows > self._context.settings.max_sql_rows:
-                    self._refuse_rows()
-        return builder.finish()
 
     def probe(self) -> list[str]:
         """Connect, start the query and read its first row."""
@@ -183,10 +141,6 @@ class SqlSource:
         positions = [list(result.keys()).index(name) for name in wanted]
         builder.add(typer.empty())
         return builder, partial(typer.batch, positions=positions)
-
-    def _refuse_rows(self) -> None:
-        cap = self._context.settings.max_sql_rows
-        raise SourceTooLarge(f"the query returns more than {cap} rows: SVC_MAX_SQL_ROWS", fields={"cap": cap})
 
     def _columns(self, result: CursorResult[Any]) -> list[str]:
         present = list(result.keys())

@@ -36,10 +36,6 @@ _OF_VIRTUAL_TABLES = frozenset(
         (sqlite3.SQLITE_PRAGMA, "data_version", None),  # requested by full-text search
     }
 )
-_SNAPSHOTS = {
-    "postgresql": "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-    "mysql": "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-}
 _OUTWARD_FUNCTIONS = frozenset({"load_extension", "readfile", "writefile", "edit", "fts3_tokenizer"})
 GRACE_S = 10
 """Seconds after the server's own timeout at which the client ends a statement: the server's message says why."""
@@ -66,15 +62,13 @@ class Dialect:
             return {"timeout": connect_timeout_s}
         return {"connect_timeout": connect_timeout_s, "read_timeout": connect_timeout_s, "local_infile": False}
 
-    def bound(self, connection: Connection, timeout_s: int, max_rows: int, *, one_snapshot: bool = False) -> None:
+    def bound(self, connection: Connection, timeout_s: int, max_rows: int) -> None:
         """Make the session refuse writes and long statements.
 
-        If the server can, it refuses more rows than `max_rows` too. With `one_snapshot` all of its queries see the same
-        rows.
+        If the server can, it refuses more rows than `max_rows` too.
         """
         is_mariadb = bool(getattr(connection.dialect, "is_mariadb", False))
-        isolation = (_SNAPSHOTS[self.name],) if one_snapshot else ()
-        for statement in (*isolation, *self._bounds(timeout_s, max_rows, is_mariadb=is_mariadb)):
+        for statement in self._bounds(timeout_s, max_rows, is_mariadb=is_mariadb):
             connection.exec_driver_sql(statement)
         raw: Any = connection.connection.dbapi_connection
         self.warn_of_plain(raw)

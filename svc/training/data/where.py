@@ -23,7 +23,7 @@ from svc.recipe.filter_tree import Filter
 from svc.recipe.row_filter import NUMBER, either, parse_row_filter
 from svc.sources.base import DataSource
 from svc.sources.csv_types import WORDS_FOR_NOTHING
-from svc.sources.prefilter.weakened import Prefiltered
+from svc.sources.prefilter import Prefiltered
 
 Flags = NDArray[np.bool_]
 _COMPARE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
@@ -62,9 +62,7 @@ def fetch_kept(source: DataSource, where: Mapping[str, Any] | None, hide: Mappin
     if fetched is None:
         return kept_rows(source.fetch(), where, hide)
     rows = kept_rows(fetched.frame, where, hide)
-    positions = rows.positions
-    if fetched.positions is not None and positions is not None:
-        positions = fetched.positions[positions]
+    positions = fetched.positions[rows.positions]
     return replace(rows, positions=positions, n_dropped=fetched.n_rows - len(rows.frame))
 
 
