@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from svc.library.questions import Answerer
+from svc.library.tables import id_series
 from svc.model.explain import POPULAR, Because, Disliked
 from svc.model.ranking.query import Ranking
 
@@ -29,7 +30,7 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
     columns: NDArray[np.int32] = np.concatenate([np.empty(0, np.int32), *(page.items for page in pages)])
     frame = pd.DataFrame(
         {
-            "item_id": pd.Series([answerer.item_id(column) for column in columns.tolist()], dtype=object),
+            "item_id": id_series([answerer.item_id(column) for column in columns.tolist()]),
             "score": np.concatenate([np.empty(0), *map(_scores, pages)]),
         }
     )
@@ -56,7 +57,8 @@ def reasons_frame(answerer: Answerer, ranking: Ranking) -> pd.DataFrame:
             (rank, name_of(item), score, name_of(reason) if isinstance(reason, int) else reason, share)
             for reason, share in [*because.reasons, ("rest", because.rest)]
         ]
-    return pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share"])
+    frame = pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share"])
+    return frame.astype({"item_id": "str"})
 
 
 def _scores(page: Ranking) -> NDArray[np.float64]:

@@ -15,6 +15,7 @@ from svc.errors import UnknownUser, UsageError
 from svc.export.user_selection import CHUNK
 from svc.library.answers import frame_of
 from svc.library.questions import Answerer, prepare
+from svc.library.tables import id_series
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
 from svc.serving.api.bodies.requests import RecommendRequest
@@ -35,7 +36,7 @@ def many_frame(answerer: Answerer, request: RecommendRequest, users: Sequence[st
     lengths = [len(page.items) for page in pages]
     frame = frame_of(answerer, pages)
     ranks = [np.arange(length, dtype=np.int32) for length in lengths]
-    frame.insert(0, "user_id", pd.Series(np.repeat(np.array(answered, dtype=object), lengths), dtype=object))
+    frame.insert(0, "user_id", id_series(answered).repeat(lengths).reset_index(drop=True))
     frame.insert(1, "rank", np.concatenate([np.empty(0, np.int32), *ranks]) + np.int32(request.offset + 1))
     return frame
 
@@ -90,9 +91,7 @@ def score_frame(model: Model, users: Sequence[str], items: Sequence[str]) -> pd.
     for places, ranking in zip(groups, _rankings(model, queries), strict=True):
         score_of = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
         scores[places] = [score_of.get(column, math.nan) for column in columns[places].tolist()]
-    return pd.DataFrame(
-        {"user_id": pd.Series(users, dtype=object), "item_id": pd.Series(items, dtype=object), "score": scores}
-    )
+    return pd.DataFrame({"user_id": id_series(users), "item_id": id_series(items), "score": scores})
 
 
 def _query(model: Model, row: int, columns: NDArray[np.int32]) -> Query:

@@ -15,6 +15,7 @@ from svc.library.items import ItemTable
 from svc.library.many import many_frame, score_frame
 from svc.library.markup import facts_table
 from svc.library.questions import Answerer, AnyQuestion, checked_id, checked_ids, in_python, prepare, question
+from svc.library.tables import id_series
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import Order, Query, Ranking, Restriction
 from svc.serving.api.bodies.requests import PopularQuery, RecommendRequest, RelatedRequest, UsersRequest
@@ -371,7 +372,7 @@ class Recommender:
             raise in_python(error) from None
         page = self._rank(prepared.query).from_place(prepared.offset)
         ids = [self.model.user_ids.at(row) for row in page.items.tolist()]
-        frame = pd.DataFrame({"user_id": pd.Series(ids, dtype="str"), "score": page.scores})
+        frame = pd.DataFrame({"user_id": id_series(ids), "score": page.scores})
         frame.attrs.update(facts_beside(page, prepared))
         return frame
 

@@ -43,6 +43,11 @@ def as_table(data: Any, what: str) -> Any:
         raise UsageError(f"{what}: cannot be read as a table: {error}") from None
 
 
+def id_series(values: Sequence[str]) -> pd.Series[Any]:
+    """The ids as a column of an answer, of the type that this pandas has for text, so that frames of callers join."""
+    return pd.Series(values, dtype="str")
+
+
 def _column(values: Any) -> pa.Array | pa.ChunkedArray:
     return pa.chunked_array(values) if hasattr(values, "__arrow_c_stream__") else pa.array(values)
 

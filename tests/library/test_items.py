@@ -59,6 +59,29 @@ def test_columns_of_every_kind_can_be_filtered_by(artifact: Path, convert: Any) 
     assert (shown["title"], list(shown["genres"]), shown["year"]) == ("Two", ["a", "b"], 1995)
 
 
+@pytest.mark.parametrize("convert", [lambda frame: frame, pa.Table.from_pandas], ids=["pandas", "pyarrow"])
+def test_ids_of_answers_have_the_type_of_text_in_frames(artifact: Path, convert: Any) -> None:
+    """Also where nothing is left, so that answers join with tables of any pandas and stack with one another."""
+    books = shop(artifact, convert(FRAME))
+    text = pd.Series(["i1"]).dtype
+    assert text == FRAME["item_id"].dtype
+    answers = [
+        *(books.recommend("ü 3"), books.recommend("ü 3", offset=900), books.recommend("ü 3", explain=1)),
+        *(books.recommend_many(), books.score(["ü 3"], ["i1"]), books.score([], []), books.popular()),
+        *(
+            books.related(["i1"]),
+            books.similar_items("i1"),
+            books.recommend_users("i1"),
+            books.explain("ü 3"),
+        ),
+    ]
+    for answer in answers:
+        assert {name: answer[name].dtype for name in ("user_id", "item_id") if name in answer} == {
+            name: text for name in ("user_id", "item_id") if name in answer
+        }
+    assert answers[0]["title"].dtype == text
+
+
 @pytest.mark.parametrize(
     ("items", "words"),
     [
