@@ -33,6 +33,7 @@ from svc.settings import Settings
 from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.data.features import fit_side
 from svc.training.evaluation.evaluator import Evaluator
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search.fit import refit
 from svc.training.winner.coldstart import place
 
@@ -72,10 +73,10 @@ def ndcg(matrix: sparse.csr_matrix, features: sparse.csr_matrix, held: NDArray[n
     placed = place(trained, "item", features[held]).astype(np.float32)
     users = trained.get_user_embedding()
     truth = matrix[:, held].tocsr()
-    evaluator = Evaluator(truth, offset=0, cutoff=CUTOFF, seed=1)
-    return evaluator.metrics(lambda rows: users[rows] @ placed.T, sparse.csr_matrix(truth.shape, dtype=np.float32))[
-        "ndcg"
-    ]
+    evaluator = Evaluator(truth, offset=0, cutoff=CUTOFF)
+    nothing = sparse.csr_matrix(truth.shape, dtype=np.float32)
+    ranker = ScoreRanker(lambda rows: users[rows] @ placed.T, nothing, np.arange(len(held)))
+    return evaluator.metrics(ranker)["ndcg"]
 
 
 def scored(

@@ -215,9 +215,9 @@ def search_weights_again(task: prepare.Task, trial: TrialRecord) -> TrialRecord:
     """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
     objective, seed = task.objective, task.loaded.recipe.training.split.seed
     scorers = [
-        objective.scorer(
+        objective.ranker_of(
             refit_winner(task.builder, part, objective.decayed(part.params), objective.features, objective.times), part
-        )
+        ).scorer
         for part in trial.parts
     ]
     weights = WeightSearch(objective.evaluators.full.sample(SAMPLE_USERS, seed), scorers, task).best()

@@ -43,10 +43,13 @@ from svc.recipe.algorithms import BLEND, DEFAULT_ALGORITHMS
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
-from svc.training.evaluation.evaluator import Evaluator, scorer_of
+from svc.training.evaluation.evaluator import Evaluator
+from svc.training.evaluation.recency import scorer_of
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
 from svc.training.search.objective import refit_winner
+from svc.training.search.served import most_chosen_first
 from svc.training.search.storage import preflight
 from svc.training.search.trials import SearchResult
 
@@ -151,13 +154,14 @@ def held_out(task: prepare.Task, options: argparse.Namespace) -> sparse.csr_matr
 def public_split(task: prepare.Task, result: SearchResult, options: argparse.Namespace) -> Iterator[str]:
     """A line for the best of each algorithm: trained on the whole training file, scored on the test file."""
     test, matrix = held_out(task, options), task.data.interactions.matrix()
-    evaluator = Evaluator(test, offset=0, cutoff=CUTOFF, seed=SEED)
+    evaluator = Evaluator(test, offset=0, cutoff=CUTOFF)
     truths = [set(test.indices[test.indptr[row] : test.indptr[row + 1]].tolist()) for row in evaluator.evaluated_users]
     gains = 1 / np.log2(np.arange(2, CUTOFF + 2))
     for name, trial in result.best_per_algorithm.items():
         trained = refit_winner(task.builder, trial, matrix, {})
         recall, ndcg = [], []
-        for ranking, truth in zip(evaluator.rankings(scorer_of(trained), matrix), truths, strict=True):
+        ranker = ScoreRanker(scorer_of(trained), matrix, most_chosen_first(matrix))
+        for ranking, truth in zip(evaluator.rankings(ranker), truths, strict=True):
             hits = np.array([item in truth for item in ranking], dtype=np.float64)
             recall.append(hits.sum() / len(truth))
             ndcg.append(hits @ gains[: len(hits)] / gains[: len(truth)].sum())

@@ -186,7 +186,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     """
     began, inputs = time.monotonic(), task.objective
     trained = refit_winner(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
-    evaluation = evaluate_winner(task, inputs.scorer(trained, trial))
+    evaluation = evaluate_winner(task, inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)
     record = replace(trial, score=evaluation.metrics[inputs.metric], metrics=evaluation.metrics, seconds=seconds)
     by_user = {record.number: evaluation.by_user(inputs.metric)}

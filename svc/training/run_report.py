@@ -52,7 +52,7 @@ class RunReport:
         served = to_scorer(confidence.trained, result.best.algorithm)
         served.ready()
         winner, seed = Winner(confidence.winner, served), self.loaded.recipe.training.split.seed
-        return measure_diversity(winner, task.objective.evaluators.full, task.objective.seen, seed=seed)
+        return measure_diversity(winner, task.objective.evaluators.full, seed=seed)
 
     def earlier(self, keys: SigningKeys) -> Mapping[str, Any] | None:
         """The header of the artifact that is about to be replaced; None if none can be trusted."""

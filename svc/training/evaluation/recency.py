@@ -16,13 +16,26 @@ from scipy import sparse
 
 from svc.training.data.recency import weighed
 from svc.training.data.user_sample import solved
-from svc.training.evaluation.evaluator import Rows, Scorer, Scores
+from svc.training.evaluation.evaluator import Rows
 from svc.training.evaluation.factors import ials_scorer
+from svc.training.evaluation.score_ranker import Scorer, Scores
 
 _DENSE_FROM = 8
 """Item weights of which one in so many is not zero are added up faster by whole rows."""
 
 Score = Callable[[Rows, sparse.csr_matrix], Scores]
+
+
+def scorer_of(recommender: Any) -> Scorer:
+    """Scores by `recommender`, a trained irspack object, with the vectors that training gave to its users."""
+    trainer = getattr(recommender, "trainer", None)
+    if hasattr(trainer, "core_trainer"):
+        users, items = recommender.get_user_embedding(), recommender.get_item_embedding()
+        return lambda rows: users[rows] @ items.T
+    if hasattr(recommender, "score_"):
+        return lambda rows: np.repeat(recommender.score, len(rows), axis=0)
+    scorer: Scorer = recommender.get_score
+    return scorer
 
 
 class HistoryScores:

@@ -16,9 +16,10 @@ from svc.errors import ArtifactError, FeatureRidgeFailed
 from svc.recipe.promotion_schema import BASELINE, INCUMBENT
 from svc.settings import Settings
 from svc.training.data.split import global_cutoff
-from svc.training.evaluation.evaluator import Evaluator, Scorer, scorer_of
+from svc.training.evaluation.evaluator import Evaluator, Ranker
+from svc.training.evaluation.recency import scorer_of
+from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
-from svc.training.promotion.live_scores import IndexMapping, LiveScores
 from svc.training.promotion.live_trial import Unfit, trainable
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task, split_plan
@@ -29,15 +30,16 @@ from svc.training.search.trials import TrialRecord
 class ComparedModel:
     """A model that the new one is compared with; `evaluator` judges both.
 
-    `scorer` scores the rows of the search's training matrix. `seen` is what neither may recommend. `scored` is "live"
-    for the model that is served, and "refitted" for one that was trained anew on what the search trained on.
+    `ranker` ranks the rows of the search's training matrix. `scored` is "live" for the model that is served, and
+    "refitted" for one that was trained anew on what the search trained on. What a live model has learned from,
+    `excluded`, may not be recommended by the new one either.
     """
 
     name: str
     scored: Literal["live", "refitted"]
-    scorer: Scorer
+    ranker: Ranker
     evaluator: Evaluator
-    seen: sparse.csr_matrix
+    excluded: sparse.csr_matrix | None = None
 
 
 def heldout(task: Task) -> Evaluator:
@@ -49,7 +51,7 @@ def heldout(task: Task) -> Evaluator:
 def baseline(task: Task) -> ComparedModel:
     """Popularity on what the search trained on."""
     trained = _refit(task, TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.0), {})
-    return ComparedModel(BASELINE, "refitted", scorer_of(trained), heldout(task), task.objective.seen)
+    return ComparedModel(BASELINE, "refitted", task.objective.ranker(scorer_of(trained)), heldout(task))
 
 
 def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, ComparedModel] | None:
@@ -78,20 +80,18 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> ComparedM
     except ArtifactError:
         return None
     trained = task.data.trained
-    mapping = IndexMapping.of(model, task.split, trained.user_ids, trained.item_ids)
-    histories = mapping.history(model)
+    ranker = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, task.objective.seen)
+    histories = None if task.objective.repeats else ranker.histories
     evaluator = heldout(task)
-    truth, seen = evaluator.heldout, task.objective.seen
-    if not task.objective.repeats:
+    truth = evaluator.heldout
+    if histories is not None:
         truth = truth - truth.multiply(histories[evaluator.offset :])
-        seen = (seen + histories).tocsr()
-    is_known = (mapping.rows[evaluator.offset :] >= 0).astype(np.float32)
+    is_known = (ranker.rows[evaluator.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
     truth.eliminate_zeros()
     if not truth.nnz:
         return None
-    scorer = LiveScores(model, mapping, seen, evaluator.cutoff)
-    return ComparedModel(INCUMBENT, "live", scorer, evaluator.of(truth), seen)
+    return ComparedModel(INCUMBENT, "live", ranker, evaluator.of(truth), histories)
 
 
 def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
@@ -108,8 +108,8 @@ def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:
 def _refitted(task: Task, header: Mapping[str, Any]) -> ComparedModel:
     features = task.objective.features if header.get("features") else {}
     trial = trainable(task, header)
-    scorer = task.objective.scorer(_refit(task, trial, features), trial)
-    return ComparedModel(INCUMBENT, "refitted", scorer, heldout(task), task.objective.seen)
+    ranker = task.objective.ranker_of(_refit(task, trial, features), trial)
+    return ComparedModel(INCUMBENT, "refitted", ranker, heldout(task))
 
 
 def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Any:

@@ -20,9 +20,10 @@ from svc.errors import ArtifactError, TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
 from svc.training.evaluation.choice import Choice
-from svc.training.evaluation.evaluator import Evaluator, Scorer
+from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import paired_change
 from svc.training.evaluation.rank_cost import rank_ms
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.promotion.baselines import ComparedModel, baseline, heldout, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
 from svc.training.promotion.refusal import warn_of_tight_bound
@@ -66,7 +67,7 @@ class Candidate:
     """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
     known: their scores are those of the validation users. `rank_ms` is that of the model that was trained on all."""
 
-    scorer: Scorer
+    ranker: ScoreRanker
     rank_ms: float
     choice: Choice | None = None
 
@@ -114,8 +115,8 @@ def decide(
 
 def compare(task: Task, candidate: Candidate, compared: ComparedModel, confidence: float) -> Comparison:
     """Evaluate the candidate and the compared model by the same users."""
-    mine = compared.evaluator.evaluate(candidate.scorer, compared.seen)
-    other = compared.evaluator.evaluate(compared.scorer, compared.seen)
+    ranker = candidate.ranker if compared.excluded is None else candidate.ranker.excluding(compared.excluded)
+    mine, other = compared.evaluator.evaluate(ranker), compared.evaluator.evaluate(compared.ranker)
     first, second = mine.by_user(task.objective.metric), other.by_user(task.objective.metric)
     seed = task.loaded.recipe.training.seed
     choice = candidate.choice_by(task, compared.evaluator)

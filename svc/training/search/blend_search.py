@@ -27,8 +27,9 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.recipe.algorithms import BLEND, BLENDED
 from svc.training.algorithms.registry import Params
 from svc.training.data.decay import HALF_LIFE
-from svc.training.evaluation.evaluator import Evaluation, Evaluator, Rows, Scorer, Scores
+from svc.training.evaluation.evaluator import Evaluation, Evaluator, Ranker, Rows
 from svc.training.evaluation.rank_cost import rank_ms_of
+from svc.training.evaluation.score_ranker import Scorer, Scores
 from svc.training.search.blended import FACTORS, BlendedRecommender, standardized, weighted
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
@@ -165,8 +166,8 @@ class _Parts:
     def _shared(self, own: Recencies) -> float:
         """Return the best recency for all parts, with the weights that suit the `own` ones."""
         weights, objective = self._weights(own), self._objective
-        weighing = Weighing(self._values, lambda recency: self._scorer(self._alike(recency), weights))
-        return choose(weighing, objective.evaluators.brief, objective.metric, objective.seen, lambda: None).recency
+        weighing = Weighing(self._values, lambda recency: self._ranker(self._alike(recency), weights))
+        return choose(weighing, objective.evaluators.brief, objective.metric, lambda: None).recency
 
     def _weights(self, recencies: Recencies) -> Weights:
         """Return the best weights of all parts at `recencies`."""
@@ -176,19 +177,20 @@ class _Parts:
 
     def _tried(self, recencies: Recencies) -> _Tried:
         weights, objective = self._weights(recencies), self._objective
-        scorer = self._scorer(recencies, weights)
-        return _Tried(recencies, weights, objective.evaluators.full.evaluate(scorer, objective.seen))
+        ranker = self._ranker(recencies, weights)
+        return _Tried(recencies, weights, objective.evaluators.full.evaluate(ranker))
 
     def _is_better(self, first: _Tried, second: _Tried) -> bool:
         """Return whether `first` scores higher by more than chance."""
         metric = self._objective.metric
         return is_gain(first.evaluation.by_user(metric), second.evaluation.by_user(metric))
 
-    def _scorer(self, recencies: Recencies, weights: Weights) -> Scorer:
-        """Return the scorer of a blend of the parts with weight."""
+    def _ranker(self, recencies: Recencies, weights: Weights) -> Ranker:
+        """Return the ranker of a blend of the parts with weight."""
         scorers, weighed = self._scorers(recencies), _weighed(weights)
         shares = [weights[part] / _STEPS for part in weighed]
-        return lambda rows: weighted(standardized([scorers[part] for part in weighed], rows), shares)
+        chosen = [scorers[part] for part in weighed]
+        return self._objective.ranker(lambda rows: weighted(standardized(chosen, rows), shares))
 
     def _scorers(self, recencies: Recencies) -> list[Scorer]:
         """Return the scorers of all parts."""
@@ -262,6 +264,7 @@ class WeightSearch:
     def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task) -> None:
         self._sample = sample
         self._scorers = scorers
+        self._ranker = task.objective.ranker
         self._seen = task.objective.seen
         self._metric = task.objective.metric
         self._blocks: dict[int, _Block] = {}
@@ -289,7 +292,7 @@ class WeightSearch:
                 scores[block.rows, block.columns] = shares @ block.values
                 return scores
 
-            rankings = self._sample.rankings(scorer, self._seen)
+            rankings = self._sample.rankings(self._ranker(scorer))
             self._scores[weights] = self._sample.score(rankings, self._metric)
         return self._scores[weights]
 

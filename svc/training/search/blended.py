@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from svc.training.evaluation.evaluator import Rows, Scorer, Scores
+from svc.training.evaluation.evaluator import Rows
+from svc.training.evaluation.score_ranker import Scorer, Scores
 from svc.training.search.trials import TrialRecord
 
 _ROWS_AT_ONCE = 16

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
-from svc.training.evaluation.evaluator import Evaluation, Evaluator, Scorer, scorer_of
+from svc.training.evaluation.evaluator import Evaluation, Evaluator, Ranker
 from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, Weighing, choose, is_gain
 from svc.training.search.screening import SCREENING_STEP
 from svc.training.search.warm_start import WarmStart
@@ -73,17 +72,17 @@ def fit(
     epochs: Epochs | None,
     evaluators: Evaluators,
     *,
-    seen: sparse.csr_matrix,
+    between: Callable[[Any], Ranker],
+    served: Callable[[Any], Ranker],
     check: Callable[[], None],
     report: Callable[[int, float], None],
     weighing: Callable[[], Weighing] | None = None,
     finish: Callable[[Any], None] = lambda _: None,
-    served: Callable[[Any], Scorer] = scorer_of,
 ) -> Fitted:
     """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
 
-    `served` makes the scorer that judges the trained model. Epochs are compared by the users' vectors of the training:
-    solving for these users exactly takes longer than an epoch.
+    `served` makes the ranker that judges the trained model, `between` the one that compares its epochs, by the users'
+    vectors of the training: solving for these users exactly takes longer than an epoch.
 
     Without epochs the one report is that of the screening, where there are more validation users than that takes.
     Whatever these two raise ends the training. `finish` gets a recommender that was trained without epochs before it
@@ -95,25 +94,24 @@ def fit(
         finish(recommender)
         check()
         if weighing is not None:
-            return fit_recency(weighing(), evaluators, seen, check, lambda score: report(SCREENING_STEP, score))
-        scorer = served(recommender)
-        ranked = evaluators.quick.rankings(scorer, seen)
+            return fit_recency(weighing(), evaluators, check, lambda score: report(SCREENING_STEP, score))
+        ranker = served(recommender)
+        ranked = evaluators.quick.rankings(ranker)
         if evaluators.full is not evaluators.quick:
             report(SCREENING_STEP, evaluators.quick.score(ranked, evaluators.metric))
-        evaluation = evaluators.full.complete(scorer, seen, evaluators.quick, ranked)
+        evaluation = evaluators.full.complete(ranker, evaluators.quick, ranked)
         return Fitted(evaluation.metrics, None, evaluation.by_user(evaluators.metric))
-    best_epoch = _fit_epochs(recommender, epochs, evaluators, seen=seen, check=check, report=report)
+    best_epoch = _fit_epochs(recommender, epochs, evaluators, between=between, check=check, report=report)
     recommender.load_state()
     if weighing is not None:
-        return replace(fit_recency(weighing(), evaluators, seen, check, lambda _: None), epochs=best_epoch)
-    evaluation = evaluators.full.evaluate(served(recommender), seen)
+        return replace(fit_recency(weighing(), evaluators, check, lambda _: None), epochs=best_epoch)
+    evaluation = evaluators.full.evaluate(served(recommender))
     return Fitted(evaluation.metrics, best_epoch, evaluation.by_user(evaluators.metric))
 
 
 def fit_recency(
     weighing: Weighing,
     evaluators: Evaluators,
-    seen: sparse.csr_matrix,
     check: Callable[[], None],
     report: Callable[[float], None],
 ) -> Fitted:
@@ -122,13 +120,13 @@ def fit_recency(
     The best value on the sample is taken if it is better than the lowest one on all users, by more than chance. Where
     the users of the screening leave no doubt of that, the lowest one is not evaluated on all.
     """
-    chosen = choose(weighing, evaluators.brief, evaluators.metric, seen, check)
+    chosen = choose(weighing, evaluators.brief, evaluators.metric, check)
     if evaluators.full is not evaluators.quick:
         report(chosen.score)
 
-    def evaluate(scorer: Scorer) -> Evaluation:
+    def evaluate(ranker: Ranker) -> Evaluation:
         check()
-        return evaluators.full.evaluate(scorer, seen)
+        return evaluators.full.evaluate(ranker)
 
     metric, lowest = evaluators.metric, weighing.values[0]
     if chosen.recency == lowest:
@@ -138,7 +136,7 @@ def fit_recency(
     if evaluators.full is not evaluators.quick:
         check()
         screened = evaluation.by_user(metric)[evaluators.screened]
-        if is_gain(screened, evaluators.quick.scores_of_users(baseline, seen, metric), BEYOND_DOUBT):
+        if is_gain(screened, evaluators.quick.scores_of_users(baseline, metric), BEYOND_DOUBT):
             return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)
     other = evaluate(baseline)
     if is_gain(evaluation.by_user(metric), other.by_user(metric)):
@@ -151,7 +149,7 @@ def _fit_epochs(
     epochs: Epochs,
     evaluators: Evaluators,
     *,
-    seen: sparse.csr_matrix,
+    between: Callable[[Any], Ranker],
     check: Callable[[], None],
     report: Callable[[int, float], None],
 ) -> int:
@@ -163,7 +161,7 @@ def _fit_epochs(
         recommender.run_epoch()
         if epoch % epochs.every:
             continue
-        ranked = evaluators.quick.rankings(scorer_of(recommender), seen)
+        ranked = evaluators.quick.rankings(between(recommender))
         score = evaluators.quick.score(ranked, evaluators.metric)
         if score > best_score:
             best_score, best_epoch, without_gain = score, epoch, 0

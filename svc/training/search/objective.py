@@ -16,15 +16,15 @@ from svc.training.algorithms.registry import ALGORITHMS, Params
 from svc.training.algorithms.self_weight import set_self_weights
 from svc.training.data.decay import HALF_LIFE, decayed
 from svc.training.data.features import SideName
-from svc.training.evaluation.evaluator import Scorer, scorer_of
 from svc.training.evaluation.rank_cost import rank_ms_of
-from svc.training.evaluation.recency import HistoryScores
+from svc.training.evaluation.recency import HistoryScores, scorer_of
+from svc.training.evaluation.score_ranker import Scorer, ScoreRanker
 from svc.training.search.blended import BlendedRecommender
 from svc.training.search.fit import Evaluators, Fitted, fit, refit
 from svc.training.search.processes.trial_task import TrialPruned
 from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
-from svc.training.search.served import to_scorer
+from svc.training.search.served import most_chosen_first, to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.search.warm_start import WarmStart
 
@@ -115,14 +115,22 @@ class TrialObjective:
         positions = None if self.order is None else self.order.positions
         return HistoryScores(recommender, self.decayed(params), positions, self.features.get("user"))
 
-    def scorer(self, trained: Any, trial: TrialRecord) -> Scorer:
-        """The scorer of the model of `trial`, trained on `train`, at the trial's recency.
+    def ranker(self, scorer: Scorer) -> ScoreRanker:
+        """Ranks what the users of `train` may be shown, by their scores."""
+        return ScoreRanker(scorer, self.seen, most_chosen_first(self.train))
+
+    def ranker_of(self, trained: Any, trial: TrialRecord) -> ScoreRanker:
+        """The ranker of the model of `trial`, trained on `train`, at the trial's recency."""
+        return self.ranker(self._scorer_of(trained, trial))
+
+    def _scorer_of(self, trained: Any, trial: TrialRecord) -> Scorer:
+        """The scorer of the model of `trial`.
 
         Users are scored by their histories, as they are served, wherever a model can do that.
         """
         if trial.parts:
             blend: BlendedRecommender = trained
-            return blend.by([self.scorer(part, own) for part, own in zip(blend.trained, trial.parts, strict=True)])
+            return blend.by([self._scorer_of(part, own) for part, own in zip(blend.trained, trial.parts, strict=True)])
         return self._scorer(trained, trial.algorithm, trial.params, trial.recency)
 
     def _scorer(self, trained: Any, algorithm: str, params: Params, recency: float = 0.0) -> Scorer:
@@ -137,7 +145,8 @@ class TrialObjective:
             return None
 
         def weighing() -> Weighing:
-            return Weighing(values, self.scores_of_histories(recommender, params).at)
+            scores = self.scores_of_histories(recommender, params)
+            return Weighing(values, lambda recency: self.ranker(scores.at(recency)))
 
         return weighing
 
@@ -151,12 +160,12 @@ class TrialObjective:
                 recommender,
                 ALGORITHMS[algorithm].epochs,
                 self.evaluators,
-                seen=self.seen,
+                between=lambda trained: self.ranker(scorer_of(trained)),
                 check=check,
                 report=report,
                 weighing=self._weighing(algorithm, recommender, params),
                 finish=lambda trained: set_self_weights(trained, params),
-                served=lambda trained: self._scorer(trained, algorithm, params),
+                served=lambda trained: self.ranker(self._scorer(trained, algorithm, params)),
             )
             return replace(fitted, rank_ms=rank_ms_of(to_scorer(recommender, algorithm), train))
         except failures(algorithm) as error:

@@ -141,7 +141,6 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
         parts.heldout,
         offset=parts.val_offset,
         cutoff=training.cutoff,
-        seed=training.split.seed,
         weighted=training.weighted_metric,
     )
     features = {side: fitted.matrix for side, fitted in data.sides.items()}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.recipe.algorithms import TAKES_RECENCY
-from svc.training.evaluation.evaluator import Evaluator, Scorer
+from svc.training.evaluation.evaluator import Evaluator, Ranker
 
 VALUES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0)
 """What is tried of one model."""
@@ -69,10 +69,10 @@ class Order:
 
 
 class Weighing(NamedTuple):
-    """Inputs of the choice of the recency of one trained model: its scorer at each of the rising `values`."""
+    """Inputs of the choice of the recency of one trained model: its ranker at each of the rising `values`."""
 
     values: Sequence[float]
-    at: Callable[[float], Scorer]
+    at: Callable[[float], Ranker]
 
 
 class Chosen(NamedTuple):
@@ -82,18 +82,16 @@ class Chosen(NamedTuple):
     score: float
 
 
-def choose(
-    weighing: Weighing, sample: Evaluator, metric: str, seen: sparse.csr_matrix, check: Callable[[], None]
-) -> Chosen:
+def choose(weighing: Weighing, sample: Evaluator, metric: str, check: Callable[[], None]) -> Chosen:
     """The best of the values for the users of `sample`, or the lowest if no other promises a gain.
 
     Scores rise with the value to one peak and fall behind it. So every third value is scored, and then the neighbours
     of the best until both are worse.
     """
 
-    def scores_of(scorer: Scorer) -> UserScores:
+    def scores_of(ranker: Ranker) -> UserScores:
         check()
-        return sample.scores_of_users(scorer, seen, metric)
+        return sample.scores_of_users(ranker, metric)
 
     values, lowest = weighing.values, scores_of(weighing.at(weighing.values[0]))
     best, scores = 0, {0: lowest}

@@ -20,7 +20,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.popularity import PopularityScorer
+from svc.model.recommenders.popularity import PopularityScorer, by_count
 from svc.recipe.algorithms import BLEND, TRANSITIONS
 from svc.training.data.recency import in_order
 from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
@@ -40,6 +40,15 @@ def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) 
     except KeyError:
         raise TrainingError(f"{class_name} cannot be served; there are {', '.join(_SCORERS)}") from None
     return make(recommender, columns)
+
+
+def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
+    """Columns of the training matrix by descending number of users who chose them, ties in training order.
+
+    A model holds its items in this order. Every ranking puts the lower column first among equal scores, so the more
+    chosen item comes first without a second key in any scan. Models of earlier versions hold theirs in training order.
+    """
+    return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
 
 
 def reordered(X: Any, columns: Columns) -> Any:  # noqa: N803

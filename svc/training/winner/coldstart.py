@@ -23,11 +23,15 @@ from scipy.special import stdtrit
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.model.columns.feature_values import Encoded
+from svc.model.history import History
+from svc.model.ranking.query import NO_ITEMS, Query
+from svc.model.recommenders.factor_index import FactorIndex
+from svc.model.recommenders.factors import IALSScorer
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.evaluation.bootstrap import CONFIDENCE
-from svc.training.evaluation.evaluator import METRICS, Evaluator, Scorer
+from svc.training.evaluation.evaluator import METRICS, Evaluator, Ranker, Rankings, Rows
 from svc.training.evaluation.factors import ials_scorer
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
@@ -42,6 +46,7 @@ ALWAYS_ALLOWED_WORK = 2e11
 search and more than so many multiplications, some twenty seconds of one core."""
 DEFAULT_COMPONENTS = 20
 """Of irspack's iALS, for a trial whose parameters do not name them."""
+_AT_ONCE = 256
 _DIGITS = 12
 
 Measured = dict[str, dict[str, float]]
@@ -103,11 +108,10 @@ def _evaluate_side(side: SideName, task: Task, winner: TrialRecord, matrix: spar
         if not truth.nnz:
             continue
         cutoff = min(chosen.cutoff, truth.shape[1])
-        evaluator = Evaluator(
-            truth, offset=0, cutoff=cutoff, seed=chosen.split.seed + draw_number, weighted=chosen.weighted_metric
-        )
+        evaluator = Evaluator(truth, offset=0, cutoff=cutoff, weighted=chosen.weighted_metric)
+        rng = np.random.default_rng([chosen.split.seed + draw_number, 11])
         try:
-            measured.append(_measure(side, task, winner, matrix, held=held, evaluator=evaluator))
+            measured.append(_measure(side, task, winner, matrix, held=held, evaluator=evaluator, rng=rng))
         except FeatureRidgeFailed:
             return {"skipped": "the feature weights cannot be solved for without the held-out ids"}
         n_held, n_interactions = n_held + len(held), n_interactions + int(truth.nnz)
@@ -131,6 +135,7 @@ def _measure(
     *,
     held: NDArray[np.int64],
     evaluator: Evaluator,
+    rng: np.random.Generator,
 ) -> Measured:
     """METRICS of model, popularity and random for one draw of held-out ids."""
     keep = np.setdiff1d(np.arange(matrix.shape[0 if side == "user" else 1]), held)
@@ -139,14 +144,14 @@ def _measure(
         name: matrix_of_side[keep] if name == side else matrix_of_side for name, matrix_of_side in task.features.items()
     }
     trained = refit_winner(task.builder, winner, train, features)
-    truth = evaluator.heldout
-    unseen = sparse.csr_matrix(truth.shape, dtype=np.float32)
-    scorers = {
-        "model": scorer_of_held(side, trained, task.features[side][held]),
-        "popularity": _constant(popularity_of_unseen(side, train, task.data.sides[side], keep, held)),
-        "random": _constant(np.zeros(truth.shape[1])),  # ties are broken at random, for each user anew
+    counts = popularity_of_unseen(side, train, task.data.sides[side], keep, held)
+    order = np.lexsort((rng.random(len(counts)), -counts))
+    rankers: dict[str, Ranker] = {
+        "model": ranker_of_held(side, trained, task.features[side][held]),
+        "popularity": lambda users, size: [order[:size].tolist()] * len(users),
+        "random": lambda users, size: [rng.choice(len(counts), size, replace=False).tolist() for _ in users],
     }
-    return {name: evaluator.metrics(scorer, unseen) for name, scorer in scorers.items()}
+    return {name: evaluator.metrics(ranker) for name, ranker in rankers.items()}
 
 
 def draws(n: int, seed: int, axis: int) -> Iterator[NDArray[np.int64]]:
@@ -174,20 +179,26 @@ def mean_interval(values: NDArray[np.float64]) -> list[float]:
     return [round(mean - reach, _DIGITS), round(mean + reach, _DIGITS)]
 
 
-def _constant(order: NDArray[np.float64]) -> Scorer:
-    return lambda rows: np.tile(order, (len(rows), 1))
-
-
-def scorer_of_held(side: SideName, trained: Any, features: sparse.csr_matrix) -> Scorer:
-    """Held-out users against all items, or all users against held-out items, by the vectors that are served."""
-    served = ials_scorer(trained)
+def ranker_of_held(side: SideName, trained: Any, features: sparse.csr_matrix) -> Ranker:
+    """Ranks all items for held-out users, or held-out items for all users, as the trained iALS is served."""
+    served, nothing = ials_scorer(trained), History(np.zeros(1, np.int32), NO_ITEMS)
     served.ready()
-    if side == "user":
-        from_features = served.least_squares.users_from_features(encoded(features)).astype(np.float32)
-        items = served.index.vectors(np.arange(served.n_items, dtype=np.int32)).astype(np.float32)
-        return lambda rows: from_features[rows] @ items.T
-    from_features = served.least_squares.items_from_features(encoded(features)).astype(np.float32)
-    return lambda rows: served.users[rows] @ from_features.T
+    if side == "item":
+        vectors = served.least_squares.items_from_features(encoded(features)).astype(np.float32)
+        served = IALSScorer(served.users, FactorIndex.build(vectors), served.least_squares)
+        served.index.ready()
+
+    def query(row: int, size: int) -> Query:
+        if side == "item":
+            return Query(size, user=row, include_seen=True)
+        return Query(size, user_features=features[row].toarray()[0].astype(np.float64))
+
+    def rank(users: Rows, size: int) -> Rankings:
+        parts = [users[start : start + _AT_ONCE].tolist() for start in range(0, len(users), _AT_ONCE)]
+        ranked = (served.rank([query(row, size) for row in part], nothing) for part in parts)
+        return [ranking.items.tolist() for rankings in ranked for ranking in rankings]
+
+    return rank
 
 
 def encoded(features: sparse.csr_matrix) -> list[Encoded]:

@@ -22,8 +22,9 @@ from svc.errors import FeatureRidgeFailed
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.choice import Choice
-from svc.training.evaluation.evaluator import Evaluation, Scorer
+from svc.training.evaluation.evaluator import Evaluation, Ranker
 from svc.training.evaluation.intervals import PER_USER, Change, interval, intervals, lead, paired_change
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
@@ -42,13 +43,13 @@ class Confidence:
     """What is known of the scores beyond their values, as the header has it.
 
     `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm. `winner`
-    scores for the winner, `trained`, once more on what the search trained on; None where that was not possible. So is
+    ranks by the winner, `trained` once more on what the search trained on; None where that was not possible. So is
     `choice`, which has the trials that the winner was chosen from, judged by the validation users.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, list[float]] = field(default_factory=dict)
-    winner: Scorer | None = None
+    winner: ScoreRanker | None = None
     trained: Any = None
     choice: Choice | None = None
 
@@ -75,22 +76,21 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
         }
     others = _runner_up_on_test(task, result)  # before the winner is trained: two models at once may not fit
     trained = _train(task, winner) if result.trained is None else result.trained
-    scorer = None if trained is None else task.objective.scorer(trained, winner)
-    if scorer is not None:
-        evaluation |= _winner_again(task, result.evaluation or evaluate_winner(task, scorer))
-        evaluation |= _winner_on_test(task, scorer, others)
+    ranker = None if trained is None else task.objective.ranker_of(trained, winner)
+    if ranker is not None:
+        evaluation |= _winner_again(task, result.evaluation or evaluate_winner(task, ranker))
+        evaluation |= _winner_on_test(task, ranker, others)
         if result.reused is None:  # a refit has not searched it, and eleven more evaluations take as long as a training
             evaluation |= _by_recency(task, winner, trained)
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
-    return Confidence(evaluation, spans, scorer, trained, choice)
+    return Confidence(evaluation, spans, ranker, trained, choice)
 
 
-def evaluate_winner(task: Task, scorer: Scorer) -> Evaluation:
+def evaluate_winner(task: Task, ranker: Ranker) -> Evaluation:
     """By all validation users, with rankings that are long enough for all CUTOFFS."""
-    objective = task.objective
-    return objective.evaluators.full.evaluate(scorer, objective.seen, longest=max(CUTOFFS))
+    return task.objective.evaluators.full.evaluate(ranker, longest=max(CUTOFFS))
 
 
 def _choice(result: SearchResult, by_trial: Mapping[int, Scores]) -> Choice | None:
@@ -131,9 +131,7 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Sc
             continue
         trained = _train(task, trial)
         if trained is not None:
-            evaluation = task.objective.evaluators.full.evaluate(
-                task.objective.scorer(trained, trial), task.objective.seen
-            )
+            evaluation = task.objective.evaluators.full.evaluate(task.objective.ranker_of(trained, trial))
             yield trial.number, evaluation.by_user(task.objective.metric)
 
 
@@ -173,19 +171,18 @@ def _runner_up_on_test(task: Task, result: SearchResult) -> tuple[str, Scores] |
     trained = _train(task, trial)
     if trained is None:
         return None
-    evaluation = task.objective.evaluators.full.of(task.split.test).evaluate(
-        task.objective.scorer(trained, trial), task.objective.seen
-    )
+    ranker = task.objective.ranker_of(trained, trial)
+    evaluation = task.objective.evaluators.full.of(task.split.test).evaluate(ranker)
     return names[1], evaluation.by_user(task.objective.metric)
 
 
-def _winner_on_test(task: Task, scorer: Scorer, others: tuple[str, Scores] | None) -> dict[str, Any]:
+def _winner_on_test(task: Task, ranker: Ranker, others: tuple[str, Scores] | None) -> dict[str, Any]:
     """The winner on users that no trial has seen, and its lead there: nothing was chosen by them."""
     if task.split.test is None:
         return {}
     seed = task.loaded.recipe.training.split.seed
     evaluator = task.objective.evaluators.full.of(task.split.test)
-    evaluation = evaluator.evaluate(scorer, task.objective.seen)
+    evaluation = evaluator.evaluate(ranker)
     scores = evaluation.by_user(task.objective.metric)
     measured: dict[str, Any] = {
         "test": {
@@ -228,8 +225,8 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]
         return {}
     sample = objective.evaluators.quick
     tried = [winner.at_recency(value) for value in values] + [winner] * winner.recency_by_part
-    scorers = [objective.scorer(trained, trial) for trial in tried]
-    scores = np.stack([sample.scores_of_users(scorer, objective.seen, objective.metric) for scorer in scorers], axis=1)
+    rankers = [objective.ranker_of(trained, trial) for trial in tried]
+    scores = np.stack([sample.scores_of_users(ranker, objective.metric) for ranker in rankers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [
         {"recency": value, "score": round(float(mean), _DIGITS), "interval": _rounded(span)}

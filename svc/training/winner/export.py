@@ -12,17 +12,7 @@ from svc.model.features import FeatureState
 from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
-from svc.model.recommenders.popularity import by_count
 from svc.training.search.served import to_history, to_scorer
-
-
-def most_chosen_first(X: Any) -> NDArray[np.int32]:  # noqa: N803
-    """Columns of the training matrix by descending number of users who chose them, ties in training order.
-
-    A model holds its items in this order. Every ranking puts the lower column first among equal scores, so the more
-    chosen item comes first without a second key in any scan. Models of earlier versions hold theirs in training order.
-    """
-    return by_count(np.bincount(X.indices[X.data != 0], minlength=X.shape[1]))
 
 
 def export(

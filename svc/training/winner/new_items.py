@@ -32,7 +32,7 @@ from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.evaluation.intervals import user_scores
 from svc.training.search.objective import refit_winner, solves_for_all_items
 from svc.training.search.prepare import Task
-from svc.training.search.served import reordered, to_scorer
+from svc.training.search.served import most_chosen_first, reordered, to_scorer
 from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner.coldstart import (
     ALWAYS_ALLOWED_WORK,
@@ -44,7 +44,7 @@ from svc.training.winner.coldstart import (
     popularity_of_unseen,
     training_work,
 )
-from svc.training.winner.export import assemble, most_chosen_first
+from svc.training.winner.export import assemble
 from svc.training.winner.refit import place_users, recency_of_histories
 
 MOST_USERS = 500

@@ -20,10 +20,10 @@ from svc.training.data.user_sample import solve_users
 from svc.training.search.blended import FACTORS
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
-from svc.training.search.served import reordered, to_history, to_scorer
+from svc.training.search.served import most_chosen_first, reordered, to_history, to_scorer
 from svc.training.search.trials import FEATURES_AND_SEEDS, SearchResult, TrialRecord
 from svc.training.search.warm_start import WarmStart
-from svc.training.winner.export import assemble, most_chosen_first
+from svc.training.winner.export import assemble
 
 EVERYTHING = "everything"
 KNOWN_USERS = "known users"

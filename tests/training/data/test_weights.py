@@ -22,6 +22,7 @@ from svc.training.data.interactions import HiddenRows, Interactions, from_frame
 from svc.training.data.split import SplitPlan, split
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import user_scores
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.run import TrainOptions, train
 
 Make = Callable[..., LoadedRecipe]
@@ -152,9 +153,9 @@ def test_only_a_weighted_evaluation_looks_at_weights() -> None:
     truth = sparse.csr_matrix(np.array([[9.0, 1.0, 0.0]]))
     unseen = sparse.csr_matrix((1, 3))
     scores = np.array([[0.0, 1.0, 0.5]])
+    ranker = ScoreRanker(lambda rows: scores[rows], unseen, np.arange(3))
     recall = [
-        Evaluator(truth, offset=0, cutoff=1, weighted=weighted).metrics(lambda rows: scores[rows], unseen)["recall"]
-        for weighted in (False, True)
+        Evaluator(truth, offset=0, cutoff=1, weighted=weighted).metrics(ranker)["recall"] for weighted in (False, True)
     ]
     assert recall == [0.5, 0.1]
 

@@ -11,8 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.evaluation.evaluator import Evaluator, scorer_of
+from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import paired_change, user_scores
+from svc.training.evaluation.recency import scorer_of
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search.fit import refit
 from svc.training.search.objective import Builder, Threads
 
@@ -43,7 +45,7 @@ class World:
         model = Builder(seed, Threads(1, 1)).build("IALSRecommender", self.history, params, {})
         refit(model, epochs=8)
         everybody = Evaluator(sparse.csr_matrix(np.ones((N_USERS, N_ITEMS), np.float32)), offset=0, cutoff=CUTOFF)
-        return np.array(everybody.rankings(scorer_of(model), self.history))
+        return np.array(everybody.rankings(ScoreRanker(scorer_of(model), self.history, np.arange(N_ITEMS))))
 
     def truth(self, rankings: NDArray[np.int64]) -> float:
         """The expected ndcg: one item is held out, by chance of taste, of a user by chance."""

@@ -17,10 +17,12 @@ from scipy import sparse
 
 from svc.training.data.interactions import Interactions
 from svc.training.data.split import SplitPlan, shuffle_items, split
-from svc.training.evaluation.evaluator import METRICS, Evaluator, scorer_of
+from svc.training.evaluation.evaluator import METRICS, Evaluator
 from svc.training.evaluation.intervals import interval
-from svc.training.evaluation.ties import TieOrder
+from svc.training.evaluation.recency import scorer_of
+from svc.training.evaluation.score_ranker import Scorer, ScoreRanker
 from svc.training.search.fit import refit
+from svc.training.search.served import most_chosen_first
 
 RNG = np.random.default_rng(5)
 FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))
@@ -28,6 +30,10 @@ HELD_MASK = sparse.csr_matrix((RNG.random((60, 700)) < 0.3).astype(np.float32))
 HELD = FULL.multiply(HELD_MASK).tocsr()
 TRAIN = (FULL - HELD).tocsr()
 TRAIN.eliminate_zeros()
+
+
+def ranker(scorer: Scorer) -> ScoreRanker:
+    return ScoreRanker(scorer, TRAIN, np.arange(TRAIN.shape[1]))
 
 
 @pytest.mark.filterwarnings("ignore:Found col-major")
@@ -44,7 +50,7 @@ def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters:
     """Every metric agrees, for families without tied scores (irspack breaks ties by number) and for all cutoffs."""
     trained = refit(cls(TRAIN, **parameters), epochs)
     expected = IrspackEvaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
-    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(scorer_of(trained), TRAIN)
+    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(ranker(scorer_of(trained)))
     for name in ("ndcg", "map", "recall", "hit", "precision"):
         assert found[name] == pytest.approx(expected[name], abs=3e-3 if cutoff == 700 else 1e-9), name
     assert set(found) == set(METRICS)
@@ -55,31 +61,11 @@ def test_longer_rankings_give_the_metrics_of_every_cutoff(levels: int) -> None:
     """One evaluation with long rankings equals one for each cutoff, whatever is tied."""
     scores = np.random.default_rng(levels).integers(0, levels, FULL.shape).astype(np.float32)
     plain = {cutoff: Evaluator(HELD[20:], offset=20, cutoff=cutoff) for cutoff in (5, 20, 50)}
-    alone = {cutoff: judge.evaluate(lambda rows: scores[rows], TRAIN) for cutoff, judge in plain.items()}
-    found = plain[20].evaluate(lambda rows: scores[rows], TRAIN, longest=50)
+    alone = {cutoff: judge.evaluate(ranker(lambda rows: scores[rows])) for cutoff, judge in plain.items()}
+    found = plain[20].evaluate(ranker(lambda rows: scores[rows]), longest=50)
     assert (found.metrics, found.rankings, found.longer) == (alone[20].metrics, alone[20].rankings, alone[50].rankings)
     for cutoff, metrics in found.at_cutoffs(list(plain)).items():
         assert metrics == {name: alone[cutoff].metrics[name] for name in metrics}
-
-
-@pytest.mark.parametrize("cutoff", [1, 7, 60])
-@pytest.mark.parametrize("levels", [1, 2, 5, 40])
-@pytest.mark.parametrize("n_items", [2, 60, 513, 3000])
-def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_the_users_order(
-    cutoff: int, levels: int, n_items: int
-) -> None:
-    """Brute force: whatever is tied, within the page or at its end, and whatever is seen."""
-    rng = np.random.default_rng([cutoff, levels, n_items])
-    scores = rng.integers(0, levels, (12, n_items)) / 4.0
-    seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))
-    truth = sparse.csr_matrix(np.ones((12, n_items), dtype=np.float32))
-    found = Evaluator(truth, offset=0, cutoff=cutoff, seed=3).rankings(lambda rows: scores[rows], seen)
-    ties = TieOrder(12, n_items, 3)
-    for user in range(12):
-        items = np.setdiff1d(np.arange(n_items), seen[user].indices)
-        ranks = ties.ranks(np.full(len(items), user), items)
-        expected = items[np.lexsort((ranks, -scores[user, items]))][:cutoff]
-        assert found[user] == expected.tolist()
 
 
 def _learnable(name: str) -> sparse.csr_matrix:
@@ -109,30 +95,20 @@ def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameter
         table = Interactions(users, items, times, *names, {})
         found = shuffle_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
         trained = cls(found.train, **parameters).learn()
-        evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20, seed=5)
-        scores.append(evaluator.evaluate(scorer_of(trained), found.train).by_user("ndcg"))
+        evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20)
+        served = ScoreRanker(scorer_of(trained), found.train, most_chosen_first(found.train))
+        scores.append(evaluator.evaluate(served).by_user("ndcg"))
     for one, other in (scores, scores[::-1]):
         low, high = interval(other, seed=1)
         assert low <= one.mean() <= high
 
 
-def test_disjoint_users_score_about_what_chance_gives() -> None:
-    """Where no two users share an item nothing can be known: popular items cannot be guessed from their place."""
-    n_users, each = 60, 5
-    rows, columns = np.repeat(np.arange(n_users), each), np.arange(n_users * each)
-    truth = sparse.csr_matrix((np.ones(n_users), (np.arange(n_users), columns[::each])), shape=(n_users, len(columns)))
-    seen = sparse.csr_matrix((np.ones(len(rows)), (rows, columns)), shape=truth.shape) - truth
-    seen.eliminate_zeros()
-    evaluator = Evaluator(truth, offset=0, cutoff=20, seed=7)
-    found = evaluator.evaluate(lambda rows: np.zeros((len(rows), len(columns))), seen.tocsr()).by_user("hit")
-    low, high = interval(found, seed=1)
-    assert low <= 20 / (len(columns) - each + 1) <= high
-
-
 def test_seen_items_never_count() -> None:
     """A held-out item that is also in training can not be recommended."""
     truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
-    found = Evaluator(truth, offset=0, cutoff=4).metrics(lambda rows: np.ones((len(rows), 4)), truth)
+    found = Evaluator(truth, offset=0, cutoff=4).metrics(
+        ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth, np.arange(4))
+    )
     assert found["hit"] == 0.0
 
 
@@ -150,15 +126,16 @@ def test_users_of_a_sample_who_were_ranked_are_not_scored_again(n_users: int) ->
     """The evaluation of all is the same, and the score of the sample that of all its metrics."""
     full, scored, scores = Evaluator(HELD, offset=0, cutoff=20), set[int](), RNG.random(HELD.shape)
     sample = full.sample(n_users, seed=1)
-    ranked = sample.rankings(lambda rows: scores[rows].copy(), TRAIN)
-    metrics = sample.metrics(lambda rows: scores[rows].copy(), TRAIN)
+    ranked = sample.rankings(ranker(lambda rows: scores[rows].copy()))
+    metrics = sample.metrics(ranker(lambda rows: scores[rows].copy()))
     assert all(sample.score(ranked, name) == metrics[name] for name in METRICS)
 
     def scorer(rows: np.ndarray) -> np.ndarray:
         scored.update(rows.tolist())
         return scores[rows].copy()
 
-    found, expected = full.complete(scorer, TRAIN, sample, ranked), full.evaluate(lambda r: scores[r].copy(), TRAIN)
+    found = full.complete(ranker(scorer), sample, ranked)
+    expected = full.evaluate(ranker(lambda rows: scores[rows].copy()))
     assert scored == set(full.evaluated_users.tolist()) - set(sample.evaluated_users.tolist())
     assert (found.rankings, found.metrics) == (expected.rankings, expected.metrics)
     assert (found.by_user("ndcg") == expected.by_user("ndcg")).all()
@@ -174,5 +151,5 @@ def test_each_judged_user_is_scored_once_and_no_other(n_users: int) -> None:
         scored.extend(rows.tolist())
         return np.zeros((len(rows), HELD.shape[1]))
 
-    evaluator.metrics(scorer, TRAIN)
+    evaluator.metrics(ranker(scorer))
     assert scored == (20 + evaluator.evaluated_users).tolist()

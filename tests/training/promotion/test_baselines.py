@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import sparse
 
 from svc.artifact.keys import development_keys
 from svc.errors import FeatureRidgeFailed
@@ -16,12 +17,13 @@ from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
-from svc.training.evaluation.evaluator import scorer_of
+from svc.training.evaluation.evaluator import Rankings
 from svc.training.evaluation.intervals import paired_change
+from svc.training.evaluation.recency import scorer_of
+from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.promotion import baselines
 from svc.training.promotion.baselines import heldout, live_model
 from svc.training.promotion.incumbent import read_incumbent
-from svc.training.promotion.live_scores import IndexMapping
 from svc.training.promotion.live_trial import trial_of
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
@@ -45,26 +47,23 @@ def open_live(loaded: LoadedRecipe) -> Model:
 
 def naive_scores(task: Task, model: Model, *, leaves_out_history: bool) -> NDArray[np.float64]:
     """(judged users,) scores of the live model on the held-out rows, as if it had never seen them."""
-    places = IndexMapping.of(model, task.split, task.data.trained.user_ids, task.data.trained.item_ids)
-    evaluator = heldout(task)
+    trained, nothing = task.data.trained, sparse.csr_matrix(task.objective.train.shape, dtype=np.float32)
+    places = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, nothing)
 
-    def scorer(rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        scores = np.full((len(rows), len(places.columns)), -np.inf)
-        for place, row in enumerate(rows.tolist()):
-            user = int(places.rows[row])
-            ranking = model.rank([Query(model.n_items, user=user, include_seen=not leaves_out_history)])[0]
-            by_column = np.full(model.n_items, -np.inf)
-            by_column[ranking.items] = ranking.scores
-            scores[place] = by_column[places.columns]
-        return scores
+    def rank(rows: NDArray[np.int64], size: int) -> Rankings:
+        column_of = np.argsort(places.columns)
+        queries = [Query(size, user=int(user), include_seen=not leaves_out_history) for user in places.rows[rows]]
+        seen = [places.columns[task.objective.seen[row].indices].astype(np.int32) for row in rows.tolist()]
+        asked = [query._replace(exclude=gone) for query, gone in zip(queries, seen, strict=True)]
+        return [column_of[ranking.items].tolist() for ranking in model.rank(asked)]
 
-    return evaluator.evaluate(scorer, task.objective.seen).by_user(task.objective.metric)
+    return heldout(task).evaluate(rank).by_user(task.objective.metric)
 
 
 def new_scores(task: Task, artifact: str | None) -> NDArray[np.float64]:
     """(judged users,) scores of the new model, trained on what the search trained on."""
     winner = refit_winner(task.builder, trial_of(header(artifact)), task.objective.train, {})
-    return heldout(task).evaluate(scorer_of(winner), task.objective.seen).by_user(task.objective.metric)
+    return heldout(task).evaluate(task.objective.ranker(scorer_of(winner))).by_user(task.objective.metric)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluator
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search.fit import Evaluators, Stop, fit, refit
 
 N_USERS, N_ITEMS = 4, 6
@@ -56,11 +57,17 @@ def evaluators() -> Evaluators:
     return Evaluators.of(Evaluator(heldout, offset=0, cutoff=1), "hit", 1)
 
 
+def ranker(learner: Learner) -> ScoreRanker:
+    return ScoreRanker(learner.get_score, EMPTY, np.arange(N_ITEMS))
+
+
 def trained(
     learner: Learner, epochs: Epochs | None, evaluators: Evaluators, check: Callable[[], None]
 ) -> tuple[object, list]:
     told: list[tuple[int, float]] = []
-    fitted = fit(learner, epochs, evaluators, seen=EMPTY, check=check, report=lambda *at: told.append(at))
+    fitted = fit(
+        learner, epochs, evaluators, between=ranker, served=ranker, check=check, report=lambda *at: told.append(at)
+    )
     return fitted, told
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.evaluation.evaluator import Evaluator, Rows, Scores
+from svc.training.evaluation.evaluator import Evaluator, Rankings, Rows
+from svc.training.evaluation.score_ranker import ScoreRanker, Scores
 from svc.training.search.fit import Evaluators, fit_recency
 from svc.training.search.recency import VALUES, Order, Weighing, choose, is_gain
 
@@ -16,7 +15,7 @@ N_USERS, N_ITEMS = 200, 10
 EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
 
 
-def finding(n_users: int) -> Callable[[Rows], Scores]:
+def finding(n_users: int) -> ScoreRanker:
     """Puts the held-out item of so many users first, of the others last."""
 
     def scorer(rows: Rows) -> Scores:
@@ -24,12 +23,12 @@ def finding(n_users: int) -> Callable[[Rows], Scores]:
         scores[rows < n_users, N_ITEMS - 1] = 99.0
         return scores
 
-    return scorer
+    return ScoreRanker(scorer, EMPTY, np.arange(N_ITEMS))
 
 
 def chosen(found: dict[float, int]) -> tuple[float, float]:
     weighing = Weighing(tuple(found), lambda value: finding(found[value]))
-    best = choose(weighing, evaluation(), "hit", EMPTY, lambda: None)
+    best = choose(weighing, evaluation(), "hit", lambda: None)
     return best.recency, best.score
 
 
@@ -83,7 +82,7 @@ def test_bounds_fixed_values_and_families_without_order() -> None:
 def test_all_users_decide_whether_it_is_taken(found: dict[float, int], expected: tuple[float, float]) -> None:
     """A gain that only promises is none."""
     weighing = Weighing(tuple(found), lambda value: finding(found[value]))
-    fitted = fit_recency(weighing, Evaluators.of(evaluation(), "hit", 1), EMPTY, lambda: None, lambda _: None)
+    fitted = fit_recency(weighing, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
 
 
@@ -94,12 +93,12 @@ def test_a_gain_beyond_doubt_on_the_users_of_the_screening_is_not_confirmed_on_a
     evaluators = Evaluators(full, full.sample(N_USERS // 2, 1), full.sample(N_USERS // 2, 1), "hit")
     n_rows: list[int] = []
 
-    def lowest(rows: Rows) -> Scores:
+    def lowest(rows: Rows, size: int) -> Rankings:
         n_rows.append(len(rows))
-        return finding(20)(rows)
+        return finding(20)(rows, size)
 
     weighing = Weighing((0.0, 0.5), lambda value: finding(20 + gain) if value else lowest)
-    fitted = fit_recency(weighing, evaluators, EMPTY, lambda: None, lambda _: None)
+    fitted = fit_recency(weighing, evaluators, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == (0.5, (20 + gain) / N_USERS)
     assert set(n_rows) == judged
 
@@ -110,10 +109,10 @@ def test_a_peak_is_reached_without_scoring_every_value(peak: int) -> None:
     hits = {value: 100 - 10 * abs(index - peak) for index, value in enumerate(VALUES)}
     scored: list[float] = []
 
-    def at(value: float) -> Callable[[Rows], Scores]:
+    def at(value: float) -> ScoreRanker:
         scored.append(value)
         return finding(hits[value])
 
     weighing = Weighing(VALUES, at)
-    assert choose(weighing, evaluation(), "hit", EMPTY, lambda: None) == (VALUES[peak], 0.5)
+    assert choose(weighing, evaluation(), "hit", lambda: None) == (VALUES[peak], 0.5)
     assert len(scored) == len(set(scored)) <= 7

@@ -28,7 +28,7 @@ def problem() -> tuple[sparse.csr_matrix, Evaluators]:
     train = sparse.csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=(N_OTHERS + N_JUDGED, N_ITEMS))
     users, items = zip(*held, strict=True)
     heldout = sparse.csr_matrix((np.ones(len(held), np.float32), (users, items)), shape=(N_JUDGED, N_ITEMS))
-    return train, Evaluators.of(Evaluator(heldout, offset=N_OTHERS, cutoff=5, seed=1), "ndcg", 1)
+    return train, Evaluators.of(Evaluator(heldout, offset=N_OTHERS, cutoff=5), "ndcg", 1)
 
 
 def test_the_better_half_passes() -> None:
@@ -51,6 +51,6 @@ def test_a_trial_that_fails_its_look_is_not_judged_in_full() -> None:
     ials = run_trial(objective, TrialTask(3, "IALSRecommender", {"n_components": 4}), lambda: None)
     assert ials.fitted is not None
     assert screening.SCREENING_STEP not in ials.curve
-    few = Evaluators.of(Evaluator(evaluators.full.heldout[:900], offset=N_OTHERS, cutoff=5, seed=1), "ndcg", 1)
+    few = Evaluators.of(Evaluator(evaluators.full.heldout[:900], offset=N_OTHERS, cutoff=5), "ndcg", 1)
     objective = TrialObjective(objective.builder, train[: N_OTHERS + 900], few, {})
     assert run_trial(objective, TrialTask(4, "CosineKNNRecommender", good), lambda: None).curve == {}

@@ -32,9 +32,9 @@ from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.features import fit_side
 from svc.training.evaluation.recency import HistoryScores
 from svc.training.search.blended import BlendedRecommender
-from svc.training.search.served import reordered, to_scorer
+from svc.training.search.served import most_chosen_first, reordered, to_scorer
 from svc.training.search.trials import TrialRecord
-from svc.training.winner.export import assemble, export, most_chosen_first
+from svc.training.winner.export import assemble, export
 from svc.training.winner.refit import place_users
 
 N_USERS, N_ITEMS = 90, 60

@@ -1,0 +1,102 @@
+"""Ranks users by the scores of all items at once, which is how a search compares its trials.
+
+Sorting whole rows of scores would take most of the time, so only what can be among the best is sorted. Of items with
+equal scores the one that more users have chosen comes first, as in the model that is served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.training.evaluation.evaluator import Rankings, Rows
+
+_BLOCK_BYTES = 2 << 20
+"""Scores of so many bytes at once stay in the cache of a core while they are ranked."""
+
+Scores = NDArray[Any]
+Scorer = Callable[[Rows], Scores]
+"""(r,) ascending rows of the training matrix to their scores, (r, items), free to overwrite."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoreRanker:
+    """Ranks rows of `seen`, (users, items), by `scorer`; items in `seen` are not recommended.
+
+    `order`, (items,), has the columns as ties put them: the first of equal ones comes first.
+    """
+
+    scorer: Scorer
+    seen: sparse.csr_matrix
+    order: NDArray[Any]
+
+    def excluding(self, pairs: sparse.csr_matrix) -> ScoreRanker:
+        """The same without these items, (users, items)."""
+        return replace(self, seen=(self.seen + pairs).tocsr())
+
+    def __call__(self, users: Rows, size: int) -> Rankings:
+        return [ranking for _, best in self._ranked(users, size) for ranking in best]
+
+    def pools(self, users: Rows, size: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """For each user the columns of the `size` best items, best first, and their scores."""
+        for scores, best in self._ranked(users, size):
+            for row, ranking in zip(scores, best, strict=True):
+                yield np.array(ranking, dtype=np.int32), row[ranking].astype(np.float64)
+
+    def _ranked(self, users: Rows, size: int) -> Iterator[tuple[Scores, Rankings]]:
+        """Blocks of `users`: their scores of all items, and their `size` best items."""
+        step = int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.seen.shape[1], 1)))))
+        places = np.empty(len(self.order), dtype=np.int32)
+        places[self.order] = np.arange(len(places))
+        for begin in range(0, len(users), step):
+            rows = users[begin : begin + step]
+            scores, seen = self.scorer(rows), self.seen[rows]
+            scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
+            yield scores, _best(scores, size, self.order, places)
+
+
+def _best(scores: Scores, k: int, order: NDArray[Any], places: NDArray[Any]) -> Rankings:
+    """For each row the columns of its `k` best scores, best first; masked ones never; ties by their `places`.
+
+    Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that
+    reach it are searched. Where many groups share that bound, as with the zeros of a sparse model, only entries above
+    it are sorted, and the rest is filled with the first entries at the bound in `order`.
+    """
+    b, n = scores.shape
+    groups = min(n, max(512, 8 * k))
+    depth = n // groups
+    head = scores[:, : depth * groups].reshape(b, depth, groups)
+    tail = np.pad(scores[:, depth * groups :], ((0, 0), (0, (depth + 1) * groups - n)), constant_values=-np.inf)
+    maxima = np.maximum(np.maximum.reduce(head, axis=1), tail)
+    kth_largest = max(groups - k, 0)
+    bound = np.partition(maxima, kth_largest, axis=1)[:, kth_largest]
+    wide = np.isneginf(bound) | (np.count_nonzero(maxima >= bound[:, np.newaxis], axis=1) > 2 * k)
+    floor = np.where(wide, np.nextafter(bound, np.inf, dtype=bound.dtype), bound)
+    rows, group = np.divmod(np.flatnonzero(maxima >= floor[:, np.newaxis]), groups)
+    values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
+    at, layer = np.divmod(np.flatnonzero(values >= floor[rows, np.newaxis]), depth + 1)
+    rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
+    best_first = np.lexsort((places[columns], -values, rows))
+    ends = np.searchsorted(rows[best_first], np.arange(b + 1)).tolist()
+    ranked = columns[best_first].tolist()
+    best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
+    for row in np.flatnonzero(wide & (bound > -np.inf)).tolist():
+        missing = k - len(best[row])
+        if missing > 0:
+            best[row] += _first_equal(scores[row], bound[row], missing, order)
+    return best
+
+
+def _first_equal(scores: Scores, bound: float, count: int, order: NDArray[Any]) -> list[int]:
+    """The first columns in `order` that hold `bound`, `count` if there are so many; most rows need only a few."""
+    first = order[: 8 * count]
+    columns = first[scores[first] == bound]
+    if len(columns) < count:
+        columns = order[scores[order] == bound]
+    return [int(column) for column in columns[:count]]

@@ -1,0 +1,86 @@
+"""Ranks the users of a split by the answers of a model, as a server gives them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.model.model import Model
+from svc.model.ranking.query import Query
+from svc.training.data.split import Split
+from svc.training.evaluation.evaluator import Rankings, Rows
+
+_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedRanker:
+    """Ranks rows of a split by `model`; nothing for users that it does not know.
+
+    `rows` and `columns` have for each user and item of the split its row and column in the model, −1 for those that it
+    lacks. Beside what the model leaves out itself, items of `excluded`, (users, items) of the split, are not
+    recommended.
+    """
+
+    model: Model
+    rows: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    excluded: sparse.csr_matrix
+
+    @classmethod
+    def of(
+        cls, model: Model, split: Split, user_ids: Sequence[str], item_ids: Sequence[str], excluded: sparse.csr_matrix
+    ) -> ServedRanker:
+        """The ranker of a model that has its own order of these ids."""
+        rows = model.user_ids.indices([user_ids[row] for row in split.order.tolist()])
+        columns = model.item_ids.indices([item_ids[column] for column in split.item_order.tolist()])
+        return cls(model, rows.astype(np.int64), columns.astype(np.int64), excluded)
+
+    def excluding(self, pairs: sparse.csr_matrix) -> ServedRanker:
+        """The same without these items, (users, items) of the split."""
+        return replace(self, excluded=(self.excluded + pairs).tocsr())
+
+    def __call__(self, users: Rows, size: int) -> Rankings:
+        rankings: Rankings = [[] for _ in range(len(users))]
+        column_of = _inverse(self.columns, self.model.n_items)
+        gone = np.flatnonzero(column_of < 0).astype(np.int32)
+        in_model = np.flatnonzero(self.rows[users] >= 0)
+        parts = [in_model[start : start + _AT_ONCE] for start in range(0, len(in_model), _AT_ONCE)]
+
+        def rank(part: Rows) -> None:
+            queries = [self._query(row, size, gone) for row in users[part].tolist()]
+            for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
+                rankings[position] = column_of[ranking.items].tolist()
+
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(rank, parts))
+        return rankings
+
+    @property
+    def histories(self) -> sparse.csr_matrix:
+        """(users, items) of the split with 1 where the model's history has the pair."""
+        row_of = _inverse(self.rows, self.model.n_users)
+        column_of = _inverse(self.columns, self.model.n_items)
+        owners = np.repeat(row_of, np.diff(self.model.history.offsets))
+        items = column_of[self.model.history.columns]
+        both = (owners >= 0) & (items >= 0)
+        ones = np.ones(int(both.sum()), dtype=np.float32)
+        return sparse.csr_matrix((ones, (owners[both], items[both])), shape=(len(self.rows), len(self.columns)))
+
+    def _query(self, row: int, size: int, gone: NDArray[np.int32]) -> Query:
+        query = self.model.known_user(int(self.rows[row]), limit=size)
+        own = self.columns[self.excluded.indices[self.excluded.indptr[row] : self.excluded.indptr[row + 1]]]
+        return query._replace(exclude=np.concatenate([query.exclude, own[own >= 0].astype(np.int32), gone]))
+
+
+def _inverse(mapping: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    inverse = np.full(size, -1, dtype=np.int64)
+    mapped = mapping >= 0
+    inverse[mapping[mapped]] = np.flatnonzero(mapped)
+    return inverse
