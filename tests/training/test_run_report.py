@@ -33,7 +33,6 @@ def test_without_a_path_nothing_is_gathered(make_recipe: Make) -> None:
 
 def test_a_report_that_cannot_be_written_is_refused_before_the_training(make_recipe: Make, tmp_path: Path) -> None:
     """A missing folder costs no search."""
-    pytest.importorskip("matplotlib")
     with pytest.raises(ConfigError, match="cannot be written"):
         report_at(tmp_path / "missing" / "page.html", make_recipe()).check()
 

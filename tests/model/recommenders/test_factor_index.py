@@ -52,7 +52,6 @@ def test_cosine_ignores_length_and_bias() -> None:
 
 
 def test_vectors_are_rounded_if_there_are_many_and_their_norms_hardly_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("numkong")
     monkeypatch.setattr(factor_index, "LEAST_ROUNDED", 2_000 * 16)
     rng = np.random.default_rng(6)
     directions = rng.normal(size=(2_000, 16))

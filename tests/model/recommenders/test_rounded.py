@@ -9,8 +9,6 @@ from svc.model.recommenders import rounded
 from svc.model.recommenders.rounded import RoundedItems
 from tests.model.recommenders.test_scan import EXTREME, KINDS, catalogue
 
-pytest.importorskip("numkong")
-
 
 @pytest.mark.parametrize("scale", [1e-200, 1e-12, 1.0, 1e12, 1e200])
 @pytest.mark.parametrize("components", [1, 64, 1_041])

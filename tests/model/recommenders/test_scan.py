@@ -121,8 +121,6 @@ def check(layout: Layout, vectors: np.ndarray, questions: list[Wanted]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_rankings_are_those_of_a_full_sort(kind: str, offsets: str, look: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of a batch, limits, exclusions, filters and offsets are, through every stage of a scan."""
-    if look == "int8":
-        pytest.importorskip("numkong")
     for name, value in {"FIRST_BLOCK": 512, "POOL_LIMIT": 512, "FIRST_GATHERED": 64}.items():
         monkeypatch.setattr(scan_module, name, value)
     for name in ("FIRST_BLOCK_PER_ITEM", "GATHERED_PER_ITEM"):

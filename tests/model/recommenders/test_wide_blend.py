@@ -134,9 +134,7 @@ def queries_to(model: Model) -> list[Query]:
 @pytest.mark.parametrize("with_rounded", [False, True])
 def test_every_request_gets_the_answer_of_a_full_sort(*, with_rounded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Items, scores, reasons and explanations, alone and in one batch, whichever first look the model takes."""
-    if with_rounded:
-        pytest.importorskip("numkong")
-    else:
+    if not with_rounded:
         monkeypatch.setattr(factor_index.RoundedItems, "of", lambda _: None)
     monkeypatch.setattr(factor_index, "LEAST_ROUNDED", 1)
     model, sorting = model_of(BlendScorer), model_of(SortingScorer)

@@ -34,7 +34,6 @@ def listener() -> Iterator[socket.socket]:
 @pytest.mark.anyio
 async def test_the_whole_is_what_has_ended_and_what_runs(listener: socket.socket) -> None:
     """Counts of a worker that was killed stay in the sums; processes are summed too."""
-    pytest.importorskip("prometheus_client")
     fleet = Fleet(2, {}, listener)
     fleet._past = {(REQUESTS.name, "a", "ok"): (41.0,)}
     text = (await trio.to_thread.run_sync(Metrics.create(Collector(fleet)).render)).decode()

@@ -12,8 +12,6 @@ from svc.processes.memory import SharedPage
 from svc.serving.workers import counters
 from svc.serving.workers.counters import WorkerPage
 
-prometheus = pytest.importorskip("prometheus_client")
-
 
 def page(size: int = 1 << 20) -> WorkerPage:
     return WorkerPage(SharedPage.of(size))

@@ -28,7 +28,6 @@ def anyio_backend() -> str:
 @pytest.mark.anyio
 async def test_a_worker_answers_once_it_has_been_told_all_and_ends_when_it_is_told() -> None:
     """Health shows the recipes and the workers; metrics come from the parent."""
-    pytest.importorskip("prometheus_client")
     control, theirs = channel.pair()
     listener = socket.create_server(("127.0.0.1", 0))
     address = listener.getsockname()

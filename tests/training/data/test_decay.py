@@ -136,7 +136,6 @@ def test_a_row_of_another_century_leaves_the_model_as_it_is(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
     """The payload is the one of the same row at the last event; log, header and report say that there is such a row."""
-    pytest.importorskip("matplotlib")
     payloads, heads = [], []
     report = tmp_path / "report.html"
     for stray in (NOW_S, 4_070_908_800):

@@ -217,7 +217,6 @@ def test_the_artifact_counts_and_the_report_names_what_the_filter_dropped(
     make_recipe: Make, make_ratings: Callable[..., Path], log: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """`data_stats` carries the count; without a filter neither it nor the event has the key."""
-    pytest.importorskip("matplotlib")
     result = run(make_recipe(training=small_training()))
     assert result.artifact is not None
     assert "dropped_by_where" not in next(record for record in log if record["event"] == "data_cleansed")

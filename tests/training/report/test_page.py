@@ -21,7 +21,6 @@ from svc.training.report.plots import changes_plot
 from svc.training.run import TrainOptions, train
 from tests.serving.artifacts import SIGNING_KEYS, popularity_model, write_artifact
 
-pytest.importorskip("matplotlib")
 Make = Callable[..., LoadedRecipe]
 CONFIRMED = ["--dev-allow-unsigned", "--i-understand-this-loads-arbitrary-code"]
 

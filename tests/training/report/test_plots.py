@@ -6,12 +6,9 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from svc.training.report.plots import algorithms_plot, cost_plot, search_plot, tail_plot
 from svc.training.search.trials import TrialRecord
-
-pytest.importorskip("matplotlib")
 
 
 def trial(number: int, algorithm: str, score: float | None) -> TrialRecord:

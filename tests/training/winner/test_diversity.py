@@ -120,7 +120,6 @@ Make = Callable[..., LoadedRecipe]
 @pytest.mark.parametrize("algorithms", [["CosineKNN"], ["IALS"], ["TopPop"]])
 def test_trainings_with_a_report_measure_it(make_recipe: Make, tmp_path: Path, algorithms: list[str]) -> None:
     """The header holds it and the page draws it, unless the recipe leaves it out; nobody else's artifact has it."""
-    pytest.importorskip("matplotlib")
 
     def trained(report: Path | None, **training: Any) -> tuple[dict[str, Any], LoadedRecipe]:
         loaded = make_recipe(training={"algorithms": algorithms, "n_trials": 1, "cutoff": 5, **training})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ def test_features_answer_cold_starts_whoever_wins(
     plain = run(make_recipe(training=small_training(algorithms=["TopPop", "CosineKNN"], n_trials=3)))
     alone, _ = loaded(plain)
     training = small_training(algorithms=["TopPop", "IALS", "CosineKNN"], n_trials=5)
-    report = tmp_path / "report.html" if importlib.util.find_spec("matplotlib") else None
+    report = tmp_path / "report.html"
     result = run(make_recipe(training=training, features=item_features(items_csv)), report=report)
     model, head = loaded(result)
     assert head["best_class"] == "CosineKNNRecommender"

@@ -1,0 +1,37 @@
+"""Every test runs in a session of nox: what a session selects, it can import."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+OPTIONAL = {
+    ("e2e/access/test_console.py", "playwright.sync_api"): "the module is collected, not run, by sessions without it",
+    ("project/test_deploy.py", "helm_python"): "has wheels for x86-64 alone",
+    ("training/algorithms/test_bprfm.py", "lightfm"): "has no wheel for Python 3.14",
+    ("training/search/test_same_bytes.py", "lightfm"): "has no wheel for Python 3.14",
+    ("training/winner/test_export.py", "lightfm"): "has no wheel for Python 3.14",
+    ("training/winner/test_item_order.py", "lightfm"): "has no wheel for Python 3.14",
+}
+
+
+def optional_imports() -> Iterator[tuple[str, str]]:
+    """Yield file and package of each test that goes without a package."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)) if "importorskip(" in text or "find_spec(" in text else ():
+            if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+                "importorskip",
+                "find_spec",
+            ):
+                package = node.args[0]
+                assert isinstance(package, ast.Constant), f"{path}:{node.lineno}: name the package"
+                if package.value != "rotel":  # a program, looked up like nginx
+                    yield str(path.relative_to(TESTS)), package.value
+
+
+def test_no_test_is_skipped_for_a_package_that_its_session_could_install() -> None:
+    """A test behind an import that no session installs would never run, and nobody would see it."""
+    assert set(optional_imports()) == set(OPTIONAL)
