@@ -21,6 +21,8 @@ MAX_CONDITIONS: Final = 32
 MAX_LEVELS: Final = 8
 MAX_VALUES: Final = 1000
 MAX_TEXT_CHARACTERS: Final = 8192
+VALUES_OF_A_CONDITION: Final = 100
+"""Values in a list that take about as long to compile as a condition."""
 GROUPS: Final = ("all", "any", "not")
 """Keys of nodes that are no fields; fields must not have these names."""
 COMPARISONS: Final = ("gt", "gte", "lt", "lte", "eq")
@@ -50,6 +52,29 @@ class FilterProblem(ValueError):
 def parse_filter(tree: object, kinds: Mapping[str, str]) -> Filter:
     """Return the canonical form of `tree` over fields of these `kinds`. Raises FilterProblem."""
     return _Parser(kinds).node(tree, (), 1)
+
+
+def count_conditions(trees: Iterable[object], most: int) -> int:
+    """Return the number of conditions in trees that were not checked yet, without counting much further than `most`.
+
+    Each operator is a condition, and so are VALUES_OF_A_CONDITION values. A group of fewer than two parts counts too,
+    because an invalid tree may consist of such groups alone.
+    """
+    count, left = 0, list(trees)
+    while left and count <= most:
+        node = left.pop()
+        for key, value in node.items() if isinstance(node, Mapping) and len(node) == 1 else ():
+            if key in GROUPS:
+                parts = value[: most + 1] if isinstance(value, list | tuple) else [value]
+                left += parts
+                count += len(parts) < 2
+            elif isinstance(value, Mapping):
+                lists = (operand for operand in value.values() if isinstance(operand, list | tuple))
+                count += len(value) + sum(len(operand) // VALUES_OF_A_CONDITION for operand in lists)
+            else:
+                count += 1
+        count += not isinstance(node, Mapping) or len(node) != 1
+    return count
 
 
 class _Parser:

@@ -73,7 +73,7 @@ WINGS = {
     "svc.serving": {
         "models": {"pace"},
         "transport": {"pace", "signals"},
-        "api": {"admission", "models", "transport"},
+        "api": {"admission", "models", "pace", "transport"},
         "workers": {"api", "models", "process", "signals", "transport"},
     },
     "svc.serving.api": {

@@ -11,11 +11,12 @@ value satisfies no condition but `exists: false`.
 
 from __future__ import annotations
 
+import heapq
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from hashlib import blake2b
 from threading import Lock
 from typing import Any, Final, Literal, cast
@@ -43,9 +44,12 @@ class ClientTree:
     value: object
 
 
+Steps = Generator[None, None, ItemSet]
+"""A compilation that pauses after each condition."""
 CACHE_BYTES: Final = 8 << 20
 """Memory for the item sets of recent filters: room for 1,600 of them at 41,000 items."""
-LEAST_CACHED: Final = 16
+LEAST_CACHED: Final = 40
+"""Room for a filter and 16 boosts of a request, in both forms."""
 MAX_SHOWN_VALUES: Final = 200
 _COMPARE: Final[Mapping[str, Callable[[Any, float], Any]]] = {
     "gt": operator.gt,
@@ -147,11 +151,18 @@ class LabelField:
         return ItemSet.of_flags(times == len(items))
 
     def described(self) -> dict[str, Any]:
-        """The most frequent values first, ties by name."""
-        counts = np.diff(self.item_starts).tolist()
-        names = self.names.all()
-        first = sorted(range(len(names)), key=lambda label: (-counts[label], names[label]))[:MAX_SHOWN_VALUES]
-        return {"values": [names[label] for label in first]}
+        """Return the most frequent values first, ties by name."""
+        return {"values": list(self._most_frequent)}
+
+    @cached_property
+    def _most_frequent(self) -> list[str]:
+        """Found once, in steps of the interpreter: sorting 100,000 names would hold up all other threads for 0.1 s."""
+        counts = np.diff(self.item_starts)
+        n_rare = max(len(counts) - MAX_SHOWN_VALUES, 0)
+        least = np.partition(counts, n_rare)[n_rare] if len(counts) else 0
+        often = np.flatnonzero(counts >= least).tolist()
+        first = heapq.nsmallest(MAX_SHOWN_VALUES, ((-int(counts[label]), self.names.at(label)) for label in often))
+        return [name for _, name in first]
 
 
 class NumberField:
@@ -233,20 +244,20 @@ class FilterFields:
 
     def items(self, tree: Tree) -> ItemSet:
         """The items that satisfy `tree`. Up to a millisecond at 41,000 items when it is new."""
-        items = self.cached(tree)
-        if items is None:
-            items = self._compiled(tree)
-            self._keep(tree, items)
-        return items
+        return _result(self._compile(tree))
 
     def items_as_asked(self, tree: ClientTree, canonical: Callable[[object], Tree]) -> ItemSet:
         """The items that satisfy a client's tree. `canonical` checks its value and makes a canonical tree of it.
 
         A tree that has passed the check before is not looked at again.
         """
+        return _result(self.compile(tree, canonical))
+
+    def compile(self, tree: ClientTree, canonical: Callable[[object], Tree]) -> Steps:
+        """Return the result of `items_as_asked`, in steps of one condition."""
         items = self.cached(tree)
         if items is None:
-            items = self.items(canonical(tree.value))
+            items = yield from self._compile(canonical(tree.value))
             self._keep(tree, items)
         return items
 
@@ -259,26 +270,44 @@ class FilterFields:
         with self._lock:
             self._cache.put(key, items)
 
-    def _compiled(self, tree: Tree) -> ItemSet:
+    def _compile(self, tree: Tree) -> Steps:
+        items = self.cached(tree)
+        if items is None:
+            items = yield from self._compile_node(tree)
+            self._keep(tree, items)
+        return items
+
+    def _compile_node(self, tree: Tree) -> Steps:
         match tree:
             case ("all", parts):
-                return self._joined(operator.and_, parts, enough=0)
+                return (yield from self._join(operator.and_, parts, enough=0))
             case ("any", parts):
-                return self._joined(operator.or_, parts, enough=self._n_items)
+                return (yield from self._join(operator.or_, parts, enough=self._n_items))
             case ("not", part):
-                return ~self._compiled(part)
+                return ~(yield from self._compile_node(part))
             case ("field", name, operators):
-                return reduce(operator.and_, (self.fields[name].matching(*condition) for condition in operators))
+                items = reduce(operator.and_, (self.fields[name].matching(*condition) for condition in operators))
+                yield
+                return items
         raise ValueError("not a canonical filter tree")
 
-    def _joined(self, join: Callable[[ItemSet, ItemSet], ItemSet], parts: Sequence[Tree], enough: int) -> ItemSet:
+    def _join(self, join: Callable[[ItemSet, ItemSet], ItemSet], parts: Sequence[Tree], enough: int) -> Steps:
         """Join the item sets of the parts; stop as soon as a set of `enough` items can no longer change."""
-        items = self._compiled(parts[0])
+        items = yield from self._compile_node(parts[0])
         for part in parts[1:]:
             if items.count == enough:
                 break
-            items = join(items, self._compiled(part))
+            items = join(items, (yield from self._compile_node(part)))
         return items
+
+
+def _result(steps: Steps) -> ItemSet:
+    """Take all steps, and return the result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast(ItemSet, end.value)
 
 
 def _key(tree: Tree | ClientTree) -> bytes:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
@@ -97,13 +99,15 @@ def _items_of(tree: object, served: Answerable, part: Part = "body") -> ItemSet 
     if tree is None:
         return None
 
-    def canonical(tree: object) -> Filter:
-        return filter_at(tree, served.filter_kinds, "filter", part=part)
-
+    canonical = partial(_canonical, served.filter_kinds, part)
     if served.filters is None:
         canonical(tree)
         return None
     return served.filters.items_as_asked(ClientTree(tree), canonical)
+
+
+def _canonical(kinds: Mapping[str, str], part: Part, tree: object) -> Filter:
+    return filter_at(tree, kinds, "filter", part=part)
 
 
 class Request(BaseModel):
@@ -156,9 +160,27 @@ class Request(BaseModel):
         ),
     ] = None
 
+    @property
+    def filters(self) -> list[object]:
+        """The filters of the request, as the client wrote them."""
+        trees = [] if self.filter is None else [self.filter]
+        return [*trees, *(boost.filter for boost in self.boosts or ())]
+
     def has_new_filter(self, served: Answerable) -> bool:
-        """Whether the request has filters of its own to compile, which takes longer than all else in a query."""
-        return bool(self.boosts) or _is_new(self.filter, served)
+        """Return whether the request has filters to compile, which takes longer than all else in a query."""
+        return any(_is_new(tree, served) for tree in self.filters)
+
+    def compile(self, served: Answerable) -> Iterator[None]:
+        """Compile the filters of the request, so that `prepare` finds them; yields after each condition.
+
+        `prepare` raises the error of an invalid filter.
+        """
+        if served.filters is not None:
+            with suppress(ValidationFailed):
+                for tree in self.filters:
+                    yield from served.filters.compile(
+                        ClientTree(tree), partial(_canonical, served.filter_kinds, "body")
+                    )
 
     def restriction(self, served: Answerable) -> Restriction:
         """What the answer may hold. Raises ValidationFailed."""
@@ -384,8 +406,12 @@ class UsersRequest(BaseModel):
     ] = None
 
     def has_new_filter(self, served: Answerable) -> bool:  # noqa: ARG002
-        """False: there are no conditions."""
+        """Return False: there are no conditions."""
         return False
+
+    def compile(self, served: Answerable) -> Iterator[None]:  # noqa: ARG002
+        """Return no steps: there are no conditions."""
+        return iter(())
 
     def prepare(self, served: Answerable) -> Prepared:
         """The query for the model of now. Raises the ApiError that says why there is none."""

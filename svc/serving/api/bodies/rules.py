@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from svc.model.ranking.filter_fields import FilterFields, LabelField
+from svc.model.ranking.filter_fields import ClientTree, FilterFields, LabelField, Tree
 from svc.model.ranking.rerank import Boost, Limit, Rules
 from svc.serving.api.bodies.fields import BoostAsked, LimitAsked, PinAsked, filter_at, invalid
 from svc.serving.models.policy import active
@@ -105,9 +106,18 @@ def _limits_of(limits: Sequence[tuple[str, int]], filters: FilterFields | None) 
 
 
 def _boosts(request: Asked, served: Answerable) -> tuple[Boost, ...]:
-    asked = enumerate(request.boosts or ())
-    trees = [(filter_at(boost.filter, served.filter_kinds, "boosts", n, "filter"), boost.factor) for n, boost in asked]
-    return _boosts_of(trees, served.filters)
+    boosts = []
+    for index, boost in enumerate(request.boosts or ()):
+        canonical = partial(_boosted, served.filter_kinds, index)
+        if served.filters is None:
+            canonical(boost.filter)
+        else:
+            boosts.append(Boost(served.filters.items_as_asked(ClientTree(boost.filter), canonical), boost.factor))
+    return tuple(boosts)
+
+
+def _boosted(kinds: Mapping[str, str], index: int, tree: object) -> Tree:
+    return filter_at(tree, kinds, "boosts", index, "filter")
 
 
 def _boosts_of(boosts: Sequence[tuple[tuple[object, ...], float]], filters: FilterFields | None) -> tuple[Boost, ...]:

@@ -8,11 +8,12 @@ from functools import partial
 import trio
 
 from svc.model.ranking.query import Prepared
+from svc.recipe.filter_tree import count_conditions
 from svc.serving.admission import WaitBudget
 from svc.serving.api.bodies.parsing import parse_query
 from svc.serving.api.bodies.requests import PopularQuery
 from svc.serving.api.request.nothing_left import nothing_left
-from svc.serving.models.costs import Cost
+from svc.serving.models.costs import RULED_CONDITIONS, cost_class
 from svc.serving.models.fragments import AnswerHeader, encode_answer
 from svc.serving.models.registry import Served
 
@@ -45,13 +46,16 @@ async def popular_items(
         asked = parse_query(PopularQuery, arguments)
     else:
         asked = await in_thread(parse_query, PopularQuery, arguments)
+    if asked.filter is not None:  # what is refused is refused before its filter is compiled
+        conditions = count_conditions([asked.filter], RULED_CONDITIONS)
+        await charge(
+            cost_class(limit=1, profile=0, described=0, is_ruled=False, is_other=True, conditions=conditions), 1
+        )
     prepared: Prepared
     if asked.has_new_filter(served):
         prepared = await in_thread(asked.prepare, served)
     else:
         prepared = asked.prepare(served)
-    if asked.filter is not None:
-        await charge(Cost.LONG, 1)
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
         raise await in_thread(nothing_left, asked.filter, served.filters)

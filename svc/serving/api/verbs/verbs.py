@@ -6,12 +6,10 @@ No web framework stands between the socket and the lane.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import NamedTuple, TypeVar
-
-import trio
+from typing import Any, NamedTuple
 
 from svc.errors import (
     ApiError,
@@ -21,6 +19,7 @@ from svc.errors import (
 from svc.lru_cache import LruCache
 from svc.metrics import BATCH_ERRORS, BATCH_SIZE, UNKNOWN_RECIPE
 from svc.model.ranking.query import Prepared, Ranking
+from svc.recipe.filter_tree import count_conditions
 from svc.serving.admission import WaitBudget
 from svc.serving.api.access.key_policies import elements_in
 from svc.serving.api.bodies.parsing import Rejected, parse, refuse_unknown_parameters
@@ -42,12 +41,12 @@ from svc.serving.api.request.request import Request
 from svc.serving.api.request.state import ServerState
 from svc.serving.api.routing.endpoint import Endpoint, Route
 from svc.serving.api.verbs.counts import Facts, count_request
-from svc.serving.models.costs import Cost, cost_class
+from svc.serving.api.verbs.work_threads import WorkThread
+from svc.serving.models.costs import PLAIN_LIMIT, RULED_CONDITIONS, Cost, cost_class
 from svc.serving.models.fragments import AnswerHeader, encode_batch, encode_fields, encode_users
 from svc.serving.models.registry import Served
 from svc.serving.transport.messages import Response
 
-T = TypeVar("T")
 INLINE_BODY_BYTES = 4096
 INLINE_CHARACTERS = 256
 """Longest body that the event loop prepares for a model that reads runs of characters.
@@ -55,9 +54,10 @@ INLINE_CHARACTERS = 256
 A body of 4,096 took 10 ms.
 """
 INLINE_ITEMS = 100
-WORK_THREADS = 2
-SLICE_S = 0.02
-"""Processor time after which the preparation of a batch goes to the end of the queue for a thread."""
+LIGHT_BODY_BYTES = 16384
+"""Longest body whose reading may keep other requests' light work waiting."""
+CHARACTERS_OF_AN_ITEM = 1024
+"""Characters of features that take as long to read as a described item takes to rank."""
 CACHED_BYTES = 4096
 """Longest question or answer that the cache keeps."""
 ENTRY_BYTES = 512
@@ -88,14 +88,17 @@ def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
         return Cost.PLAIN
     if isinstance(asked, UsersRequest):
         return cost_class(limit=asked.offset + asked.limit, profile=0, described=0, is_ruled=True, is_other=False)
+    features: Mapping[str, Any] = asked.user_features or {}
+    described = _long_texts(features)
     if isinstance(asked, RelatedRequest):
         features = asked.item_features or {}
         profile = len(asked.seed_items or ())
-        described = sum(isinstance(item, dict) for item in features.values()) or bool(features)
+        described += sum(isinstance(item, dict) for item in features.values()) or bool(features)
+        described += _long_texts(features)
         is_known, varies = profile > 0, False
     else:
         chosen = len(asked.history or ())
-        profile, described = chosen + len(asked.dislikes or ()), 0
+        profile = chosen + len(asked.dislikes or ())
         is_known, varies = asked.user_id is not None or chosen > 0, asked.varies
     return cost_class(
         limit=asked.offset + asked.limit,
@@ -103,7 +106,21 @@ def cost_of_request(asked: AnyQuestion | Rejected) -> Cost:
         described=described,
         is_ruled=bool(asked.explain or asked.diversity or asked.limits or asked.boosts or varies),
         is_other=bool(asked.pins) or not is_known,
+        conditions=count_conditions(asked.filters, RULED_CONDITIONS),
     )
+
+
+def _long_texts(features: Mapping[str, Any]) -> int:
+    """Return how many described items the texts among `features` count as, a little more than PLAIN_LIMIT at most."""
+    characters, left = 0, list(features.values())
+    while left and characters <= (PLAIN_LIMIT + 1) * CHARACTERS_OF_AN_ITEM:
+        value = left.pop()
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, list):
+            left += value
+        characters += len(value) if isinstance(value, str) else 8
+    return characters // CHARACTERS_OF_AN_ITEM
 
 
 class EncodedAnswer(NamedTuple):
@@ -124,7 +141,7 @@ class Verbs:
 
     def __init__(self, state: ServerState) -> None:
         self._state = state
-        self._work = trio.CapacityLimiter(WORK_THREADS)
+        self._light, self._heavy = WorkThread(), WorkThread()
         self._present = 0
         self._cached_answers: LruCache[tuple[int, str, bytes], EncodedAnswer] = LruCache(
             state.settings.cached_answers, state.settings.cached_answers_bytes
@@ -211,18 +228,15 @@ class Verbs:
             self._cached_answers.put((served.number, verb, body), answer, ENTRY_BYTES + len(body) + len(answer.encoded))
 
     async def _find(self, request: Request, verb: str, body: Body, served: Served, budget: WaitBudget) -> EncodedAnswer:
-        asked = await self._parsed(SINGLE[verb], body, served, budget)
-        if request.permit is not None:
-            await request.charge(cost_of_request(asked), 1)
-        prepared = await self._prepared(asked, body, served, budget)
+        asked, cost = await self._parsed(SINGLE[verb], body, served, budget)
+        await request.charge(cost, 1)
+        prepared = await self._prepared(asked, cost, body, served, budget)
         queries = (prepared.query,)
         budget.require(served.lane, queries)
         with self._step("rank"):
             (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items) and not isinstance(asked, UsersRequest):
-            raise await trio.to_thread.run_sync(  # sorting 60,000 labels takes 0.25 s
-                nothing_left, asked.filter, served.filters, limiter=self._work, abandon_on_cancel=True
-            )
+            raise await self._thread(cost, body).run(partial(nothing_left, asked.filter, served.filters))
         page = ranking.from_place(prepared.offset)
         if isinstance(asked, UsersRequest):
             encode = partial(encode_users, page, served.model.user_ids, prepared)
@@ -231,32 +245,40 @@ class Verbs:
         if len(page.items) <= INLINE_ITEMS:
             encoded = encode()
         else:
-            encoded = await trio.to_thread.run_sync(encode, limiter=self._work, abandon_on_cancel=True)
+            encoded = await self._light.run(encode)
         return EncodedAnswer(encoded, Facts.of(ranking, prepared))
 
-    async def _parsed(self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget) -> AnyQuestion:
-        """Parse on the event loop, or in a thread if the body is long."""
-        if _is_short(body, served):
-            return parse(schema, body)
-        return await self._beside(partial(parse, schema, body), served, budget)
+    def _thread(self, cost: Cost, body: Body) -> WorkThread:
+        """Return the thread for work on a single request."""
+        is_light = not cost.is_expensive and isinstance(body, bytes) and len(body) <= LIGHT_BODY_BYTES
+        return self._light if is_light else self._heavy
 
-    async def _prepared(self, asked: AnyQuestion, body: Body, served: Served, budget: WaitBudget) -> Prepared:
+    async def _parsed(
+        self, schema: type[AnyQuestion], body: Body, served: Served, budget: WaitBudget
+    ) -> tuple[AnyQuestion, Cost]:
+        """Parse on the event loop, or in a thread if the body is long, and return the question with its cost class.
+
+        Raises Overloaded when the wait for a thread would be too long.
+        """
+        if _is_short(body, served):
+            return _parse(schema, body)
+        thread = self._thread(Cost.LONG, body)
+        budget.require(served.lane, threads_s=thread.wait_s)
+        return await thread.run(partial(_parse, schema, body))
+
+    async def _prepared(
+        self, asked: AnyQuestion, cost: Cost, body: Body, served: Served, budget: WaitBudget
+    ) -> Prepared:
         """Prepare the query of a request.
 
         This runs in a thread if the body is long or a filter must be compiled first, and on the event loop otherwise.
         """
         if _is_short(body, served) and not asked.has_new_filter(served):
             return asked.prepare(served)
-        return await self._beside(partial(asked.prepare, served), served, budget)
-
-    async def _beside(self, work: Callable[[], T], served: Served, budget: WaitBudget, *, is_batch: bool = False) -> T:
-        """Run `work` in a thread and return its result.
-
-        Raises Overloaded when the wait for a thread would be too long.
-        """
-        threads_s = self._work.statistics().tasks_waiting * SLICE_S / WORK_THREADS
-        budget.require(served.lane, is_batch=is_batch, threads_s=threads_s)
-        return await trio.to_thread.run_sync(work, limiter=self._work, abandon_on_cancel=True)
+        thread = self._thread(cost, body)
+        budget.require(served.lane, threads_s=thread.wait_s)
+        steps = await thread.run_steps(_preparation(asked, served))
+        return next(step for step in steps if step is not None)
 
     async def _batch(
         self, request: Request, verb: str, served: Served, header: AnswerHeader, budget: WaitBudget
@@ -265,17 +287,13 @@ class Verbs:
         body = await request.body()
         if request.permit is not None:
             await request.charge(elements_in(body))
-        batch = await self._beside(partial(_parse_batch, BATCH[verb], body), served, budget, is_batch=True)
-        if request.permit is not None:
-            await request.charge(sum(map(cost_of_request, elements(batch))), len(elements(batch)))
+        budget.require(served.lane, is_batch=True, threads_s=self._heavy.wait_s)
+        batch, cost = await self._heavy.run(partial(_parse_batch, BATCH[verb], body))
+        await request.charge(cost, len(elements(batch)))
         metrics = self._state.metrics
         metrics.of(BATCH_SIZE, recipe=header.recipe, verb=verb).observe(len(elements(batch)))
-        prepared: list[Prepared | ApiError] = []
-        while len(prepared) < len(elements(batch)):
-            rest = elements(batch)[len(prepared) :]
-            prepared += await trio.to_thread.run_sync(
-                _prepare_some, rest, served, limiter=self._work, abandon_on_cancel=True
-            )
+        steps = await self._heavy.run_steps(_batch_preparation(elements(batch), served))
+        prepared = [step for step in steps if step is not None]
         queries = [element.query for element in prepared if isinstance(element, Prepared)]
         budget.require(served.lane, queries, is_batch=True)
         with self._step("rank"):
@@ -283,15 +301,10 @@ class Verbs:
             if queries:  # a batch whose client has left is not scored to its end
                 rankings = await request.unless_gone(partial(served.lane.rank, queries, patience=budget))
 
-        def merge_and_encode() -> tuple[list[Result], bytes]:
-            """Merge the results and encode the answer.
-
-            This runs in a thread, because naming a condition that no item satisfies takes a pass over all items.
-            """
-            results = _merge(elements(batch), prepared, rankings, served)
-            return results, encode_batch(header, results, served.fragments, with_metadata=batch.include_metadata)
-
-        results, answer = await trio.to_thread.run_sync(merge_and_encode, limiter=self._work, abandon_on_cancel=True)
+        results = await self._heavy.run_steps(_merged(elements(batch), prepared, rankings, served))
+        answer = await self._heavy.run(
+            partial(encode_batch, header, results, served.fragments, with_metadata=batch.include_metadata)
+        )
         for result in results:
             if isinstance(result, ApiError):
                 metrics.of(BATCH_ERRORS, code=result.code).inc()
@@ -306,60 +319,58 @@ def _is_short(body: Body, served: Served) -> bool:
     return isinstance(body, bytes) and len(body) <= longest
 
 
-def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) -> AnyBatch:
-    return parse(schema, body)
+def _parse(schema: type[AnyQuestion], body: Body) -> tuple[AnyQuestion, Cost]:
+    asked = parse(schema, body)
+    return asked, cost_of_request(asked)
 
 
-def _prepare_some(asked: Sequence[AnyRequest | Rejected], served: Served) -> list[Prepared | ApiError]:
-    """Prepare the first elements, until SLICE_S of processor time has passed.
-
-    At least one element is prepared.
-    """
-    ends_at = time.thread_time() + SLICE_S
-    prepared: list[Prepared | ApiError] = []
-    for element in asked:
-        prepared.append(_prepare(element, served))
-        if time.thread_time() >= ends_at:
-            break
-    return prepared
+def _parse_batch(schema: type[RecommendBatch] | type[RelatedBatch], body: Body) -> tuple[AnyBatch, int]:
+    """Return the batch and the sum of the costs of its elements."""
+    batch: AnyBatch = parse(schema, body)
+    return batch, sum(map(cost_of_request, elements(batch)))
 
 
-def _prepare(element: AnyRequest | Rejected, served: Served) -> Prepared | ApiError:
-    """Return the query of one element of a batch, or its error.
+def _preparation(asked: AnyQuestion, served: Served) -> Iterator[Prepared | None]:
+    """Yield the query of a request, after a None for each condition that was compiled."""
+    yield from asked.compile(served)
+    yield asked.prepare(served)
+
+
+def _batch_preparation(asked: Sequence[AnyRequest | Rejected], served: Served) -> Iterator[Prepared | ApiError | None]:
+    """Yield the query of each element or its error, and a None for each condition that was compiled.
 
     An element never makes another one fail.
     """
-    if isinstance(element, Rejected):
-        return element.error
-    try:
-        return element.prepare(served)
-    except ApiError as error:
-        return error
-    except Exception as error:
-        log_failure(error)
-        return InternalError("the server failed to answer this element; its log has the request id")
+    for element in asked:
+        if isinstance(element, Rejected):
+            yield element.error
+            continue
+        try:
+            yield from _preparation(element, served)
+        except ApiError as error:
+            yield error
+        except Exception as error:
+            log_failure(error)
+            yield InternalError("the server failed to answer this element; its log has the request id")
 
 
-def _merge(
+def _merged(
     asked: Sequence[AnyRequest | Rejected],
     prepared: Sequence[Prepared | ApiError],
     rankings: Sequence[Ranking],
     served: Served,
-) -> list[Result]:
-    """Return rankings and errors in the order of the requests.
+) -> Iterator[Result]:
+    """Yield rankings and errors in the order of the requests.
 
-    An empty ranking becomes an error too.
+    An empty ranking becomes an error too. Naming a condition that no item satisfies takes a pass over all items.
     """
-    results: list[Result] = []
     answers = iter(rankings)
     for request, element in zip(asked, prepared, strict=True):
         if isinstance(element, ApiError):
-            results.append(element)
+            yield element
             continue
         ranking = next(answers)
         if len(ranking.items):
-            results.append((ranking.from_place(element.offset), element))
+            yield ranking.from_place(element.offset), element
         else:
-            tree = None if isinstance(request, Rejected) else request.filter
-            results.append(nothing_left(tree, served.filters))
-    return results
+            yield nothing_left(None if isinstance(request, Rejected) else request.filter, served.filters)

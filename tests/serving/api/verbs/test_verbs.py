@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api
 from svc.serving.api.access.key_policies import KeyPolicies, parse_policies
 from svc.serving.api.bodies.parsing import Rejected
 from svc.serving.api.bodies.requests import AnyQuestion, RecommendRequest, RelatedRequest, UsersRequest
-from svc.serving.api.verbs import verbs
+from svc.serving.api.verbs import verbs, work_threads
 from svc.serving.api.verbs.verbs import cost_of_request
 from svc.serving.models.costs import Cost
 from svc.serving.models.lanes import Lane
@@ -152,10 +153,11 @@ async def test_a_batch_whose_client_has_left_is_not_scored_to_its_end(monkeypatc
     assert ended
 
 
-async def test_a_filter_that_is_new_waits_for_one_element_of_each_batch_at_most(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_heavy", [False, True], ids=["light", "heavy"])
+async def test_a_new_filter_waits_for_no_batch_if_it_is_light_and_for_one_step_if_it_is_heavy(
+    is_heavy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With slices of one element and one thread: the preparation of a batch goes to the end of the queue."""
+    """With slices of one step: the preparation of a batch goes to the end of the queue."""
     prepared: list[int] = []
     may_go_on, begun = threading.Event(), threading.Event()
     prepare = RecommendRequest.prepare
@@ -167,8 +169,7 @@ async def test_a_filter_that_is_new_waits_for_one_element_of_each_batch_at_most(
             assert may_go_on.wait(10)
         return prepare(asked, served)
 
-    monkeypatch.setattr(verbs, "SLICE_S", 0.0)
-    monkeypatch.setattr(verbs, "WORK_THREADS", 1)
+    monkeypatch.setattr(work_threads, "SLICE_S", 0.0)
     monkeypatch.setattr(RecommendRequest, "prepare", noted)
     async with serving() as (client, _), trio.open_nursery() as nursery:
         statuses: list[int] = []
@@ -177,10 +178,12 @@ async def test_a_filter_that_is_new_waits_for_one_element_of_each_batch_at_most(
             statuses.append((await client.post(path, body)).status)
 
         monkeypatch.setattr(RecommendRequest, "has_new_filter", lambda *_: True)
+        monkeypatch.setattr(verbs, "cost_of_request", lambda _: Cost.RULED if is_heavy else Cost.PLAIN)
         nursery.start_soon(ask, BATCH, {"requests": [{"user_id": "u3", "limit": 9}] * 20})
         await trio.to_thread.run_sync(begun.wait)
         nursery.start_soon(ask, RECOMMEND, {"user_id": "u3", "limit": 5})
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await trio.to_thread.run_sync(time.sleep, 0.3)
+        assert prepared == ([9] if is_heavy else [9, 5])
         may_go_on.set()
     assert statuses == [200, 200]
     assert prepared.index(5) <= 2
@@ -193,7 +196,7 @@ async def test_what_waits_too_long_for_a_thread_is_refused_before_it_is_prepared
     prepared: list[object] = []
     monkeypatch.setattr(RecommendRequest, "prepare", lambda *asked: prepared.append(asked))
     monkeypatch.setattr(RecommendRequest, "has_new_filter", lambda *_: True)
-    waiting = SimpleNamespace(tasks_waiting=int(10 / verbs.SLICE_S))
+    waiting = SimpleNamespace(tasks_waiting=int(10 / work_threads.SLICE_S))
     monkeypatch.setattr(trio.CapacityLimiter, "statistics", lambda _: waiting)
     async with serving() as (client, _):
         for path, body in ((RECOMMEND, {"user_id": "u3"}), (BATCH, {"requests": [{"user_id": "u3"}]})):
@@ -239,6 +242,13 @@ async def statuses(client: Client, body: object, times: int, path: str = RECOMME
     return [(await ask(client, body, path)).status for _ in range(times)]
 
 
+def conditions(count: int) -> dict[str, Any]:
+    return {"any": [{"year": {"gte": number}} for number in range(count)]}
+
+
+BOOST = {"filter": conditions(32), "factor": 2.0}
+
+
 @pytest.mark.parametrize(
     ("schema", "body", "cost"),
     [
@@ -258,6 +268,18 @@ async def statuses(client: Client, body: object, times: int, path: str = RECOMME
         (RecommendRequest, {**DIVERSE, "limit": 900}, Cost.HEAVY),
         (UsersRequest, {"item_id": "i1"}, Cost.RULED),
         (UsersRequest, {"item_id": "i1", "limit": 100, "offset": 1}, Cost.HEAVY),
+        (RecommendRequest, {"user_id": "u3", "filter": conditions(8)}, Cost.PLAIN),
+        (RecommendRequest, {"user_id": "u3", "filter": conditions(9)}, Cost.LONG),
+        (RecommendRequest, {"user_id": "u3", "filter": conditions(17)}, Cost.RULED),
+        (RecommendRequest, {"user_id": "u3", "filter": {"genre": {"any": ["a"] * 1000}}}, Cost.LONG),
+        (RecommendRequest, {"user_id": "u3", "filter": {"year": {"gt": 1, "lt": 2, "lte": 9}}}, Cost.PLAIN),
+        (RecommendRequest, {"user_id": "u3", "boosts": [BOOST] * 2}, Cost.RULED),
+        (RecommendRequest, {"user_id": "u3", "boosts": [BOOST] * 3}, Cost.HEAVY),
+        (RecommendRequest, {"user_id": "u3", "filter": {"all": [[]] * 65}}, Cost.HEAVY),
+        (RecommendRequest, {"user_features": {"tag": "a" * 8192}}, Cost.LONG),
+        (RecommendRequest, {"user_features": {f"t{number}": "a" * 8192 for number in range(5)}}, Cost.RULED),
+        (RelatedRequest, {"item_features": {f"n{number}": {"tag": "a" * 8192} for number in range(5)}}, Cost.RULED),
+        (RelatedRequest, {"seed_items": ["i1"], "user_features": {"tags": ["a" * 100] * 400}}, Cost.RULED),
         (RelatedRequest, {"seed_items": ["i1"]}, Cost.PLAIN),
         (RelatedRequest, {"item_features": FEATURES}, Cost.LONG),
         (RelatedRequest, {"item_features": {f"n{item}": FEATURES for item in range(33)}}, Cost.RULED),
@@ -283,7 +305,14 @@ async def test_a_diverse_question_counts_sixteen() -> None:
         assert await statuses(client, {"user_id": "u4"}, 1) == [429]
 
 
-@pytest.mark.parametrize(("path", "body"), [(RECOMMEND, DIVERSE), (BATCH_RECOMMEND, {"requests": [DIVERSE]})])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (RECOMMEND, DIVERSE),
+        (BATCH_RECOMMEND, {"requests": [DIVERSE]}),
+        (BATCH_RECOMMEND, {"requests": [{"user_id": "u3", "filter": conditions(32)}]}),
+    ],
+)
 async def test_what_is_refused_for_its_cost_is_not_prepared(
     path: str, body: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

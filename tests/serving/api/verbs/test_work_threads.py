@@ -1,0 +1,63 @@
+"""The threads of requests: turns within long work, and the expected wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+
+from svc.serving.api.verbs import work_threads
+from svc.serving.api.verbs.work_threads import WorkThread
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_long_work_takes_turns_with_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a slice the rest goes to the end of the queue, and every step is taken once, in order."""
+    monkeypatch.setattr(work_threads, "SLICE_S", 0.0)
+    order: list[str] = []
+
+    def steps(name: str) -> Iterator[int]:
+        for number in range(3):
+            order.append(name)
+            yield number
+
+    thread, results = WorkThread(), dict[str, list[int]]()
+
+    async def run(name: str) -> None:
+        results[name] = await thread.run_steps(steps(name))
+
+    held = threading.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(thread.run, held.wait)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        for name in "ab":
+            nursery.start_soon(run, name)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+        held.set()
+    assert order == list("ababab")
+    assert results == {"a": [0, 1, 2], "b": [0, 1, 2]}
+
+
+async def test_the_expected_wait_follows_from_what_earlier_work_took() -> None:
+    """Work that raises is measured too. Work that runs is no wait: it may end at any moment."""
+    thread = WorkThread()
+
+    def fail() -> None:
+        time.sleep(0.06)
+        raise KeyError
+
+    for _ in range(3):
+        with pytest.raises(KeyError):
+            await thread.run(fail)
+    held = threading.Event()
+    async with trio.open_nursery() as nursery:
+        for _ in range(11):
+            nursery.start_soon(thread.run, held.wait)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert 0.6 <= thread.wait_s < 2
+        held.set()
