@@ -18,12 +18,12 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.popularity import PopularityScorer
+from svc.model.recommenders.popularity import PopularityScorer, PopularPart
 
 N_USERS, N_ITEMS = 12, 40
 FAMILIES = ("IALS", "SVD", "BPR", "neighbours", "dense_weights", "popularity")
-EVERY_FAMILY = (*FAMILIES, "blend")
-"""Also the one whose sums depend on the machine."""
+EVERY_FAMILY = (*FAMILIES, "blend", "popular_blend")
+"""Also those whose sums depend on the machine."""
 
 
 def _dyadic(rng: np.random.Generator, *shape: int) -> NDArray[np.float32]:
@@ -86,10 +86,11 @@ def family(name: str, seed: int = 7, n_items: int = N_ITEMS) -> Model:
     rng = np.random.default_rng(seed)
     seen = [np.sort(rng.choice(n_items, user + 1, replace=False)).astype(np.int32) for user in range(N_USERS)]
     history = History(np.cumsum([0, *map(len, seen)]).astype(np.int64), np.concatenate(seen))
-    if name == "blend":
-        scorer: Scorer = BlendScorer.of(
-            cast(SVDScorer, _svd(rng, n_items)), [cast(NeighbourScorer, _neighbours(rng, n_items))], [0.7, 0.3], history
-        )
+    if name in ("blend", "popular_blend"):
+        svd, sums = cast(SVDScorer, _svd(rng, n_items)), [cast(NeighbourScorer, _neighbours(rng, n_items))]
+        counts = PopularityScorer(np.arange(n_items, dtype=np.float64)[::-1])
+        part = PopularPart.of(counts, 0.25) if name == "popular_blend" else None
+        scorer: Scorer = BlendScorer.of(svd, sums, [0.7, 0.3], history, popularity=part)
     else:
         scorer = _MAKERS[name](rng, n_items)
     model = Model(

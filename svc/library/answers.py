@@ -12,7 +12,7 @@ import pandas as pd
 
 from svc.library.questions import Answerer
 from svc.library.tables import id_series
-from svc.model.explain import POPULAR, Because, Disliked
+from svc.model.explain import POPULAR, Because, Disliked, Popular
 from svc.model.ranking.query import Ranking
 
 if TYPE_CHECKING:
@@ -82,6 +82,6 @@ def _because(answerer: Answerer, because: Because) -> list[dict[str, Any]]:
             **({} if items is None else items.facts(reason)),
         }
         if isinstance(reason, int)
-        else {"feature": reason, "share": share}
+        else {"reason" if isinstance(reason, Popular) else "feature": str(reason), "share": share}
         for reason, share in because.reasons
     ]

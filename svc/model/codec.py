@@ -68,6 +68,7 @@ ALLOWED: Final = frozenset(
         ("svc.model.recommenders.neighbours", "NeighbourScorer"),
         ("svc.model.recommenders.dense_weights", "DenseWeightsScorer"),
         ("svc.model.recommenders.popularity", "PopularityScorer"),
+        ("svc.model.recommenders.popularity", "PopularPart"),
         ("svc.model.recommenders.blend", "BlendScorer"),
     }
 )

@@ -36,8 +36,10 @@ def check_sizes(
     recencies = scorer.recencies if isinstance(scorer, BlendScorer) else ()
     if bool(recencies) != history.recency_by_part:
         raise PayloadInvalid("payload: the order of the histories does not match the recencies of the parts")
-    if popularity is not None and popularity.shape != (n_items,):
-        raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {popularity.size}")
+    part = scorer.popularity if isinstance(scorer, BlendScorer) else None
+    for of_items in (popularity, None if part is None else part.addends):
+        if of_items is not None and of_items.shape != (n_items,):
+            raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {of_items.size}")
     if cold is not None and cold.n_items != n_items:
         raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
 

@@ -26,7 +26,8 @@ class Contributions(NamedTuple):
     """Addends of the scores of m items: of s interactions, (m, s), and of the places of feature vectors, (m, f).
 
     `columns`, (s,), are those of the interactions. Feature places are the `explained_places` of either side; None: the
-    query has no features of that side. The last `n_disliked` of the columns are dislikes.
+    query has no features of that side. The last `n_disliked` of the columns are dislikes. `of_popularity`, (m,), is
+    what the popularity of the items adds, where that is a part.
     """
 
     columns: NDArray[np.int32]
@@ -34,10 +35,17 @@ class Contributions(NamedTuple):
     of_user_features: Matrix | None = None
     of_item_features: Matrix | None = None
     n_disliked: int = 0
+    of_popularity: NDArray[np.float64] | None = None
 
 
 class Disliked(int):
     """The column of an item that counts against others."""
+
+
+class Popular(str):
+    """Says that popularity adds to the score, which no feature of that name does."""
+
+    __slots__ = ()
 
 
 class Because(NamedTuple):
@@ -47,7 +55,8 @@ class Because(NamedTuple):
     rest: float
 
 
-POPULAR = Because((("popular", 1.0),), 0.0)
+_POPULARITY = Popular("popular")
+POPULAR = Because(((_POPULARITY, 1.0),), 0.0)
 """The explanation for models that give every user the same ranking."""
 
 
@@ -67,6 +76,9 @@ def reasons_of(
         if part is not None:
             parts.append(part)
             names += own
+    if contributions.of_popularity is not None:
+        parts.append(contributions.of_popularity[:, np.newaxis])
+        names.append(_POPULARITY)
     table = np.concatenate(parts, axis=1)
     return tuple(_because(row, float(score), names, most) for row, score in zip(table, scores, strict=True))
 

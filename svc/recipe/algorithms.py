@@ -32,7 +32,9 @@ BLENDED: tuple[str, ...] = (
     "EDLAERecommender",
     "TransitionsRecommender",
 )
-"""What a blend may be made of: its parts must say something of each user by themselves, and place new ones."""
+"""What a blend may be made of, besides popularity: what says something of each user by itself, and places new ones."""
+TOP_POP = "TopPopRecommender"
+"""Popularity, which a blend may add to its other parts."""
 TRANSITIONS = "TransitionsRecommender"
 """The one recommender that learns which item follows which, so it needs the time of each interaction."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)

@@ -23,6 +23,7 @@ from svc.recipe.algorithms import (
     FEATURE_AWARE,
     RECENCY,
     SELF_WEIGHT,
+    TOP_POP,
     TRANSITIONS,
     canonical_name,
     check_search_space,
@@ -201,8 +202,9 @@ class Training(Block):
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         listed = tuple(dict.fromkeys(names))
-        if BLEND in listed and len(set(listed) & set(BLENDED)) < 2:
-            raise ValueError(f"lists {BLEND}, which needs two or more of {', '.join(BLENDED)} beside it")
+        parts = (*BLENDED, TOP_POP)
+        if BLEND in listed and len(set(listed) & set(parts)) < 2:
+            raise ValueError(f"lists {BLEND}, which needs two or more of {', '.join(parts)} beside it")
         return listed
 
     @field_validator("per_algorithm_trials")
@@ -327,7 +329,16 @@ class Recipe(Block):
     @property
     def trains_on_times(self) -> bool:
         """True if a model, or the weights in its histories, depend on the times of interactions."""
-        return self.training.trains_on_times or self.recency != 0.0
+        return self.training.trains_on_times or self.recency != 0.0 or self.blends_recent_popularity
+
+    @property
+    def blends_recent_popularity(self) -> bool:
+        """True if a blend may take what was popular of late.
+
+        A random holdout lies as far back as the training data, so it cannot tell whether late choices count more.
+        """
+        listed, scheme = self.training.algorithms, self.training.split.scheme
+        return {BLEND, TOP_POP} <= set(listed) and self.schema_.time_column is not None and scheme != "random"
 
     @model_validator(mode="after")
     def _features_need_ials(self) -> Self:

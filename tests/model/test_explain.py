@@ -99,6 +99,22 @@ def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
     assert rises
 
 
+def test_popularity_is_one_reason_of_a_blend() -> None:
+    """Its addend is what the same blend without it lacks; all others are as they were, and nothing is left over."""
+    with_it, without = family("popular_blend"), family("blend")
+    for asked in requests(with_it):
+        _, ranking = explained(with_it, **asked, limit=N_ITEMS)
+        _, plain = explained(without, **asked, limit=N_ITEMS)
+        others = dict(zip(plain.items.tolist(), zip(plain.scores, plain.because, strict=True), strict=True))
+        for column, score, because in zip(ranking.items.tolist(), ranking.scores, ranking.because, strict=True):
+            its_score, its_reasons = others[column]
+            addends = {reason: share * score for reason, share in because.reasons}
+            assert abs(because.rest) < 1e-9
+            np.testing.assert_allclose(addends.pop("popular", 0.0), score - its_score, atol=1e-9)
+            expected = {reason: share * its_score for reason, share in its_reasons.reasons}
+            assert addends == pytest.approx(expected, abs=1e-9)
+
+
 @pytest.mark.parametrize("name", SUMS)
 def test_a_contribution_equals_the_change_of_score_without_the_item(name: str) -> None:
     """For models that are sums; for iALS with the matrix of the solve held fixed, as the formula says."""

@@ -17,6 +17,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import gram
 from svc.model.recommenders.factors import IALSScorer, SVDScorer, wanted_of
 from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.popularity import PopularPart
 from svc.model.recommenders.scan import scan
 from svc.model.recommenders.users import UserScores, UserSummary, sums_of_users
 from svc.model.stored import Stored
@@ -27,13 +28,15 @@ Values = NDArray[np.float64]
 
 
 class BlendScorer(Stored):
-    """Σ weight · score / deviation over the parts: at most one factor model, and any number of item-weight models.
+    """Σ weight · score / deviation over the parts: at most one factor model, any number of item-weight models, and
+    popularity.
 
     The deviation is that of a user's scores over all items. Those of the training users are stored, `deviations`,
     (parts, n_users) float64, the factor part first, as in `weights`; for others they follow from the covariance of the
     item vectors, or from the sums of item weights. Users given by features are scored by the factor part alone: the
     other parts know only items. `recencies`, in the order of `weights`, are there where the parts weigh histories
-    differently; else every part sees them as they are weighed for all.
+    differently; else every part sees them as they are weighed for all. `popularity`, where it is a part, scores all
+    users alike: its weight and its deviation are in it, and not among the others.
     """
 
     kind: ClassVar[str] = "blend"
@@ -42,7 +45,9 @@ class BlendScorer(Stored):
     reads_dislikes: ClassVar[bool] = True
 
     recencies: tuple[float, ...] = ()
+    popularity: PopularPart | None = None
 
+    _popular: Values | None
     _covariance: Values
 
     def __init__(
@@ -59,10 +64,18 @@ class BlendScorer(Stored):
 
     @classmethod
     def of(
-        cls, factors: FactorPart | None, sums: Sequence[SumPart], weights: Sequence[float], history: History | None
+        cls,
+        factors: FactorPart | None,
+        sums: Sequence[SumPart],
+        weights: Sequence[float],
+        history: History | None,
+        *,
+        popularity: PopularPart | None = None,
     ) -> BlendScorer:
         """A blend with the deviations of the users of `history`, the training histories; None: not measured yet."""
         scorer = cls(factors, tuple(sums), tuple(weights), np.empty((len(weights), 0)))
+        if popularity is not None:
+            scorer.popularity = popularity
         scorer.ready()
         if history is not None:
             scorer.measure(history)
@@ -85,10 +98,13 @@ class BlendScorer(Stored):
     def ready(self) -> None:
         for part in self.sums:
             part.ready()
+        self._popular = None if self.popularity is None else self.popularity.addends
         if self.factors is None:
             return
         self.factors.ready()
         index = self.factors.index
+        if self._popular is not None:
+            self._popular = self._popular[index.columns]
         mean = index.factors.mean(axis=0, dtype=np.float64)
         self._covariance = gram(index.factors) / self.n_items - np.outer(mean, mean)
 
@@ -126,7 +142,8 @@ class BlendScorer(Stored):
                 own = part.contributions(self._of_part(query, number), history, items)
                 n_own = len(own.columns)  # dislikes, which are last, add nothing by least squares
                 addends[:, :n_own] += own.of_columns * (weight / deviation)
-        return Contributions(rows, addends, n_disliked=len(query.dislikes))
+        popular = None if self.popularity is None else self.popularity.addends[items]
+        return Contributions(rows, addends, n_disliked=len(query.dislikes), of_popularity=popular)
 
     def similar(self, items: NDArray[np.int32]) -> Callable[[int], Values]:
         """Similarities by the factor part; without one, by the first part of item weights."""
@@ -139,6 +156,8 @@ class BlendScorer(Stored):
         for number, part in enumerate(self.sums, start=first):
             recency = self.recencies[number] if self.recencies else None
             total += shares[number] * sums_of_users(part.weights_towards(column), history, recency).values
+        if self.popularity is not None:
+            total += self.popularity.addends[column]
         if self.factors is None:
             return UserScores(total, 0.0, total.__getitem__)
         share, own = shares[0], self.factors.scores_of_users(column, history, longest)
@@ -191,7 +210,7 @@ class BlendScorer(Stored):
         return scaled
 
     def _offsets(self, query: Query, history: History) -> Values:
-        """The weighted sum of the scores by the parts of item weights, (n,); by position where there are factors."""
+        """The weighted sum of the scores by all parts but factors, (n,); by position where there are factors."""
         totals = self._totals(query, history)
         first = len(self.weights) - len(totals)
         offsets = None
@@ -199,7 +218,9 @@ class BlendScorer(Stored):
             deviation = float(self.deviations[part, query.user]) if query.user >= 0 else _deviation(total)
             total *= self.weights[part] / deviation if deviation > 0 else 0.0  # noqa: PLW2901 - in place
             offsets = total if offsets is None else np.add(offsets, total, out=offsets)
-        return np.zeros(self.n_items) if offsets is None else offsets
+        if self._popular is None:
+            return np.zeros(self.n_items) if offsets is None else offsets
+        return self._popular.copy() if offsets is None else np.add(offsets, self._popular, out=offsets)
 
     def _totals(self, query: Query, history: History) -> list[Values]:
         """The scores of all items, (n,), by each part of item weights; by position where there are factors."""

@@ -54,6 +54,19 @@ class PopularityScorer(Stored):
         return Ranking(items, self.scores[items])
 
 
+class PopularPart(Stored):
+    """What popularity adds to the score of each item in a blend, (n,) float64: the same for every user."""
+
+    def __init__(self, addends: NDArray[np.float64]) -> None:
+        self.addends = addends
+
+    @classmethod
+    def of(cls, scorer: PopularityScorer, weight: float) -> PopularPart:
+        """Weight · score / deviation over all items; 0 where all are equally popular."""
+        deviation = float(scorer.scores.std())
+        return cls(scorer.scores * (weight / deviation if deviation > 0 else 0.0))
+
+
 def by_count(counts: NDArray[Any]) -> NDArray[np.int32]:
     """Columns by descending count, ties by column."""
     return np.argsort(-counts, kind="stable").astype(np.int32)

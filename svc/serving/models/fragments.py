@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from svc.errors import ApiError
-from svc.model.explain import POPULAR, Because, Disliked
+from svc.model.explain import POPULAR, Because, Disliked, Popular
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
 
@@ -144,7 +144,8 @@ class ItemFragments:
                     head + b',"share":' + to_json(share) + (_DISLIKED if isinstance(reason, Disliked) else b"") + end
                 )
             else:
-                shown.append(to_json({"feature": reason, "share": share}))
+                kind = "reason" if isinstance(reason, Popular) else "feature"
+                shown.append(to_json({kind: reason, "share": share}))
         if because is POPULAR:
             shown = [b'{"reason":"popular"}']
         return b',"because":[%b],"rest":%b' % (b",".join(shown), to_json(because.rest))

@@ -8,7 +8,7 @@ from typing import Any
 
 from svc.recipe.algorithms import BLEND, FEATURE_AWARE, SELF_WEIGHT
 from svc.training.algorithms.registry import ALGORITHMS, search_space
-from svc.training.data.decay import HALF_LIFE, NO_DECAY
+from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.search.objective import how_many_fit
 from svc.training.search.prepare import Task
 from svc.training.search.trials import FEATURES_AND_SEEDS, TrialRecord
@@ -97,10 +97,11 @@ def _check(task: Task, trial: TrialRecord, declared: list[str]) -> None:
         raise Unfit(f"it was trained with features of the {missing[0]}s, which the recipe no longer has")
     n_users, n_items = task.objective.train.shape
     parameters = search_space(name, n_users=n_users, n_items=n_items, feature_sides=tuple(declared))
-    strange = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT})
+    strange = sorted(set(trial.params) - set(parameters) - {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE})
     if strange:
         raise Unfit(f"this version of svc does not know the parameter {strange[0][:64]} of its class {name}")
-    if ALGORITHMS[name].takes_times and task.objective.times is None:
+    takes_times = ALGORITHMS[name].takes_times or trial.params.get(POPULARITY_HALF_LIFE, NO_DECAY) != NO_DECAY
+    if takes_times and task.objective.times is None:
         raise Unfit(f"its class {name} learns from times, which this recipe does not read")
     if trial.params.get(HALF_LIFE, NO_DECAY) != NO_DECAY and task.loaded.recipe.training.time_decay is None:
         raise Unfit("it was trained with a half-life, and the recipe no longer has training.time_decay")

@@ -8,6 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from svc.recipe.algorithms import TOP_POP
+
 
 def order_sentences(header: Mapping[str, Any]) -> Markup:
     """What the model makes of the order of histories, and why; fields of the recipe are marked as code."""
@@ -38,7 +40,7 @@ def tried(header: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _by_part(header: Mapping[str, Any]) -> dict[str, float]:
     """The recency of each part of a blend whose parts differ; empty for any other model."""
-    parts = [part for part in header.get("parts", ()) if "weight" in part]
+    parts = [part for part in header.get("parts", ()) if "weight" in part and part["class"] != TOP_POP]
     is_by_part = any("recency" in part for part in parts)
     return {str(part["class"]): float(part.get("recency", 0.0)) for part in parts if is_by_part}
 

@@ -4,6 +4,9 @@ The parts are the best trials of two or three algorithms, at most one of them a 
 on what the search trained on; then weights cost an evaluation each, on a sample of the validation users. The score of
 the blend, like that of any trial, comes from all of them.
 
+Popularity is one part more. Once the weights of the others are known, it is tried with several half-lives, and stays
+where it raises the score.
+
 Where recency is searched, three blends are compared: without order, with one recency for all parts, and with that of
 each part's own trial, each with the weights that suit it. Of those that chance cannot tell apart, the one with the
 least order is taken.
@@ -14,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,11 +27,12 @@ from scipy import sparse
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
 from svc.model.recommenders.blend import BlendScorer
-from svc.recipe.algorithms import BLEND, BLENDED
+from svc.recipe.algorithms import BLEND, BLENDED, TOP_POP
 from svc.training.algorithms.registry import Params
-from svc.training.data.decay import HALF_LIFE
+from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
 from svc.training.evaluation.evaluator import Evaluation, Evaluator, Ranker, Rows
 from svc.training.evaluation.rank_cost import rank_ms_of
+from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.score_ranker import Scorer, Scores
 from svc.training.search.blended import FACTORS, BlendedRecommender, standardized, weighted
 from svc.training.search.objective import refit_winner
@@ -42,13 +46,15 @@ SAMPLE_USERS = 5_000
 """Weights are compared on at most so many validation users."""
 CANDIDATES = 100
 """How many items of each user and part are kept to compare weights, or twice the cutoff if that is more."""
+HALF_LIVES = (NO_DECAY, "3d", "14d", "60d")
+"""What is tried of popularity as a part."""
 _STEPS = 10
 _COARSE = 2
 
 Weights = tuple[int, ...]
-"""Weights in tenths; they add up to 10."""
+"""Weights in tenths, those of popularity by half-life last; they add up to 10."""
 Recencies = tuple[float, ...]
-"""One for each part."""
+"""One for each part but popularity."""
 
 
 def add_blend(task: Task, result: SearchResult) -> SearchResult:
@@ -59,7 +65,8 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     began = time.monotonic()
     limit = task.loaded.recipe.training.timeout_seconds
     chosen = candidates(result)
-    if len(chosen) < 2:
+    popular = popularity(result, chosen, HALF_LIVES if task.loaded.recipe.blends_recent_popularity else (NO_DECAY,))
+    if not chosen or len(chosen) + bool(popular) < 2:
         return _skipped(result, "fewer than two algorithms that it can blend have a complete trial")
     if limit is not None and result.seconds >= limit:
         return _skipped(result, "training.timeout_seconds is over")
@@ -67,10 +74,13 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     shared = {name: value for name, value in chosen[0].params.items() if name == HALF_LIFE}
     train = objective.decayed(shared)
     try:
-        trained = [refit_winner(task.builder, trial, train, objective.features, objective.times) for trial in chosen]
+        trained = [
+            refit_winner(task.builder, trial, train, objective.features, objective.times)
+            for trial in (*chosen, *popular)
+        ]
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
-    parts = _Parts(task, chosen, trained)
+    parts = _Parts(task, [*chosen, *popular], trained)
     number = 1 + max(trial.number for trial in result.trials)
     record, evaluation = parts.best(number, shared)
     rank_ms = rank_ms_of(parts.served(record, train), train)
@@ -102,11 +112,14 @@ class _Tried(NamedTuple):
     @property
     def order(self) -> float:
         """The mean recency of the parts, by their weights in tenths: how much order counts."""
-        return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=True))
+        return sum(weight * recency for weight, recency in zip(self.weights, self.recencies, strict=False))
 
 
 class _Parts:
-    """The parts of a blend: `trained` are the models of `trials`, each of another algorithm."""
+    """The parts of a blend: `trained` are the models of `trials`, each of another algorithm.
+
+    The last ones are popularity, with a half-life each.
+    """
 
     def __init__(self, task: Task, trials: Sequence[TrialRecord], trained: Sequence[Any]) -> None:
         self._task = task
@@ -117,8 +130,11 @@ class _Parts:
         order = self._objective.order
         self._values = () if order is None else order.values(BLEND)
         self._histories = [
-            self._objective.scores_of_histories(part, trial.params) for part, trial in zip(trained, trials, strict=True)
+            self._objective.scores_of_histories(part, trial.params)
+            for part, trial in zip(trained, trials, strict=True)
+            if trial.algorithm != TOP_POP
         ]
+        self._popular = [scorer_of(part) for part in trained[len(self._histories) :]]
         self._weights_at: dict[Recencies, Weights] = {}
 
     def best(self, number: int, shared: Params) -> tuple[TrialRecord, Evaluation]:
@@ -137,10 +153,10 @@ class _Parts:
 
         Return None for any other trial.
         """
-        by_number = {part.number: trained for part, trained in zip(self._trials, self._trained, strict=True)}
+        models = {_identity(part): trained for part, trained in zip(self._trials, self._trained, strict=True)}
         if trial.parts:
-            return BlendedRecommender([by_number[part.number] for part in trial.parts], trial)
-        return by_number.get(trial.number)
+            return BlendedRecommender([models[_identity(part)] for part in trial.parts], trial)
+        return models.get(_identity(trial))
 
     def served(self, blend: TrialRecord, train: sparse.csr_matrix) -> BlendScorer:
         """Return the blend as it is served, with the users of the training on `train`."""
@@ -157,11 +173,11 @@ class _Parts:
         if len(self._values) < 2:
             return [self._alike(*(self._values or (0.0,)))]
         lowest, highest = self._values[0], self._values[-1]
-        own = tuple(min(max(trial.recency, lowest), highest) for trial in self._trials)
+        own = tuple(min(max(trial.recency, lowest), highest) for trial in self._trials[: len(self._histories)])
         return list(dict.fromkeys([self._alike(lowest), self._alike(self._shared(own)), own]))
 
     def _alike(self, recency: float) -> Recencies:
-        return (recency,) * len(self._trials)
+        return (recency,) * len(self._histories)
 
     def _shared(self, own: Recencies) -> float:
         """Return the best recency for all parts, with the weights that suit the `own` ones."""
@@ -172,7 +188,8 @@ class _Parts:
     def _weights(self, recencies: Recencies) -> Weights:
         """Return the best weights of all parts at `recencies`."""
         if recencies not in self._weights_at:
-            self._weights_at[recencies] = WeightSearch(self._sample, self._scorers(recencies), self._task).best()
+            search = WeightSearch(self._sample, self._scorers(recencies), self._task, n_popular=len(self._popular))
+            self._weights_at[recencies] = search.best()
         return self._weights_at[recencies]
 
     def _tried(self, recencies: Recencies) -> _Tried:
@@ -194,11 +211,12 @@ class _Parts:
 
     def _scorers(self, recencies: Recencies) -> list[Scorer]:
         """Return the scorers of all parts."""
-        return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)]
+        return [part.at(recency) for part, recency in zip(self._histories, recencies, strict=True)] + self._popular
 
     def _record(self, tried: _Tried, number: int, shared: Params) -> TrialRecord:
         weighed = _weighed(tried.weights)
-        parts = tuple(replace(self._trials[position], recency=tried.recencies[position]) for position in weighed)
+        recencies = (*tried.recencies, *[0.0] * len(self._popular))
+        parts = tuple(replace(self._trials[position], recency=recencies[position]) for position in weighed)
         weights = {self._trials[position].algorithm: tried.weights[position] / _STEPS for position in weighed}
         metrics = tried.evaluation.metrics
         return TrialRecord(
@@ -213,6 +231,11 @@ class _Parts:
             parts,
             max(part.recency for part in parts),
         )
+
+
+def _identity(trial: TrialRecord) -> tuple[int, str | None]:
+    """Return what tells the models apart: popularity has several of one trial."""
+    return trial.number, trial.params.get(POPULARITY_HALF_LIFE)
 
 
 def _weighed(weights: Weights) -> list[int]:
@@ -241,6 +264,21 @@ def candidates(result: SearchResult) -> list[TrialRecord]:
     return best[:MOST_PARTS]
 
 
+def popularity(result: SearchResult, chosen: Sequence[TrialRecord], half_lives: Sequence[str]) -> list[TrialRecord]:
+    """Return the best trial of popularity that goes with the `chosen` parts, once for each half-life."""
+    shared = {trial.params.get(HALF_LIFE) for trial in chosen}
+    alike = (
+        trial
+        for trial in by_score(result.completed)
+        if trial.algorithm == TOP_POP and trial.score and trial.params.get(HALF_LIFE) in shared
+    )
+    return [
+        replace(trial, params={**trial.params, POPULARITY_HALF_LIFE: half_life})
+        for trial in islice(alike, 1)
+        for half_life in half_lives
+    ]
+
+
 def _skipped(result: SearchResult, reason: str) -> SearchResult:
     logs.emit(events.ALGORITHM_SKIPPED, algorithm=BLEND, reason=reason)
     return result
@@ -259,28 +297,53 @@ class WeightSearch:
 
     The best items of a user under any weights are among the best of one part. So of each user only the CANDIDATES best
     items of each part are kept, and the parts are scored once.
+
+    The last `n_popular` of the scorers are popularity with different half-lives, of which one may have a weight. They
+    are tried beside the best weights of the others, coarsely first.
     """
 
-    def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task) -> None:
+    def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task, n_popular: int = 0) -> None:
         self._sample = sample
         self._scorers = scorers
         self._ranker = task.objective.ranker
+        self._n_popular = n_popular
         self._seen = task.objective.seen
         self._metric = task.objective.metric
         self._blocks: dict[int, _Block] = {}
         self._scores: dict[Weights, float] = {}
 
     def best(self) -> Weights:
-        step = 1 if len(self._scorers) == 2 else _COARSE
-        for weights in simplex(len(self._scorers), step):
-            self._score(weights)
+        n_others, rest = len(self._scorers) - self._n_popular, (0,) * self._n_popular
+        for weights in simplex(n_others, 1 if n_others == 2 else _COARSE):
+            self._score(weights + rest)
+        others = (_STEPS,) if n_others == 1 else self._climb(n_others)[:n_others]
+        for share in range(_COARSE, _STEPS, _COARSE):
+            for weights in self._with_popularity((*_scaled(others, _STEPS - share), share, *rest[1:])):
+                self._score(weights)
+        return self._climb(len(self._scorers))
+
+    def _climb(self, n_parts: int) -> Weights:
+        """Try the weights around the best ones, of the first `n_parts`, until none are better; return the best."""
         while True:
             best = max(self._scores, key=self._score)
-            new = [weights for weights in _around(best) if weights not in self._scores]
+            around = [weights + best[n_parts:] for weights in _around(best[:n_parts])] + self._with_popularity(best)
+            new = [weights for weights in around if weights not in self._scores and self._is_allowed(weights)]
             if not new:
                 return best
             for weights in new:
                 self._score(weights)
+
+    def _with_popularity(self, weights: Weights) -> list[Weights]:
+        """Return `weights` with the weight of popularity at each half-life."""
+        n_others, most = len(weights) - self._n_popular, max(weights[len(weights) - self._n_popular :], default=0)
+        half_lives = range(self._n_popular)
+        return [
+            weights[:n_others] + tuple(most if half_life == own else 0 for half_life in half_lives)
+            for own in half_lives
+        ]
+
+    def _is_allowed(self, weights: Weights) -> bool:
+        return sum(weight > 0 for weight in weights[len(weights) - self._n_popular :]) <= 1
 
     def _score(self, weights: Weights) -> float:
         if weights not in self._scores:
@@ -321,6 +384,15 @@ def simplex(n_parts: int, step: int) -> Iterator[Weights]:
         weights = (*first, _STEPS - sum(first))
         if weights[-1] >= 0 and sum(weight > 0 for weight in weights) >= 2:
             yield weights
+
+
+def _scaled(weights: Weights, total: int) -> Weights:
+    """Return `weights` scaled to whole tenths that add up to `total`; what is left goes to the largest remainders."""
+    floors = [weight * total // _STEPS for weight in weights]
+    by_remainder = sorted(range(len(weights)), key=lambda part: -(weights[part] * total % _STEPS))
+    for part in by_remainder[: total - sum(floors)]:
+        floors[part] += 1
+    return tuple(floors)
 
 
 def _around(weights: Weights) -> Iterator[Weights]:

@@ -14,7 +14,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT, TAKES_RECENCY
 from svc.training.algorithms.registry import ALGORITHMS, Params
 from svc.training.algorithms.self_weight import set_self_weights
-from svc.training.data.decay import HALF_LIFE, decayed
+from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decayed
 from svc.training.data.features import SideName
 from svc.training.evaluation.rank_cost import rank_ms_of
 from svc.training.evaluation.recency import HistoryScores, scorer_of
@@ -74,7 +74,10 @@ class Builder:
             fixed.update({f"{side}_features": encoded for side, encoded in features.items()})
         if algorithm.takes_times:
             fixed["times"] = times
-        own = {name: value for name, value in params.items() if name not in {HALF_LIFE, SELF_WEIGHT}}
+        matrix = decayed(matrix, times, {HALF_LIFE: params.get(POPULARITY_HALF_LIFE, NO_DECAY)})
+        own = {
+            name: value for name, value in params.items() if name not in {HALF_LIFE, SELF_WEIGHT, POPULARITY_HALF_LIFE}
+        }
         return algorithm.irspack_class(matrix, **own, **fixed)
 
 

@@ -20,7 +20,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
-from svc.model.recommenders.popularity import PopularityScorer, by_count
+from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
 from svc.recipe.algorithms import BLEND, TRANSITIONS
 from svc.training.data.recency import in_order
 from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
@@ -142,11 +142,13 @@ def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
     ]
     factors = [(part, weight) for part, weight in parts if isinstance(part, IALSScorer | SVDScorer)]
     sums = [(part, weight) for part, weight in parts if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
+    popular = [PopularPart.of(part, weight) for part, weight in parts if isinstance(part, PopularityScorer)]
     return BlendScorer.of(
         factors[0][0] if factors else None,
         [part for part, _ in sums],
         [weight for _, weight in factors + sums],
         None,
+        popularity=popular[0] if popular else None,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
+from svc.recipe.algorithms import TOP_POP
 from svc.training.algorithms.registry import Params
 from svc.training.evaluation.evaluator import Evaluation
 from svc.training.search import budget
@@ -70,7 +71,7 @@ class TrialRecord:
     @property
     def recency_by_part(self) -> bool:
         """Whether the parts of a blend weigh histories differently."""
-        return len({part.recency for part in self.parts}) > 1
+        return len({part.recency for part in self.parts if part.algorithm != TOP_POP}) > 1
 
     def at_recency(self, recency: float) -> TrialRecord:
         """The same model with one recency, for all of its parts."""

@@ -13,7 +13,8 @@ from svc.model.model import Model
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
-from svc.recipe.algorithms import FEATURE_AWARE
+from svc.model.stored import Stored
+from svc.recipe.algorithms import FEATURE_AWARE, TOP_POP
 from svc.training.data.decay import HALF_LIFE
 from svc.training.data.recency import weighed
 from svc.training.data.user_sample import solve_users
@@ -113,7 +114,7 @@ def place_users(
     solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features)
     if isinstance(scorer, BlendScorer):
         if trial.recency_by_part:
-            scorer.recencies = tuple(own.recency for own in factors_first(trial.parts))
+            scorer.recencies = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)
         recency = recency_of_histories(trial)
         scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency))
 
@@ -138,7 +139,7 @@ def _recency_fields(recency: float) -> dict[str, float]:
     return {"recency": recency} if recency else {}
 
 
-def part(trial: TrialRecord, scorer: Scorer, answers: str) -> dict[str, Any]:
+def part(trial: TrialRecord, scorer: Scorer | Stored, answers: str) -> dict[str, Any]:
     """One part as the header describes it."""
     return {
         "class": trial.algorithm,
@@ -159,7 +160,10 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
     sums = iter(scorer.sums)
     described = []
     for trial in blend.parts:
-        own = scorer.factors if trial.algorithm in FACTORS else next(sums)
+        if trial.algorithm == TOP_POP:
+            own: Stored | None = scorer.popularity
+        else:
+            own = scorer.factors if trial.algorithm in FACTORS else next(sums)
         assert own is not None, "the scorer has every part"
         told = part(trial, own, EVERYTHING) | {"weight": weights[trial.algorithm]}
         described.append(told | _recency_fields(trial.recency if blend.recency_by_part else 0.0))
@@ -167,7 +171,7 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
 
 
 def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix, start: WarmStart | None = None) -> Any:
-    times = task.data.trained.latest() if task.loaded.recipe.training.trains_on_times else None
+    times = task.data.trained.latest() if task.loaded.recipe.trains_on_times else None
     return refit_winner(task.builder, trial, matrix, task.features, times, start=start)
 
 

@@ -179,9 +179,11 @@ def test_dislikes_are_solved_as_the_textbook_says(name: str, user: str | None) -
         expected = of_sums(scorer, row - dislikes)
     elif name == "SVD":
         expected = of_factors(scorer, row - dislikes)
-    elif name == "blend":
+    elif name in ("blend", "popular_blend"):
         parts = of_factors(scorer.factors, row - dislikes), of_sums(scorer.sums[0], row - dislikes)
         expected = sum(w * part / part.std() for w, part in zip(scorer.weights, parts, strict=True))
+        if scorer.popularity is not None:
+            expected += scorer.popularity.addends
     else:
         expected = np.zeros(N_ITEMS)
         expected[plain[1].items] = plain[1].scores

@@ -19,6 +19,7 @@ from svc.model.recommenders.dense_weights import DenseWeightsScorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
+from svc.model.recommenders.popularity import PopularityScorer, PopularPart
 
 N_USERS, K = 30, 5
 
@@ -51,8 +52,12 @@ def factors(rng: np.random.Generator, n_items: int, *, tied: bool = False) -> IA
 
 
 def blend(kind: str, rng: np.random.Generator, n_items: int, seen: History) -> BlendScorer:
-    if kind == "neighbours":
-        return BlendScorer.of(None, [neighbours(rng, n_items), neighbours(rng, n_items)], (0.4, 0.6), seen)
+    popularity = PopularPart.of(PopularityScorer(counts(n_items)), 0.3) if "popular" in kind else None
+    if "neighbours" in kind:
+        parts = [neighbours(rng, n_items), neighbours(rng, n_items)]
+        return BlendScorer.of(None, parts, (0.4, 0.6), seen, popularity=popularity)
+    if kind == "popular factors":
+        return BlendScorer.of(factors(rng, n_items), [], (0.7,), seen, popularity=popularity)
     if kind == "dense":
         dense = DenseWeightsScorer(rng.normal(size=(n_items, n_items)).astype(np.float32))
         users = rng.normal(size=(N_USERS, K)).astype(np.float32)
@@ -62,10 +67,25 @@ def blend(kind: str, rng: np.random.Generator, n_items: int, seen: History) -> B
     if kind == "three":
         parts.append(neighbours(rng, n_items))
     weights = (0.7, 0.3) if len(parts) == 1 else (0.5, 0.3, 0.2)
-    return BlendScorer.of(factors(rng, n_items, tied=kind == "tied"), parts, weights, seen)
+    return BlendScorer.of(factors(rng, n_items, tied=kind == "tied"), parts, weights, seen, popularity=popularity)
 
 
-KINDS = ["plain", "negative", "three", "tied", "neighbours", "dense"]
+def counts(n_items: int) -> np.ndarray:
+    """Popularity in no order of columns."""
+    return np.random.default_rng(n_items).pareto(1.0, n_items)
+
+
+KINDS = [
+    "plain",
+    "negative",
+    "three",
+    "tied",
+    "neighbours",
+    "dense",
+    "popular",
+    "popular neighbours",
+    "popular factors",
+]
 
 
 def brute_force(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
@@ -83,6 +103,9 @@ def brute_force(scorer: BlendScorer, query: Query, seen: History) -> np.ndarray:
     for weight, part in zip(scorer.weights, parts, strict=True):
         if part.std() > 1e-9:
             total += weight * part / part.std()
+    if scorer.popularity is not None:
+        popular = counts(scorer.n_items)
+        total += 0.3 * popular / popular.std()
     total[excluded_columns(query, seen)] = -np.inf
     if query.allowed is not None:
         total[~query.allowed.flags()] = -np.inf

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from svc.artifact.keys import development_keys
@@ -20,7 +21,7 @@ from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.run import TrainOptions, train
-from svc.training.search.blend_search import candidates, simplex
+from svc.training.search.blend_search import HALF_LIVES, candidates, popularity, simplex
 from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner import confidence
 
@@ -52,9 +53,64 @@ def result(*scored: tuple[str, float]) -> SearchResult:
     ],
 )
 def test_the_best_of_different_algorithms_are_blended(scored: list[tuple[str, float]], expected: list[str]) -> None:
-    """One of factors, two at most of the others, and neither popularity nor what finds nothing."""
+    """One of factors, two at most of the others, and nothing that finds nothing; popularity is beside them."""
     found = candidates(result(*scored))
     assert [trial.algorithm.removesuffix("Recommender") for trial in found] == expected
+
+
+def test_popularity_is_a_part_with_each_half_life() -> None:
+    """Under the half-life that the other parts have, and with none of its own where there is no time column."""
+    scored = result(("IALS", 0.3), ("TopPop", 0.1), ("TopPop", 0.2), ("TopPop", 0.4))
+    shared = [{}, {}, {}, {"half_life": "7d"}]
+    trials = [replace(trial, params=params) for trial, params in zip(scored.trials, shared, strict=True)]
+    found = popularity(replace(scored, trials=trials), trials[:1], HALF_LIVES)
+    assert [trial.number for trial in found] == [2] * 4
+    assert [trial.params["popularity_half_life"] for trial in found] == ["none", "3d", "14d", "60d"]
+    assert popularity(result(("IALS", 0.3)), trials[:1], HALF_LIVES) == []
+
+
+def drifting(path: Path) -> Path:
+    """Choices of two tastes, most of them among what was released in the weeks before."""
+    rng, lines = np.random.default_rng(8), ["user_id,item_id,ts"]
+    for user in range(240):
+        for day in np.sort(rng.uniform(0, 400, 14)):
+            age = rng.exponential(30.0) if rng.random() < 0.7 else rng.uniform(0, day + 1)
+            item = 2 * max(0, int((day - age) / 4)) + (user % 2 if rng.random() < 0.7 else rng.integers(2))
+            lines.append(f"u{user},i{item},{int(day * 86_400)}")
+    path.write_text("\n".join(dict.fromkeys(lines)), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("others", [["IALS", "CosineKNN"], ["IALS"]])
+def test_where_choices_follow_releases_recent_popularity_raises_the_blend(
+    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: list[str]
+) -> None:
+    """The half-life that suits is found, told in the header, and that of the model that is served and refitted."""
+    monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins)
+    ratings = drifting(tmp_path / "drifting.csv")
+    training = {**TRAINING, "n_trials": 3, "split": {"scheme": "time_global", "heldout_ratio": 0.1}}
+    loaded = make_recipe(ratings=ratings, training={**training, "algorithms": [*others, "TopPop", "Blend"]})
+    model, head = trained(loaded)
+    assert head["best_score"] > 1.2 * max(
+        trial["score"] for name, trial in head["tuning"]["best_per_algorithm"].items() if name != "BlendRecommender"
+    )
+    (part,) = (part for part in head["parts"] if part["class"] == "TopPopRecommender")
+    assert part["params"]["popularity_half_life"] != "none"
+    days = pd.read_csv(ratings).drop_duplicates(["user_id", "item_id"], keep="last")
+    ages = (days["ts"] - days["ts"].max()) / 86_400 / float(part["params"]["popularity_half_life"][:-1])
+    counts = np.exp2(ages).groupby(days["item_id"]).sum()[model.item_ids.all()].to_numpy()
+    np.testing.assert_allclose(
+        model.scorer.popularity.addends, part["weight"] * counts / counts.std(), rtol=1e-4, atol=1e-3
+    )
+    refitted = train(loaded, TrainOptions(run_id="r2", dev_unsigned=True, refit=True), Settings(), Progress())
+    assert refitted.artifact is not None
+    _, parsed = read_verified(refitted.artifact, development_keys(), Settings())
+    assert "reused_from" in parsed.header["tuning"]
+    again = codec.decode(parsed.payload)
+    assert again.scorer.popularity.addends.tobytes() == model.scorer.popularity.addends.tobytes()
+    if len(others) > 1:
+        _, plain = trained(make_recipe(ratings=ratings, training={**training, "algorithms": [*others, "Blend"]}))
+        assert head["best_score"] > 1.2 * plain["best_score"]
 
 
 def test_weights_add_up_and_let_two_parts_count() -> None:
@@ -87,7 +143,7 @@ def test_a_blend_is_searched_stored_by_parts_and_served(
     model, head = trained(make_recipe(training=TRAINING))
     assert head["best_class"] == "BlendRecommender"
     weights = head["best_params"]["weights"]
-    assert set(weights) == {"IALSRecommender", "CosineKNNRecommender"}
+    assert set(weights) == {"IALSRecommender", "CosineKNNRecommender", "TopPopRecommender"}
     assert sum(weights.values()) == pytest.approx(1.0)
     assert {part["class"]: part["weight"] for part in head["parts"]} == weights
     assert all(part["answers"] == "everything" and part["bytes"] > 0 for part in head["parts"])
@@ -121,7 +177,7 @@ def test_a_blend_with_features_answers_cold_starts_by_its_own_part(
 
 def test_without_two_complete_parts_nothing_is_blended(make_recipe: Make, log: list[dict[str, Any]]) -> None:
     """The search goes on without it, and says why."""
-    training = {**TRAINING, "algorithms": ["TopPop", "CosineKNN", "IALS", "Blend"], "n_trials": 2}
+    training = {**TRAINING, "algorithms": ["TopPop", "CosineKNN", "IALS", "Blend"], "n_trials": 1}
     _, head = trained(make_recipe(training=training))
     assert head["best_class"] != "BlendRecommender"
     skipped = [record for record in log if record["event"] == "algorithm_skipped"]

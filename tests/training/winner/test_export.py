@@ -264,10 +264,10 @@ def of_bpr(matrix: sps.csr_matrix) -> Model:
 
 
 def blended(matrix: sps.csr_matrix) -> tuple[BlendedRecommender, Model]:
-    """Of iALS and RP3beta, as the search would make it, and the model that is served of it."""
-    names = ("IALSRecommender", "RP3betaRecommender")
+    """Of iALS, popularity and RP3beta, as the search would make it, and the model that is served of it."""
+    names = ("IALSRecommender", "TopPopRecommender", "RP3betaRecommender")
     parts = tuple(TrialRecord(0, name, {}, "complete", 0.1, {}, None, 1.0) for name in names)
-    weights = {"weights": dict(zip(names, (0.7, 0.3), strict=True))}
+    weights = {"weights": dict(zip(names, (0.5, 0.2, 0.3), strict=True))}
     trial = TrialRecord(2, BLEND, weights, "complete", 0.2, {}, None, 1.0, parts)
     recommender = BlendedRecommender([trained(name, matrix) for name in names], trial)
     scorer = to_scorer(recommender, BLEND)
@@ -281,7 +281,9 @@ def test_a_blend_is_served_as_the_search_has_scored_it(counts: bool) -> None:
     """Over all users: the same sum of scores, each divided by its deviation over all items."""
     matrix = interactions(counts=counts)
     recommender, model = blended(matrix)
-    judged = recommender.by([HistoryScores(part, matrix, None, None).at(0.0) for part in recommender.trained])
+    factors, popular, neighbours = recommender.trained
+    by_history = [HistoryScores(part, matrix, None, None).at(0.0) for part in (factors, neighbours)]
+    judged = recommender.by([by_history[0], popular.get_score, by_history[1]])
     expected = judged(np.arange(N_USERS)).astype(np.float64)
     expected[matrix.nonzero()] = -np.inf
     rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])

@@ -49,6 +49,7 @@ class PopularReason(_Answer):
     """The item is chosen by many."""
 
     reason: Literal["popular"]
+    share: Annotated[float | None, Field(description="Part of the score; absent where nothing else counts.")] = None
 
 
 class Item(BaseModel):
