@@ -19,6 +19,7 @@ ROOMS = ("svc.serving.transport", "svc.serving.api", "svc.serving.models", "svc.
 """In the order of a request; what all of them use, such as logs and metrics, is no room."""
 MOST_STEPS = 6
 QUESTIONS = {
+    "cost_class",
     "Application.late_s",
     "Application.is_leaving",
     "Registry.get",
@@ -36,7 +37,7 @@ QUESTIONS = {
     "Ranking.from_place",
 }
 """Calls that ask how the server is, or cut a page: they carry neither the request nor what has been made of it."""
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "code.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 BODY = b'{"user_id": "u3", "limit": 10}'
 REQUEST = b"POST %b HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%b" % (RECOMMEND.encode(), len(BODY), BODY)
 
@@ -79,7 +80,7 @@ class Crossings:
 
 
 async def test_a_request_passes_between_rooms_as_the_page_says() -> None:
-    """From the first byte read to the last byte sent, on a connection that is open; see docs/explanation/code.md."""
+    """From the first byte read to the last byte sent, on a connection that is open; see CONTRIBUTING.md."""
     crossings = Crossings()
     async with (
         serving(Settings(cached_answers=0)) as (client, _),
