@@ -11,7 +11,7 @@ TRAINING_STARTED = _event("training_started", "info", "recipe run_id")
 """A run begins."""
 RECIPE_LOCK_LOCAL_ONLY = _event("recipe_lock_local_only", "warning", "recipe output lock")
 """The lock of a remote output guards this host only."""
-RECIPE_LOCK_CONTENDED_SKIPPING = _event("recipe_lock_contended_skipping", "info", "recipe run_id")
+RECIPE_LOCK_CONTENDED_SKIPPING = _event("recipe_lock_contended_skipping", "info", "recipe run_id lock")
 """Another run holds the lock; this one ends with 0."""
 FETCHING_DATA = _event("fetching_data", "info", "")
 """The source is about to be read."""
@@ -24,22 +24,22 @@ USERS_SAMPLED = _event("users_sampled", "info", "n_users n_sampled n_rows")
 """training.sample_users: models are trained on some users only."""
 SPLITTING_DATA = _event("splitting_data", "info", "")
 """The validation split begins."""
-SPLIT_DONE = _event("split_done", "info", "val_offset")
+SPLIT_DONE = _event("split_done", "info", "val_offset n_heldout_interactions")
 """Row of the first validation user in the training matrix."""
 SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers")
 """The hyperparameter search begins."""
 REFIT_STARTED = _event("refit_started", "info", "recipe reused_from vectors_from reason")
 """With --refit: the version whose parameters are used and when it was searched, and the one from whose vectors the
 final model starts; or why a search is needed instead."""
-TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score")
+TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score seconds")
 """One trial ended."""
 TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params")
 """With --verbose: values of a trial."""
 SEARCH_DONE = _event("search_done", "info", "best_class best_score n_completed")
 """The search ended with a winner."""
-SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed")
+SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed exit_code")
 """With --search-only: the budget is used, nothing is refitted."""
-BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds")
+BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds rank_ms")
 """The best trials were blended; weights by algorithm."""
 TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
 """The winner is refitted on all data."""
@@ -130,9 +130,11 @@ FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicate
 """Rows of a feature table that cannot be used."""
 
 # Serving: life of the process.
-SECURITY_POSTURE = _event("security.posture", "info", "signing_keys")
+SECURITY_POSTURE = _event(
+    "security.posture", "info", "signing_keys api_keys_configured client_certificates env tls unsafe_modes"
+)
 """At start: kid and fingerprint of each key, what is open, and whether there is `tls` and `client_certificates`."""
-SERVE_STARTED = _event("serve_started", "info", "host port recipes")
+SERVE_STARTED = _event("serve_started", "info", "host port recipes version workers")
 """The server accepts connections at this address."""
 WORKER_RESTARTED = _event("worker_restarted", "warning", "pid exit reason pause_seconds")
 """With several workers: the worker `pid` ended, or was `silent` and was ended; another takes its place."""
@@ -174,9 +176,9 @@ UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
 # Serving: recipes.
 RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
 """A recipe file appeared."""
-RECIPE_REMOVED = _event("recipe_removed", "info", "name")
+RECIPE_REMOVED = _event("recipe_removed", "info", "name file")
 """A recipe file vanished."""
-RECIPE_CHANGED = _event("recipe_changed", "info", "name file")
+RECIPE_CHANGED = _event("recipe_changed", "info", "name file reload")
 """A served recipe file changed and was read again."""
 RECIPE_DUPLICATE_NAME = _event("recipe_duplicate_name", "warning", "name file kept")
 """Two files carry one name; the first by file name is served."""
@@ -275,7 +277,7 @@ AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client")
 """No keys are configured: a request passed."""
 AUTH_ANONYMOUS_BYPASS_FIRST_SEEN = _event("auth_anonymous_bypass_first_seen", "info", "client")
 """First request of a client without a key."""
-AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client")
+AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client reason")
 """A request came with a missing or wrong key."""
 
 # Exports.
@@ -294,5 +296,5 @@ COMMAND_ERROR = _event("command_error", "error", "command error code exit_code")
 """A command other than a training run failed; its last line."""
 PYTHON_WARNING = _event("python_warning", "warning", "category message")
 """A Python warning, through the same log."""
-LIBRARY_LOG = _event("library_log", "warning", "logger message")
+LIBRARY_LOG = _event("library_log", "warning", "logger message library_level")
 """A record of a library's logger."""

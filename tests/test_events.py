@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -53,3 +54,18 @@ def test_every_event_is_emitted_somewhere() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in SVC.rglob("*.py"))
     names = [name for name, value in vars(events).items() if isinstance(value, events.Event)]
     assert [name for name in names if not re.search(rf"\bevents\.{name}\b", code)] == []
+
+
+def test_fields_of_calls_are_in_the_table() -> None:
+    """Whoever builds an alert on the page of events finds each field there. Tracebacks are text of their own."""
+    unknown = [
+        (f"{path.name}:{call.lineno}", keyword.arg)
+        for path in SVC.rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and ast.unparse(call.func).endswith("emit")
+        if isinstance(name := call.args[0], ast.Attribute)
+        if isinstance(event := getattr(events, name.attr, None), events.Event)
+        for keyword in call.keywords
+        if keyword.arg not in (None, "exc_info", *event.fields)
+    ]
+    assert unknown == []
