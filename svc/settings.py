@@ -150,7 +150,7 @@ class Settings:
     """A file of `SVC_...=value` lines that only its owner may read; it never replaces what is set. Unset: in
     development, `keys.env` in the recipes' folder or beside it."""
     env: str = _var("SVC_ENV", "", _choice(*_ENVS))
-    """`development` admits unsigned mode; `production`, `prod`, `staging` close extras; in any case of letters."""
+    """`development`, `dev`, `test` admit unsigned mode; `production`, `prod`, `staging` close extras; any case."""
     log_format: str = _var("SVC_LOG_FORMAT", "auto", _choice("auto", "json", "console"))
     """`auto`: JSON lines unless on a terminal."""
     access_log: str = _var("SVC_ACCESS_LOG", "errors", _choice("off", "errors", "all"))

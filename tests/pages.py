@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from svc.cli.shop.demo_files import prepare
+
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 TITLE = re.compile(r'title="([^"]+)"')
@@ -103,14 +105,16 @@ class Shell:
         }
 
     def make_shop(self) -> None:
-        """What the how-to pages take for granted: data, a recipe, and keys where schedulers look for them."""
-        for name in ("data", "recipes", "artifacts", "etc/svc/recipes", "var/log/svc"):
+        """Write the folder of `svc demo`, with a smaller budget for trainings, and its recipe for schedulers."""
+        keys = prepare(self.folder)
+        for name in ("etc/svc/recipes", "var/log/svc"):
             (self.folder / name).mkdir(parents=True)
-        (self.folder / "data" / "purchases.csv").write_text(purchases())
-        (self.folder / "recipes" / "books.yaml").write_text(RECIPE)
-        elsewhere = RECIPE.replace("../data", str(self.folder / "data")).replace("../art", str(self.folder / "art"))
-        (self.folder / "etc/svc/recipes/books.yaml").write_text(elsewhere)
-        (self.folder / "etc/svc/train.env").write_text(f"SVC_SIGNING_KEYS={SIGNING_KEYS}\n")
+        for recipe in (self.folder / "recipes").iterdir():
+            recipe.write_text(re.sub(r"n_trials: \d+", "n_trials: 4", recipe.read_text()))
+        recipe = (self.folder / "recipes" / "books.yaml").read_text()
+        (self.folder / "etc/svc/recipes/books.yaml").write_text(recipe.replace("../", f"{self.folder}/"))
+        signing_keys = keys.environment["SVC_SIGNING_KEYS"]
+        (self.folder / "etc/svc/train.env").write_text(f"SVC_SIGNING_KEYS={signing_keys}\n")
         (self.folder / "docs").symlink_to(ROOT / "docs")
 
     def run(self, script: str, **extra: str) -> subprocess.CompletedProcess[str]:

@@ -23,7 +23,7 @@ from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS
 from svc.recipe.json_schema import json_schema
 from svc.recipe.load import load_recipe
 from svc.settings import Settings
-from tests.pages import RECIPE, ROOT, SIGNING_KEYS, WAIT, Shell, blocks, cron_lines, purchases, script_of
+from tests.pages import RECIPE, ROOT, WAIT, Shell, blocks, cron_lines, purchases, script_of
 
 DOCS = ROOT / "docs"
 DEPLOY = DOCS / "deploy"
@@ -174,7 +174,7 @@ def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop") / "home"
     shell = Shell(folder)
     shell.make_shop()
-    done = shell.run("svc train recipes/books.yaml --quiet", SVC_SIGNING_KEYS=SIGNING_KEYS)
+    done = shell.run("for recipe in recipes/*.yaml; do svc train $recipe --quiet; done")
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -183,7 +183,7 @@ def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_training_page_has_every_field_of_a_header(trained_shop: Path) -> None:
     """As `svc inspect` prints them, but what it says of the file itself."""
     command = "svc inspect artifacts/books.svc --json"
-    shown = json.loads(Shell(trained_shop).run(command, SVC_SIGNING_KEYS=SIGNING_KEYS).stdout)
+    shown = json.loads(Shell(trained_shop).run(command).stdout)
     page = (DOCS / "reference" / "training.md").read_text()
     fields = [*shown, *shown["tuning"], *shown["data_stats"]]
     about_the_file = {"artifact", "model_version", "artifact_bytes", "payload_bytes", "format_version"}
@@ -199,7 +199,7 @@ def test_the_commands_of_a_page_run(page: Path, tmp_path: Path, trained_shop: Pa
     if page in SHOP_PAGES:
         without = shutil.ignore_patterns(".venv")
         shutil.copytree(trained_shop, tmp_path, dirs_exist_ok=True, symlinks=True, ignore=without)
-        extra = {"SVC_SIGNING_KEYS": SIGNING_KEYS, "SVC_CLIENT_KEY": "0" * 43, "SVC_WATCH_INTERVAL": "0.5"}
+        extra = {"SVC_CLIENT_KEY": "0" * 43, "SVC_WATCH_INTERVAL": "0.5"}
         if "8080" in script:
             script = f"svc serve --recipes recipes &\n{WAIT}\n{script}"
     done = Shell(tmp_path).run(script, **extra)
