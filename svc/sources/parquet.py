@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,7 @@ from svc.errors import DataSourceError
 from svc.recipe.source_options import ParquetOptions
 from svc.sources import arrow
 from svc.sources.files import DataFile, open_file, refuse_expansion, shown
+from svc.sources.parquet_pages import chunk_size
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
 from svc.sources.prefilter import ParquetSieve, Prefiltered
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
@@ -153,7 +154,7 @@ class ParquetSource:
         kinds = [file.schema_arrow.field(name).type for name in texts]
         coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind)]
         if self._context.bounds is not None:
-            self._check_footer(file, columns, builder, data_file.where)
+            self._check_size(file, columns, builder, data_file)
             coded = [leaf.path for leaf in _leaves(file) if leaf.physical_type == _BYTES]  # a repeated text once
         file = pq.ParquetFile(
             data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
@@ -167,10 +168,16 @@ class ParquetSource:
         builder.begin(part, pa.schema(fields))
         return file, columns
 
-    def _check_footer(self, file: pq.ParquetFile, columns: list[str], builder: TableBuilder, where: str) -> None:
+    def _check_size(self, file: pq.ParquetFile, columns: list[str], builder: TableBuilder, data_file: DataFile) -> None:
         """Raise SourceTooLarge before anything is decoded: Arrow decodes a page, or one cell, in one piece."""
         assert self._context.bounds is not None
-        self._context.bounds.check(builder.n_rows + file.metadata.num_rows, _decoded_bytes(file, columns), where)
+        n_rows = builder.n_rows + file.metadata.num_rows
+        self._context.bounds.check(n_rows, 0, data_file.where)
+        try:
+            n_bytes = _decoded_bytes(file, columns, data_file.file)
+        except ValueError as error:
+            raise DataSourceError(f"{data_file.where} is no readable Parquet file: {error}") from None
+        self._context.bounds.check(n_rows, n_bytes, data_file.where)
 
     def _add(self, part: Part, data_file: DataFile, builder: TableBuilder) -> None:
         file, columns = self._begin(part, data_file, builder)
@@ -208,10 +215,10 @@ def _leaves(file: pq.ParquetFile) -> list[pq.ColumnSchema]:
     return [file.schema.column(number) for number in range(len(file.schema))]
 
 
-def _decoded_bytes(file: pq.ParquetFile, columns: list[str]) -> int:
-    """Return the bytes of the columns after decoding, by the footer.
+def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
+    """Return the bytes of the columns after decoding, by the footer and by the headers of pages in `content`.
 
-    The footer counts each text of a dictionary once.
+    Each text of a dictionary counts once.
     """
     wanted = {
         number: max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
@@ -220,7 +227,12 @@ def _decoded_bytes(file: pq.ParquetFile, columns: list[str]) -> int:
     }
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     chunks = [(group.column(number), width) for group in groups for number, width in wanted.items()]
-    return sum(max(chunk.total_uncompressed_size, chunk.num_values * width) for chunk, width in chunks)
+    n_bytes = 0
+    for chunk, width in chunks:
+        n_values, n_page_bytes = chunk_size(content, chunk)
+        values_bytes = max(n_values, chunk.num_values) * width
+        n_bytes += max(n_page_bytes, chunk.total_uncompressed_size, values_bytes)
+    return n_bytes
 
 
 def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from svc.recipe.source_options import SourceSpec
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.sources.bounds import LEAST_BYTES, LEAST_ROWS, TableBounds
+from tests.sources.lying_parquet import large_cell
 
 MANY = 3 * LEAST_ROWS // 2
 FEW = TableBounds.for_serving(1000, 1)
@@ -95,3 +98,55 @@ def test_an_id_longer_than_ids_may_be_is_refused(tmp_path: Path, rows: Callable[
     with pytest.raises(DataSourceError, match="the id column item_id holds an id of more than 256 characters"):
         fetched(tmp_path, spec)
     assert len(fetched(tmp_path, spec, bounds=None)) == 3
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from svc.errors import DataSourceError
+from svc.recipe.source_options import SourceSpec
+from tests.sources.test_bounds import fetched, peak_bytes
+
+folder, kind, name = Path(sys.argv[1]), *sys.argv[2:]
+(folder / "small.csv").write_text("item_id\\n1\\n")
+fetched(folder, SourceSpec.model_validate({"type": "csv", "path": "small.csv"}))
+before = peak_bytes()
+try:
+    fetched(folder, SourceSpec.model_validate({"type": kind, "path": name}))
+except DataSourceError as error:
+    print(str(error)[:200])
+print(peak_bytes() - before)
+"""
+
+
+def peak_bytes() -> int:
+    (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+def one_text(folder: Path) -> tuple[str, str]:
+    (folder / "list.parquet").write_bytes(large_cell(["x" * 600_000_000]))
+    return "parquet", "list.parquet"
+
+
+def one_nested_cell(folder: Path) -> tuple[str, str]:
+    values = pa.ListArray.from_arrays(
+        pa.array([0, 80_000_000], pa.int32()), pa.repeat(pa.scalar(7, pa.int64()), 80_000_000)
+    )
+    (folder / "list.parquet").write_bytes(large_cell(values))
+    return "parquet", "list.parquet"
+
+
+@pytest.mark.system
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory as Linux tells it")
+@pytest.mark.parametrize("make", [one_text, one_nested_cell])
+def test_a_small_file_that_expands_is_refused_within_150_mib(
+    tmp_path: Path, make: Callable[[Path], tuple[str, str]]
+) -> None:
+    """Whatever its footer states."""
+    kind, name = make(tmp_path)
+    assert (tmp_path / name).stat().st_size < 6_000_000
+    command = [sys.executable, "-c", PEAK, str(tmp_path), kind, name]
+    *refusal, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "expands to more than" in refusal[0]
+    assert int(peak) <= 150 << 20
