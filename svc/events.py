@@ -41,6 +41,8 @@ SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed exit_c
 """With --search-only: the budget is used, nothing is refitted."""
 BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds rank_ms")
 """The best trials were blended; weights by algorithm."""
+RANKER_JUDGED = _event("ranker_judged", "info", "ships metric gain n_users seconds")
+"""The learned order of pages was compared with the winner's; `gain` has the value and its interval."""
 TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
 """The winner is refitted on all data."""
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
@@ -78,6 +80,10 @@ ALGORITHM_DUPLICATE = _event("algorithm_duplicate_ignored", "warning", "algorith
 """An algorithm is listed twice; the second is ignored."""
 ALGORITHM_SKIPPED = _event("algorithm_skipped", "warning", "algorithm reason")
 """A listed algorithm gets no trial: no budget, or no memory for it."""
+RANKER_SKIPPED = _event("ranker_skipped", "warning", "reason")
+"""No order of pages is learned: too few validation users, say. The winner is served as it is."""
+RANKER_METADATA_LEFT_OUT = _event("ranker_metadata_left_out", "warning", "recipe reason")
+"""The fields of item_metadata could not be read, so no order of pages is learned from them."""
 RECIPE_WARNING = _event("recipe_warning", "warning", "code field message")
 """Something in the recipe works, but hardly as meant."""
 INCUMBENT_NOT_COMPARABLE = _event("incumbent_not_comparable", "warning", "recipe reason")

@@ -70,6 +70,8 @@ ALLOWED: Final = frozenset(
         ("svc.model.recommenders.popularity", "PopularityScorer"),
         ("svc.model.recommenders.popularity", "PopularPart"),
         ("svc.model.recommenders.blend", "BlendScorer"),
+        ("svc.model.ranker.item_record", "ItemRecord"),
+        ("svc.model.ranker.page_ranker", "PageRanker"),
     }
 )
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from svc.errors import FeatureStateMismatch, PayloadInvalid
 from svc.model.features import FEATURE_VERSION, FeatureState, SideEncoder
 from svc.model.history import History
+from svc.model.ranker.page_ranker import PageRanker
 from svc.model.recommenders.base import Scorer, Side
 from svc.model.recommenders.blend import BlendScorer
 
@@ -25,6 +26,7 @@ def check_sizes(
     hidden: History | None,
     hidden_new: History | None,
     popularity: NDArray[np.float64] | None,
+    ranker: PageRanker | None,
 ) -> None:
     """Raise PayloadInvalid for parts that were not made for `n_users` and `n_items`, or not for each other."""
     for rows in (hidden, hidden_new):
@@ -40,6 +42,8 @@ def check_sizes(
     for of_items in (popularity, None if part is None else part.addends):
         if of_items is not None and of_items.shape != (n_items,):
             raise PayloadInvalid(f"payload: {n_items} items do not match the popularity of {of_items.size}")
+    if ranker is not None:
+        ranker.check(n_items)
     if cold is not None and cold.n_items != n_items:
         raise PayloadInvalid(f"payload: {n_items} items do not match {cold.n_items} of the second part")
 

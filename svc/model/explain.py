@@ -27,7 +27,8 @@ class Contributions(NamedTuple):
 
     `columns`, (s,), are those of the interactions. Feature places are the `explained_places` of either side; None: the
     query has no features of that side. The last `n_disliked` of the columns are dislikes. `of_popularity`, (m,), is
-    what the popularity of the items adds, where that is a part.
+    what the popularity of the items adds, where that is a part. `of_groups`, (m, g), are those of the groups of the
+    ranker's features, which `groups` names.
     """
 
     columns: NDArray[np.int32]
@@ -36,6 +37,8 @@ class Contributions(NamedTuple):
     of_item_features: Matrix | None = None
     n_disliked: int = 0
     of_popularity: NDArray[np.float64] | None = None
+    of_groups: Matrix | None = None
+    groups: tuple[str, ...] = ()
 
 
 class Disliked(int):
@@ -72,7 +75,11 @@ def reasons_of(
     liked = len(columns) - contributions.n_disliked
     names: list[int | str | None] = [*columns[:liked], *map(Disliked, columns[liked:])]
     parts = [contributions.of_columns]
-    for part, own in ((contributions.of_user_features, user_names), (contributions.of_item_features, item_names)):
+    for part, own in (
+        (contributions.of_user_features, user_names),
+        (contributions.of_item_features, item_names),
+        (contributions.of_groups, list(contributions.groups)),
+    ):
         if part is not None:
             parts.append(part)
             names += own

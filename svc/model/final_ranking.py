@@ -16,6 +16,8 @@ from svc.model.explain import POPULAR, Because, Contributions, feature_names, re
 from svc.model.features import FeatureState
 from svc.model.history import History
 from svc.model.learning_part import LearningPart
+from svc.model.ranker.page_ranker import PageRanker
+from svc.model.ranker.reasons import with_groups
 from svc.model.ranking.item_sets import ItemSet
 from svc.model.ranking.query import Query, Ranking
 from svc.model.ranking.rerank import Candidates, Items, Rules, Similar, rerank
@@ -59,9 +61,9 @@ def _scores_of_pins(query: Query, rules: Rules, n_items: int, rank: Rank) -> NDA
     columns = np.array([pin.column for pin in rules.pins], dtype=np.int32)
     if not len(columns):
         return np.empty(0)
-    if columns.max() < n_items:
+    if columns.max() < n_items and not query.reordered:
         asked = query._replace(allowed=ItemSet.of_columns(columns, n_items), limit=len(columns), new=None)
-    else:  # the score of a new item depends on all candidates
+    else:  # the score of a new item, and of one that the ranker moves, depends on all candidates
         asked = query._replace(limit=n_items, unordered=True)
     (ranking,) = rank([asked])
     score_of = dict(zip(ranking.items.tolist(), ranking.scores.tolist(), strict=True))
@@ -75,10 +77,12 @@ def explained(
     history: History,
     features: FeatureState | None,
     *,
+    ranker: PageRanker | None = None,
     learning: LearningPart | None = None,
 ) -> Ranking:
     """The ranking with reasons for its items from the offset on; those before are not shown.
 
+    The scores of the items that the `ranker` moved are explained by its groups of features and by the winner's reasons.
     What is explained of a new item is its score by the `learning` part.
     """
     if not query.explain or not len(ranking.items):
@@ -88,6 +92,8 @@ def explained(
     because = np.empty(len(items), dtype=object)
     of_model = items[~is_new]
     contributions = None if ranking.popular else scorer.contributions(query, history, of_model)
+    if ranker is not None:
+        contributions = with_groups(contributions, ranker, scorer, query, history, of_model)
     if contributions is not None:
         because[~is_new] = _as_objects(_reasons(query, contributions, scores[~is_new], features))
     else:

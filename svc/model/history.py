@@ -17,11 +17,13 @@ class History(Stored):
     `offsets` is (n_users + 1,), `columns` (nnz,) int32, `weights` (nnz,) float32 or None where every stored value is 1
     or no scorer reads values. Columns rise within a row, unless `recency` is above 0: then they stand oldest first,
     and `ties`, (nnz,) bool, says which items share the time of the item before them; None: none does. With
-    `recency_by_part` they stand so too, and each part of a blend weighs them by a recency of its own.
+    `recency_by_part` they stand so too, and each part of a blend weighs them by a recency of its own. With
+    `keeps_order` they stand so and none weighs more than another.
     """
 
     recency: float = 0.0
     recency_by_part: bool = False
+    keeps_order: bool = False
     ties: NDArray[np.bool_] | None = None
 
     def __init__(
@@ -33,6 +35,7 @@ class History(Stored):
         recency: float = 0.0,
         ties: NDArray[np.bool_] | None = None,
         recency_by_part: bool = False,
+        keeps_order: bool = False,
     ) -> None:
         self.offsets = offsets
         self.columns = columns
@@ -41,6 +44,8 @@ class History(Stored):
             self.recency = recency
         if recency_by_part:
             self.recency_by_part = recency_by_part
+        if keeps_order:
+            self.keeps_order = keeps_order
         if ties is not None:
             self.ties = ties
 
@@ -50,7 +55,7 @@ class History(Stored):
     @property
     def is_ordered(self) -> bool:
         """Whether the items of a row stand oldest first."""
-        return self.recency > 0 or self.recency_by_part
+        return self.recency > 0 or self.recency_by_part or self.keeps_order
 
     def items(self, user: int) -> NDArray[np.int32]:
         """Item columns of a row, (h,), a view."""

@@ -97,15 +97,21 @@ class LearningPart:
         numbers = [number for number, query in enumerate(queries) if query.new is not None]
         asked = [self.asked(queries[number]) for number in numbers]
         vectors = self.vectors(asked)
-        others = [row for row, query in enumerate(asked) if not self.answers(query, scorer_of(queries[numbers[row]]))]
+        others = [
+            row
+            for row, query in enumerate(asked)
+            if rankings[numbers[row]].ties is not None or not self.answers(query, scorer_of(queries[numbers[row]]))
+        ]
         by = dict(zip(others, self.known_scores([asked[row] for row in others], vectors[others]), strict=True))
         for row, number in enumerate(numbers):
             query, ranking = queries[number], answers[number]
             candidates, rules = query.new, query.rules
             assert candidates is not None and rules is not None, "a query with new items has both"
             if query.unordered:
-                order = np.lexsort((ranking.items, -ranking.scores))
-                ranking = Ranking(ranking.items[order], ranking.scores[order])
+                ties = ranking.ties
+                order = np.lexsort((ranking.items if ties is None else ties, -ranking.scores))
+                ties = None if ties is None else ties[order]
+                ranking = Ranking(ranking.items[order], ranking.scores[order], ties=ties)
             scores = scores_of_new(candidates, vectors[row])
             is_whole = len(ranking.items) < query.limit or query.limit == candidates.items.n_known
             most = None if query.unordered or rules.limits else query.limit
@@ -162,9 +168,9 @@ def joined(
     """Return the ranking of the model's candidates, by falling score, with the new items at their places.
 
     `scores` are those of the new items by the learning part, and `by` its scores of the model's candidates, falling, as
-    many as `of_model` has; None where the learning part made `of_model` itself. Unless `is_whole`, that is the
-    beginning of a ranking, and so is the answer: it ends with the last item of `of_model`. With `spare` it names the
-    new items that stand behind it. Only the `most` best new items take part.
+    many as `of_model` has; None where the learning part made `of_model` itself, in the order of its scores. Unless
+    `is_whole`, that is the beginning of a ranking, and so is the answer: it ends with the last item of `of_model`. With
+    `spare` it names the new items that stand behind it. Only the `most` best new items take part.
     """
     falling = of_model.scores if by is None else by
     behind_all = -np.inf if is_whole else float(falling[-1]) if len(falling) else np.inf
@@ -180,9 +186,6 @@ def joined(
     anchors = np.minimum(ranks, len(of_model.items) - 1)
     order = np.arange(len(rows)) + np.where(ranks > anchors, len(rows) + 1, 0)
     step = 2 * len(rows) + 1
-    ties = np.insert(
-        of_model.items.astype(np.int64) * step + len(rows),
-        ranks,
-        of_model.items[anchors].astype(np.int64) * step + order,
-    )
+    own = (of_model.items if of_model.ties is None else of_model.ties).astype(np.int64) * step
+    ties = np.insert(own + len(rows), ranks, own[anchors] + order)
     return Ranking(items, np.insert(of_model.scores, ranks, of_model.scores[anchors]), ties=ties, spare=behind)

@@ -24,6 +24,7 @@ from svc.model.history import History
 from svc.model.ids import IdTable
 from svc.model.learning_part import LearningPart
 from svc.model.query_builder import QueryBuilder, with_candidates
+from svc.model.ranker.page_ranker import REORDERED, PageRanker
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.profile import joined_profile
 from svc.model.ranking.query import (
@@ -74,6 +75,8 @@ class Model(Stored):
     _users: UserRanker | None = None
     popularity: NDArray[np.float64] | None = None
     """(n_items,) how much each item was chosen lately; stored only where the number of its users does not say it."""
+    ranker: PageRanker | None = None
+    """What reorders the best items that `scorer` ranks for a user; stored if there is one."""
 
     def __init__(
         self,
@@ -90,6 +93,7 @@ class Model(Stored):
         popularity: NDArray[np.float64] | None = None,
         hidden_new: History | None = None,
         hidden_new_ids: IdTable | None = None,
+        ranker: PageRanker | None = None,
     ) -> None:
         self.user_ids = user_ids
         self.item_ids = item_ids
@@ -108,6 +112,8 @@ class Model(Stored):
             self.popularity = popularity
         if hidden_new is not None:
             self.hidden_new, self.hidden_new_ids = hidden_new, hidden_new_ids
+        if ranker is not None:
+            self.ranker = ranker
 
     @property
     def n_users(self) -> int:
@@ -142,8 +148,11 @@ class Model(Stored):
             hidden=self.hidden,
             hidden_new=self.hidden_new,
             popularity=self.popularity,
+            ranker=self.ranker,
         )
         self.scorer.ready()
+        if self.ranker is not None:
+            self.ranker.ready()
         for encoder in self._encoders():
             encoder.ready()
         if self.cold is not None:
@@ -194,6 +203,7 @@ class Model(Stored):
         restriction, unknown = self._queries.varied(restriction)
         given = given._replace(unknown=(*given.unknown, *against.unknown, *unknown))
         query, ignored = self._queries.build(limit, exclude_items, restriction, given, include_seen=include_seen)
+        query = query._replace(reordered=self.ranker is not None)
         if restriction.new is not None:
             seen = () if include_seen else [interaction.item_id for interaction in history]
             hidden = self._hidden_new_of(user, brings_back=brings_back)
@@ -221,7 +231,7 @@ class Model(Stored):
             return self._queries.resolve_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
         if fallback:
             query = query._replace(popular=True, seeds=NO_ITEMS, seed_weights=None, seed_positions=None)
-            query = query._replace(rules=restriction.rules, new=None)
+            query = query._replace(rules=restriction.rules, new=None, reordered=False)
             return self._queries.resolve_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
         if history:
             raise UnknownUser("nothing is known of this user: no item of the history is in the training data")
@@ -362,12 +372,14 @@ class Model(Stored):
         if query.rules is None and not query.explain:
             return ranking
         scorer, new = self.scorer_of(query), query.new
+        ranker = self.ranker if self._is_reordered(query) else None
         if new is None or self._learning is None:
             ranking = reranked(query, ranking, self.n_items, scorer.similar, self._unarranged)
-            return explained(query, ranking, scorer, self.history, self.features)
+            return explained(query, ranking, scorer, self.history, self.features, ranker=ranker)
         similar = partial(self._learning.similar, new=new.items, similar=scorer.similar)
         ranking = reranked(query, ranking, self.n_items, similar, self._unarranged)
-        ranking = explained(query, ranking, scorer, self.history, self.features, learning=self._learning)
+        learning = self._learning
+        ranking = explained(query, ranking, scorer, self.history, self.features, ranker=ranker, learning=learning)
         return naming_new(ranking, self.n_items)
 
     def _unarranged(self, queries: Sequence[Query]) -> list[Ranking]:
@@ -426,6 +438,26 @@ class Model(Stored):
         return self.cold
 
     def _scored(self, queries: Sequence[Query]) -> list[Ranking]:
+        """One ranking per query by score, its best items as the ranker orders them."""
+        ranker = self.ranker
+        if ranker is None:
+            return self._by_scorers(queries)
+        is_reordered = [self._is_reordered(query) for query in queries]
+        least = min(REORDERED, self.n_items)
+        asked = [
+            query._replace(limit=max(query.limit, least)) if reordered else query
+            for query, reordered in zip(queries, is_reordered, strict=True)
+        ]
+        return [
+            ranker.page(query, ranking, self.history) if reordered else ranking
+            for query, ranking, reordered in zip(queries, self._by_scorers(asked), is_reordered, strict=True)
+        ]
+
+    def _is_reordered(self, query: Query) -> bool:
+        """Whether the ranker orders the best items: it knows the scores of the winner alone, not those of `cold`."""
+        return query.reordered and self.scorer_of(query) is self.scorer
+
+    def _by_scorers(self, queries: Sequence[Query]) -> list[Ranking]:
         if self.cold is None:
             return self.scorer.rank(queries, self.history)
         rankings: dict[int, Ranking] = {}
@@ -481,7 +513,7 @@ class Model(Stored):
         query, _ = self._queries.build(limit, (), restriction, include_seen=self.repeats)
         if restriction.new is not None:
             query = with_candidates(query, restriction, self._hidden_new_of(user))
-        return self._without_hidden(query._replace(user=user), user)
+        return self._without_hidden(query._replace(user=user, reordered=self.ranker is not None), user)
 
     def _encoders(self) -> list[SideEncoder]:
         return [encoder for encoder in (self._encoder("user"), self._encoder("item")) if encoder is not None]

@@ -63,7 +63,7 @@ def _of_user(model: Model, user: int) -> Query:
     user_id = model.user_ids.at(user)
     if model.user_ids.index(user_id) != user:
         raise RehearsalFailed(f"rehearsal: the id in row {user} is not found in the table of ids")
-    return Query(limit=LIMIT, user=user, include_seen=True)
+    return Query(limit=LIMIT, user=user, include_seen=True, reordered=model.ranker is not None)
 
 
 def _unknown(model: Model) -> Iterator[Asked]:

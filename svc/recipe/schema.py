@@ -29,7 +29,7 @@ from svc.recipe.algorithms import (
     check_search_space,
 )
 from svc.recipe.filter_tree import FilterProblem
-from svc.recipe.promotion_schema import Promotion
+from svc.recipe.promotion_schema import Promotion, bare_off
 from svc.recipe.row_filter import Where, either
 from svc.recipe.serving_schema import Popular, Serving
 from svc.recipe.side_tables import Features, ItemMetadata
@@ -55,6 +55,7 @@ Scheme = Literal["random", "time_user", "time_global", "leave_one_out"]
 Seed = Annotated[Whole, Field(ge=0, lt=2**32)]
 Seconds = Annotated[Number, Field(gt=0)]
 Algorithm = Annotated[str, AfterValidator(canonical_name)]
+Ranker = Annotated[Literal["search", "off"], BeforeValidator(bare_off)]
 Searched = bool | Whole | Number | str
 
 
@@ -174,6 +175,11 @@ class Training(Block):
     repeats: bool = Field(
         default=False,
         description="What somebody has chosen before may be chosen, held out and recommended again.",
+    )
+    ranker: Ranker = Field(
+        default="off",
+        description="search: learn the order of the first page from all that is known of items; it ships only where it "
+        "is better than the winner by more than chance.",
     )
     sample_users: Positive | None = Field(
         default=None, description="Train on at most so many users, drawn by the seed; others are placed exactly."
@@ -329,7 +335,8 @@ class Recipe(Block):
     @property
     def trains_on_times(self) -> bool:
         """True if a model, or the weights in its histories, depend on the times of interactions."""
-        return self.training.trains_on_times or self.recency != 0.0 or self.blends_recent_popularity
+        of_late = self.blends_recent_popularity or self.orders_pages
+        return self.training.trains_on_times or self.recency != 0.0 or of_late
 
     @property
     def blends_recent_popularity(self) -> bool:
@@ -339,6 +346,12 @@ class Recipe(Block):
         """
         listed, scheme = self.training.algorithms, self.training.split.scheme
         return {BLEND, TOP_POP} <= set(listed) and self.schema_.time_column is not None and scheme != "random"
+
+    @property
+    def orders_pages(self) -> bool:
+        """True if the ranker knows the times of interactions: a random holdout says nothing of what comes later."""
+        has_times = self.schema_.time_column is not None and self.training.split.scheme != "random"
+        return self.training.ranker == "search" and has_times
 
     @model_validator(mode="after")
     def _features_need_ials(self) -> Self:

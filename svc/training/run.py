@@ -33,6 +33,7 @@ from svc.training.winner.publication import publish
 
 if TYPE_CHECKING:
     from svc.recipe.promotion_schema import Promotion
+    from svc.training.ranker.learn import Learned
     from svc.training.winner.confidence import Confidence
     from svc.training.winner.refit import FinalModel
 
@@ -253,10 +254,11 @@ class _Run:
         confidence = measure_confidence(task, result)
         diversity = self.report.diversity(task, result, confidence)
         result = replace(result, trained=None)
+        learned = self._learned(task, result, confidence)
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
         confidence = replace(confidence, trained=None, winner=confidence.winner if self._rules else None)
         self.progress.phase("training the final model")
-        final = self._final_model(task, result)
+        final = self._final_model(task, result, learned if learned is not None and learned.ships else None)
         matrix, model = final.matrix, final.model
         cold_start = self._cold_start(task, result, final)
         new_items = self._new_items(task, result, final)
@@ -278,6 +280,7 @@ class _Run:
             features_active=final.aware is not None,
             parts=final.parts,
             rank_ms=rank_ms(model),
+            ranker=None if learned is None else learned.as_fields(),
         )
         head = header(self.loaded, facts) | fresh_fields(
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
@@ -311,10 +314,21 @@ class _Run:
         candidate = None if confidence.winner is None else Candidate(confidence.winner, rank_ms, confidence.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
-    def _final_model(self, task: prepare.Task, result: SearchResult) -> FinalModel:
+    def _learned(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> Learned | None:
+        """What was learned of the order of pages; None where nothing was."""
+        if self.loaded.recipe.training.ranker == "off":
+            return None
+        from svc.training.ranker.learn import learn
+        from svc.training.ranker.tables import item_tables
+
+        self.progress.phase("learning the order of pages")
+        tables = item_tables(self.loaded, task.data, self.settings, self.options.variables)
+        return learn(task, result.best, confidence.winner, tables)
+
+    def _final_model(self, task: prepare.Task, result: SearchResult, learned: Learned | None) -> FinalModel:
         from svc.training.winner.refit import train_final
 
-        return train_final(task, result)
+        return train_final(task, result, learned)
 
     def _cold_start(self, task: prepare.Task, result: SearchResult, final: FinalModel) -> Mapping[str, Any]:
         if final.aware is None:

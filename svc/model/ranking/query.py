@@ -61,6 +61,7 @@ class Query(NamedTuple):
     against others; a query with them has no `user`. The ranking of an `unordered` query may come in any order: it is
     asked for all items, of which its rules select the best. With `new`, new items are ranked too; the query then has
     `rules`. With an `audience` training users are ranked, not items: the ranking holds their rows.
+    The best items of a `reordered` query stand in the order of the model's ranker.
     """
 
     limit: int
@@ -83,6 +84,7 @@ class Query(NamedTuple):
     audience: Audience | None = None
     dislikes: NDArray[np.int32] = NO_ITEMS
     dislike_weights: NDArray[np.float64] | None = None
+    reordered: bool = False
 
     def signed(self) -> tuple[NDArray[np.int32], NDArray[np.float64] | None]:
         """The seeds with their weights, and behind them the dislikes with theirs below 0; None: all are 1."""

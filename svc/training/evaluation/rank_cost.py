@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
 
 N_USERS, LIMIT = 32, 10
+Asked = TypeVar("Asked")
 _DIGITS = 4
 
 
@@ -27,7 +29,7 @@ def rank_ms(model: Model) -> float:
     depends on what else the machine does. Requests that are answered together take less time each.
     """
     queries = [model.known_user(int(row), limit=LIMIT) for row in _spread(model.n_users)]
-    return _median_ms(lambda query: model.rank([query]), queries)
+    return median_ms(lambda query: model.rank([query]), queries)
 
 
 def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
@@ -40,7 +42,7 @@ def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
     history = History(np.concatenate([[0], np.cumsum(lengths)]), chosen.indices.astype(np.int32), values)
     scorer.ready()
     queries = [Query(limit=LIMIT, user=int(row)) for row in rows]
-    return _median_ms(lambda query: scorer.rank([query], history), queries)
+    return median_ms(lambda query: scorer.rank([query], history), queries)
 
 
 def _spread(n_users: int) -> NDArray[np.intp]:
@@ -48,13 +50,14 @@ def _spread(n_users: int) -> NDArray[np.intp]:
     return np.arange(0, n_users, max(1, n_users // N_USERS))[:N_USERS]
 
 
-def _median_ms(rank: Callable[[Query], object], queries: Sequence[Query]) -> float:
+def median_ms(rank: Callable[[Asked], object], queries: Sequence[Asked]) -> float:
+    """Median milliseconds of processor time of `rank`, on one thread."""
     with threadpool_limits(limits=1, user_api="blas"):  # as a server sets it
         rank(queries[0])  # the first call also fills caches
         return round(1e3 * median(_seconds(rank, query) for query in queries), _DIGITS)
 
 
-def _seconds(rank: Callable[[Query], object], query: Query) -> float:
+def _seconds(rank: Callable[[Asked], object], query: Asked) -> float:
     began = time.thread_time()
     rank(query)
     return time.thread_time() - began

@@ -65,13 +65,13 @@ def to_history(
     positions: Any = None,
     recency: float | None = 0.0,
 ) -> History:
-    """The rows of `X`, oldest first where there is a `recency`, or with None one for each part of a blend.
+    """The rows of `X`, oldest first where there are `positions` of its entries.
 
-    `positions` then has the entries of `X`.
+    They are weighed by `recency`, or with None by one for each part of a blend.
     """
     matrix = X.tocsr(copy=True)
     matrix.sum_duplicates()
-    if recency == 0.0:
+    if positions is None:
         matrix.eliminate_zeros()
         return _history(matrix, matrix.data.astype(np.float32), with_values=with_values)
     order, ties = in_order(positions)
@@ -84,6 +84,7 @@ def to_history(
         recency=recency or 0.0,
         ties=ties if ties.any() else None,
         recency_by_part=recency is None,
+        keeps_order=recency == 0.0,
     )
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from svc.model.features import FeatureState
 from svc.model.ids import IdTable
 from svc.model.model import Model
+from svc.model.ranker.page_ranker import PageRanker
 from svc.model.recommenders.base import Scorer
 from svc.training.search.served import to_history, to_scorer
 
@@ -46,6 +47,7 @@ def assemble(
     recency: float | None = 0.0,
     repeats: bool = False,
     popularity: NDArray[np.float64] | None = None,
+    ranker: PageRanker | None = None,
 ) -> Model:
     """The model of a `scorer`, ready to answer and to be encoded.
 
@@ -54,10 +56,10 @@ def assemble(
     shape, has 1 for what users are never shown, and less for what comes back where seen items may, and
     `hidden_new`, (n_users, ids of `hidden_new_ids`), says so of items that the model does not know: kept only where
     features can make new items of them. `cold` answers for
-    features and seeds instead of `scorer`. `features` are kept only where one of them can use them. With a `recency`
-    above 0 histories keep their order, which `positions` of the entries of `X` tell; None: each part of `scorer` has
-    its own, and `cold` has `cold_recency`. With `repeats` users are recommended what they have too, unless they ask
-    otherwise.
+    features and seeds instead of `scorer`. `features` are kept only where one of them can use them. Histories keep
+    their order where there are `positions` of the entries of `X`, weighed by `recency`; None: each part of `scorer` has
+    its own, and `cold` has `cold_recency`. A `ranker` reorders the best items. With `repeats` users are recommended
+    what they have too, unless they ask otherwise.
     `popularity` is how much each item was chosen lately, (n_items,), where that is not the number of its users.
     """
     asked = cold or scorer
@@ -76,6 +78,7 @@ def assemble(
         popularity=popularity,
         hidden_new=to_history(hidden_new, with_values=True) if hides_new else None,
         hidden_new_ids=IdTable.from_ids(hidden_new_ids) if hides_new else None,
+        ranker=ranker,
     )
     model.ready()
     return model

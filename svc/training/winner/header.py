@@ -47,6 +47,7 @@ class Facts:
     features_active: bool
     parts: Sequence[Mapping[str, Any]]
     rank_ms: float
+    ranker: Mapping[str, Any] | None = None
 
 
 def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
@@ -89,6 +90,8 @@ def header(loaded: LoadedRecipe, facts: Facts) -> dict[str, Any]:
         fields["repeats"] = True
     if loaded.recipe.popular is not None:
         fields["popular"] = loaded.recipe.popular.model_dump(exclude_none=True)
+    if facts.ranker is not None:
+        fields["ranker"] = dict(facts.ranker)
     if facts.parts:
         fields["parts"] = [dict(part) for part in facts.parts]
     if loaded.recipe.features is not None:

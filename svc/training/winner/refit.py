@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from svc import events, logs
 from svc.model.model import Model
+from svc.model.ranker.page_ranker import PageRanker
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
@@ -18,6 +21,7 @@ from svc.recipe.algorithms import FEATURE_AWARE, TOP_POP
 from svc.training.data.decay import HALF_LIFE
 from svc.training.data.recency import weighed
 from svc.training.data.user_sample import solve_users
+from svc.training.ranker.learn import Learned
 from svc.training.search.blended import FACTORS
 from svc.training.search.objective import refit_winner
 from svc.training.search.prepare import Task
@@ -44,8 +48,11 @@ class FinalModel:
     aware: TrialRecord | None
 
 
-def train_final(task: Task, result: SearchResult) -> FinalModel:
-    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one."""
+def train_final(task: Task, result: SearchResult, learned: Learned | None = None) -> FinalModel:
+    """Train the winner, and for a recipe with features the best feature-aware trial where that is another one.
+
+    What was `learned` of the order of pages is told of all items; None: pages keep the winner's order.
+    """
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
     matrix = task.matrix(best.params)
@@ -56,7 +63,8 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
         matrix = task.matrix(best.params, everybody=True)
     columns = most_chosen_first(matrix)
     matrix = reordered(matrix, columns)
-    positions = reordered(task.positions(everybody=sampled), columns) if best.recency else None
+    in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
+    positions = reordered(task.positions(everybody=sampled), columns) if in_order else None
     scorer = to_scorer(recommender, best.algorithm, columns)
     del recommender
     place_users(best, scorer, matrix, positions, features=task.features.get("user"))
@@ -94,8 +102,15 @@ def train_final(task: Task, result: SearchResult) -> FinalModel:
         recency=recency_of_histories(best),
         repeats=task.loaded.recipe.training.repeats,
         popularity=None if interactions.popularity is None else interactions.popularity[columns],
+        ranker=None if learned is None else _ranker(task, learned, matrix, columns),
     )
     return FinalModel(matrix, model, parts, aware)
+
+
+def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: NDArray[np.int32]) -> PageRanker:
+    """The ranker of the model whose items are in the order of `columns`, as they are in `matrix`."""
+    ages = reordered(task.data.interactions.latest(), columns) if learned.ranker.record.ordered else None
+    return learned.on(matrix, ages, columns.astype(np.int64))
 
 
 def place_users(
@@ -110,13 +125,14 @@ def place_users(
 
     `features` are those of the users, (users, F).
     """
-    histories = matrix if positions is None else weighed(matrix, positions, _recency_of_factors(trial))
+    recency = _recency_of_factors(trial)
+    histories = weighed(matrix, positions, recency) if recency and positions is not None else matrix
     solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features)
     if isinstance(scorer, BlendScorer):
         if trial.recency_by_part:
             scorer.recencies = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)
-        recency = recency_of_histories(trial)
-        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency))
+        recency_of_all = recency_of_histories(trial)
+        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency_of_all))
 
 
 def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:

@@ -1,0 +1,102 @@
+"""What the ranker knows of each item of a model, by column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import PayloadInvalid
+from svc.model.stored import Stored
+
+NEIGHBOURS = 50
+"""The neighbours that are kept of each item."""
+
+
+class ItemRecord(Stored):
+    """Arrays by item column. All numbers are float32, all ids int32.
+
+    `popularity` is (n_items, p): the logarithm of 1 + the users who chose the item, ever and then within each window,
+    and last, in an ordered record, that of 1 + the days since the last choice. `popularity_names` names its columns.
+
+    `neighbours` and `similarities` are (n_items, NEIGHBOURS), padded by the column n_items with a similarity of 0.
+
+    `labels` are those of all items, one item after the other; item c has those from `label_offsets[c]` to
+    `label_offsets[c + 1]`. A label belongs to one column of the tables: those of column k are numbered from
+    `first_labels[k]` on. `label_parts` is 1 / the number of labels that its item has in that column.
+
+    `numbers` is (n_items, q), each column in deviations, NaN where a value is missing.
+
+    In an ordered record the items of a history stand oldest first, so the last of them mean something.
+    """
+
+    def __init__(
+        self,
+        *,
+        popularity: NDArray[np.float32],
+        popularity_names: tuple[str, ...],
+        neighbours: NDArray[np.int32],
+        similarities: NDArray[np.float32],
+        label_names: tuple[str, ...],
+        first_labels: NDArray[np.int32],
+        label_offsets: NDArray[np.int32],
+        labels: NDArray[np.int32],
+        label_parts: NDArray[np.float32],
+        number_names: tuple[str, ...],
+        numbers: NDArray[np.float32],
+        ordered: bool,
+    ) -> None:
+        self.popularity = popularity
+        self.popularity_names = popularity_names
+        self.neighbours = neighbours
+        self.similarities = similarities
+        self.label_names = label_names
+        self.first_labels = first_labels
+        self.label_offsets = label_offsets
+        self.labels = labels
+        self.label_parts = label_parts
+        self.number_names = number_names
+        self.numbers = numbers
+        self.ordered = ordered
+
+    def ready(self) -> None:
+        """Compute the column of each label."""
+        self._column_of = np.repeat(np.arange(len(self.label_names)), np.diff(self.first_labels))
+
+    def check(self, n_items: int) -> None:
+        """Raise PayloadInvalid unless the record was made for `n_items` items."""
+        shapes: list[tuple[str, NDArray[Any], tuple[int, ...]]] = [
+            ("popularity", self.popularity, (n_items, len(self.popularity_names))),
+            ("neighbours", self.neighbours, (n_items, NEIGHBOURS)),
+            ("similarities", self.similarities, (n_items, NEIGHBOURS)),
+            ("first_labels", self.first_labels, (len(self.label_names) + 1,)),
+            ("label_offsets", self.label_offsets, (n_items + 1,)),
+            ("label_parts", self.label_parts, self.labels.shape),
+            ("numbers", self.numbers, (n_items, len(self.number_names))),
+        ]
+        for name, array, shape in shapes:
+            if array.shape != shape:
+                raise PayloadInvalid(f"payload: the ranker's {name} has the shape {array.shape}, expected {shape}")
+        offsets = self.label_offsets
+        if offsets[0] != 0 or offsets[-1] != len(self.labels) or (np.diff(offsets) < 0).any():
+            raise PayloadInvalid("payload: the ranker's label_offsets do not divide its labels")
+        for name, array, end in (
+            ("neighbours", self.neighbours, n_items + 1),
+            ("labels", self.labels, int(self.first_labels[-1])),
+        ):
+            if array.size and not 0 <= int(array.min()) <= int(array.max()) < end:
+                raise PayloadInvalid(f"payload: the ranker's {name} name what is not there")
+
+    @property
+    def column_of(self) -> NDArray[np.intp]:
+        """The column of the tables that each label belongs to, (n_labels,)."""
+        return self._column_of
+
+    def label_entries(self, items: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The positions in `labels` of the labels of some items, (m,), and for each its place among `items`, (m,)."""
+        starts = self.label_offsets[items]
+        lengths = self.label_offsets[items + 1] - starts
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        return np.arange(total) + np.repeat(starts - ends + lengths, lengths), np.repeat(np.arange(len(items)), lengths)

@@ -1,0 +1,113 @@
+"""Reorders the best items of the winner by a weighted sum of features."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.errors import PayloadInvalid
+from svc.model.history import History
+from svc.model.ranker.features import Feature, Table, features, names
+from svc.model.ranker.item_record import ItemRecord
+from svc.model.ranking.query import Query, Ranking
+from svc.model.ranking.topk import reaching
+from svc.model.stored import Stored
+
+REORDERED: Final = 50
+"""How many of the best items after exclusions and filters are reordered."""
+
+Values = NDArray[np.float64]
+
+
+class PageRanker(Stored):
+    """Weights of standardised features: Σ weight · (feature - mean) / deviation, (F,) float32 each.
+
+    A feature that did not vary in training has the weight 0 and the deviation 1.
+    """
+
+    def __init__(
+        self,
+        record: ItemRecord,
+        weights: NDArray[np.float32],
+        means: NDArray[np.float32],
+        deviations: NDArray[np.float32],
+    ) -> None:
+        self.record = record
+        self.weights = weights
+        self.means = means
+        self.deviations = deviations
+
+    @property
+    def features(self) -> tuple[Feature, ...]:
+        """The features in the order of the weights."""
+        return names(self.record)
+
+    @property
+    def scale_of_score(self) -> float:
+        """How much a unit of the winner's score counts."""
+        return float(self._scales[0, 0])
+
+    def ready(self) -> None:
+        """Compute the scale of each feature."""
+        self.record.ready()
+        self._scales = (self.weights.astype(np.float64) / self.deviations)[:, np.newaxis]
+        self._means = self.means.astype(np.float64)[:, np.newaxis]
+
+    def check(self, n_items: int) -> None:
+        """Raise PayloadInvalid unless the ranker was made for `n_items` items, with a weight for each feature."""
+        self.record.check(n_items)
+        for array in (self.weights, self.means, self.deviations):
+            if array.shape != (len(self.features),):
+                raise PayloadInvalid(
+                    f"payload: the ranker has {len(self.features)} features and numbers for {array.size}"
+                )
+
+    def page(self, query: Query, ranking: Ranking, history: History) -> Ranking:
+        """The ranking that answers `query`, from one of at least REORDERED items by the winner.
+
+        The best items are reordered. They stand above the others, which keep their order and scores.
+        """
+        items, scores = ranking.items, ranking.scores
+        if query.unordered:
+            order = _best_first(items, scores, REORDERED)
+            items, scores = items[order], scores[order]
+        n = min(REORDERED, len(items))
+        if not n:
+            return ranking
+        own = self.scores(self.addends(history_of(query, history), items[:n], scores[:n]))
+        order = np.argsort(-own, kind="stable")
+        shown = own[order] - own[order[-1]] + scores[n - 1]
+        ties = np.concatenate([np.arange(n), REORDERED + items[n:].astype(np.int64)])
+        items = np.concatenate([items[:n][order], items[n:]])
+        scores = np.concatenate([shown, scores[n:]])
+        kept = slice(None if query.unordered else query.limit)
+        return Ranking(items[kept], scores[kept], ties=ties[kept])
+
+    def addends(self, history: NDArray[np.int32], items: NDArray[np.int32], scores: Values) -> Table:
+        """(F, n) the addends of the ranker's scores of `items`, which the winner ranks in this order."""
+        table = features(self.record, history, items, scores)
+        table -= self._means
+        table *= self._scales
+        return table
+
+    @staticmethod
+    def scores(addends: Table) -> Values:
+        """(n,) the scores: the addends of each item added up in the order of the features."""
+        scores: Values = np.add.reduce(addends, axis=0)
+        return scores
+
+
+def history_of(query: Query, history: History) -> NDArray[np.int32]:
+    """The item columns that `query` goes by, oldest first where the histories of the model are."""
+    return history.items(query.user) if query.user >= 0 else query.seeds
+
+
+def _best_first(items: NDArray[np.int32], scores: Values, most: int) -> NDArray[np.intp]:
+    """An order of `items` that begins with the `most` best, by falling score and rising column."""
+    leaders = reaching(scores, most)
+    first = leaders[np.lexsort((items[leaders], -scores[leaders]))]
+    others = np.ones(len(items), dtype=np.bool_)
+    others[first] = False
+    return np.concatenate([first, np.flatnonzero(others)])

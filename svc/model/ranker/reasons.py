@@ -1,0 +1,53 @@
+"""Explains the scores of reordered items: the groups of the ranker's features, and the winner's reasons within one."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from svc.model.explain import Contributions
+from svc.model.history import History
+from svc.model.ranker.page_ranker import REORDERED, PageRanker, history_of
+from svc.model.ranking.query import Query
+from svc.model.recommenders.base import Scorer
+
+
+def with_groups(  # noqa: PLR0917 - all of them are about one page
+    contributions: Contributions | None,
+    ranker: PageRanker,
+    scorer: Scorer,
+    query: Query,
+    history: History,
+    items: NDArray[np.int32],
+) -> Contributions:
+    """The `contributions` of the winner to `items`, (m,), with those of the ranker to the items that it moved.
+
+    Of these items the contributions of the winner count as much as the ranker's weight of its score. What place and
+    mean add is left to the rest. None: the scores of the winner are no sums, and their group is told as a whole.
+    """
+    (page,) = scorer.rank([query._replace(limit=min(REORDERED, scorer.n_items), unordered=False)], history)
+    addends = ranker.addends(history_of(query, history), page.items, page.scores)
+    groups = [feature.group for feature in ranker.features]
+    told = tuple(dict.fromkeys(group for group in groups if contributions is None or group != "scores"))
+    position_of = np.full(scorer.n_items, -1, dtype=np.intp)
+    position_of[page.items] = np.arange(len(page.items))
+    positions = position_of[items]
+    is_moved = positions >= 0
+    of_groups = np.zeros((len(items), len(told)))
+    for number, group in enumerate(told):
+        total = addends[[own == group for own in groups]].sum(axis=0)
+        of_groups[is_moved, number] = total[positions[is_moved]]
+    if contributions is None:
+        nothing = Contributions(np.empty(0, dtype=np.int32), np.zeros((len(items), 0)))
+        return nothing._replace(of_groups=of_groups, groups=told)
+    shares = np.where(is_moved, ranker.scale_of_score, 1.0)
+    of_user, of_item = contributions.of_user_features, contributions.of_item_features
+    popularity = contributions.of_popularity
+    return contributions._replace(
+        of_columns=contributions.of_columns * shares[:, np.newaxis],
+        of_user_features=None if of_user is None else of_user * shares[:, np.newaxis],
+        of_item_features=None if of_item is None else of_item * shares[:, np.newaxis],
+        of_popularity=None if popularity is None else popularity * shares,
+        of_groups=of_groups,
+        groups=told,
+    )

@@ -1,0 +1,55 @@
+"""What a learned order gains on users that did not fit it, user by user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.model.ranker.page_ranker import REORDERED
+from svc.training.evaluation.intervals import Change, paired_change, user_scores
+from svc.training.ranker.fit import Pages, fit
+
+FOLDS: Final = 4
+"""Each part of the users is judged by weights that the others fitted."""
+
+Values = NDArray[np.float64]
+
+
+def reordered(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
+    """The rankings with the REORDERED best of each in the order of the weights."""
+    scores = pages.features[:, :REORDERED] @ weights
+    scores[~pages.is_item[:, :REORDERED]] = -np.inf
+    orders = np.argsort(-scores, axis=1, kind="stable")
+    shown = []
+    for ranking, order in zip(rankings, orders.tolist(), strict=True):
+        n = min(REORDERED, len(ranking))
+        shown.append([*(ranking[place] for place in order[:n]), *ranking[n:]])
+    return shown
+
+
+def judge(
+    pages: Pages,
+    rankings: Sequence[Sequence[int]],
+    truth: sparse.csr_matrix,
+    *,
+    metric: str,
+    cutoff: int,
+    seed: int,
+) -> Change:
+    """The gain by `metric` over `rankings`, one a page; row u of `truth`, (users, items), has what u chose.
+
+    Every user is judged by weights, and an L2, that other users chose.
+    """
+    fold = np.random.default_rng([seed, 31]).permutation(len(pages)) % FOLDS
+    gained = np.zeros(len(pages))
+    before = user_scores([ranking[:cutoff] for ranking in rankings], truth)[metric]
+    for number in range(FOLDS):
+        own = np.flatnonzero(fold == number)
+        weights, _ = fit(pages.of(np.flatnonzero(fold != number)), seed=seed)
+        shown = reordered(pages.of(own), [rankings[user] for user in own.tolist()], weights)
+        gained[own] = user_scores([ranking[:cutoff] for ranking in shown], truth[own])[metric]
+    return paired_change(gained, before, seed=seed)

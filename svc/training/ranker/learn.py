@@ -1,0 +1,182 @@
+"""The ranker of a training: made of the winner's pages for the validation users, and kept only if it is better."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc import events, logs
+from svc.model.history import History
+from svc.model.ranker.features import features
+from svc.model.ranker.page_ranker import PageRanker
+from svc.model.ranking.query import Query, Ranking
+from svc.training.data.recency import positions_of
+from svc.training.evaluation.evaluator import Scorer
+from svc.training.evaluation.intervals import Change
+from svc.training.evaluation.rank_cost import LIMIT, N_USERS, median_ms
+from svc.training.ranker.fit import Pages, fit
+from svc.training.ranker.judge import judge
+from svc.training.ranker.record import ItemTables, item_record, windows_within
+from svc.training.search.prepare import Task
+from svc.training.search.served import to_history
+from svc.training.search.trials import TrialRecord
+
+CANDIDATES: Final = 100
+"""The weights are fitted on so many items of each user."""
+LEAST_USERS: Final = 200
+MOST_USERS: Final = 5_000
+_DIGITS = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Learned:
+    """What was learned: `ranker` has the record of the items that the search trained on.
+
+    `gain` is that over the winner, on users that did not fit it.
+    """
+
+    ranker: PageRanker
+    windows: tuple[int, ...]
+    tables: ItemTables
+    gain: Change
+    n_users: int
+    l2: float
+    strengths: dict[str, float]
+    seconds: float
+
+    @property
+    def ships(self) -> bool:
+        """Whether it is better than the winner by more than chance."""
+        return self.gain.low > 0.0
+
+    def as_fields(self) -> dict[str, Any]:
+        """As the header of the artifact has it; weights only where the ranker ships."""
+        gain = {name: round(getattr(self.gain, name), _DIGITS) for name in ("value", "low", "high")}
+        fields = {"ships": self.ships, "gain": gain, "n_users": self.n_users, "l2": self.l2, "seconds": self.seconds}
+        if not self.ships:
+            return fields
+        weights = zip(self.ranker.features, self.ranker.weights.tolist(), strict=True)
+        told = [{"name": own.name, "group": own.group, "weight": round(weight, _DIGITS)} for own, weight in weights]
+        return {**fields, "groups": self.strengths, "features": told}
+
+    def on(self, matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, items: NDArray[np.int64]) -> PageRanker:
+        """The ranker for the items of `matrix`, (users, items), which are `items` of the interactions."""
+        record = item_record(matrix, ages, self.windows, self.tables.of(items))
+        ranker = PageRanker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
+        ranker.ready()
+        return ranker
+
+
+def learn(task: Task, winner: TrialRecord, scorer: Scorer | None, tables: ItemTables) -> Learned | None:
+    """Learn the order of the pages that `scorer`, the winner's, makes for the validation users.
+
+    `tables` have the items of the interactions in their order. None, and an event, where that cannot be told from
+    chance, or a ranking would take longer than the recipe allows. The scorer is None where it could not be trained a
+    second time.
+    """
+    began = time.monotonic()
+    training, objective, parts = task.loaded.recipe.training, task.objective, task.split
+    seed = training.split.seed
+    evaluator = objective.evaluators.full.sample(MOST_USERS, seed)
+    n_users = len(evaluator.evaluated_users)
+    if scorer is None:
+        logs.emit(
+            events.RANKER_SKIPPED,
+            reason="the winner could not be trained a second time, so there are no pages to learn from",
+        )
+        return None
+    if n_users < LEAST_USERS:
+        reason = (
+            f"{n_users} validation users, fewer than the {LEAST_USERS} that it takes to tell a gain from chance: raise "
+            "split.test_user_ratio, or train on more users"
+        )
+        logs.emit(events.RANKER_SKIPPED, reason=reason)
+        return None
+    ages = parts.times if task.loaded.recipe.orders_pages else None
+    windows = windows_within(ages)
+    record = item_record(parts.train, ages, windows, tables.of(parts.item_order))
+    history = to_history(parts.train, with_values=False, positions=None if ages is None else positions_of(ages))
+    pools = list(evaluator.pools(scorer, objective.seen, max(CANDIDATES, evaluator.cutoff)))
+    truth = evaluator.heldout[evaluator.evaluated_users]
+    rows = (evaluator.offset + evaluator.evaluated_users).tolist()
+    raw = [
+        features(record, history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
+        for row, (items, scores) in zip(rows, pools, strict=True)
+    ]
+    means, deviations = _standard(np.concatenate(raw))
+    pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth, means, deviations)
+    rankings = [items.tolist() for items, _ in pools]
+    gain = judge(pages, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
+    weights, l2 = fit(pages, seed=seed)
+    ranker = PageRanker(record, weights.astype(np.float32), means, deviations)
+    ranker.ready()
+    most_ms, page_ms = training.max_rank_ms, _page_ms(ranker, history, rows, pools)
+    if most_ms is not None and (winner.rank_ms or 0.0) + page_ms > most_ms:
+        reason = f"it would take {page_ms:g} ms of a ranking, more than training.max_rank_ms leaves"
+        logs.emit(events.RANKER_SKIPPED, reason=reason)
+        return None
+    seconds = round(time.monotonic() - began, 3)
+    learned = Learned(ranker, windows, tables, gain, n_users, l2, _strengths(pages, ranker), seconds)
+    logs.emit(
+        events.RANKER_JUDGED,
+        ships=learned.ships,
+        metric=training.metric,
+        gain=learned.as_fields()["gain"],
+        n_users=n_users,
+        seconds=seconds,
+    )
+    return learned
+
+
+def _page_ms(
+    ranker: PageRanker, history: History, rows: list[int], pools: list[tuple[NDArray[np.int32], NDArray[np.float64]]]
+) -> float:
+    """Median milliseconds of processor time to reorder a page."""
+    pages = [(Query(limit=LIMIT, user=row), Ranking(*pool)) for row, pool in zip(rows, pools, strict=True)]
+    return median_ms(lambda page: ranker.page(*page, history), pages[:: max(1, len(pages) // N_USERS)][:N_USERS])
+
+
+def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
+    """How far each group of features moves the items of a page: the deviation of its addends within pages."""
+    counts = pages.is_item.sum(axis=1, keepdims=True)
+    found: dict[str, float] = {}
+    for group in dict.fromkeys(feature.group for feature in ranker.features):
+        own = np.array([feature.group == group for feature in ranker.features])
+        addends = np.where(pages.is_item, pages.features @ (ranker.weights * own), 0.0).astype(np.float64)
+        means = addends.sum(axis=1, keepdims=True) / counts
+        squares = np.where(pages.is_item, (addends - means) ** 2, 0.0)
+        found[group] = round(float(np.sqrt(squares.sum() / counts.sum())), _DIGITS)
+    return found
+
+
+def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Means and deviations of the features, (rows, F); 1 for a feature that does not vary."""
+    means, deviations = rows.mean(axis=0), rows.std(axis=0)
+    varies = deviations > 1e-6 * np.maximum(np.abs(means), 1.0)
+    return means.astype(np.float32), np.where(varies, deviations, 1.0).astype(np.float32)
+
+
+def _pages(
+    raw: list[NDArray[np.float64]],
+    items: list[NDArray[np.int32]],
+    truth: sparse.csr_matrix,
+    means: NDArray[np.float32],
+    deviations: NDArray[np.float32],
+) -> Pages:
+    """The pages of users with the features `raw`, (items, F) each."""
+    shape = (len(raw), max(map(len, raw)))
+    table = np.zeros((*shape, len(means)), dtype=np.float32)
+    is_item, chosen = np.zeros(shape, dtype=np.bool_), np.zeros(shape)
+    for user, (rows, own) in enumerate(zip(raw, items, strict=True)):
+        n = len(own)
+        table[user, :n] = (rows - means) / deviations
+        is_item[user, :n] = True
+        held = slice(truth.indptr[user], truth.indptr[user + 1])
+        worth = dict(zip(truth.indices[held].tolist(), truth.data[held].tolist(), strict=True))
+        chosen[user, :n] = [worth.get(item, 0.0) for item in own.tolist()]
+    return Pages(table, is_item, chosen)

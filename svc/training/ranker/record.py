@@ -1,0 +1,174 @@
+"""From training data to the record of items that the ranker reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.model.features import NumberColumn, TokenColumn
+from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
+from svc.training.data.features import FittedSide
+
+DAY_NS: Final = 86_400 * 1_000_000_000
+WINDOWS: Final = (7, 30, 90)
+"""Days."""
+MOST_LABELS: Final = 5_000
+"""A column of more labels than this says as much as an id, and its shares would cost a request too much."""
+
+
+class ItemTables(NamedTuple):
+    """Encoded tables of items, with the rows of each in one order."""
+
+    sides: tuple[FittedSide, ...] = ()
+
+    def of(self, items: NDArray[np.int64]) -> ItemTables:
+        """The tables with the rows of `items`."""
+        return ItemTables(tuple(FittedSide(side.encoder, side.matrix[items]) for side in self.sides))
+
+
+def windows_within(ages: sparse.csr_matrix | None) -> tuple[int, ...]:
+    """The windows that are not longer than the training data. `ages` are nanoseconds, above all later for the latest.
+
+    None: nothing is known of times.
+    """
+    if ages is None or not ages.nnz:
+        return ()
+    span = int(ages.data.max()) - int(ages.data.min())
+    return tuple(days for days in WINDOWS if days * DAY_NS <= span)
+
+
+def item_record(
+    matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, windows: Sequence[int], tables: ItemTables
+) -> ItemRecord:
+    """The record of the items of `matrix`, (users, items).
+
+    `ages` has its entries, in nanoseconds from any one time. None: the order of histories is not known either.
+    """
+    names, popularity = _popularity(matrix, ages, windows)
+    neighbours, similarities = _neighbours(matrix)
+    labels, numbers = _labels(tables, matrix.shape[1]), _numbers(tables, matrix.shape[1])
+    record = ItemRecord(
+        popularity=popularity,
+        popularity_names=names,
+        neighbours=neighbours,
+        similarities=similarities,
+        label_names=labels.names,
+        first_labels=labels.first_labels,
+        label_offsets=labels.offsets,
+        labels=labels.labels,
+        label_parts=labels.parts,
+        number_names=numbers[0],
+        numbers=numbers[1],
+        ordered=ages is not None,
+    )
+    record.ready()
+    return record
+
+
+def _popularity(
+    matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, windows: Sequence[int]
+) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    n_items = matrix.shape[1]
+    names: list[str] = ["popularity"]
+    columns: list[NDArray[Any]] = [np.bincount(matrix.indices[matrix.data != 0], minlength=n_items)]
+    if ages is not None:
+        since = ages.data.max(initial=np.iinfo(np.int64).min) - ages.data
+        for days in windows:
+            names.append(f"popularity_{days}d")
+            columns.append(np.bincount(ages.indices[since < days * DAY_NS], minlength=n_items))
+        last = np.full(n_items, since.max(initial=0), dtype=np.int64)
+        np.minimum.at(last, ages.indices, since)
+        names.append("since_last_choice")
+        columns.append(last / DAY_NS)
+    return tuple(names), np.log1p(np.stack(columns, axis=1)).astype(np.float32)
+
+
+def _neighbours(matrix: sparse.csr_matrix) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The strongest neighbours of each item by the cosine of who chose them, strongest first; ties: lower column."""
+    from irspack import CosineKNNRecommender
+
+    n_items = matrix.shape[1]
+    neighbours = np.full((n_items, NEIGHBOURS), n_items, dtype=np.int32)
+    similarities = np.zeros((n_items, NEIGHBOURS), dtype=np.float32)
+    chosen = sparse.csr_matrix(matrix != 0, dtype=np.float64)
+    trained = CosineKNNRecommender(chosen, normalize=True, top_k=NEIGHBOURS + 1, shrinkage=SHRINKAGE).learn()
+    weights = sparse.csr_matrix(trained.W)
+    rows = np.repeat(np.arange(n_items), np.diff(weights.indptr))
+    order = np.lexsort((weights.indices, -weights.data, rows))
+    places = np.arange(len(rows)) - weights.indptr[rows]
+    is_kept = (places < NEIGHBOURS) & (weights.data[order] > 0)
+    at = rows[is_kept], places[is_kept]
+    neighbours[at], similarities[at] = weights.indices[order][is_kept], weights.data[order][is_kept]
+    return neighbours, similarities
+
+
+SHRINKAGE: Final = 10.0
+"""Added to the norms of a cosine, so that two items that one person chose are no strong neighbours."""
+
+
+class _Labels(NamedTuple):
+    names: tuple[str, ...]
+    first_labels: NDArray[np.int32]
+    offsets: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    parts: NDArray[np.float32]
+
+
+def _labels(tables: ItemTables, n_items: int) -> _Labels:
+    blocks = [
+        (name, block)
+        for name, block, column in _blocks(tables)
+        if isinstance(column, TokenColumn) and 1 < block.shape[1] <= MOST_LABELS
+    ]
+    widths = [block.shape[1] for _, block in blocks]
+    parts = []
+    for _, block in blocks:
+        own = block.copy()
+        own.eliminate_zeros()
+        counts = np.diff(own.indptr)
+        own.data = np.repeat(1 / np.maximum(counts, 1), counts).astype(np.float32)
+        parts.append(own)
+    joined = sparse.hstack([sparse.csr_matrix((n_items, 0), dtype=np.float32), *parts], format="csr")
+    joined.sort_indices()
+    return _Labels(
+        tuple(name for name, _ in blocks),
+        np.concatenate([[0], np.cumsum(widths)]).astype(np.int32),
+        joined.indptr.astype(np.int32),
+        joined.indices.astype(np.int32),
+        joined.data.astype(np.float32),
+    )
+
+
+def _numbers(tables: ItemTables, n_items: int) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    found = [
+        (name, _with_nan(block))
+        for name, block, column in _blocks(tables)
+        if isinstance(column, NumberColumn) and column.width
+    ]
+    if not found:
+        return (), np.empty((n_items, 0), dtype=np.float32)
+    return tuple(name for name, _ in found), np.stack([values for _, values in found], axis=1)
+
+
+def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
+    """(n_items,) the numbers of a column, NaN where none is stored: a missing one is encoded as 0."""
+    values = np.full(block.shape[0], np.nan, dtype=np.float32)
+    rows = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+    values[rows[block.data != 0]] = block.data[block.data != 0]
+    return values
+
+
+def _blocks(tables: ItemTables) -> list[tuple[str, sparse.csr_matrix, object]]:
+    """Each encoded column of the tables with its name, once: the first table that has a name counts."""
+    found: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
+    for side in tables.sides:
+        start = 0
+        for column in side.encoder.encoders:
+            block = side.matrix[:, start : start + column.width]
+            found.setdefault(column.name, (column.name, block, column))
+            start += column.width
+    return list(found.values())

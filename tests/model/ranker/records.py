@@ -1,0 +1,110 @@
+"""Item records of random content, and the features of a page computed one number at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from svc.model.ranker.features import LAST, MOST_HISTORY
+from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
+from svc.model.ranker.page_ranker import PageRanker
+
+
+def random_record(rng: np.random.Generator, n_items: int, *, ordered: bool = True, tables: bool = True) -> ItemRecord:
+    """A record of `n_items`; without `tables` nothing is known of labels and numbers."""
+    neighbours = np.full((n_items, NEIGHBOURS), n_items, dtype=np.int32)
+    similarities = np.zeros((n_items, NEIGHBOURS), dtype=np.float32)
+    for item in range(n_items):
+        own = rng.permutation(n_items)[: rng.integers(0, min(n_items, NEIGHBOURS + 1))]
+        neighbours[item, : len(own)] = own
+        similarities[item, : len(own)] = np.sort(rng.random(len(own)))[::-1]
+    widths = (5, 3) if tables else ()
+    first_labels = np.concatenate([[0], np.cumsum(widths)]).astype(np.int32)
+    lists, parts = [], []
+    for _ in range(n_items):
+        own_labels, own_parts = [], []
+        for first, width in zip(first_labels.tolist(), widths, strict=False):
+            chosen = np.sort(rng.permutation(width)[: rng.integers(0, 4)])
+            own_labels += (first + chosen).tolist()
+            own_parts += [1 / max(len(chosen), 1)] * len(chosen)
+        lists.append(own_labels)
+        parts.append(own_parts)
+    names = ("popularity", "popularity_7d", "since_last_choice") if ordered else ("popularity",)
+    numbers = rng.normal(size=(n_items, 2 if tables else 0))
+    numbers[rng.random(numbers.shape) < 0.3] = np.nan
+    record = ItemRecord(
+        popularity=np.log1p(rng.integers(0, 100, (n_items, len(names)))).astype(np.float32),
+        popularity_names=names,
+        neighbours=neighbours,
+        similarities=similarities,
+        label_names=("genres", "country") if tables else (),
+        first_labels=first_labels,
+        label_offsets=np.concatenate([[0], np.cumsum([len(own) for own in lists])]).astype(np.int32),
+        labels=np.array([label for own in lists for label in own], dtype=np.int32),
+        label_parts=np.array([part for own in parts for part in own], dtype=np.float32),
+        number_names=("year", "price") if tables else (),
+        numbers=numbers.astype(np.float32),
+        ordered=ordered,
+    )
+    record.ready()
+    return record
+
+
+def random_ranker(rng: np.random.Generator, n_items: int, *, ordered: bool = True) -> PageRanker:
+    """A ranker with random weights over a random record, ready."""
+    record = random_record(rng, n_items, ordered=ordered)
+    ranker = PageRanker(record, *np.empty((3, 0), dtype=np.float32))
+    n_features = len(ranker.features)
+    ranker.weights = rng.normal(size=n_features).astype(np.float32)
+    ranker.means = rng.normal(size=n_features).astype(np.float32)
+    ranker.deviations = (0.5 + rng.random(n_features)).astype(np.float32)
+    ranker.ready()
+    return ranker
+
+
+def plain_features(
+    record: ItemRecord, history: Sequence[int], items: Sequence[int], scores: Sequence[float]
+) -> dict[str, list[float]]:
+    """Each feature by name, one item after the other."""
+    h = list(history)[-MOST_HISTORY:]
+    found: dict[str, list[float]] = {}
+    for place, (item, score) in enumerate(zip(items, scores, strict=True)):
+        row = {"score": score, "log_place": math.log(place + 1)}
+        popularity = [float(value) for value in record.popularity[item]]
+        row |= dict(zip(record.popularity_names, popularity, strict=True))
+        mean = sum(float(record.popularity[chosen, 0]) for chosen in h) / len(h) if h else 0.0
+        row["popularity_by_history"] = popularity[0] * mean
+        near = dict(zip(record.neighbours[item].tolist(), record.similarities[item].tolist(), strict=True))
+        within = [near[chosen] for chosen in h if chosen in near]
+        row["strongest_neighbour"] = max(within, default=0.0)
+        row["number_of_neighbours"] = len(within)
+        if record.ordered:
+            row["similarity_to_last"] = near.get(h[-1], 0.0) if h else 0.0
+        for number, column in enumerate(record.label_names):
+            own = _labels(record, item, number)
+            row[f"{column}.missing"] = float(not own)
+            row[f"{column}.share"] = _mean_share(record, own, h, number)
+            if record.ordered:
+                row[f"{column}.share_of_last"] = _mean_share(record, own, h[-LAST:], number)
+        for number, column in enumerate(record.number_names):
+            value = float(record.numbers[item, number])
+            known = [float(v) for v in record.numbers[h, number] if not math.isnan(v)]
+            row[f"{column}.missing"] = float(math.isnan(value))
+            is_told = known and not math.isnan(value)
+            row[f"{column}.distance"] = abs(value - sum(known) / len(known)) if is_told else 0.0
+        for name, value in row.items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def _labels(record: ItemRecord, item: int, number: int) -> list[int]:
+    own = record.labels[record.label_offsets[item] : record.label_offsets[item + 1]].tolist()
+    return [label for label in own if record.first_labels[number] <= label < record.first_labels[number + 1]]
+
+
+def _mean_share(record: ItemRecord, own: list[int], h: list[int], number: int) -> float:
+    if not own or not h:
+        return 0.0
+    return sum(sum(label in _labels(record, chosen, number) for chosen in h) / len(h) for label in own) / len(own)

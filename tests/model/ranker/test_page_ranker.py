@@ -1,0 +1,77 @@
+"""The best items of a ranking in the ranker's order, the others as they were."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from svc.model.history import History
+from svc.model.ranker.page_ranker import REORDERED, PageRanker
+from svc.model.ranking.query import Query, Ranking
+from tests.model.ranker.records import plain_features, random_ranker
+
+N_ITEMS = 200
+HISTORY = History(np.array([0, 5], dtype=np.int32), np.array([7, 3, 190, 4, 11], dtype=np.int32), keeps_order=True)
+
+
+def ranked(rng: np.random.Generator, n: int, *, values: int) -> Ranking:
+    """The best `n` of all items by scores that are few different `values`, so that many are equal."""
+    scores = rng.integers(-values, values, N_ITEMS).astype(np.float64)
+    items = np.lexsort((np.arange(N_ITEMS), -scores))[:n].astype(np.int32)
+    return Ranking(items, scores[items])
+
+
+def plain_page(ranker: PageRanker, ranking: Ranking, history: list[int]) -> list[int]:
+    """The items of a page by sums of single numbers."""
+    items, scores = ranking.items[:REORDERED].tolist(), ranking.scores[:REORDERED].tolist()
+    table = plain_features(ranker.record, history, items, scores)
+    names = [feature.name for feature in ranker.features]
+    numbers = list(zip(ranker.weights.tolist(), ranker.means.tolist(), ranker.deviations.tolist(), strict=True))
+    own = [
+        sum(w * (table[name][at] - m) / d for name, (w, m, d) in zip(names, numbers, strict=True))
+        for at in range(len(items))
+    ]
+    order = sorted(range(len(items)), key=lambda at: (-own[at], at))
+    return [items[at] for at in order] + ranking.items[REORDERED:].tolist()
+
+
+@pytest.mark.parametrize("values", [3, 1_000_000])
+@pytest.mark.parametrize("n", [0, 1, 20, REORDERED, REORDERED + 1, N_ITEMS])
+def test_the_best_items_are_reordered_and_the_others_stay(n: int, values: int) -> None:
+    rng = np.random.default_rng([n, values])
+    ranker = random_ranker(rng, N_ITEMS)
+    for _ in range(5):
+        winner = ranked(rng, n, values=values)
+        query = Query(limit=N_ITEMS, user=0)
+        page = ranker.page(query, winner, HISTORY)
+        assert page.items.tolist() == plain_page(ranker, winner, [7, 3, 190, 4, 11])
+        assert (np.diff(page.scores) <= 0).all()
+        assert page.scores[REORDERED:].tolist() == winner.scores[REORDERED:].tolist()
+        seeds = Query(limit=N_ITEMS, seeds=HISTORY.items(0))
+        assert ranker.page(seeds, winner, HISTORY).scores.tobytes() == page.scores.tobytes()
+
+
+def test_a_page_is_the_beginning_of_every_longer_one() -> None:
+    rng = np.random.default_rng(5)
+    ranker, winner = random_ranker(rng, N_ITEMS), ranked(rng, N_ITEMS, values=3)
+    whole = ranker.page(Query(limit=N_ITEMS, user=0), winner, HISTORY)
+    for limit in (1, 10, REORDERED, REORDERED + 30):
+        asked = Ranking(*(part[: max(limit, REORDERED)] for part in winner[:2]))
+        page = ranker.page(Query(limit=limit, user=0), asked, HISTORY)
+        assert page.items.tolist() == whole.items[:limit].tolist()
+        assert page.scores.tobytes() == whole.scores[:limit].tobytes()
+
+
+def test_all_items_in_any_order_are_ranked_as_those_that_stand_in_order() -> None:
+    rng = np.random.default_rng(6)
+    ranker = random_ranker(rng, N_ITEMS)
+    for values in (2, 1_000_000):
+        winner = ranked(rng, N_ITEMS, values=values)
+        whole = ranker.page(Query(limit=N_ITEMS, user=0), winner, HISTORY)
+        mixed = rng.permutation(N_ITEMS)
+        loose = Ranking(winner.items[mixed], winner.scores[mixed])
+        page = ranker.page(Query(limit=N_ITEMS, user=0, unordered=True), loose, HISTORY)
+        assert page.ties is not None
+        order = np.lexsort((page.ties, -page.scores))
+        assert page.items[order].tolist() == whole.items.tolist()
+        assert page.scores[order].tobytes() == whole.scores.tobytes()

@@ -1,0 +1,49 @@
+"""Weights that a listwise fit finds."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.optimize import approx_fprime
+
+from svc.training.ranker.fit import L2, Pages, _loss, fit
+
+
+def pages_of(rng: np.random.Generator, n_users: int, weights: list[float], *, n_items: int = 30) -> Pages:
+    """Pages whose users choose one item each, with the probabilities of a softmax under `weights`."""
+    features = rng.normal(size=(n_users, n_items, len(weights))).astype(np.float32)
+    lengths = rng.integers(n_items // 2, n_items + 1, n_users)
+    is_item = np.arange(n_items) < lengths[:, np.newaxis]
+    features[~is_item] = 0
+    noisy = np.where(is_item, features @ np.array(weights) + rng.gumbel(size=(n_users, n_items)), -np.inf)
+    chosen = np.zeros((n_users, n_items))
+    chosen[np.arange(n_users), noisy.argmax(axis=1)] = 1.0
+    chosen[: n_users // 10] = 0.0
+    return Pages(features, is_item, chosen)
+
+
+def test_the_weights_behind_the_choices_are_found() -> None:
+    weights = [1.0, -0.5, 0.0]
+    found, l2 = fit(pages_of(np.random.default_rng(1), 3_000, weights), seed=1)
+    np.testing.assert_allclose(found, weights, atol=0.06)
+    assert l2 < 0.1
+
+
+def test_choices_of_chance_get_a_strong_l2_and_small_weights() -> None:
+    found, l2 = fit(pages_of(np.random.default_rng(2), 300, [0.0] * 20), seed=1)
+    assert l2 == L2[0]
+    assert np.abs(found).max() < 0.1
+
+
+def test_pages_without_choices_leave_all_weights_at_zero() -> None:
+    pages = pages_of(np.random.default_rng(3), 20, [1.0])
+    pages.chosen[:] = 0
+    assert fit(pages, seed=1)[0].tolist() == [0.0]
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    rng = np.random.default_rng(4)
+    pages = pages_of(rng, 40, [0.3, -0.2, 0.1]).telling()
+    pages.chosen[:, :2] += 0.5 * pages.is_item[:, :2]
+    weights = rng.normal(size=3).astype(np.float32).astype(np.float64)
+    numeric = approx_fprime(weights, lambda w: _loss(w, pages, 0.1)[0], 1e-3)
+    np.testing.assert_allclose(_loss(weights, pages, 0.1)[1], numeric, atol=1e-3)

@@ -1,0 +1,35 @@
+"""A learned order is kept where it is better than chance, and not on noise."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+
+from svc.training.evaluation.intervals import Change
+from svc.training.ranker.fit import Pages
+from svc.training.ranker.judge import judge
+
+N_USERS, N_ITEMS, N_FEATURES = 250, 60, 12
+
+
+def trained(seed: int, *, signal: float) -> Change:
+    """The gain over a winner whose scores say something, by features of which one says `signal` more."""
+    rng = np.random.default_rng(seed)
+    scores = -np.sort(-rng.normal(size=(N_USERS, N_ITEMS)), axis=1)
+    features = rng.normal(size=(N_USERS, N_ITEMS, N_FEATURES)).astype(np.float32)
+    features[:, :, 0] = scores
+    utility = scores + signal * features[:, :, 1] + 2 * rng.gumbel(size=scores.shape)
+    chosen = (np.argsort(np.argsort(-utility, axis=1), axis=1) < 2).astype(np.float64)
+    pages = Pages(features, np.ones(chosen.shape, dtype=np.bool_), chosen)
+    rankings = [list(range(N_ITEMS))] * N_USERS
+    return judge(pages, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed)
+
+
+def test_a_feature_that_tells_of_choices_is_a_gain() -> None:
+    gain = trained(1, signal=1.0)
+    assert gain.low > 0.0
+    assert gain.low < gain.value < gain.high
+
+
+def test_noise_ships_in_at_most_one_of_forty_trainings() -> None:
+    assert sum(trained(seed, signal=0.0).low > 0.0 for seed in range(40)) <= 1

@@ -1,0 +1,139 @@
+"""A training that learns the order of pages: what ships, what does not, and what is left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from svc.artifact.keys import development_keys
+from svc.artifact.store import read_verified
+from svc.model.load_model import load_model
+from svc.model.model import Model
+from svc.model.ranker.page_ranker import REORDERED
+from svc.recipe.load import LoadedRecipe
+from svc.settings import Settings
+from tests.model.ranker.test_page_ranker import plain_page
+from tests.training.promotion.gated import OUTPUT, Make, run, said
+
+N_ITEMS, N_GENRES = 120, 8
+
+
+def write_shop(folder: Path, *, n_users: int = 260, by_genre: bool) -> tuple[Path, Path]:
+    """Choices by taste, four of five of one genre, or of chance; and the table of genres and sizes."""
+    rng = np.random.default_rng(7)
+    lines = ["user_id,item_id,ts"]
+    for user in range(n_users):
+        own = np.arange(user % N_GENRES, N_ITEMS, N_GENRES)
+        chosen = rng.choice(own if by_genre else N_ITEMS, size=8, replace=False)
+        others = rng.choice(N_ITEMS, size=2, replace=False)
+        items = dict.fromkeys([*chosen.tolist(), *others.tolist()])
+        lines += [f"u{user},i{item},{1_600_000_000 + step * 864_000 + user}" for step, item in enumerate(items)]
+    ratings, table = folder / "shop.csv", folder / "genres.csv"
+    ratings.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows = [f"i{item},{item % N_GENRES}|all,{rng.integers(100)}" for item in range(N_ITEMS)]
+    table.write_text("\n".join(["item_id,genres,size", *rows]) + "\n", encoding="utf-8")
+    return ratings, table
+
+
+def recipe(make_recipe: Make, folder: Path, *, by_genre: bool, n_users: int = 260, **training: Any) -> LoadedRecipe:
+    ratings, table = write_shop(folder, n_users=n_users, by_genre=by_genre)
+    fields = [{"name": "genres", "kind": "multi_label"}, {"name": "size", "kind": "numerical"}]
+    return make_recipe(
+        ratings=ratings,
+        item_metadata={
+            "source": {"type": "csv", "path": str(table)}, "id_column": "item_id", "filter_fields": fields
+        },
+        training={
+            "algorithms": ["TopPop"], "n_trials": 1, "cutoff": 10,
+            "split": {"scheme": "time_user", "heldout_ratio": 0.3}, "ranker": "search", **training,
+        },
+        output=OUTPUT,
+    )  # fmt: skip
+
+
+def trained(loaded: LoadedRecipe, **options: Any) -> tuple[Mapping[str, Any], bytes]:
+    """Header and payload."""
+    artifact = run(loaded, **options).artifact
+    assert artifact is not None
+    parts = read_verified(artifact, development_keys(), Settings())[1]
+    return parts.header, bytes(parts.payload)
+
+
+def loaded_model(header: Mapping[str, Any], payload: bytes) -> Model:
+    return load_model(header, memoryview(payload), name="shop", allow_skew=False)
+
+
+def test_labels_that_tell_of_choices_order_the_pages_of_the_model(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    loaded = recipe(make_recipe, tmp_path, by_genre=True)
+    header, payload = trained(loaded)
+    told = header["ranker"]
+    assert told["ships"]
+    assert 0 < told["gain"]["low"] < told["gain"]["value"] < told["gain"]["high"]
+    weights = {feature["name"]: feature["weight"] for feature in told["features"]}
+    assert weights["genres.share"] > 0.1 > abs(weights["size.distance"])
+    assert max(told["groups"], key=told["groups"].get) in {"labels", "neighbours"}
+    (judged,) = said(log, "ranker_judged")
+    assert (judged["ships"], judged["gain"]) == (True, told["gain"])
+    assert not said(log, "ranker_metadata_left_out")
+
+    model = loaded_model(header, payload)
+    assert model.ranker is not None and model.history.is_ordered
+    queries = [model.known_user(user, limit=REORDERED) for user in range(20)]
+    winners = model.scorer.rank([query._replace(limit=N_ITEMS) for query in queries], model.history)
+    pages = model.rank(queries)
+    for user, (page, winner) in enumerate(zip(pages, winners, strict=True)):
+        history = model.history.items(user).tolist()
+        assert page.items.tolist() == plain_page(model.ranker, winner, history)[:REORDERED]
+        assert model.rank([queries[user]])[0].scores.tobytes() == page.scores.tobytes()
+    assert trained(loaded)[1] == payload
+    assert trained(loaded, refit=True)[0]["ranker"]["gain"] == told["gain"]
+
+
+@pytest.mark.parametrize("n_users", [260, 150])
+def test_without_a_gain_the_payload_is_the_one_without_a_ranker(
+    n_users: int, make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    """Choices of chance have no order to be learned, and of few users none can be told from chance."""
+    header, payload = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users))
+    if n_users == 260:
+        assert not header["ranker"]["ships"]
+        assert "features" not in header["ranker"]
+        assert header["ranker"]["gain"]["low"] <= 0
+    else:
+        assert "ranker" not in header
+        (skipped,) = said(log, "ranker_skipped")
+        assert skipped["reason"].startswith("150 validation users, fewer than the 200")
+    without, same = trained(recipe(make_recipe, tmp_path, by_genre=False, n_users=n_users, ranker="off"))
+    assert payload == same
+    assert "ranker" not in without
+
+
+def test_a_ranking_that_would_take_too_long_keeps_the_order_of_the_winner(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    loaded = recipe(make_recipe, tmp_path, by_genre=True)
+    header, _ = trained(loaded)
+    log.clear()
+    bound = header["rank_ms"] / 4  # of which the winner takes a small part
+    slow, payload = trained(recipe(make_recipe, tmp_path, by_genre=True, max_rank_ms=bound))
+    (skipped,) = said(log, "ranker_skipped")
+    assert skipped["reason"].endswith("more than training.max_rank_ms leaves")
+    assert "ranker" not in slow
+    assert loaded_model(slow, payload).ranker is None
+
+
+def test_metadata_that_cannot_be_read_is_left_out_with_the_reason(
+    make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
+) -> None:
+    loaded = recipe(make_recipe, tmp_path, by_genre=True)
+    (tmp_path / "genres.csv").unlink()
+    header, _ = trained(loaded)
+    (left_out,) = said(log, "ranker_metadata_left_out")
+    assert "genres.csv" in left_out["reason"]
+    assert not [feature for feature in header["ranker"]["features"] if feature["group"] in {"labels", "numbers"}]

@@ -1,0 +1,104 @@
+"""What is known of items, counted from a small table of choices."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+
+from svc.model.ranker.item_record import NEIGHBOURS, ItemRecord
+from svc.recipe.side_tables import FeatureSide
+from svc.settings import Settings
+from svc.training.data.features import FittedSide, fit_side
+from svc.training.ranker.record import DAY_NS, SHRINKAGE, ItemTables, item_record, windows_within
+
+USERS, ITEMS, DAYS = [0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 2], [0.5, 100.0, 3.0, 8.0, 40.0, 89.0]
+SHAPE = (4, 4)
+
+
+def matrices() -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
+    """Choices, and their times in nanoseconds before some moment."""
+    ages = np.array([-round(days * DAY_NS) for days in DAYS], dtype=np.int64)
+    ones = np.ones(len(USERS), dtype=np.float32)
+    return sparse.csr_matrix((ones, (USERS, ITEMS)), SHAPE), sparse.csr_matrix((ages, (USERS, ITEMS)), SHAPE)
+
+
+def table() -> FittedSide:
+    side = FeatureSide.model_validate(
+        {
+            "source": {"type": "csv", "path": "items.csv"},
+            "id_column": "id",
+            "columns": [{"name": "genres", "kind": "multi_label"}, {"name": "year", "kind": "numerical"}],
+        }
+    )
+    frame = pd.DataFrame(
+        {"id": ["a", "b", "c", "d"], "genres": ["x|y", "y", None, "z"], "year": [2000, 2010, None, 2005]}
+    )
+    return fit_side(frame, side, "item", ["a", "b", "c", "d"], Settings())
+
+
+def record(windows: tuple[int, ...] = (7, 30, 90)) -> ItemRecord:
+    matrix, ages = matrices()
+    return item_record(matrix, ages, windows, ItemTables((table(),)))
+
+
+def test_popularity_counts_users_ever_and_within_windows_that_end_with_the_data() -> None:
+    found = record()
+    assert found.popularity_names == (
+        "popularity", "popularity_7d", "popularity_30d", "popularity_90d", "since_last_choice"
+    )  # fmt: skip
+    latest, longest = 0.5, 99.5
+    expected = [
+        [3, 2, 2, 3, 0.0],
+        [2, 0, 1, 1, 8 - latest],
+        [1, 0, 0, 1, 89 - latest],
+        [0, 0, 0, 0, longest],  # never chosen: as long ago as anything is known
+    ]
+    np.testing.assert_allclose(found.popularity, np.log1p(expected), rtol=1e-6)
+
+
+def test_windows_longer_than_the_data_are_left_out() -> None:
+    _, ages = matrices()
+    assert windows_within(ages) == (7, 30, 90)
+    ages.data //= 2
+    assert windows_within(ages) == (7, 30)
+    assert windows_within(None) == ()
+
+
+def test_neighbours_are_the_strongest_cosines_of_others() -> None:
+    found = record()
+    chosen = matrices()[0].toarray().T
+    for item in range(4):
+        cosines = {
+            other: float(chosen[item] @ chosen[other])
+            / (np.linalg.norm(chosen[item]) * np.linalg.norm(chosen[other]) + SHRINKAGE)
+            for other in range(4)
+            if other != item and chosen[item] @ chosen[other]
+        }
+        best = sorted(cosines, key=lambda other: (-cosines[other], other))
+        padding = [4] * (NEIGHBOURS - len(best))
+        assert found.neighbours[item].tolist() == best + padding
+        similarities = [cosines[other] for other in best] + [0.0] * len(padding)
+        assert found.similarities[item].tolist() == pytest.approx(similarities, abs=1e-5)
+
+
+def test_labels_and_numbers_are_those_of_the_tables() -> None:
+    found = record()
+    assert (found.label_names, found.number_names) == (("genres",), ("year",))
+    own = [found.label_parts[found.label_offsets[item] : found.label_offsets[item + 1]].tolist() for item in range(4)]
+    assert own == [[0.5, 0.5], [1.0], [], [1.0]]
+    years = found.numbers[:, 0].tolist()
+    assert math.isnan(years[2])
+    assert years[1] == -years[0] > 0
+    found.check(4)
+
+
+def test_without_times_and_tables_choices_alone_are_known() -> None:
+    found = item_record(matrices()[0], None, (), ItemTables())
+    assert found.popularity_names == ("popularity",)
+    assert not found.ordered
+    assert (found.label_names, found.number_names) == ((), ())
+    found.check(4)
