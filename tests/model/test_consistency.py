@@ -61,7 +61,7 @@ def test_parts_that_do_not_belong_together_are_refused() -> None:
 def test_optional_parts_have_the_sizes_of_the_model(parts: dict[str, Any], message: str) -> None:
     """Hidden items have a row for each user; popularity and the cold part have an entry for each item."""
     history, scorer = History(np.array([0, 1]), np.array([2], np.int32)), PopularityScorer(np.ones(3))
-    absent: dict[str, Any] = {"cold": None, "hidden": None, "hidden_new": None, "popularity": None}
+    absent: dict[str, Any] = {"cold": None, "hidden": None, "hidden_new": None, "popularity": None, "ranker": None}
     check_sizes(1, 3, history, scorer, **absent)
     with pytest.raises(PayloadInvalid, match=message):
         check_sizes(1, 3, history, scorer, **absent | parts)

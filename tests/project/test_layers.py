@@ -88,6 +88,7 @@ WINGS = {
     "svc.model": {
         "columns": {"ids", "stored"},
         "ranking": {"columns", "explain", "features", "history", "id_finder", "ids", "recency"},
+        "ranker": {"explain", "history", "ranking", "recommenders", "stored"},
         "recommenders": {"coldstart", "columns", "explain", "history", "ranking", "stored"},
     },
     "svc.training": {
@@ -95,7 +96,8 @@ WINGS = {
         "data": {"algorithms"},
         "evaluation": {"data"},
         "search": {"algorithms", "data", "evaluation"},
-        "winner": {"data", "evaluation", "search"},
+        "ranker": {"data", "evaluation", "search"},
+        "winner": {"data", "evaluation", "ranker", "search"},
         "promotion": {"algorithms", "data", "evaluation", "search"},
         "report": {"evaluation", "search"},
     },

@@ -35,20 +35,20 @@ class Feature(NamedTuple):
 
 def names(record: ItemRecord) -> tuple[Feature, ...]:
     """The features in the order of the rows of `features`."""
-    found = [Feature("score", "scores"), Feature("log_place", "scores")]
-    found += [Feature(name, "popularity") for name in record.popularity_names]
-    found += [Feature("popularity_by_history", "popularity")]
-    found += [Feature(name, "neighbours") for name in ("strongest_neighbour", "number_of_neighbours")]
+    told = [Feature("score", "scores"), Feature("log_place", "scores")]
+    told += [Feature(name, "popularity") for name in record.popularity_names]
+    told += [Feature("popularity_by_history", "popularity")]
+    told += [Feature(name, "neighbours") for name in ("strongest_neighbour", "number_of_neighbours")]
     if record.ordered:
-        found.append(Feature("similarity_to_last", "neighbours"))
+        told.append(Feature("similarity_to_last", "neighbours"))
     for column in record.label_names:
-        found.append(Feature(f"{column}.share", "labels"))
-        found.append(Feature(f"{column}.missing", "labels"))
+        told.append(Feature(f"{column}.share", "labels"))
+        told.append(Feature(f"{column}.missing", "labels"))
         if record.ordered:
-            found.append(Feature(f"{column}.share_of_last", "labels"))
+            told.append(Feature(f"{column}.share_of_last", "labels"))
     for column in record.number_names:
-        found += [Feature(f"{column}.distance", "numbers"), Feature(f"{column}.missing", "numbers")]
-    return tuple(found)
+        told += [Feature(f"{column}.distance", "numbers"), Feature(f"{column}.missing", "numbers")]
+    return tuple(told)
 
 
 def features(

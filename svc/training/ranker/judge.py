@@ -27,7 +27,7 @@ def reordered(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) 
     shown = []
     for ranking, order in zip(rankings, orders.tolist(), strict=True):
         n = min(REORDERED, len(ranking))
-        shown.append([*(ranking[place] for place in order[:n]), *ranking[n:]])
+        shown.append([*(ranking[position] for position in order[:n]), *ranking[n:]])
     return shown
 
 

@@ -16,9 +16,9 @@ from svc.model.ranker.features import features
 from svc.model.ranker.page_ranker import PageRanker
 from svc.model.ranking.query import Query, Ranking
 from svc.training.data.recency import positions_of
-from svc.training.evaluation.evaluator import Scorer
 from svc.training.evaluation.intervals import Change
 from svc.training.evaluation.rank_cost import LIMIT, N_USERS, median_ms
+from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.judge import judge
 from svc.training.ranker.record import ItemTables, item_record, windows_within
@@ -72,11 +72,11 @@ class Learned:
         return ranker
 
 
-def learn(task: Task, winner: TrialRecord, scorer: Scorer | None, tables: ItemTables) -> Learned | None:
-    """Learn the order of the pages that `scorer`, the winner's, makes for the validation users.
+def learn(task: Task, winner: TrialRecord, own: ScoreRanker | None, tables: ItemTables) -> Learned | None:
+    """Learn the order of the pages that the winner, by its `own` order, makes for the validation users.
 
     `tables` have the items of the interactions in their order. None, and an event, where that cannot be told from
-    chance, or a ranking would take longer than the recipe allows. The scorer is None where it could not be trained a
+    chance, or a ranking would take longer than the recipe allows. `own` is None where the winner could not be trained a
     second time.
     """
     began = time.monotonic()
@@ -84,7 +84,7 @@ def learn(task: Task, winner: TrialRecord, scorer: Scorer | None, tables: ItemTa
     seed = training.split.seed
     evaluator = objective.evaluators.full.sample(MOST_USERS, seed)
     n_users = len(evaluator.evaluated_users)
-    if scorer is None:
+    if own is None:
         logs.emit(
             events.RANKER_SKIPPED,
             reason="the winner could not be trained a second time, so there are no pages to learn from",
@@ -101,9 +101,9 @@ def learn(task: Task, winner: TrialRecord, scorer: Scorer | None, tables: ItemTa
     windows = windows_within(ages)
     record = item_record(parts.train, ages, windows, tables.of(parts.item_order))
     history = to_history(parts.train, with_values=False, positions=None if ages is None else positions_of(ages))
-    pools = list(evaluator.pools(scorer, objective.seen, max(CANDIDATES, evaluator.cutoff)))
+    users = evaluator.offset + evaluator.evaluated_users
+    pools, rows = list(own.pools(users, max(CANDIDATES, evaluator.cutoff))), users.tolist()
     truth = evaluator.heldout[evaluator.evaluated_users]
-    rows = (evaluator.offset + evaluator.evaluated_users).tolist()
     raw = [
         features(record, history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T
         for row, (items, scores) in zip(rows, pools, strict=True)
@@ -144,14 +144,14 @@ def _page_ms(
 def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
     """How far each group of features moves the items of a page: the deviation of its addends within pages."""
     counts = pages.is_item.sum(axis=1, keepdims=True)
-    found: dict[str, float] = {}
+    strengths: dict[str, float] = {}
     for group in dict.fromkeys(feature.group for feature in ranker.features):
         own = np.array([feature.group == group for feature in ranker.features])
         addends = np.where(pages.is_item, pages.features @ (ranker.weights * own), 0.0).astype(np.float64)
         means = addends.sum(axis=1, keepdims=True) / counts
         squares = np.where(pages.is_item, (addends - means) ** 2, 0.0)
-        found[group] = round(float(np.sqrt(squares.sum() / counts.sum())), _DIGITS)
-    return found
+        strengths[group] = round(float(np.sqrt(squares.sum() / counts.sum())), _DIGITS)
+    return strengths
 
 
 def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -144,14 +144,14 @@ def _labels(tables: ItemTables, n_items: int) -> _Labels:
 
 
 def _numbers(tables: ItemTables, n_items: int) -> tuple[tuple[str, ...], NDArray[np.float32]]:
-    found = [
+    columns_by_name = [
         (name, _with_nan(block))
         for name, block, column in _blocks(tables)
         if isinstance(column, NumberColumn) and column.width
     ]
-    if not found:
+    if not columns_by_name:
         return (), np.empty((n_items, 0), dtype=np.float32)
-    return tuple(name for name, _ in found), np.stack([values for _, values in found], axis=1)
+    return tuple(name for name, _ in columns_by_name), np.stack([values for _, values in columns_by_name], axis=1)
 
 
 def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
@@ -164,11 +164,11 @@ def _with_nan(block: sparse.csr_matrix) -> NDArray[np.float32]:
 
 def _blocks(tables: ItemTables) -> list[tuple[str, sparse.csr_matrix, object]]:
     """Each encoded column of the tables with its name, once: the first table that has a name counts."""
-    found: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
+    columns_by_name: dict[str, tuple[str, sparse.csr_matrix, object]] = {}
     for side in tables.sides:
         start = 0
         for column in side.encoder.encoders:
             block = side.matrix[:, start : start + column.width]
-            found.setdefault(column.name, (column.name, block, column))
+            columns_by_name.setdefault(column.name, (column.name, block, column))
             start += column.width
-    return list(found.values())
+    return list(columns_by_name.values())
