@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.model.history import History
 from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.training.data.split import Split
@@ -62,13 +63,12 @@ class ServedRanker:
             list(pool.map(rank, parts))
         return rankings
 
-    @property
-    def histories(self) -> sparse.csr_matrix:
-        """(users, items) of the split with 1 where the model's history has the pair."""
+    def pairs(self, rows: History) -> sparse.csr_matrix:
+        """Return (users, items) of the split with 1 for each pair of `rows`, which are those of the model's users."""
         row_of = _inverse(self.rows, self.model.n_users)
         column_of = _inverse(self.columns, self.model.n_items)
-        owners = np.repeat(row_of, np.diff(self.model.history.offsets))
-        items = column_of[self.model.history.columns]
+        owners = np.repeat(row_of, np.diff(rows.offsets))
+        items = column_of[rows.columns]
         both = (owners >= 0) & (items >= 0)
         ones = np.ones(int(both.sum()), dtype=np.float32)
         return sparse.csr_matrix((ones, (owners[both], items[both])), shape=(len(self.rows), len(self.columns)))

@@ -81,17 +81,19 @@ def _as_it_is(task: Task, incumbent: Incumbent, settings: Settings) -> ComparedM
         return None
     trained = task.data.trained
     ranker = ServedRanker.of(model, task.split, trained.user_ids, trained.item_ids, task.objective.seen)
-    histories = None if task.objective.repeats else ranker.histories
     evaluator = heldout(task)
-    truth = evaluator.heldout
-    if histories is not None:
-        truth = truth - truth.multiply(histories[evaluator.offset :])
+    truth, left_out = evaluator.heldout, sparse.csr_matrix(task.objective.seen.shape, dtype=np.float32)
+    for rows in (None if task.objective.repeats else model.history, model.hidden):
+        if rows is not None:
+            pairs = ranker.pairs(rows)
+            truth = truth - truth.multiply(pairs[evaluator.offset :])
+            left_out = left_out + pairs
     is_known = (ranker.rows[evaluator.offset :] >= 0).astype(np.float32)
     truth = (sparse.diags(is_known) @ truth).tocsr()
     truth.eliminate_zeros()
     if not truth.nnz:
         return None
-    return ComparedModel(INCUMBENT, "live", ranker, evaluator.of(truth), histories)
+    return ComparedModel(INCUMBENT, "live", ranker, evaluator.of(truth), left_out.tocsr())
 
 
 def _is_older_than_the_cutoff(task: Task, header: Mapping[str, Any]) -> bool:

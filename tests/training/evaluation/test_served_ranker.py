@@ -34,7 +34,7 @@ def test_the_histories_have_the_pairs_that_both_know() -> None:
     model = family("neighbours")
     columns = (7, -1, 2, 1)
     ranker = ServedRanker(model, np.array([3, -1, 0]), np.array(columns), sparse.csr_matrix((3, 4)))
-    dense = ranker.histories.toarray()
+    dense = ranker.pairs(model.history).toarray()
     for row, user in ((0, 3), (2, 0)):
         own = set(model.history.items(user).tolist())
         assert dense[row].tolist() == [float(column in own) for column in columns]

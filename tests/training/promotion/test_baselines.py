@@ -121,18 +121,21 @@ def two_times(folder: Path, *, repeats: bool = False) -> tuple[Path, Path]:
     return folder / "past.csv", both
 
 
+@pytest.mark.parametrize("hides", [False, True])
 @pytest.mark.parametrize("repeats", [False, True])
 def test_a_model_older_than_the_cut_off_is_scored_as_it_is_served(
-    repeats: bool, make_recipe: Make, tmp_path: Path
+    repeats: bool, hides: bool, make_recipe: Make, tmp_path: Path
 ) -> None:
-    """Its own rankings, by users that it knows, on items that nobody of them had in its training data."""
+    """Its own rankings, by users that it knows, on items that nobody of them had in its training data, or hid there."""
     past, both = two_times(tmp_path, repeats=repeats)
     split = {"scheme": "time_global", "heldout_ratio": 0.25}
-    run(make_recipe(ratings=past, output=OUTPUT, training=training("IALS", split=split)))
+    cleansing = {"cleansing": {"hide": {"ts": {"lt": 1_600_086_400}}}} if hides else {}  # the first item of each user
+    run(make_recipe(ratings=past, output=OUTPUT, training=training("IALS", split=split), **cleansing))
     new = make_recipe(
         ratings=both, output=OUTPUT, promotion={"mode": "report"}, training=training("CosineKNN", split=split)
     )
     task, model = task_of(new), open_live(new)
+    assert (model.hidden is not None) == hides
     expected = brute_force(task, model)
     incumbent, baseline = header(run(new).artifact)["promotion"]["against"]
     assert (incumbent["scored"], baseline["scored"]) == ("live", "refitted")
@@ -152,6 +155,8 @@ def brute_force(task: Task, model: Model) -> list[float]:
         if place < 0:
             continue
         history = {model.item_ids.at(column) for column in model.history.items(place).tolist()}
+        if model.hidden is not None:
+            history |= {model.item_ids.at(column) for column in model.hidden.items(place).tolist()}
         wanted = {items[column] for column in split.heldout[row].indices} - history
         seen = {items[column] for column in split.train[split.val_offset + row].indices}
         if not wanted:
@@ -189,8 +194,10 @@ def test_a_clock_that_lies_opens_no_way_round(make_recipe: Make, tmp_path: Path)
     ids=lambda changes: changes["algorithms"][-1] + ("-test" if "split" in changes else ""),
 )
 def test_the_same_training_twice_changes_nothing(changes: dict[str, Any], make_recipe: Make) -> None:
-    """Class, parameters, epochs, weights of a blend, half-life and recency come back from the header."""
-    loaded = make_recipe(output=OUTPUT, promotion={"mode": "report"}, training=training(**changes))
+    """Class, parameters, epochs, weights of a blend, half-life and recency come back, also with hidden rows."""
+    early = {"hide": {"all": [{"item_id": {"any": [f"i{n}" for n in range(20)]}}, {"ts": {"lt": 1_600_040_000}}]}}
+    loaded = make_recipe(output=OUTPUT, promotion={"mode": "report"}, cleansing=early, training=training(**changes))
+    assert task_of(loaded).objective.hidden is not None
     first = header(run(loaded).artifact)
     second = header(run(loaded).artifact)["promotion"]["against"][0]
     assert second["candidate"] == second["other"] > 0
