@@ -100,10 +100,15 @@ def server(folder: Path) -> Iterator[str]:
 
 def ranks(address: str, users: list[str], more: Mapping[str, Any]) -> list[list[str]]:
     """The CUTOFF items that each user is recommended; every request says `more`."""
+    return pages_of(address, [{"user_id": user, **more} for user in users])
+
+
+def pages_of(address: str, requests: list[dict[str, Any]]) -> list[list[str]]:
+    """The CUTOFF items that answer each request."""
     pages: list[list[str]] = []
     with httpx.Client(base_url=address, timeout=120) as client:
-        for start in range(0, len(users), AT_ONCE):
-            asked = [{"user_id": user, "limit": CUTOFF, **more} for user in users[start : start + AT_ONCE]]
+        for start in range(0, len(requests), AT_ONCE):
+            asked = [{"limit": CUTOFF, **request} for request in requests[start : start + AT_ONCE]]
             answer = client.post("/v1/recipes/order:batch-recommend", json={"requests": asked}).raise_for_status()
             results = answer.json()["results"]
             pages += [[item["item_id"] for item in result.get("items", [])] for result in results]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
 from itertools import chain
 from typing import Any, cast
@@ -23,7 +24,7 @@ from svc.model.ranking.rerank import Boost, Limit, Rules, Share
 from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
-from tests.families import EVERY_FAMILY, N_ITEMS, family
+from tests.families import EVERY_FAMILY, N_ITEMS, N_USERS, family
 from tests.model.ranking.brute_force import variations, with_pins, with_rotation
 
 N_NEW = 30
@@ -34,6 +35,11 @@ NEAR = 1e-9
 """Values that differ by less are equal but for rounding, which depends on the order of additions."""
 LEARNED, OTHER = 0.7, 0.1
 """Recencies of the learning part and of other parts, where parts have one of their own."""
+HIDDEN = {
+    "u1": {"i11": True, "i20": False, "n3": False, "n8": True},
+    "u5": {"i2": False, "n2": False, "n9": True},
+}
+"""Items that are hidden from a user, and whether for good."""
 LABELS = ["ab"[item % 2] + ("|c" if item % 5 == 0 else "") for item in range(N_ALL)]
 FIELD = LabelField.read("genres", "multi_label", "|", LABELS, N_ALL)
 
@@ -88,6 +94,21 @@ def model_of_recencies(name: str) -> Model:
 
 
 @cache
+def hiding(name: str) -> Model:
+    """The model with the items of HIDDEN, of which it knows some."""
+    made = copy(model_of(name))
+    for prefix, attribute in (("i", "hidden"), ("n", "hidden_new")):
+        rows = [HIDDEN.get(f"u{user}", {}) for user in range(N_USERS)]
+        own = [{int(item[1:]): always for item, always in row.items() if item[0] == prefix} for row in rows]
+        columns = np.array([column for row in own for column in row], dtype=np.int32)
+        values = np.array([1.0 if always else 0.5 for row in own for always in row.values()], dtype=np.float32)
+        setattr(made, attribute, History(np.cumsum([0, *map(len, own)]), columns, values))
+    made.hidden_new_ids = IdTable.from_ids([f"n{row}" for row in range(N_NEW)])
+    made.ready()
+    return made
+
+
+@cache
 def new_items(max_share: float | None, min_share: float = 0.0) -> NewItems:
     """Some of equal vectors, some better and some worse than all items of the model."""
     vectors = np.random.default_rng(3).integers(-20, 21, (N_NEW, 1)) / 8
@@ -118,17 +139,18 @@ def scores_by_features(model: Model, query: Query, recency: float = LEARNED) -> 
 class Naive:
     """The page, chosen by looking at every candidate at every step."""
 
-    def __init__(self, model: Model, query: Query) -> None:
-        assert query.new is not None
+    def __init__(self, model: Model, query: Query, may: NDArray[np.bool_]) -> None:
+        """Read what `may` come back, (N_ALL,), from the ranking of all items for whoever asks."""
         self.rules, self.wanted, self.model = query.rules or Rules(), query.limit, model
-        plain = query._replace(limit=N_ITEMS, rules=None, new=None)
-        (known,) = model.rank([plain])
+        nothing = query.exclude[:0]
+        plain = query._replace(limit=N_ITEMS, rules=None, new=None, explain=0, include_seen=True, allowed=None)
+        (known,) = model.rank([plain._replace(exclude=nothing)])
         by_features = scores_by_features(model, query)
-        new = sorted((N_ITEMS + query.new.rows).tolist(), key=lambda column: (-by_features[column], column))
+        new = sorted(N_ITEMS + np.flatnonzero(may[N_ITEMS:]), key=lambda column: (-by_features[column], column))
         self.answering, part = model.scorer_of(query), learned(model)
         own = self.answering is part or (self.answering.kind == "blend" and query.user_features is not None)
-        order = known.items.tolist()
-        scores = dict(zip(order, known.scores.tolist(), strict=True))
+        order = [column for column in known.items.tolist() if may[column]]
+        scores = dict(zip(known.items.tolist(), known.scores.tolist(), strict=True))
         self.ties: dict[int, tuple[int, int]] = {column: (column, 0) for column in (*order, *new)}
         ranked: list[int] = []
         waiting = list(new)
@@ -241,8 +263,12 @@ bodies = st.fixed_dictionaries(
         "limit": st.integers(1, 25),
         "exclude_items": st.just([]) | some_items.map(named),
         "history": st.just([]) | st.just([Interaction("i3"), Interaction("n2")]),
+        "replace": st.booleans(),
         "include_seen": st.booleans(),
         "fallback": st.just(True),
+        "dislikes": st.lists(
+            st.builds(Interaction, st.sampled_from(IDS), st.sampled_from([0.0, 1.0, 3.0])), max_size=3
+        ),
     }
 )
 sets = some_items.map(ItemSet.of_flags)
@@ -266,26 +292,38 @@ restrictions = st.builds(
     | st.sampled_from([(None, 0.3), (0.2, 0.1), (0.29, 0.29), (1.0, 0.5), (1.0, 1.0)]).map(
         lambda both: new_items(*both)
     ),
-    explain=st.just(0),
+    explain=st.sampled_from([0, 0, 2]),
     variation=st.none() | variations(IDS),
 )
+
+
+def shown(model: Model, query: Query, body: dict[str, Any], restriction: Restriction) -> NDArray[np.bool_]:
+    """Whether each item may come back, (N_ALL,), as the request reads."""
+    allowed = np.ones(N_ALL, dtype=np.bool_) if restriction.allowed is None else restriction.allowed.flags()
+    gone = {*body["exclude_items"], *(dislike.item_id for dislike in body["dislikes"])}
+    if not body["include_seen"]:
+        gone |= {interaction.item_id for interaction in body["history"]}
+        if query.user >= 0 or query.of_trained_user:
+            gone |= {f"i{column}" for column in model.history.items(model.user_ids.index(body["user_id"]))}
+    hidden = HIDDEN.get(body["user_id"], {}) if model.hidden is not None else {}
+    gone |= {item for item, always in hidden.items() if always or not body["include_seen"]}
+    named = IDS if restriction.include_items is None else restriction.include_items
+    return np.array([allowed[place] and name not in gone and name in named for place, name in enumerate(IDS)])
 
 
 def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> list[Prepared]:
     """Alone and in a batch; the scores are those of the places."""
     prepared: list[Prepared] = [model.prepare_recommend(**body, restriction=one) for body, one in questions]
-    for one, ranking in zip(prepared, model.rank([one.query for one in prepared]), strict=True):
+    for one, ranking, asked in zip(prepared, model.rank([one.query for one in prepared]), questions, strict=True):
         (alone,) = model.rank([one.query])
         found = ranking.items.tolist()
-        assert (alone.items.tolist(), alone.scores.tolist(), alone.reasons) == (
-            found,
-            ranking.scores.tolist(),
-            ranking.reasons,
-        )
+        assert alone.scores.tobytes() == ranking.scores.tobytes()
+        assert (alone.items.tolist(), alone.reasons, alone.because) == (found, ranking.reasons, ranking.because)
         if one.query.new is None:
             assert max(found, default=0) < N_ITEMS
             continue
-        naive = Naive(model, one.query)
+        assert one.query.rules is not None
+        naive = Naive(model, one.query, shown(model, one.query, *asked))
         assert found == naive.page(found)
         np.testing.assert_allclose(ranking.scores, [naive.scores[column] for column in found], atol=NEAR)
         reasons = ranking.reasons or ((),) * len(found)
@@ -294,11 +332,11 @@ def check(model: Model, questions: list[tuple[dict[str, Any], Restriction]]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=25)
-@given(questions=st.lists(st.tuples(bodies, restrictions), min_size=1, max_size=3))
+@settings(max_examples=40)
+@given(questions=st.lists(st.tuples(bodies, restrictions), min_size=4, max_size=9))
 def test_a_new_item_stands_where_the_learning_part_would_put_it(name: str, questions: Any) -> None:
-    """By its own score, or by rank where another part answers; under filters, rules, pins and its share."""
-    check(model_of(name), questions)
+    """By its own score, or by rank where another part answers; with every control of a request together."""
+    check(hiding(name), questions)
 
 
 def test_at_most_their_share_of_every_beginning_is_new() -> None:
@@ -365,10 +403,8 @@ def test_the_learning_part_weighs_histories_by_its_own_recency(name: str) -> Non
     history = [Interaction(f"i{item}") for item in (*by_vector[-3:], by_vector[0])]
     users = ["nobody", *(f"u{user}" for user in range(0, 12, 2))]
     of = [{"user_id": user, "history": given} for given in (history, []) for user in users]
-    asked = [
-        ({"user_features": None, "limit": 20, "fallback": True, **who}, Restriction(new=new_items(None, 0.1)))
-        for who in of
-    ]
+    plain = {"user_features": None, "limit": 20, "fallback": True, "exclude_items": [], "include_seen": False}
+    asked = [({**plain, "dislikes": [], **who}, Restriction(new=new_items(None, 0.1))) for who in of]
     turned: dict[str | None, int] = {}
     for prepared in check(model, asked):
         query = prepared.query
@@ -380,6 +416,41 @@ def test_the_learning_part_weighs_histories_by_its_own_recency(name: str) -> Non
             np.testing.assert_allclose(query.seed_weights, np.exp(-LEARNED * np.arange(4)[::-1]))
     assert turned.keys() == ({"history", "user+history"} if name == "aware blend" else {"user", "user+history"})
     assert all(turned.values()), turned
+
+
+@pytest.mark.parametrize("user", [None, "u5"])
+def test_dislikes_count_alike_in_parts_that_weigh_histories_differently(user: str | None) -> None:
+    """They are of now: the recency of a part makes the history count less, and not them."""
+    model = model_of_recencies("aware blend")
+    scorer: Any = model.scorer
+    query = model.prepare_recommend(
+        user_id=user,
+        user_features=None,
+        limit=N_ITEMS,
+        include_seen=True,
+        history=[Interaction(f"i{item}") for item in (3, 20, 7)],
+        dislikes=[Interaction("i5", 1.5), Interaction("i30", 3.0)],
+    ).query
+    dislikes = np.zeros(N_ITEMS)
+    dislikes[[5, 30]] = 1.5, 3.0
+
+    def weighed(recency: float) -> NDArray[np.float64]:
+        row = np.zeros(N_ITEMS)
+        assert query.seed_positions is not None
+        row[query.seeds] = np.exp(-recency * query.seed_positions)
+        return row
+
+    v, solver = scorer.factors.index.vectors(np.arange(N_ITEMS, dtype=np.int32)), scorer.factors.least_squares
+    row = weighed(LEARNED)
+    left = (v.T * (solver.alpha0 + row + dislikes)) @ v
+    left += solver.regularization(np.count_nonzero(row), N_ITEMS) * np.eye(v.shape[1])
+    values = weighed(OTHER) - dislikes
+    columns = np.flatnonzero(values).astype(np.int32)
+    parts = v @ np.linalg.solve(left, v.T @ row), scorer.sums[0].totals(columns, values[columns])
+    expected = sum(w * part / part.std() for w, part in zip(scorer.weights, parts, strict=True))
+    (ranking,) = model.rank([query])
+    assert not {5, 30} & set(ranking.items.tolist())
+    np.testing.assert_allclose(ranking.scores, expected[ranking.items], rtol=1e-9, atol=1e-9)
 
 
 def test_only_recommendations_for_somebody_hold_new_items() -> None:
