@@ -1,0 +1,141 @@
+"""Requests with every control together have one answer: alone, in a batch, and from whichever worker is asked."""
+
+from __future__ import annotations
+
+import csv
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from tests.e2e.server import Server, make_home, put, until, write_recipe
+from tests.e2e.test_new_items import HEAD, SIDE
+from tests.e2e.test_workers import clients_of_all
+from tests.serving.client import N_ITEMS, N_USERS, model
+
+pytestmark = pytest.mark.system
+N_REQUESTS, AT_ONCE = 2000, 50
+NEW = [f"n{row}" for row in range(12)]
+IDS = [*(f"i{item}" for item in range(N_ITEMS)), *NEW, "none"]
+
+
+def hiding() -> Model:
+    """The model with items hidden from each user: one that comes back, one that does not, and a new one."""
+    made = model()
+    items = np.column_stack([np.arange(N_USERS) % 7 + 30, np.arange(N_USERS) % 5 + 40]).ravel().astype(np.int32)
+    made.hidden = History(np.arange(0, 2 * N_USERS + 1, 2), items, np.tile(np.float32([0.5, 1.0]), N_USERS))
+    made.hidden_new = History(np.arange(N_USERS + 1), np.arange(N_USERS, dtype=np.int32) % len(NEW))
+    made.hidden_new_ids = IdTable.from_ids(NEW)
+    return made
+
+
+def random_request(rng: np.random.Generator) -> dict[str, Any]:
+    """A request of which every control is there by chance."""
+
+    def some(most: int) -> list[str]:
+        return [IDS[place] for place in rng.permutation(len(IDS))[: rng.integers(1, most + 1)].tolist()]
+
+    def weighed(most: int, name: str, values: list[Any]) -> list[Any]:
+        each = [{"item_id": item, name: values[rng.integers(len(values))]} for item in some(most)]
+        return [one["item_id"] if rng.random() < 0.3 else one for one in each]
+
+    field = {"genre": {"any": ["abc"[rng.integers(3)]]}}
+    controls: dict[str, Any] = {
+        "history": weighed(6, "weight", [0.5, 1.0, 3.0]),
+        "dislikes": weighed(5, "weight", [0, 1, 2.5]),
+        "user_features": {"tag": "ab"[rng.integers(2)], "age": int(rng.integers(18, 80))},
+        "exclude_items": some(9),
+        "include_items": some(len(IDS)),
+        "include_seen": bool(rng.integers(2)),
+        "filter": {"any": [field, {"year": {"gte": int(rng.integers(1960, 2030))}}]},
+        "boosts": [{"filter": field, "factor": [0.2, 2.0][rng.integers(2)]}],
+        "limits": [{"field": "genre", "max": int(rng.integers(1, 9))}],
+        "diversity": [0.3, 1.0][rng.integers(2)],
+        "pins": [{"item_id": item, "position": place + 1} for place, item in enumerate(some(3))],
+        "shown": weighed(30, "times", [1, 2, 100]),
+        "rotation": round(float(rng.random()), 2),
+        "seed": f"day {rng.integers(9)} ü",
+        "shuffle": round(float(rng.random()), 2),
+        "explain": int(rng.integers(1, 4)),
+        "offset": int(rng.integers(0, 15)),
+    }
+    request = {name: value for name, value in controls.items() if rng.random() < 0.4}
+    if "history" in request and rng.random() < 0.3:
+        request["history_mode"] = "replace"
+    user = f"u{rng.integers(N_USERS + 2)}"
+    return {**request, "user_id": user, "limit": int(rng.integers(1, 30)), "fallback": "popular"}
+
+
+def said(answer: dict[str, Any]) -> str:
+    """What an answer and a result of a batch both have; floats are written to the last bit."""
+    only_of_one = ("request_id", "recipe", "model_version", "status", "index", "errors")
+    return json.dumps({name: answer[name] for name in sorted(answer) if name not in only_of_one})
+
+
+def answered_together(client: httpx.Client, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The results of batches."""
+    results = []
+    for start in range(0, len(requests), AT_ONCE):
+        body = {"requests": requests[start : start + AT_ONCE], "include_metadata": True}
+        results += client.post("/v1/recipes/films:batch-recommend", json=body).raise_for_status().json()["results"]
+    return results
+
+
+def has_new(client: httpx.Client) -> bool:
+    """Whether the worker has read the list of new items."""
+    answer = client.post("/v1/recipes/films:recommend", json={"user_id": "u1", "limit": 30}).json()
+    return any("new" in item.get("reason", ()) for item in answer["items"])
+
+
+def test_every_worker_and_every_batch_gives_the_same_bits(tmp_path: Path) -> None:
+    """Of many random requests, also with new items, metadata and the recipe's own filter fields."""
+    home = make_home(tmp_path, "films", hiding(), head=HEAD)
+    with (tmp_path / "items.csv").open("w", newline="", encoding="utf-8") as file:
+        rows = [[item, f"Film {item}", "abc"[place % 3], 1960 + place] for place, item in enumerate(IDS[:-1])]
+        csv.writer(file).writerows([["item_id", "title", "genre", "year"], *rows])
+    put(
+        tmp_path / "new.csv",
+        "item_id,tag,age\n" + "".join(f"{item},{'ab'[len(item) % 2]},{20 + n * 4}\n" for n, item in enumerate(NEW)),
+    )
+    write_recipe(
+        home,
+        "films",
+        tmp_path / "films.svc",
+        training={"algorithms": ["IALSRecommender"]},
+        features={"item": SIDE},
+        item_metadata={
+            "source": {"type": "csv", "path": str(tmp_path / "items.csv")},
+            "id_column": "item_id",
+            "fields": ["title"],
+            "filter_fields": [{"name": "genre", "kind": "categorical"}, {"name": "year", "kind": "numerical"}],
+        },
+        serving={
+            "new_items": {
+                "source": {"type": "csv", "path": str(tmp_path / "new.csv")},
+                "max_share": 0.5,
+                "min_share": 0.1,
+            }
+        },
+    )
+    rng = np.random.default_rng(17)
+    requests = [random_request(rng) for _ in range(N_REQUESTS)]
+    with Server(home, env={"SVC_WORKERS": "2"}) as server, ExitStack() as stack:
+        clients = clients_of_all(server, stack)
+        until(lambda: all(has_new(client) for client in clients))
+        alone = [
+            clients[place % 2].post("/v1/recipes/films:recommend", json=request).json()
+            for place, request in enumerate(requests)
+        ]
+        by_worker = [answered_together(client, requests) for client in clients]
+    for one, *pages in zip(alone, *by_worker, strict=True):
+        assert [said(one)] * 2 == [said(page) for page in pages]
+    reasons = {reason for page in alone for item in page.get("items", ()) for reason in item.get("reason", ())}
+    assert reasons == {"new", "popular", "boosted", "rotated", "diversified", "pinned"}
+    assert sum("items" in page for page in alone) > N_REQUESTS / 2
