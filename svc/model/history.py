@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -90,14 +92,15 @@ class History(Stored):
         return decay if values is None else values * decay
 
     def weighed_at(
-        self, entries: NDArray[np.intp], owners: NDArray[np.intp], recency: float | None = None
+        self, entries: slice | NDArray[np.intp], starts: NDArray[Any], recency: float | None = None
     ) -> NDArray[np.float64] | None:
-        """The weights of some entries of all rows, (m,), which belong to the users `owners`, (m,); as in `weighed`."""
-        values = None if self.weights is None else self.weights.take(entries).astype(np.float64)
+        """The weights of some entries of all rows, (m,), as in `weighed`. Those of a row begin at `starts`, (n+1,)."""
+        values = None if self.weights is None else self.weights[entries].astype(np.float64)
         recency = self.recency if recency is None else recency
         if not recency:
             return values
-        last = self.offsets[owners + 1] - 1
+        places = np.arange(len(self.columns))[entries]
+        last: NDArray[np.intp] = np.repeat(self.offsets[1:].astype(np.intp) - 1, np.diff(starts))
         times = None if self.ties is None else (~self.ties).cumsum()
-        decay = factors(last - entries if times is None else times[last] - times[entries], recency)
+        decay = factors(last - places if times is None else times[last] - times[places], recency)
         return decay if values is None else values * decay

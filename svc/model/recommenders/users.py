@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ Values = NDArray[np.float64]
 Rows = NDArray[np.intp]
 NOISE = 1e-12
 """A variance below this share of the second moment is rounding."""
+FEW: Final = 4
+"""One item in so many, or more, must have a weight for all entries to be read without a look for those that count."""
 
 
 class UserSummary(NamedTuple):
@@ -91,13 +93,20 @@ def best_users(
 
 
 def sums_of_users(weights: NDArray[np.float32], history: History, recency: float | None = None) -> UserScores:
-    """Σ value · weights[item] over the history of each user, exact, from the weights, (n,), towards one item."""
-    shares = weights.take(history.columns)
-    entries = np.flatnonzero(shares)
-    owners = np.repeat(np.arange(len(history)), np.diff(history.offsets)).take(entries)
-    addends, values = shares.take(entries), history.weighed_at(entries, owners, recency)
+    """Σ value · weights[item] over the history of each user, exact, from the weights, (n,), towards one item.
+
+    Where few items have a weight, only their entries are read.
+    """
+    entries: slice | NDArray[np.intp] = slice(None)
+    starts: NDArray[Any] = history.offsets
+    if np.count_nonzero(weights) * FEW < len(weights):
+        entries = np.flatnonzero((weights != 0).take(history.columns))
+        starts = np.searchsorted(entries, history.offsets)
+    addends, values = weights.take(history.columns[entries]), history.weighed_at(entries, starts, recency)
+    has_some = np.flatnonzero(starts[1:] > starts[:-1])
+    sums = np.zeros(len(history))
     counted = addends if values is None else addends * values
-    sums: Values = np.bincount(owners, counted, minlength=len(history)).astype(np.float64, copy=False)
+    sums[has_some] = np.add.reduceat(counted, starts[has_some], dtype=np.float64)
     return UserScores(sums, 0.0, sums.__getitem__)
 
 
