@@ -79,11 +79,16 @@ def values(frame: pd.DataFrame) -> list[list[Any]]:
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(where=FILTERS, seed=st.integers(0, 999), sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3))
+@given(
+    filters=st.tuples(FILTERS, st.none() | FILTERS),
+    seed=st.integers(0, 999),
+    sizes=st.lists(st.integers(0, 40), min_size=1, max_size=3),
+)
 def test_pushed_or_not_the_rows_are_the_same(
-    make: Any, tmp_path: Path, where: dict[str, Any], seed: int, sizes: list[int]
+    make: Any, tmp_path: Path, filters: tuple[dict[str, Any], dict[str, Any] | None], seed: int, sizes: list[int]
 ) -> None:
-    """Rows, order, values, positions and the count of the other rows: several files with several row groups each."""
+    """Rows, order, values, positions, which of them hide, and the count of the others: several files of several row
+    groups each."""
     folder = tmp_path / "rows"
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
@@ -92,8 +97,9 @@ def test_pushed_or_not_the_rows_are_the_same(
         rows = pa.table(table(seed + number, n_rows), schema=SCHEMA).sort_by("stars")
         pq.write_table(rows, folder / f"{number}.parquet", row_group_size=7)
     source = make("parquet", path="rows")
-    plain, pushed = kept_rows(source.fetch(), where), fetch_kept(source, where)
+    plain, pushed = kept_rows(source.fetch(), *filters), fetch_kept(source, *filters)
     assert pushed.n_dropped == plain.n_dropped
+    np.testing.assert_array_equal(pushed.hides, plain.hides)  # type: ignore[arg-type]
     assert pushed.positions is not None
     np.testing.assert_array_equal(pushed.positions, plain.positions)
     assert values(pushed.frame) == values(plain.frame)

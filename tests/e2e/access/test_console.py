@@ -73,7 +73,7 @@ def write_home(folder: Path) -> Path:
         item_metadata=metadata,
         training={"algorithms": ["IALSRecommender"]},
         features={"item": {"source": listed, "id_column": "item_id", "columns": columns}},
-        serving={"new_items": {"source": listed, "max_share": 0}},
+        serving={"new_items": {"source": listed, "max_share": 0}, "users": True},
     )
     write_recipe(recipes, "plain", folder / "plain.svc")
     write_recipe(recipes, "stub", folder / "nothing.svc")
@@ -322,6 +322,41 @@ def test_seeds_are_found_by_title(tab: Tab) -> None:
     names = tab.recommend()
     assert len(names) == 10
     assert "Story number 41" not in names
+
+
+def test_what_a_user_rejects_is_sent_and_does_not_come_back(tab: Tab) -> None:
+    """By its title, as the history is; taken out again, it is not sent."""
+    page = tab.open()
+    page.get_by_label("User id").fill("u3")
+    best = tab.recommend()[0]
+    page.get_by_role("combobox", name="Items rejected just now").fill(best)
+    page.locator("li[role=option]", has_text=best).first.click()
+    assert f'"dislikes":["i{best.rsplit(maxsplit=1)[1]}"]' in tab.curl()
+    assert best not in tab.recommend()
+    page.get_by_role("button", name=f"{best} remove").click()
+    assert "dislikes" not in tab.curl()
+
+
+def test_users_for_an_item_are_offered_where_the_recipe_names_users(tab: Tab) -> None:
+    """One item, an order, and the answer of the API; filters of items are no part of the question."""
+    page = tab.open()
+    page.get_by_label("Users for an item").check()
+    assert not page.locator("#narrow").is_visible()
+    page.get_by_role("button", name="Recommend").click()
+    playwright.expect(page.locator("#attempt-problem")).to_have_text("For what? Choose one item.")
+    page.get_by_role("combobox", name="The item").fill("number 41 story")
+    page.locator("li[role=option]", has_text="Story number 41").click()
+    page.get_by_label("Order by").select_option("to whom it says most")
+    assert '{"item_id":"i41","order":"lift","limit":10}' in tab.curl()
+    found = tab.recommend()
+    playwright.expect(page.locator("#answer-title")).to_have_text("Users for Story number 41, by movies")
+    page.get_by_text("JSON", exact=True).click()
+    told = json.loads(page.locator(".raw pre").inner_text())
+    assert [user["user_id"] for user in told["users"]] == found
+    assert len(found) == 10
+    page.get_by_label("Recipe", exact=True).select_option("plain")
+    assert page.get_by_label("Users for an item").count() == 0
+    assert page.locator("#narrow").is_visible()
 
 
 def test_a_visitor_is_answered_by_a_history_under_a_filter_with_reasons(tab: Tab) -> None:

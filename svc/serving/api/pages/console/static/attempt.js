@@ -6,10 +6,11 @@ import { byId, copyButton, el, say } from "./dom.js";
 import { featureForm } from "./features.js";
 import { narrowing } from "./narrow.js";
 import { picker } from "./picker.js";
-import { failure, heading, historyOf, named, ranking, rawJson } from "./ranking.js";
+import { failure, heading, historyOf, listOfUsers, named, ranking, rawJson } from "./ranking.js";
 import { described } from "./recipes.js";
 
-const MODES = { user: "A user", items: "Some items", new_user: "A new user", new_item: "A new item" };
+const MODES = { user: "A user", items: "Some items", new_user: "A new user", new_item: "A new item", users: "Users for an item" };
+const ORDERS = { score: "who will take it", lift: "to whom it says most", balanced: "half of each" };
 const form = byId("attempt");
 const select = byId("recipe");
 const now = { mode: "user", fields: null, narrow: null, shape: "", touched: false, opened: false };
@@ -70,10 +71,11 @@ export function tryRecipe(name) {
 function rebuild() {
   const columns = described(select.value)?.feature_columns ?? { user: [], item: [] };
   const filters = described(select.value)?.filter_fields ?? [];
-  const shape = JSON.stringify([select.value, columns, filters]);
+  const ranksUsers = described(select.value)?.supported_verbs.includes("recommend-users") ?? false;
+  const shape = JSON.stringify([select.value, columns, filters, ranksUsers]);
   if (shape === now.shape) return;
   now.shape = shape;
-  const modes = Object.keys(MODES).filter((mode) => (mode !== "new_user" || columns.user.length) && (mode !== "new_item" || columns.item.length));
+  const modes = Object.keys(MODES).filter((mode) => (mode !== "new_user" || columns.user.length) && (mode !== "new_item" || columns.item.length) && (mode !== "users" || ranksUsers));
   now.narrow = narrowing(filters, () => changed());
   byId("narrow").replaceChildren(now.narrow.node);
   if (!modes.includes(now.mode)) now.mode = "user";
@@ -86,7 +88,8 @@ function rebuild() {
 function chooseMode(mode, columns) {
   now.mode = mode;
   now.fields = { user: userFields, items: itemFields, new_user: () => describedFields("user_features", columns.user),
-    new_item: () => describedFields("item_features", columns.item) }[mode]();
+    new_item: () => describedFields("item_features", columns.item), users: usersFields }[mode]();
+  byId("narrow").hidden = mode === "users";
   byId("fields").replaceChildren(now.fields.node);
   changed();
 }
@@ -108,6 +111,8 @@ function userFields() {
   const popular = el("input", { type: "checkbox", checked: always });
   const history = picker({ label: "Items chosen just now", hint: "A history, oldest first: with a user id it stands behind the known one. Move an item by dragging it or with the arrow keys.",
     search: findItems, changed, own: "use as an id", ordered: true });
+  const dislikes = picker({ label: "Items rejected just now", hint: "They never come back, and items like them fall.",
+    search: findItems, changed, own: "use as an id" });
   const problem = el("p", { class: "error", role: "alert" });
   const choose = async (opening) => {
     const answer = await ask(recipePath(select.value, "/somebody"));
@@ -120,14 +125,15 @@ function userFields() {
   };
   const node = el("div", {}, el("div", { class: "field" }, el("label", { for: "user-id" }, "User id"),
     el("div", { class: "beside" }, id, el("button", { type: "button", class: "quiet", onclick: () => choose(false) }, "Random user"))), problem,
-  el("label", { class: "box plain" }, seen, el("span", {}, "Include items the user already has")), history.node,
+  el("label", { class: "box plain" }, seen, el("span", {}, "Include items the user already has")), history.node, dislikes.node,
   el("label", { class: "box plain" }, popular, el("span", {}, `Popular items for somebody unknown${always ? " (as the recipe does)" : ""}`)));
   const missing = () => (id.value || history.values().length || popular.checked ? null
     : "For whom? Give a user id, choose items, or press Random user.");
   return { node, verb: "recommend", names: history.names, missing, random: () => choose(true), body: () => {
     const chosen = history.values();
+    const rejected = dislikes.values();
     const fallback = popular.checked === always ? null : popular.checked ? "popular" : "none";
-    return { ...(id.value && { user_id: id.value }), ...(chosen.length && { history: chosen }),
+    return { ...(id.value && { user_id: id.value }), ...(chosen.length && { history: chosen }), ...(rejected.length && { dislikes: rejected }),
       ...(fallback && { fallback }), ...(seen.checked && { include_seen: true }) };
   } };
 }
@@ -145,6 +151,16 @@ function itemFields() {
   return { node, verb: "recommend-related", names, missing, body: () => ({ seed_items: values() }) };
 }
 
+/** The users of the training data for one item, where the recipe lets them be named. */
+function usersFields() {
+  const { node: item, values, names } = picker({ label: "The item", hint: "Its users are ranked; those who have it are left out.",
+    search: findItems, changed, own: "use as an id" });
+  const order = el("select", { id: "order" }, Object.entries(ORDERS).map(([value, text]) => el("option", { value }, text)));
+  const node = el("div", {}, item, el("div", { class: "field" }, el("label", { for: "order" }, "Order by"), order));
+  const missing = () => (values().length === 1 ? null : "For what? Choose one item.");
+  return { node, verb: "recommend-users", names, missing, body: () => ({ item_id: values()[0], order: order.value }) };
+}
+
 function describedFields(field, columns) {
   const { node, values } = featureForm(columns, () => changed());
   return { node, verb: field === "user_features" ? "recommend" : "recommend-related", body: () => ({ [field]: values() }) };
@@ -152,7 +168,7 @@ function describedFields(field, columns) {
 
 function request() {
   const path = recipePath(select.value, `:${now.fields.verb}`);
-  return { path, body: { ...now.fields.body(), limit: Number(byId("limit").value), ...now.narrow.values() } };
+  return { path, body: { ...now.fields.body(), limit: Number(byId("limit").value), ...(now.mode !== "users" && now.narrow.values()) } };
 }
 
 function showCurl() {
@@ -174,7 +190,10 @@ async function run() {
       body.user_id === undefined ? null : ask(recipePath(recipe, `/somebody?user_id=${encodeURIComponent(body.user_id)}`), { signal }),
       body.diversity === undefined ? null : ask(path, { body: { ...body, diversity: 0 }, signal })]);
     byId("answer-title").textContent = heading(body, recipe, now.fields.names?.() ?? new Map());
-    if (result.ok) {
+    if (result.ok && result.body.users) {
+      answer.replaceChildren(...listOfUsers(result.body, result.ms), rawJson(result.body));
+      say(byId("answer-said"), `${result.body.users.length} users ranked`);
+    } else if (result.ok) {
       const same = before?.ok && before.body.model_version === result.body.model_version;
       const chosen = somebody?.ok ? [historyOf(somebody.body, !NARROW.matches)] : [];
       answer.replaceChildren(...chosen, ...ranking(result.body, result.ms, body, same ? before.body.items : null, described(recipe)?.filter_fields), rawJson(result.body));

@@ -10,6 +10,7 @@ const WHY = {
   FEATURES_NOT_SUPPORTED: "This model was trained without features of that side: its recipe needs them under `features`.",
   FEATURE_VALUE_UNUSABLE: "A feature has a value that the model cannot use.",
   FEATURE_VECTOR_UNUSABLE: "A vector does not have the numbers that the model was trained with.",
+  USERS_NOT_SERVED: "The recipe does not let users be named, or its model ranks all of them alike.",
   VALIDATION_ERROR: "The request is not complete or not in the right form.",
   RECIPE_UNAVAILABLE: "There is no model of this recipe now; the list of recipes says why.",
   RECIPE_NOT_FOUND: "The recipe is gone since this page read the list.",
@@ -28,6 +29,7 @@ const INSTEAD = {
 export function heading(body, recipe, names) {
   const titles = (ids) => ids.map((id) => names.get(id) ?? id).join(", ");
   if (body.user_id !== undefined) return `For user ${body.user_id}, by ${recipe}`;
+  if (body.order) return `Users for ${titles([body.item_id])}, by ${recipe}`;
   if (body.history) return `For somebody who chose ${titles(body.history)}, by ${recipe}`;
   if (body.seed_items) return `Like ${titles(body.seed_items)}, by ${recipe}`;
   if (!body.user_features && !body.item_features) return `For somebody unknown, by ${recipe}`;
@@ -97,6 +99,19 @@ export function ranking(body, ms, asked = {}, before = null, labels = []) {
     alike(items, asked) && el("p", { class: "note" }, `Each ${alike(items, asked)}`),
     before ? sideBySide(before, items, asked, labels) : list(items, asked, labels),
   ].filter(Boolean);
+}
+
+/** The users of an item, best first. */
+export function listOfUsers({ users, recipe, model_version: version, request_id: request }, ms) {
+  return [
+    el("p", { class: "muted" }, `${users.length} ${users.length === 1 ? "user" : "users"} of ${recipe} in ${ms.toFixed(0)} ms by model `,
+      el("code", { title: version }, version.slice(7, 19)), ", request ", el("code", {}, request)),
+    el("ol", { class: "ranking" }, users.map(({ user_id: user, score }) => {
+      const id = el("code", {}, user);
+      return el("li", {}, el("div", { class: "entry" }, el("div", { class: "said" }, el("strong", {}, id), " ", copyButton(id, `the id ${user}`)),
+        el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(score))));
+    })),
+  ];
 }
 
 /** The page before and after diversity; what only one of them has is marked. */
