@@ -83,7 +83,8 @@ def compare(
 
     For each seed, a share of every user's rows is held out: the latest with `time`, else random ones. All candidates
     train on the rest with that seed, and recommend items to the same users. Each user counts once, with the mean over
-    the seeds. The same call gives the same figures.
+    the seeds. The same call gives the same figures. More seeds make the means steadier, not the intervals shorter: all
+    splits share the data, so an interval is as wide as that of one split.
 
     Args:
         candidates: Two or more, in a list or by name: recipes (paths, or dicts that may be as short as
@@ -182,8 +183,8 @@ def _judged(result: TrainResult, kept: pd.DataFrame, asked: _Asked) -> pd.DataFr
 
 def _values(
     named: Mapping[str, Mapping[str, Any]], frame: pd.DataFrame, seeds: int, asked: _Asked, progress: Progress
-) -> list[pd.DataFrame]:
-    """For each candidate, one row a user and one column a metric: the mean over the seeds."""
+) -> list[list[pd.DataFrame]]:
+    """Return for each candidate and seed a table with one row a user and one column a metric."""
     each: list[list[pd.DataFrame]] = [[] for _ in named]
     progress.phase("comparing")
     trained, total = 0, seeds * len(named)
@@ -197,7 +198,7 @@ def _values(
             values.append(_judged(result, held, asked))
             trained += 1
     progress.advance(total, total, f"{total}/{total} trained")
-    return [pd.concat(values).groupby(level=0, sort=True).mean() for values in each]
+    return each
 
 
 def _is_held(frame: pd.DataFrame, asked: _Asked, seed: int) -> NDArray[np.bool_]:
@@ -211,22 +212,38 @@ def _is_held(frame: pd.DataFrame, asked: _Asked, seed: int) -> NDArray[np.bool_]
     return np.asarray(places <= np.floor(sizes * asked.heldout), dtype=np.bool_)
 
 
-def _comparison(values: Sequence[pd.DataFrame], names: Sequence[str], asked: _Asked) -> Comparison:
-    """Users whom all candidates could be judged on, so that differences are paired."""
-    common = sorted(set.intersection(*(set(scores.index) for scores in values)))
-    tables = [scores.loc[common].to_numpy(dtype=np.float64) for scores in values]
+def _comparison(values: Sequence[Sequence[pd.DataFrame]], names: Sequence[str], asked: _Asked) -> Comparison:
+    """Compare by the users whom all candidates could be judged on with all seeds, so that differences are paired."""
+    common = sorted(set.intersection(*(set(scores.index) for seeds in values for scores in seeds)))
+    tables = [np.stack([scores.loc[common].to_numpy(dtype=np.float64) for scores in seeds]) for seeds in values]
     comparison = Comparison(_figures(tables, names, "mean", asked))
     comparison.differences = _figures([table - tables[0] for table in tables[1:]], names[1:], "diff", asked)
     return comparison
 
 
 def _figures(tables: Sequence[NDArray[np.float64]], names: Sequence[str], word: str, asked: _Asked) -> pd.DataFrame:
-    """Return the mean of each column of each table, (users, metrics), with its interval."""
+    """Return the mean of each metric of each table, (seeds, users, metrics), with its interval."""
     columns = pd.MultiIndex.from_product([asked.metrics, (word, "low", "high")], names=["metric", ""])
     rows = []
     for table in tables:
-        ends = intervals(table, seed=0, confidence=asked.confidence)
-        rows.append(
-            [number for mean, (low, high) in zip(table.mean(axis=0), ends, strict=True) for number in (mean, low, high)]
-        )
+        scores = table.mean(axis=0)
+        ends = intervals(scores, seed=0, confidence=asked.confidence)
+        figures: list[float] = []
+        for mean, (low, high), times in zip(scores.mean(axis=0), ends, _widening(table), strict=True):
+            figures += [mean, mean - times * (mean - low), mean + times * (high - mean)]
+        rows.append(figures)
     return pd.DataFrame(rows, index=pd.Index(names, name="candidate"), columns=columns)
+
+
+def _widening(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return by how much wider the interval of one split is than that of the means over seeds, for each metric.
+
+    `table` is (seeds, users, metrics). With S seeds whose scores of a user have the correlation r, this is
+    sqrt(S / (1 + (S - 1) r)). Other data would change the scores of all seeds together, which the means do not show:
+    without the factor, intervals at 95% for three seeds held the truth of a simulated shop in 0.83 of 70 data sets,
+    and in 0.96 with it.
+    """
+    of_means = table.mean(axis=0).var(axis=0)
+    of_one = table.var(axis=1).mean(axis=0)
+    ratios: NDArray[np.float64] = np.divide(of_one, of_means, out=np.ones_like(of_one), where=of_means > 0)
+    return np.sqrt(ratios)

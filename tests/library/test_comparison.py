@@ -10,6 +10,7 @@ import pytest
 
 import svc
 from svc.errors import UsageError
+from svc.library.comparison import _Asked, _comparison
 from tests.library.test_tables import SMALL, sales
 
 CANDIDATES: dict[str, Any] = {
@@ -35,6 +36,17 @@ def test_means_intervals_and_differences(capsys: pytest.CaptureFixture[str]) -> 
     assert lines[-1].startswith("comparing · 4/4 trained")
     pd.testing.assert_frame_equal(pd.DataFrame(again), pd.DataFrame(found))
     pd.testing.assert_frame_equal(again.differences, found.differences)
+
+
+def test_more_seeds_do_not_shorten_the_intervals() -> None:
+    """All splits share the data: an interval is as wide as that of one split, whatever the seeds add."""
+    asked = _Asked("user", "item", None, None, ("ndcg",), 5, 0.2, 0.95)
+    users = [f"u{number}" for number in range(400)]
+    draws = np.random.default_rng(0)
+    splits = [pd.DataFrame({"ndcg": draws.random(400)}, index=users) for _ in range(9)]
+    for seeds in (1, 3, 9):
+        found = _comparison([splits[:seeds], [scores + 1 for scores in splits[:seeds]]], ["a", "b"], asked)["ndcg"]
+        assert (found["high"] - found["low"]).tolist() == pytest.approx([2 * 1.96 * np.sqrt(1 / 12 / 400)] * 2, rel=0.1)
 
 
 def test_results_are_trained_again_by_their_recipe() -> None:
