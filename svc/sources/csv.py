@@ -240,20 +240,24 @@ class CsvSource:
 
     def _batches(self, file: DataFile, header: _Header) -> Iterator[pa.RecordBatch]:
         with _explained(file, lambda: self._fault(file, header)):
-            reader = pa_csv.open_csv(
-                self._stream(file),
-                pa_csv.ReadOptions(
-                    block_size=_BLOCK_BYTES if self._context.bounds is None else _BOUNDED_BLOCK_BYTES,
-                    column_names=header.unique_names,
-                    skip_rows=header.skip_rows,
-                    encoding=self._encoding(),
-                ),
-                pa_csv.ParseOptions(delimiter=self._config.delimiter, newlines_in_values=True),
-                pa_csv.ConvertOptions(include_columns=header.wanted, column_types=self._schema(header)),
-            )
+            stream = self._stream(file)
             last = None
-            for last in reader:
-                yield last
+            try:
+                reader = pa_csv.open_csv(
+                    stream,
+                    pa_csv.ReadOptions(
+                        block_size=_BLOCK_BYTES if self._context.bounds is None else _BOUNDED_BLOCK_BYTES,
+                        column_names=header.unique_names,
+                        skip_rows=header.skip_rows,
+                        encoding=self._encoding(),
+                    ),
+                    pa_csv.ParseOptions(delimiter=self._config.delimiter, newlines_in_values=True),
+                    pa_csv.ConvertOptions(include_columns=header.wanted, column_types=self._schema(header)),
+                )
+                for last in reader:
+                    yield last
+            finally:
+                stream.stop()  # before the file is read again
         if last is not None and _ends_in_a_long_text(last) and (fault := self._fault(file, header)):
             raise DataSourceError(f"{file.where} cannot be parsed: {fault}")
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event, Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, cast
 
 from svc import events, logs
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 EXPANSION = 8
 """A file from http(s) may expand to this many times SVC_MAX_DOWNLOAD_BYTES."""
+STOP_S = 0.5
+"""Longest wait for the next read of a thread that reads ahead. It does not come if the thread has enough."""
 PART_BYTES = 256 * 1024
 Part = Literal["all", "beginning", "end"]
 _CHUNK = 1 << 20
@@ -279,11 +282,32 @@ class CappedReader(io.RawIOBase):
         self._file = file
         self._context = context
         self._read = 0
+        self._reading = Lock()
+        self._stopped = False
+        self._at_end = Event()
 
     def readable(self) -> bool:
         return True
 
+    def stop(self) -> None:
+        """End the stream here. Waits until another thread has read its end.
+
+        Arrow reads ahead in threads of its own. One that still reads when the process exits aborts it, or keeps it
+        from ending.
+        """
+        with self._reading:
+            self._stopped = True
+        if not self._at_end.is_set():
+            self._at_end.wait(STOP_S)
+
     def readinto(self, buffer: Any) -> int:
+        with self._reading:
+            count = 0 if self._stopped else self._read_some(buffer)
+        if not count:
+            self._at_end.set()
+        return count
+
+    def _read_some(self, buffer: Any) -> int:
         count = int(self._stream.readinto(buffer) or 0)
         self._read += count
         cap = self._file.max_expanded

@@ -150,3 +150,28 @@ def test_a_small_file_that_expands_is_refused_within_150_mib(
     *refusal, peak = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert "expands to more than" in refusal[0]
     assert int(peak) <= 150 << 20
+
+
+REFUSED = """
+import sys
+from pathlib import Path
+from svc.errors import DataSourceError
+from svc.recipe.source_options import SourceSpec
+from tests.sources.test_bounds import fetched
+
+try:
+    fetched(Path(sys.argv[1]), SourceSpec.model_validate({"type": "csv", "path": "bad.csv"}), bounds=None)
+except DataSourceError as error:
+    print(error)
+"""
+
+
+@pytest.mark.system
+def test_a_process_that_refuses_a_malformed_csv_ends_in_order(tmp_path: Path) -> None:
+    """Arrow reads ahead: a thread that still read when the process ended aborted it, or kept it for ever."""
+    (tmp_path / "bad.csv").write_text("item_id,b\n" + "a,c\n" * 1000 + "a,b,c\n" + "c,d\n" * 20_000_000)
+    for _ in range(4):
+        command = [sys.executable, "-c", REFUSED, str(tmp_path)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "line 1002 has 3 fields" in ended.stdout
