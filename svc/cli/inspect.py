@@ -109,6 +109,7 @@ def _summary(shown: dict[str, Any]) -> dict[str, str]:
         "algorithm": f"{_text(shown.get('best_class'))}, the best of {_number(tuning.get('completed'))} trials",
         **_recency(shown),
         "score": f"{metric} {_number(shown.get('best_score'))}{interval}",
+        **_ranker(shown),
         "popularity": _number(_mapping(best.get("TopPopRecommender")).get("score")),
         "rank_ms": _number(shown.get("rank_ms")),
         "features": ", ".join(f"{side} ({_columns(_mapping(features[side]))})" for side in sides) or "-",
@@ -127,6 +128,21 @@ def _recency(shown: dict[str, Any]) -> dict[str, str]:
     listed = [_mapping(part) for part in parts] if isinstance(parts, list) else []
     own = [f"{_text(part.get('class'))} {_number(part['recency'])}" for part in listed if "recency" in part]
     return {"recency": ", ".join(own) or _number(shown["recency"])}
+
+
+def _ranker(shown: dict[str, Any]) -> dict[str, str]:
+    """Return whether a learned order of the first page ships, its gain, and its groups of features, strongest first.
+
+    The result is empty if none was judged.
+    """
+    told = _mapping(shown.get("ranker"))
+    if not told:
+        return {}
+    gain, groups = _mapping(told.get("gain")), _mapping(told.get("groups"))
+    span = f"{_number(gain.get('value'))} ({_number(gain.get('low'))} to {_number(gain.get('high'))})"
+    parts = sorted(groups.items(), key=lambda group: -group[1] if isinstance(group[1], float) else 0.0)
+    by = f", by {', '.join(f'{_text(name)} {_number(value)}' for name, value in parts)}" if parts else ""
+    return {"ranker": f"{'ships' if told.get('ships') is True else 'stays away'}, gain {span}{by}"}
 
 
 def _mapping(value: Any) -> dict[str, Any]:

@@ -114,6 +114,25 @@ def test_inspect_says_in_thirteen_lines_what_a_model_is(
             )
 
 
+def test_inspect_shows_what_the_ranker_gains_and_which_features_move_items(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A header may hold anything in its place."""
+    monkeypatch.setenv("SVC_SIGNING_KEYS", SIGNING_KEYS)
+    gain = {"value": 0.0548, "low": 0.048, "high": 0.0616}
+    for told, line in (
+        (
+            {"ships": True, "gain": gain, "groups": {"scores": 0.4, "popularity": 1.2}},
+            "ships, gain 0.0548 (0.048 to 0.0616), by popularity 1.2, scores 0.4",
+        ),
+        ({"ships": False, "gain": gain}, "stays away, gain 0.0548 (0.048 to 0.0616)"),
+        ({"ships": 3, "gain": [1], "groups": {"scores": "x"}}, "stays away, gain - (- to -), by scores x"),
+    ):
+        write_artifact(tmp_path / "a.svc", popularity_model(), head=header(ranker=told))
+        assert main.run(["inspect", str(tmp_path / "a.svc")]) == 0
+        assert f"ranker: {line}" in capsys.readouterr().out.splitlines()
+
+
 def test_inspect_shows_the_recency_of_a_model_and_of_parts_that_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
     """The whole page as text. Templates escape every value that is not a picture."""
     from svc.training.report import plots
     from svc.training.report.order import order_sentences, tried
+    from svc.training.report.ranker import ranker_groups, ranker_sentences
     from svc.training.report.tables import breakdown, tables
 
     metric, evaluation = f"{header['metric']}@{header['cutoff']}", header["evaluation"]
@@ -76,6 +77,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
     against, recency = header.get("promotion", {}).get("against"), tried(header)
     diversity, timed = evaluation.get("diversity"), [trial for trial in course if trial.rank_ms is not None]
     items, users = counts
+    groups = ranker_groups(header)
     return _template().render(
         header=header,
         earlier=earlier,
@@ -85,6 +87,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
         lead=lead_sentences(header, metric),
         decision=decision_sentences(header),
         order=order_sentences(header),
+        ranker=ranker_sentences(header, metric),
         course=_course_sentence(header["tuning"]),
         popularity=popularity_sentences(header),
         times_popularity=_times_popularity(best),
@@ -104,6 +107,7 @@ def render(header: Mapping[str, Any], counts: Counts, earlier: Mapping[str, Any]
             else "",
             "diversity": plots.diversity_plots(diversity["values"], f"ndcg@{header['cutoff']}") if diversity else (),
             "recency": plots.recency_plot(recency, metric) if recency else "",
+            "groups": plots.groups_plot(groups) if groups else "",
             "tail": plots.tail_plot(items[items > 0], users[users > 0]),
         },
     )

@@ -176,6 +176,16 @@ def recency_plot(values: Sequence[Mapping[str, Any]], metric: str) -> Markup:
     return _svg(figure, "Score at each recency, with its interval", "recency", metric)
 
 
+def groups_plot(groups: Mapping[str, float]) -> Markup:
+    """A bar for each group of features of the ranker, the first one on top."""
+    figure, axes = _figure(0.9 + 0.32 * len(groups))
+    names = list(groups)[::-1]
+    axes.barh(names, [groups[name] for name in names], color=_COLOURS[0], height=0.6)
+    return _svg(
+        figure, "How far each group of features moves the items of a page", "deviation of its part of the score"
+    )
+
+
 def tail_plot(item_counts: NDArray[np.int64], user_counts: NDArray[np.int64]) -> Markup:
     """Interactions of items and of users, sorted by descending count, on logarithmic axes."""
     figure, axes = _figure(2.6)

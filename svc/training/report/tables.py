@@ -9,6 +9,7 @@ from svc.training.evaluation.intervals import PER_USER
 from svc.training.report.confidence import span
 from svc.training.report.order import recency_rows
 from svc.training.report.promotion import comparison_rows, guardrail_rows
+from svc.training.report.ranker import weight_rows
 from svc.training.report.words import plain_name
 from svc.training.search.trials import TrialRecord
 
@@ -91,6 +92,7 @@ def tables(header: Header, metric: str, best: Sequence[TrialRecord], earlier: He
             ],
         ),
         "recency": Table(("recency", metric, "interval"), list(recency_rows(header))),
+        "weights": Table(("feature", "group", "weight"), list(weight_rows(header))),
         "best": Table(
             ("algorithm", metric, "interval", "recall", "seconds", "parameters"),
             [

@@ -71,8 +71,11 @@ def test_labels_that_tell_of_choices_order_the_pages_of_the_model(
     make_recipe: Make, tmp_path: Path, log: list[dict[str, Any]]
 ) -> None:
     loaded = recipe(make_recipe, tmp_path, by_genre=True)
-    header, payload = trained(loaded)
+    header, payload = trained(loaded, report=tmp_path / "report.html")
     told = header["ranker"]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'aria-label="How far each group of features moves the items of a page"' in page
+    assert "genres.share_of_last" in page
     assert told["ships"]
     assert 0 < told["gain"]["low"] < told["gain"]["value"] < told["gain"]["high"]
     weights = {feature["name"]: feature["weight"] for feature in told["features"]}
