@@ -163,31 +163,7 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is not what it has to be.
         """
-        request = self._question(
-            RecommendRequest,
-            user_id=user_id,
-            limit=limit,
-            offset=offset,
-            user_features=user_features,
-            history=history,
-            history_mode=history_mode,
-            dislikes=dislikes,
-            fallback=fallback,
-            include_seen=include_seen,
-            shown=shown,
-            rotation=rotation,
-            seed=seed,
-            shuffle=shuffle,
-            exclude_items=exclude_items,
-            include_items=include_items,
-            filter=filter,
-            explain=explain,
-            diversity=diversity,
-            limits=limits,
-            boosts=boosts,
-            pins=pins,
-        )
-        return self._answer(request)
+        return self._answer(self._question(RecommendRequest, locals()))
 
     def recommend_many(
         self,
@@ -234,29 +210,7 @@ class Recommender:
         """
         if unknown not in ("raise", "skip"):
             raise UsageError(f"unknown: {unknown!r} is neither 'raise' nor 'skip'")
-        request = self._question(
-            RecommendRequest,
-            limit=limit,
-            offset=offset,
-            user_features=user_features,
-            history=history,
-            history_mode=history_mode,
-            dislikes=dislikes,
-            fallback=fallback,
-            include_seen=include_seen,
-            shown=shown,
-            rotation=rotation,
-            seed=seed,
-            shuffle=shuffle,
-            exclude_items=exclude_items,
-            include_items=include_items,
-            filter=filter,
-            explain=explain,
-            diversity=diversity,
-            limits=limits,
-            boosts=boosts,
-            pins=pins,
-        )
+        request = self._question(RecommendRequest, locals())
         ids = self.users() if users is None else checked_ids("users", users)
         return many_frame(self._answerer, request, ids, skip=unknown == "skip")
 
@@ -296,23 +250,9 @@ class Recommender:
             svc.errors.FeatureValueUnusable: A value cannot be used.
             svc.errors.UsageError: An argument is not what it has to be.
         """
-        request = self._question(
-            RelatedRequest,
-            seed_items=None if isinstance(seed_items, Sequence) and not len(seed_items) else seed_items,
-            limit=limit,
-            offset=offset,
-            item_features=item_features,
-            user_features=user_features,
-            exclude_items=exclude_items,
-            include_items=include_items,
-            filter=filter,
-            explain=explain,
-            diversity=diversity,
-            limits=limits,
-            boosts=boosts,
-            pins=pins,
-        )
-        return self._answer(request)
+        if isinstance(seed_items, Sequence) and not len(seed_items):
+            del seed_items
+        return self._answer(self._question(RelatedRequest, locals()))
 
     def recommend_users(
         self,
@@ -352,18 +292,7 @@ class Recommender:
             svc.errors.UsersNotServed: The model has the same scores for every user.
             svc.errors.UsageError: An argument is not what it has to be.
         """
-        request = self._question(
-            UsersRequest,
-            item_id=item_id,
-            limit=limit,
-            offset=offset,
-            item_features=item_features,
-            order=order,
-            min_history=min_history,
-            include_users=include_users,
-            exclude_users=exclude_users,
-            include_seen=include_seen,
-        )
+        request = self._question(UsersRequest, locals())
         if not self.model.ranks_users:
             self.model.serve_users()
         try:
@@ -391,7 +320,7 @@ class Recommender:
         Raises:
             svc.errors.UsageError: An argument is not what it has to be.
         """
-        request = self._question(PopularQuery, limit=limit, offset=offset, filter=filter)
+        request = self._question(PopularQuery, locals())
         prepared = prepare(request, self._answerer)
         return frame_of(self._answerer, [self._rank(prepared.query).from_place(prepared.offset)])
 
@@ -471,7 +400,9 @@ class Recommender:
     def _rank(self, query: Query) -> Ranking:
         return self.model.rank([query])[0]
 
-    def _question(self, schema: type[AnyQuestion], **controls: Any) -> AnyQuestion:
+    def _question(self, schema: type[AnyQuestion], arguments: Mapping[str, Any]) -> AnyQuestion:
+        """Return the request whose fields are the arguments of their names."""
+        controls = {name: value for name, value in arguments.items() if name in schema.model_fields}
         return question(schema, self._answerer, controls)
 
     def _answer(self, request: RecommendRequest | RelatedRequest) -> pd.DataFrame:
