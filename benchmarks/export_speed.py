@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.common import origin
+from svc.cores import usable_cores
 from svc.model.model import Model
 from svc.model.ranking.query import Query, Ranking
 from svc.model.threads import limit_blas_threads
@@ -52,7 +53,7 @@ def score(model: Model, n_users: int) -> list[Ranking]:
     def batch(start: int) -> list[Ranking]:
         return model.rank([Query(limit=LIMIT, user=user) for user in range(start, min(start + 256, n_users))])
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         return [ranking for part in pool.map(batch, range(0, n_users, 256)) for ranking in part]
 
 

@@ -71,9 +71,10 @@ def command(
             way_out = "rename them to .yaml, or set SVC_YML_RECIPES=1"
             logs.emit(events.RECIPES_END_IN_YML, files=files, way_out=way_out)
 
+    from svc.cores import usable_cores
     from svc.recipe.variables import recipe_variables
     from svc.serving.run import ServeOptions, serve
-    from svc.serving.workers.cores import usable_cores
+    from svc.settings import MOST_WORKERS
 
     options = ServeOptions(
         recipes_dir=recipes,
@@ -81,6 +82,6 @@ def command(
         port=settings.port if port is None else port,
         insecure_no_auth=insecure_no_auth,
         dev_allow_unsigned=unsigned,
-        workers=(settings.workers if workers is None else asked) or usable_cores(),
+        workers=(settings.workers if workers is None else asked) or min(usable_cores(), MOST_WORKERS),
     )
     return serve(options, settings, recipe_variables(environ, env_var or ()), environ)

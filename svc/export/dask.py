@@ -19,6 +19,7 @@ from typing import Any, Final
 from svc import events, install_command, logs
 from svc.artifact.keys import SigningKeys, load_signing_keys
 from svc.artifact.store import scheme_of
+from svc.cores import usable_cores
 from svc.env_file import environment
 from svc.errors import ConfigError, ExportIncomplete, SvcError, UsageError
 from svc.export.manifest import Manifest, MergedManifest
@@ -164,10 +165,9 @@ def _worker_settings() -> Settings:
     settings = Settings.from_env(environment())
     if settings.scoring_threads is not None:
         return settings
-    import os
 
     threads: Any = get_worker().state.nthreads
-    return replace(settings, scoring_threads=max(1, len(os.sched_getaffinity(0)) // threads))
+    return replace(settings, scoring_threads=max(1, usable_cores() // threads))
 
 
 class _Opened:

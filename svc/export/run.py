@@ -5,7 +5,6 @@ The steps are to verify the model, score, write the file, put it in place, and w
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.artifact.store import open_folder, read_verified
+from svc.cores import usable_cores
 from svc.errors import UsageError
 from svc.export import manifest as manifests
 from svc.export import user_selection
@@ -145,7 +145,7 @@ class _Job:
         if request.new is not None:
             items = IdTable.from_ids([*items.all(), *request.new.ids.all()])
         writer = FORMATS[format_of(request.output)](hashing, leader, leaders, items)
-        threads = self._settings.scoring_threads or len(os.sched_getaffinity(0))
+        threads = self._settings.scoring_threads or usable_cores()
         for scored in score_all(model, request, chunks, threads):
             writer.add(scored)
             self._done += len(scored.rows)

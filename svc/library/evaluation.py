@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
+from svc.cores import usable_cores
 from svc.errors import TrainingError, UsageError
 from svc.export.request import ExportRequest
 from svc.export.scoring import score_all
@@ -234,6 +234,6 @@ def rank(model: Model, rows: NDArray[np.int32], cutoff: int) -> list[list[int]]:
     request = ExportRequest(output="", limit=cutoff)
     chunks = (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
     recommendations: list[list[int]] = []
-    for part in score_all(model, request, chunks, len(os.sched_getaffinity(0))):
+    for part in score_all(model, request, chunks, usable_cores()):
         recommendations += [ranking.tolist() for ranking in np.split(part.items, np.cumsum(part.counts)[:-1])]
     return recommendations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from svc.cores import usable_cores
 from svc.errors import UnknownUser, UsageError
 from svc.export.user_selection import CHUNK
 from svc.library.answers import frame_of
@@ -72,7 +72,7 @@ def _pages(answerer: Answerer, request: RecommendRequest, users: Sequence[str]) 
         return [ranking.from_place(request.offset) for ranking in rankings]
 
     chunks = [users[start : start + CHUNK] for start in range(0, len(users), CHUNK)]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "svc-recommend") as pool:
+    with ThreadPoolExecutor(usable_cores(), "svc-recommend") as pool:
         for pages in pool.map(ranked, chunks):
             yield from pages
 

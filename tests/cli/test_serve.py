@@ -71,7 +71,7 @@ def test_the_option_goes_before_the_variable(
     """`auto` stands for the usable cores, here five."""
     asked: list[int] = []
     monkeypatch.setattr("svc.serving.run.serve", lambda options, *_: asked.append(options.workers) or 0)
-    monkeypatch.setattr("svc.serving.workers.cores.usable_cores", lambda: 5)
+    monkeypatch.setattr("svc.cores.usable_cores", lambda: 5)
     monkeypatch.setenv("SVC_WORKERS", variable)
     more = [] if option is None else ["--workers", option]
     assert main.run(["serve", "--recipes", str(tmp_path), *more]) == 0

@@ -16,6 +16,7 @@ import svc
 SVC = Path(svc.__file__).parent
 BASE = {
     "atomic_write",
+    "cores",
     "env_file",
     "errors",
     "event_kinds",

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import trio
 
+from svc.cores import usable_cores
 from svc.settings import Settings
 
 SWITCH_INTERVAL_S = 500e-6
@@ -67,7 +68,7 @@ class ScoringThreads(trio.abc.Instrument):
     @classmethod
     def of(cls, settings: Settings) -> ScoringThreads:
         """Return a pool of `SVC_SCORING_THREADS`, by default one less than cores: the event loop needs the last."""
-        return cls(settings.scoring_threads or max(1, len(os.sched_getaffinity(0)) - 1))
+        return cls(settings.scoring_threads or max(1, usable_cores() - 1))
 
     @property
     def count(self) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 import trio
 
 from svc import events, logs
+from svc.cores import usable_cores
 from svc.processes.lifetime import adopt_orphans
 from svc.processes.memory import SealedMemory, SharedPage
 from svc.serving.models.lanes import Lane
@@ -79,7 +80,7 @@ class Fleet:
         self._listener = listener
         self.registry = MirroringRegistry(self.tell)
         self.answer: Answer | None = None
-        cores = len(os.sched_getaffinity(0))
+        cores = usable_cores()
         self._template = KeptTemplate(environment(variables, max(1, (cores - 1) // size)))
         self._cells = SharedPage.of(CELLS_BYTES)
         self._connections = SharedPage.of(8 * size)

@@ -10,7 +10,6 @@ changes once there are enough users: the search and the final training may see a
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.cores import usable_cores
 from svc.errors import TrainingError
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
@@ -80,7 +80,7 @@ def solve_users(scorer: Scorer | None, matrix: sparse.csr_matrix, features: spar
     users = np.empty((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
     rows = np.arange(matrix.shape[0])
     chunks = [rows[start : start + _USERS_AT_ONCE] for start in range(0, len(rows), _USERS_AT_ONCE)]
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         placed = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)
         for chunk, vectors in zip(chunks, placed, strict=True):
             users[chunk] = vectors

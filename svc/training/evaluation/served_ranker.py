@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from svc.cores import usable_cores
 from svc.model.history import History
 from svc.model.model import Model
 from svc.model.ranking.query import Query
@@ -59,7 +59,7 @@ class ServedRanker:
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
                 rankings[position] = column_of[ranking.items].tolist()
 
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(usable_cores()) as pool:
             list(pool.map(rank, parts))
         return rankings
 

@@ -6,12 +6,12 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-import joblib
 import numpy as np
 import optuna
 from scipy import sparse
 
 from svc import events, logs
+from svc.cores import usable_cores
 from svc.errors import CutoffTooLarge, TrainingError, ZeroScore
 from svc.progress import Progress
 from svc.recipe.algorithms import BLEND, ITEM_WEIGHTS, RECENCY, SELF_WEIGHT
@@ -159,7 +159,7 @@ def make_task(loaded: LoadedRecipe, data: TrainingData, parts: Split, settings: 
         order=_order(loaded, parts),
         repeats=training.repeats,
     )
-    return Task(loaded, data, parts, plan, builder(joblib.cpu_count()), objective, parallelism)
+    return Task(loaded, data, parts, plan, builder(usable_cores()), objective, parallelism)
 
 
 def _order(loaded: LoadedRecipe, parts: Split) -> Order | None:

@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from svc.cores import usable_cores
 from svc.serving.models import threads
 from svc.serving.models.threads import NICENESS, REST_S, ScoringThreads
 from svc.settings import Settings
@@ -44,7 +45,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> Rests:
 def test_one_core_is_left_to_the_event_loop() -> None:
     """The number of scoring threads is a setting; unset, one less than the cores and at least one."""
     assert ScoringThreads.of(Settings(scoring_threads=3)).count == 3
-    assert ScoringThreads.of(Settings()).count == max(1, len(os.sched_getaffinity(0)) - 1)
+    assert ScoringThreads.of(Settings()).count == max(1, usable_cores() - 1)
 
 
 async def test_threads_are_nice() -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import joblib
-
+from svc.cores import usable_cores
 from svc.training.search.processes.fork_server import ForkServer
 from svc.training.search.processes.trial_task import Objective
 from svc.training.search.processes.workers import ProcessWorkers, ThreadWorkers, Workers
@@ -28,7 +27,7 @@ class Parallelism:
     @classmethod
     def choose(cls, wanted: int | None, *, n_trials: int, n_interactions: int, n_items: int) -> Parallelism:
         """`wanted` is the recipe's number; by default all cores. Nothing that changes between runs plays a part."""
-        cores = joblib.cpu_count()
+        cores = usable_cores()
         small = n_interactions <= _SMALL_INTERACTIONS and n_items <= _SMALL_ITEMS
         if wanted is None:
             wanted = 1 if small else max(1, min(cores, n_trials // _TRIALS_PER_WORKER))

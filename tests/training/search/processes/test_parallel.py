@@ -13,7 +13,7 @@ SMALL = {"n_interactions": 20_000, "n_items": 2_000}
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel.joblib, "cpu_count", lambda: 8)
+    monkeypatch.setattr(parallel, "usable_cores", lambda: 8)
 
 
 def choose(wanted: int | None, n_trials: int, size: dict[str, int]) -> tuple[int, int, bool]:

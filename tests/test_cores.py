@@ -1,4 +1,4 @@
-"""`auto` counts the cores that the process may use, by affinity and by the quota of every control group around it."""
+"""Counts the cores that the process may use, by affinity and by the quota of every control group around it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from svc.serving.workers.cores import usable_cores
+from svc.cores import usable_cores
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from svc.settings import MOST_WORKERS
-
 CGROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUP = Path("/proc/self/cgroup")
 
@@ -14,7 +12,7 @@ _OWN_GROUP = Path("/proc/self/cgroup")
 def usable_cores(root: Path = CGROUPS, own_group: Path = _OWN_GROUP) -> int:
     """Cores by affinity, bounded by the processor quota of the control groups around it, and at least 1.
 
-    Part of a core counts as none: a worker more than there is time for makes each slower.
+    Part of a core counts as none: a process or thread more than there is time for makes each slower.
     """
     try:
         by_affinity = len(os.sched_getaffinity(0))
@@ -22,7 +20,7 @@ def usable_cores(root: Path = CGROUPS, own_group: Path = _OWN_GROUP) -> int:
         by_affinity = os.cpu_count() or 1
     quota = min((limit for folder in _groups(root, own_group) if (limit := _quota(folder)) is not None), default=None)
     cores = by_affinity if quota is None else min(by_affinity, int(quota))
-    return min(max(cores, 1), MOST_WORKERS)
+    return max(cores, 1)
 
 
 def _groups(root: Path, own_group: Path) -> list[Path]:
