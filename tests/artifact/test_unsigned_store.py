@@ -344,7 +344,7 @@ def in_order(rounds: list[tuple[list[tuple[str, int]], tuple[str, int]]]) -> lis
     return [step for attacks, last in rounds for step in (*attacks, last)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(ROUND, min_size=1, max_size=4).map(
         lambda rounds: [step for made, last in rounds for step in (*made, last)]

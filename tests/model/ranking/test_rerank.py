@@ -226,7 +226,7 @@ TOGETHER = [some for count in range(2, len(RULES) + 1) for some in combinations(
 
 
 @pytest.mark.parametrize("rules", TOGETHER, ids="-".join)
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(name=st.sampled_from(EVERY_FAMILY), data=st.data())
 def test_rules_together_are_a_greedy_choice_among_all_items(rules: tuple[str, ...], name: str, data: Any) -> None:
     """Any two, three or all of them, with filters and offsets, where the pool is a part of the catalogue."""

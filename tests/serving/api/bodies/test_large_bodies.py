@@ -72,7 +72,7 @@ def test_the_same_documents_have_the_same_values(piece: int, monkeypatch: pytest
     """Whatever the size of the pieces, values and verdicts are those of one call."""
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", piece)
 
-    @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(documents())
     def check(body: bytes) -> None:
         assert found(body) == expected(body)
@@ -86,7 +86,7 @@ def test_where_a_body_is_cut_changes_nothing(step: int, monkeypatch: pytest.Monk
     monkeypatch.setattr(large_bodies, "AHEAD_BYTES", 1 << 13)
     monkeypatch.setattr(large_bodies, "PIECE_BYTES", 100)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(documents())
     def check(document: bytes) -> None:
         body = several(document, 3 << 13)
