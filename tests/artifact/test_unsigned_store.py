@@ -15,8 +15,7 @@ from svc.artifact import layout, version_log
 from svc.artifact.keys import SigningKeys
 from svc.artifact.layout import parse
 from svc.artifact.replay import freshness
-from svc.artifact.replay.guard import ReplayGuard
-from svc.artifact.replay.serials import SerialState
+from svc.artifact.replay.guard import ReplayGuard, SerialState
 from svc.artifact.store import Blob, Store, verified
 from svc.artifact.versions import Versions
 from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from svc import __version__, errors
-from svc.cli.shop.demo_files import FILES
+from svc.cli.shop.demo import FILES
 from svc.metrics import METRICS, TRAINING_METRICS
 from svc.recipe.algorithms import ALGORITHMS, DEFAULT_ALGORITHMS
 from svc.recipe.json_schema import json_schema

@@ -5,23 +5,27 @@ The commands that run are the real ones, each in a process of its own: `svc trai
 
 from __future__ import annotations
 
+import csv
+import json
 import os
+import secrets
+import shlex
 import shutil
 import socket
 import subprocess
 import sys
+import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from svc.cli.common.signals import Interrupted, interrupts
-from svc.errors import ConfigError, SvcError
-
-if TYPE_CHECKING:
-    from svc.cli.shop.demo_files import Keys
+from svc.errors import ConfigError, SvcError, UsageError
 
 NAME = "demo"
 HELP = "Make a bookshop's data, train two recipes on it, serve them, and print requests to paste. Works offline."
@@ -38,6 +42,171 @@ HOST = "127.0.0.1"
 DEFAULT_PORT = 8080
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+KEYS = "keys.env"
+RECIPES = ("books", "books-cold-start")
+FILES = Path(__file__).with_name("files")
+"""Data and recipes as the demo writes them; `docs/demo_shop.py` drew the data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    title: str
+    path: str
+    body: dict[str, Any]
+
+
+def print_requests(url: str, folder: Path, api_key: str) -> None:
+    """Show the answers of the server at `url`, with ids from the demo's own data."""
+    for request in _requests(folder / "data"):
+        typer.echo(f"\n# {request.title}")
+        typer.echo(_curl(url, request, api_key))
+        for item in _ask(url, request, api_key)["items"]:
+            shown = f"{item['score']:9.4f}" if "score" in item else f"{item['reason'][0]:>9}"
+            new = ", new" if "new" in item.get("reason", ()) else ""
+            typer.echo(f"    {item['item_id']}  {shown}  {item['title']} ({item['categories']}){new}")
+    typer.echo(f"\n# To look and try in the browser\n{url}/ with the API key {api_key}")
+    typer.echo(f"\nServing at {url}. Ctrl-C ends it. Everything is in {folder}: recipes, data, artifacts, keys.")
+
+
+def _requests(data: Path) -> list[Request]:
+    titles = {row["item_id"]: row["title"] for row in _rows(data / "books.csv")}
+    baskets: dict[str, list[str]] = {}
+    for row in _rows(data / "purchases.csv"):
+        baskets.setdefault(row["user_id"], []).append(row["item_id"])
+    reader = next(user for user in sorted(baskets) if 8 <= len(baskets[user]) <= 12)
+    seed = Counter(item for basket in baskets.values() for item in basket).most_common(40)[-1][0]
+    return [
+        Request(
+            f"For reader {reader}, who bought {', '.join(titles[item] for item in baskets[reader][-3:])}",
+            "books:recommend",
+            {"user_id": reader, "limit": 5},
+        ),
+        Request(f"Like {titles[seed]}", "books:recommend-related", {"seed_items": [seed], "limit": 5}),
+        Request(
+            "For the same reader, only crime since 1990",
+            "books:recommend",
+            {
+                "user_id": reader,
+                "filter": {"all": [{"categories": {"any": ["Crime"]}}, {"year": {"gte": 1990}}]},
+                "limit": 5,
+            },
+        ),
+        Request(
+            "For a visitor who looked at two books a minute ago",
+            "books:recommend",
+            {"history": [seed, baskets[reader][-1]], "limit": 5},
+        ),
+        Request(
+            "For a visitor of whom nothing is known",
+            "books:recommend",
+            {"user_id": "nobody", "fallback": "popular", "limit": 5},
+        ),
+        Request(
+            "For somebody new, of whom only the age is known",
+            "books-cold-start:recommend",
+            {"user_features": {"age_band": "18-29"}, "limit": 5},
+        ),
+        Request(
+            f"For reader {reader} again, with a book that nobody has bought yet",
+            "books-cold-start:recommend",
+            {"user_id": reader, "limit": 5},
+        ),
+        Request(
+            "Like a book that is not in the shop yet",
+            "books-cold-start:recommend-related",
+            {"item_features": {"categories": ["Crime", "History"], "year": 2025}, "limit": 5},
+        ),
+    ]
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def _curl(url: str, request: Request, api_key: str) -> str:
+    body = shlex.quote(json.dumps(request.body))
+    return (
+        f"curl -s {url}/v1/recipes/{request.path} -H 'X-API-Key: {api_key}'"
+        f" -H 'Content-Type: application/json' -d {body}"
+    )
+
+
+def _ask(url: str, request: Request, api_key: str) -> Any:
+    call = urllib.request.Request(
+        f"{url}/v1/recipes/{request.path}",
+        data=json.dumps(request.body).encode(),
+        headers={"X-API-Key": api_key, "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(call, timeout=10) as answer:
+        return json.load(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """`environment` is what the commands need; `api_key` what a client sends as X-API-Key."""
+
+    environment: dict[str, str]
+    api_key: str
+
+
+def prepare(folder: Path, *, force: bool = False) -> Keys:
+    """Write data and recipes, and keys if the folder has none.
+
+    Raises UsageError if the folder holds something else, or, unless `force`, a file that was changed since.
+    """
+    _check_free(folder)
+    shipped = {folder / path.relative_to(FILES): path.read_bytes() for path in FILES.rglob("*.*")}
+    changed = [path for path, data in shipped.items() if path.exists() and path.read_bytes() != data]
+    if changed and not force:
+        raise UsageError(
+            f"--folder: {', '.join(map(str, sorted(changed)))} was changed and stays as it is: "
+            "name another folder, or overwrite it with --force"
+        )
+    for path, data in shipped.items():
+        _make_folder(path.parent)
+        path.write_bytes(data)
+    _make_folder(folder / "artifacts")
+    return _keys(folder / KEYS)
+
+
+def _check_free(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"--folder: {folder} is a file")
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / KEYS).is_file():
+        raise UsageError(f"--folder: {folder} holds something that is no svc demo: name an empty or a new folder")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--folder: {folder} cannot be made: {error.strerror}") from None
+
+
+def _keys(path: Path) -> Keys:
+    if not path.is_file():
+        _write_keys(path)
+    lines = (line.partition("=") for line in path.read_text(encoding="utf-8").splitlines() if "=" in line)
+    values = {name: value for name, _, value in lines}
+    try:
+        listed = values.get("SVC_API_KEYS") or values["DEMO_API_KEYS"]
+        return Keys({"SVC_SIGNING_KEYS": values["SVC_SIGNING_KEYS"], "SVC_API_KEYS": listed}, values["DEMO_API_KEY"])
+    except KeyError as missing:
+        raise ConfigError(f"{path} lacks {missing.args[0]}: delete the file to get new keys") from None
+
+
+def _write_keys(path: Path) -> None:
+    from svc.serving.api.access.api_keys import hash_api_key, new_api_key
+
+    api_key = new_api_key()
+    text = (
+        f"SVC_SIGNING_KEYS=demo:{secrets.token_hex(32)}\n"
+        f"DEMO_API_KEYS=demo:{hash_api_key(api_key)}\n"
+        f"DEMO_API_KEY={api_key}\n"
+    )
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 class DemoFailed(SvcError):
@@ -60,7 +229,6 @@ def command(
         bool, typer.Option("--force", help="Overwrite data and recipes of an earlier demo that were changed.")
     ] = False,
 ) -> int:
-    from svc.cli.shop.demo_files import prepare
 
     bound_port = _usable_port(port)
     typer.echo(f"svc demo in {folder}: writing data, recipes and keys")
@@ -93,8 +261,6 @@ def _usable_port(wanted: int | None) -> int:
 
 
 def _train_and_serve(folder: Path, keys: Keys, port: int) -> int:
-    from svc.cli.shop.demo_files import RECIPES
-    from svc.cli.shop.demo_requests import print_requests
 
     environment = {**os.environ, **keys.environment, "SVC_CONSOLE": "1"}
     for recipe in RECIPES:

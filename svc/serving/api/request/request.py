@@ -14,7 +14,6 @@ from svc.errors import AmbiguousLength, ApiError, EncodingNotSupported
 from svc.metrics import AUTH_FAILURES
 from svc.serving.admission import TIMEOUT_HEADER, Admission, WaitBudget
 from svc.serving.api.access.authentication import key_in
-from svc.serving.api.access.cors import PREFLIGHT_HEADERS, Origins
 from svc.serving.api.access.hosts import HostRules, parse_host
 from svc.serving.api.access.key_policies import KeyPolicies, Permit
 from svc.serving.api.bodies.reading import Bodies, Body
@@ -24,10 +23,43 @@ from svc.serving.api.routing.endpoint import Endpoint, Route
 from svc.serving.api.routing.endpoints import Router
 from svc.serving.api.routing.targets import Target, parse_target
 from svc.serving.transport.messages import ClientGone, Head, Headers, Incoming, Response
+from svc.settings import Settings
 
 T = TypeVar("T")
 MayAsk = Callable[[str], bool]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9_-]{1,128}")
+PREFLIGHT_AGE_S = 600
+
+
+class Origins:
+    """The origins of web pages that may call from a browser (CORS)."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._any = "*" in settings.allowed_origins
+        self._allowed = frozenset(origin.encode() for origin in settings.allowed_origins)
+
+    def headers(self, origin: bytes | None) -> Headers:
+        """Return the headers that let a page of `origin` read the answer.
+
+        An origin that is not allowed gets none.
+        """
+        if origin is None or not (self._any or origin in self._allowed):
+            return ()
+        return [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", b"Retry-After, traceparent, X-Request-ID, X-Svc-Model-Version"),
+            (b"vary", b"Origin"),
+        ]
+
+
+PREFLIGHT_HEADERS: Headers = [
+    (b"access-control-allow-methods", b"GET, POST"),
+    (
+        b"access-control-allow-headers",
+        b"Authorization, Content-Type, traceparent, X-API-Key, X-Request-ID, X-Request-Timeout-Ms",
+    ),
+    (b"access-control-max-age", str(PREFLIGHT_AGE_S).encode()),
+]
 
 
 def new_request_id() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ import trio
 from svc.serving.api.access import authentication
 from svc.serving.api.access.api_keys import hash_api_key, new_api_key, parse_api_keys
 from svc.serving.api.request.request import Checks, Request
+from svc.settings import Settings
 from tests.serving.client import RECOMMEND, serving
 from tests.serving.sent import Sent
 
@@ -65,3 +67,23 @@ async def test_a_key_has_turns_of_its_own_only_where_keys_are_checked(has_keys: 
         sent = Sent("GET", b"/", [(b"host", b"localhost"), (b"x-api-key", key.encode())])
         turns_of = Request(sent, Checks(state)).budget(state.admission).key
     assert turns_of == (key.encode() if has_keys else None)
+
+
+async def test_browsers_of_allowed_origins_may_call() -> None:
+    """CORS headers go to allowed origins only, on errors too; a preflight is answered without a key."""
+    keys = parse_api_keys(f"k:{hash_api_key(new_api_key())}")
+    settings = replace(Settings(), allowed_origins=("https://shop.test",))
+    async with serving(settings, keys) as (client, _):
+        preflight = {"origin": "https://shop.test", "access-control-request-method": "POST"}
+        allowed = await client.call("OPTIONS", RECOMMEND, headers=preflight)
+        refused = await client.call("OPTIONS", RECOMMEND, headers={**preflight, "origin": "https://evil.test"})
+        error = await client.post(RECOMMEND, {}, headers={"origin": "https://shop.test"})
+    assert allowed.status == 204
+    assert allowed.headers["access-control-allow-origin"] == "https://shop.test"
+    asked = set(allowed.headers["access-control-allow-headers"].split(", "))
+    assert {"X-API-Key", "traceparent", "X-Request-Timeout-Ms"} <= asked
+    assert "Retry-After" in error.headers["access-control-expose-headers"].split(", ")
+    assert refused.status == 405
+    assert "access-control-allow-origin" not in refused.headers
+    assert error.status == 401
+    assert error.headers["access-control-allow-origin"] == "https://shop.test"
