@@ -22,8 +22,8 @@ DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count")
 `cleansing.where` and `cleansing.hide`, if these are given."""
 USERS_SAMPLED = _event("users_sampled", "info", "n_users n_sampled n_rows")
 """training.sample_users: models are trained on some users only."""
-SPLITTING_DATA = _event("splitting_data", "info", "")
-"""The validation split begins."""
+SPLITTING_DATA = _event("splitting_data", "info", "scheme")
+"""The validation split begins, by this scheme."""
 SPLIT_DONE = _event("split_done", "info", "val_offset n_heldout_interactions")
 """Row of the first validation user in the training matrix."""
 SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers")

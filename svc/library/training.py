@@ -134,6 +134,7 @@ def train(
     time: str | None = None,
     weight: str | None = None,
     *,
+    time_unit: str | None = None,
     items: Any = None,
     new_items: Any = None,
     new_items_share: float | None = NEW_ITEMS_SHARE,
@@ -159,6 +160,7 @@ def train(
         time: The one that says when; with it the latest items of each user are held out to choose the model
             (`split={"scheme": "time_user"}`, unless `split` says otherwise).
         weight: The one that says how much each interaction counts.
+        time_unit: What numbers in the time column count: "s", "ms", "us" or "ns".
         items: A DataFrame with one row an item, for the recommender, as in `svc.load`.
         new_items: A DataFrame with items that nobody has chosen yet, for the recommender, as in `svc.load`; None: those
             of the recipe's `serving.new_items`, read once.
@@ -188,7 +190,7 @@ def train(
     shown = progress_here(progress)
     with ExitStack() as stack:
         stack.callback(shown.close)
-        recipe = stack.enter_context(_recipe(data, columns, overrides))
+        recipe = stack.enter_context(_recipe(data, columns, time_unit, overrides))
         is_written = isinstance(recipe, Path) or "output" in recipe or "output" in overrides
         signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
         settings = replace(settings, signing_keys=signing, signing_keys_file=None)
@@ -218,17 +220,19 @@ def train(
 
 @contextmanager
 def _recipe(
-    data: Any, columns: Mapping[str, str | None], overrides: Mapping[str, Any]
+    data: Any, columns: Mapping[str, str | None], time_unit: str | None, overrides: Mapping[str, Any]
 ) -> Iterator[Path | Mapping[str, Any]]:
     """The recipe that `data` is, or the one for a table, which trainings may read within the context."""
     if is_table(data):
-        with _offered(data, columns, overrides) as recipe:
+        with _offered(data, columns, time_unit, overrides) as recipe:
             yield recipe
         return
     named = [name for name, default in _DEFAULT_COLUMNS.items() if columns[name] != default]
     if isinstance(data, Mapping | str | os.PathLike):
         if named:
             raise UsageError(f"{named[0]}: names a column of a DataFrame; a recipe names its columns under `schema`")
+        if time_unit is not None:
+            raise UsageError("time_unit: is the unit of a DataFrame's time; a recipe has it as `schema.time_unit`")
         yield data if isinstance(data, Mapping) else Path(data)
         return
     raise UsageError(
@@ -241,7 +245,9 @@ _DEFAULT_COLUMNS: Mapping[str, str | None] = {"user": USER, "item": ITEM, "time"
 
 
 @contextmanager
-def _offered(data: Any, columns: Mapping[str, str | None], overrides: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _offered(
+    data: Any, columns: Mapping[str, str | None], time_unit: str | None, overrides: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
     data = as_table(data, "data")
     names = column_names(data, "data")
     named = {argument: name for argument, name in columns.items() if name is not None}
@@ -254,8 +260,8 @@ def _offered(data: Any, columns: Mapping[str, str | None], overrides: Mapping[st
         "name": "dataframe",
         "schema": {f"{argument}_column": name for argument, name in named.items()},
     }
-    if columns["time"] is not None:
-        recipe["training"] = {"split": {"scheme": "time_user"}}
+    if time_unit is not None:
+        recipe["schema"]["time_unit"] = time_unit
     with offered(table, table.column_names) as digest:
         yield {**recipe, "source": {"type": "dataframe", "sha256": digest}}
 

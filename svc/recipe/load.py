@@ -20,6 +20,7 @@ from svc.recipe.normalize import SHORTHAND, merged, normalize
 from svc.recipe.schema import Recipe
 from svc.recipe.side_tables import Features
 from svc.recipe.source_options import BUILT_IN_OPTIONS, Located, SourceSpec
+from svc.recipe.time_schema import with_default_split
 from svc.recipe.variables import recipe_variables
 from svc.recipe.yaml_reader import MAX_BYTES, parse_yaml
 from svc.settings import Settings
@@ -131,7 +132,7 @@ class _Loading:
 
     def run(self, given: dict[str, Any]) -> LoadedRecipe:
         tree, shorthand = normalize(given)
-        tree = merged(tree, normalize(dict(self.overrides))[0])
+        tree = with_default_split(merged(tree, normalize(dict(self.overrides))[0]))
         recipe = self._validate(tree, self._expanded(tree), shorthand)
         for where, spec in recipe.sources().items():
             if not self.for_serving or where.split(".")[0] in _SERVED:

@@ -133,7 +133,8 @@ class Cleansing(Block):
 class Split(Block):
     scheme: Scheme = Field(
         default="random",
-        description="The time schemes need schema.time_column; leave_one_out holds out the latest item of each user.",
+        description="time_user where there is a schema.time_column, which the time schemes need, else random; "
+        "leave_one_out holds out the latest item of each user.",
     )
     heldout_ratio: Annotated[Number, Field(gt=0, lt=1)] = 0.1
     test_user_ratio: Annotated[Number, Field(gt=0, le=1)] = 1.0

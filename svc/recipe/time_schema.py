@@ -84,6 +84,25 @@ def check_recency(asked: Literal["search", "off"] | float, *, time_column: str |
         )
 
 
+def with_default_split(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `tree`, a recipe in the long spelling, with the scheme of its split.
+
+    With a time column the default scheme is `time_user`: it shows whether order matters, as `random` cannot. The scheme
+    becomes part of the tree, so that the hash tells it from a `random` that is written out.
+    """
+    schema, training = tree.get("schema"), _or_empty(tree.get("training"))
+    if not isinstance(schema, Mapping) or schema.get("time_column") is None or not isinstance(training, Mapping):
+        return dict(tree)
+    split = _or_empty(training.get("split"))
+    if not isinstance(split, Mapping) or "scheme" in split:
+        return dict(tree)
+    return {**tree, "training": {**training, "split": {**split, "scheme": "time_user"}}}
+
+
+def _or_empty(block: Any) -> Any:
+    return {} if block is None else block
+
+
 def with_default_algorithms(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `recipe`, not validated yet. If order is searched, Transitions join the default algorithms."""
     training, schema = recipe.get("training") or {}, recipe.get("schema") or {}

@@ -20,10 +20,10 @@ from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source
 from svc.sources.table import float_text
 from svc.training.algorithms.registry import check_available
-from svc.training.data.dropped import MANY, odd_years
+from svc.training.data.dropped import MANY
 from svc.training.data.feature_sample import described_sample
 from svc.training.data.features import SideName
-from svc.training.data.fetch import feature_context, interaction_context, uses_time
+from svc.training.data.fetch import doubtful_unit, feature_context, interaction_context, uses_time
 from svc.training.data.interactions import from_rows
 from svc.training.data.unused_rating import rating_hint
 from svc.training.data.where import kept_rows
@@ -59,6 +59,7 @@ def validate(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, s
         frame_checks["item_metadata.source"] = partial(_metadata_warnings, loaded.recipe.item_metadata, items)
     frame_checks |= _described_sides(loaded.recipe)
     yield from _check("algorithms", lambda: _algorithms(training.algorithms))
+    yield Check("training.split", True, loaded.recipe.training.split.scheme)
     yield from _check("training.storage_path", lambda: _storage(training.storage_path, loaded))
     for name, spec, context in _sources(loaded, settings, variables):
         yield from _check(name, partial(_probe_source, spec, context, frame_checks.get(name)))
@@ -144,8 +145,8 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
     warnings = [unusable] if interactions.n_unusable > MANY * len(frame) else []
     if interactions.future is not None:
         warnings.append(f"{interactions.future.count} {first} are of the future: {interactions.future.detail}")
-    if with_times and schema.time_column and (doubt := odd_years(frame[schema.time_column], schema.time_unit)):
-        warnings.append(doubt)
+    doubt = doubtful_unit(frame, recipe)
+    warnings += [] if doubt is None else [doubt]
     if recipe.source.type != "csv":  # its probe reports this, also for features and metadata
         for name in (schema.user_column, schema.item_column):
             floats = filter(is_float_text, frame[name].cat.categories)

@@ -166,8 +166,13 @@ def test_mistakes_in_what_is_trained() -> None:
     """A misspelt option, and times without a unit."""
     with pytest.raises(RecipeError, match="no argument 'n_trial'; did you mean n_trials"):
         svc.train(sales(), n_trial=3)
-    with pytest.raises(TimeUnitRequired, match=r"schema\.time_unit"):
+    with pytest.raises(TimeUnitRequired, match=r"1600000000 is a time near today in s.*time_unit=\.\.\."):
         svc.train(sales().assign(when=1_600_000_000), time="when", **SMALL)
+    with pytest.raises(RecipeError, match=r"schema\.time_unit: must be one of"):
+        svc.train(sales().assign(when=1_600_000_000), time="when", time_unit="seconds", **SMALL)
+    with pytest.raises(UsageError, match=r"a recipe has it as `schema.time_unit`"):
+        svc.train({"name": "a"}, time_unit="s")
+    assert svc.train(sales().assign(when=1_600_000_000), time="when", time_unit="s", **SMALL).header["best_class"]
 
 
 def test_missing_ids_may_be_dropped() -> None:

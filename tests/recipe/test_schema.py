@@ -16,8 +16,9 @@ def test_defaults_are_those_of_the_reference(tmp_path: Path) -> None:
     assert recipe.training.n_trials == 40
     assert recipe.training.metric == "ndcg"
     assert recipe.training.algorithms[0] == "IALSRecommender"
-    assert len(recipe.training.algorithms) == 7
-    assert recipe.training.split.scheme == "random"
+    assert len(recipe.training.algorithms) == 8
+    assert recipe.training.split.scheme == "time_user"
+    assert load(tmp_path, {"schema": {"user_column": "u", "item_column": "i"}}).recipe.training.split.scheme == "random"
     assert recipe.cleansing.dedup == "keep_last"
     assert recipe.output.versioning == "always_overwrite"
 
@@ -67,8 +68,12 @@ def test_leave_one_out_needs_no_time(tmp_path: Path) -> None:
     assert load(tmp_path, plain).recipe.training.split.scheme == "leave_one_out"
 
 
+RANDOM = {"split": {"scheme": "random"}}
 RECENCY_PROBLEMS: list[tuple[dict[str, Any], str]] = [
-    ({"training": {"recency": "search"}}, "split.scheme by time, such as leave_one_out: random holds out items from"),
+    (
+        {"training": {"recency": "search", **RANDOM}},
+        "split.scheme by time, such as leave_one_out: random holds out items from",
+    ),
     ({"training": {"recency": 5.1, "split": {"scheme": "time_user"}}}, "training.recency"),
     ({"training": {"recency": -0.1, "split": {"scheme": "time_user"}}}, "training.recency"),
     ({"training": {"recency": "on"}}, "training.recency"),
@@ -84,7 +89,7 @@ RECENCY_PROBLEMS: list[tuple[dict[str, Any], str]] = [
         "training.recency needs schema.time_column",
     ),
     (
-        {"training": {"search_space": {"RP3beta": {"recency": [0, 1]}}}},
+        {"training": {"search_space": {"RP3beta": {"recency": [0, 1]}}, **RANDOM}},
         "training.search_space.RP3betaRecommender.recency bounds what is not searched here",
     ),
     (

@@ -2,11 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from svc.recipe.algorithms import DEFAULT_ALGORITHMS, TRANSITIONS
 from svc.recipe.time_schema import TimeDecay, check_recency, recency_in_effect, with_default_algorithms
+from tests.recipe.loading import load
+
+SPLITS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "ratio": {"split": {"heldout_ratio": 0.3}},
+    "written": {"split": {"scheme": "time_user"}},
+    "random": {"split": {"scheme": "random"}},
+}
+
+
+def test_a_time_column_makes_the_split_one_by_time(tmp_path: Path) -> None:
+    """Unless a scheme is written out; the hash tells the two apart, and other keys of the split stay."""
+    loaded = {name: load(tmp_path, more) for name, more in SPLITS.items()}
+    schemes = [loaded[name].recipe.training.split.scheme for name in SPLITS]
+    assert schemes == ["time_user", "time_user", "time_user", "random"]
+    assert loaded["ratio"].recipe.training.split.heldout_ratio == 0.3
+    assert loaded["none"].recipe_hash == loaded["written"].recipe_hash != loaded["random"].recipe_hash
 
 
 def test_a_half_life_is_named_once() -> None:

@@ -60,10 +60,22 @@ def odd_years(column: pd.Series, unit: str | None) -> str | None:
     return f"{times.iloc[0]} is far from today when it counts {unit}{hint}" if hint else None
 
 
+def unit_of(column: pd.Series) -> str:
+    """Return a note that names the unit in which the first number is a time near today, or an empty text."""
+    numbers = column.dropna()
+    fitting = None if numbers.empty else _fitting_unit(numbers.iloc[0])
+    return f"; {numbers.iloc[0]} is a time near today in {fitting}" if fitting else ""
+
+
 def _unit_hint(value: Any) -> str:
+    fitting = _fitting_unit(value)
+    return f" (set schema.time_unit: {fitting}?)" if fitting else ""
+
+
+def _fitting_unit(value: Any) -> str | None:
+    """Return the unit in which `value` is a time near today, or None."""
     number = _number(value)
-    fitting = [unit for unit in _UNIT_S if number is not None and _is_plausible(number, unit)]
-    return f" (set schema.time_unit: {fitting[0]}?)" if fitting else ""
+    return next((unit for unit in _UNIT_S if number is not None and _is_plausible(number, unit)), None)
 
 
 def _number(value: Any) -> float | None:

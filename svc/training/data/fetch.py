@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from svc import events, logs
 from svc.model.features import FEATURE_VERSION, FeatureState
@@ -24,6 +24,9 @@ from svc.training.data.thresholds import check_thresholds
 from svc.training.data.unused_rating import rating_hint
 from svc.training.data.user_sample import UserSample, draw_users
 from svc.training.data.where import fetch_kept
+
+if TYPE_CHECKING:
+    import pandas
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,10 +78,9 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
         repeats=recipe.training.repeats,
         popular=recipe.popular,
     )
-    if uses_time(recipe) and recipe.schema_.time_column is not None:
-        doubt = odd_years(rows.frame[recipe.schema_.time_column], recipe.schema_.time_unit)
-        if doubt is not None:
-            logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
+    doubt = doubtful_unit(rows.frame, recipe)
+    if doubt is not None:
+        logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
     n_kept = len(rows.frame)
     del rows
     for reason, count in interactions.dropped.items():
@@ -127,6 +129,19 @@ def uses_time(recipe: Recipe) -> bool:
     return wanted and recipe.schema_.time_column is not None
 
 
+def doubtful_unit(frame: pandas.DataFrame, recipe: Recipe) -> str | None:
+    """Check the time column, also where the training does not use it, and return a warning about its unit.
+
+    Raises TimeUnitRequired and MinDataViolation, as a training that uses it would.
+    """
+    schema = recipe.schema_
+    if schema.time_column is None:
+        return None
+    if not uses_time(recipe):
+        cleaning.check_unused_times(frame, schema)
+    return odd_years(frame[schema.time_column], schema.time_unit)
+
+
 def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
     """The columns that `cleansing.where` and `hide` name, and whether each is compared with text."""
     wanted = either(recipe.cleansing.hide, recipe.cleansing.where)
@@ -138,10 +153,13 @@ def _filtered_columns(recipe: Recipe) -> dict[str, bool]:
 def interaction_context(
     loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str], progress: Progress | None = None
 ) -> SourceContext:
-    """The context of the interaction source: ids, weights, what the filters of `cleansing` name, and used times."""
+    """The context of the interaction source: ids, times, weights, and what the filters of `cleansing` name.
+
+    Times are read even if the training does not use them, so that a mistake about them is found at once.
+    """
     schema, filtered = loaded.recipe.schema_, _filtered_columns(loaded.recipe)
     ids = (schema.user_column, schema.item_column)
-    optional = (schema.time_column if uses_time(loaded.recipe) else None, schema.weight_column, schema.event_column)
+    optional = (schema.time_column, schema.weight_column, schema.event_column)
     columns = dict.fromkeys([*ids, *(name for name in optional if name is not None), *filtered])
     texts = {*ids, schema.event_column} if schema.event_column is not None else {*ids}
     if loaded.recipe.source.type == "csv":  # it would take 007 for a number; other sources know what a column holds

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.errors import TimeUnitRequired
+from svc.errors import MinDataViolation, TimeUnitRequired
 from svc.training.data import dropped as why
 from svc.training.data.popularity import AgeRule, recent_choices
 from svc.training.data.stable_sort import stable_order
@@ -23,6 +23,7 @@ Dedup = Literal["sum", "max", "count", "keep_last", "keep_first", "none"]
 Codes = NDArray[np.int32]
 LIKE_SEEN: Final = np.float32(0.5)
 """Value of a hidden pair that `include_seen` brings back."""
+_FIRST_ROWS: Final = 1000
 _COMBINED = {"sum": np.add, "count": np.add, "max": np.maximum}
 Times = NDArray[np.int64]
 
@@ -397,13 +398,32 @@ def _known_ids(users: Codes, items: Codes, dropped: dict[str, int]) -> NDArray[n
     return keep
 
 
+def check_unused_times(frame: pd.DataFrame, schema: _Schema) -> None:
+    """Check the times that a training with this frame does not use.
+
+    Raise TimeUnitRequired for numbers without a unit, and MinDataViolation if no value is a time. All values are read
+    only if none of the first is a time.
+    """
+    name = schema.time_column
+    if name is None or not len(frame):
+        return
+    for rows in (frame.head(_FIRST_ROWS), frame):
+        bad = _times(rows, schema) == BAD_TIME
+        if not bad.all():
+            return
+    raise MinDataViolation(
+        f"no row has a time that can be read: {why.bad_times(frame[name], bad, name, schema.time_unit)}; "
+        "mend schema.time_column or schema.time_unit, or leave schema.time_column out"
+    )
+
+
 def _times(frame: pd.DataFrame, schema: _Schema) -> Times:
     assert schema.time_column is not None, "the recipe asks for time_column wherever times are used"
     column = frame[schema.time_column]
     if pd.api.types.is_numeric_dtype(column.dtype) and schema.time_unit is None:
         raise TimeUnitRequired(
-            f"schema.time_column {schema.time_column!r} holds numbers: "
-            "say their unit in schema.time_unit (s, ms, us or ns)."
+            f"schema.time_column {schema.time_column!r} holds numbers: say what they count in schema.time_unit "
+            f"(s, ms, us or ns{why.unit_of(column)}), or in Python as svc.train(..., time_unit=...)."
         )
     return to_nanoseconds(column, schema.time_unit)
 

@@ -83,8 +83,8 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
             f"training.cutoff is {training.cutoff}, but the cleaned data has only {n_items} items: "
             f"lower it to {n_items} or less"
         )
-    logs.emit(events.SPLITTING_DATA)
     plan = split_plan(loaded)
+    logs.emit(events.SPLITTING_DATA, scheme=plan.scheme)
     parts = split(data.trained, plan)
     logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
     if not parts.n_heldout:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.training.test_run import Make, last, run, small_training
 
 
@@ -16,6 +18,20 @@ def test_too_little_data_ends_with_4_and_all_counts(make_recipe: Make, log: list
     assert (result.exit_code, error["event"], error["code"]) == (4, "train_error", "min_data_violation")
     assert (error["n_rows"], error["n_users"], error["n_items"], error["min_users"]) == (960, 80, 40, 1000)
     assert {"error", "name", "run_id", "exit_code", "trained_at", "kid"} <= set(error)
+
+
+@pytest.mark.parametrize("scheme", ["random", "time_user"])
+def test_a_wrong_time_column_ends_a_training(make_recipe: Make, log: list[dict[str, Any]], scheme: str) -> None:
+    """Under every split, also one that makes no use of times."""
+    for column, code, words in (
+        ("when", "data_source_error", "when"),
+        ("ts", "time_unit_required", "is a time near today in s"),
+        ("user_id", "min_data_violation", "which is no ISO 8601 date or time"),
+    ):
+        schema = {"user_column": "user_id", "item_column": "item_id", "time_column": column}
+        run(make_recipe(schema=schema, training=small_training(split={"scheme": scheme})))
+        assert last(log)["code"] == code
+        assert words in last(log)["error"]
 
 
 def test_ids_that_nobody_can_ask_for_are_warned_of(
