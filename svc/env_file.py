@@ -34,10 +34,10 @@ class Environment(dict[str, str]):
 def environment(recipes: Path | None = None, environ: Mapping[str, str] | None = None) -> Environment:
     """Return the environment, joined with the variables of the file.
 
-    `recipes` is the folder of the recipes that a command works on. Without SVC_ENV_FILE, and unless SVC_ENV names an
-    environment other than development, the file is `keys.env` in that folder or beside it, if it exists. Raises
-    ConfigError for a file that is named but missing, that cannot be looked for, that others may read, or that has
-    another form.
+    `recipes` is the folder of the recipes that a command works on, or the current one. Without SVC_ENV_FILE, and unless
+    SVC_ENV names an environment other than development, the file is `keys.env` in that folder or beside it, if it
+    exists. Raises ConfigError for a file that is named but missing, that cannot be looked for, that others may read, or
+    that has another form.
     """
     environ = os.environ if environ is None else environ
     path = _path(recipes, environ)
@@ -61,9 +61,21 @@ def _path(recipes: Path | None, environ: Mapping[str, str]) -> Path | None:
         return Path(named)
     if recipes is None or environ.get("SVC_ENV", "").lower() not in _DEVELOPMENT:
         return None
-    folder = recipes.absolute()
-    candidates = (folder / DEFAULT_NAME, folder.parent / DEFAULT_NAME)
-    return next((path for path in candidates if _exists(path)), None)
+    return next((path for path in _candidates(recipes.absolute()) if _exists(path)), None)
+
+
+def keys_hint(artifact: str) -> str:
+    """Return a note that names the `keys.env` in the folder of a local artifact or beside that folder, or no text.
+
+    The file is only named: keys that came with an artifact would prove nothing about it.
+    """
+    folder = Path(artifact.removeprefix("file://")).absolute().parent
+    key_file = next((path for path in _candidates(folder) if path.is_file()), None)
+    return "" if key_file is None else f"; if {key_file} holds them, set {VARIABLE}={key_file}"
+
+
+def _candidates(folder: Path) -> tuple[Path, Path]:
+    return folder / DEFAULT_NAME, folder.parent / DEFAULT_NAME
 
 
 def _exists(path: Path) -> bool:

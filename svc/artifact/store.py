@@ -361,6 +361,12 @@ def scheme_of(uri: str) -> str:
     return scheme.lower() if separator else ""
 
 
+def require_file(artifact: str) -> None:
+    """Raise ArtifactReadError if `artifact` is a local path at which nothing exists."""
+    if scheme_of(artifact) in ("", "file") and not local_path(artifact).exists():
+        raise ArtifactReadError(f"{artifact} does not exist")
+
+
 def local_path(uri: str) -> Path:
     """Return the path of a local path or a file:// URI."""
     return Path(unquote(urlsplit(uri).path)) if scheme_of(uri) == "file" else Path(uri)

@@ -5,6 +5,7 @@ The payload is never decoded.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -43,7 +44,7 @@ def command(
     from svc.env_file import environment
     from svc.settings import Settings
 
-    settings = Settings.from_env(environment())
+    settings = Settings.from_env(environment(Path()))
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed, runs_payload=False)
     logs.configure(settings)
     shown = _read(artifact, verifying_keys(settings, unsigned=unsigned, artifact=artifact), settings)

@@ -45,11 +45,12 @@ def check_new_items(loaded: LoadedRecipe, settings: Settings, variables: Mapping
 
 
 def _unknown_words(listed: NewItemList, model: Model) -> str:
-    """Return a note of unknown words for each text column of the new items.
+    """Return a note of unknown words for each text column of the new items, and of unknown labels for each other one.
 
-    It counts the different words, and how many of these training did not see or keep.
+    It counts the different ones, and how many of these training did not see or keep.
     """
     from svc.model.columns.text_column import TextColumn
+    from svc.model.features import TokenColumn
 
     told = ""
     new = [listed.features[position] for position in model.unknown(listed.ids).tolist()]
@@ -59,6 +60,14 @@ def _unknown_words(listed: NewItemList, model: Model) -> str:
             words = {word for features in new for word in column.words(features.get(column.name))}
             n_unknown = len(column.unknown(words))
             told += f"; it does not know {n_unknown} of the {len(words)} words in their {column.name!r}"
+        elif isinstance(column, TokenColumn):
+            labels = sorted({label for features in new for label in column.split(features.get(column.name))})
+            unknown = [label for label, row in zip(labels, column.tokens.indices(labels), strict=True) if row < 0]
+            if unknown:
+                told += (
+                    f"; it has never seen {len(unknown)} of the {len(labels)} labels in their {column.name!r}, such as "
+                    f"{unknown[0][:40]!r}, which say nothing of an item"
+                )
     return told
 
 

@@ -198,7 +198,7 @@ def command(
     from svc.export.request import ExportRequest, Shard
     from svc.settings import Settings
 
-    recipes = Path(source).parent if source is not None and _is_recipe(source) else None
+    recipes = Path(source).parent if source is not None and _is_recipe(source) else Path()
     settings = Settings.from_env(environment(recipes))
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     if not output:

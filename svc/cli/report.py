@@ -53,7 +53,7 @@ def command(
     from svc.settings import Settings
     from svc.training.report.page import check_report, write_report
 
-    settings = Settings.from_env(environment())
+    settings = Settings.from_env(environment(Path()))
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     logs.configure(settings)
     keys = verifying_keys(settings, unsigned=unsigned, artifact=artifact)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,9 @@ EPILOG = """
   0 ended by SIGTERM or SIGINT   2 bad usage
   8 configuration, such as a port in use or no signing keys
 """
+
+_MISSPELT_KEYS = re.compile("SVC_(API_?(KEYS?|TOKENS?)|KEYS?|TOKENS?|AUTH_?(KEYS?|TOKENS?))(_FILE)?")
+"""Names that users of other servers give an API key."""
 
 
 def command(
@@ -58,6 +63,7 @@ def command(
         raise UsageError(f"--workers: {workers!r} {error}") from None
     environ = environment(recipes)
     settings = Settings.from_env(environ)
+    _refuse_misspelt_keys(environ)
     unsigned = check_unsigned(settings, wanted=dev_allow_unsigned, confirmed=confirmed)
     if insecure_no_auth and not settings.is_development:
         raise ConfigError("--insecure-no-auth needs SVC_ENV=development, dev or test; elsewhere set SVC_API_KEYS")
@@ -85,3 +91,15 @@ def command(
         workers=(settings.workers if workers is None else asked) or min(usable_cores(), MOST_WORKERS),
     )
     return serve(options, settings, recipe_variables(environ, env_var or ()), environ)
+
+
+def _refuse_misspelt_keys(environ: Mapping[str, str]) -> None:
+    """Raise ConfigError for an API key in a variable that svc does not read, if the server would have no keys."""
+    if environ.get("SVC_API_KEYS") or environ.get("SVC_API_KEYS_FILE"):
+        return
+    variable = next((name for name, value in environ.items() if value and _MISSPELT_KEYS.fullmatch(name)), None)
+    if variable is not None:
+        raise ConfigError(
+            f"{variable} is no variable of svc, and without SVC_API_KEYS the server would answer everybody: set "
+            "SVC_API_KEYS to the entry that `svc keygen --type api` prints"
+        )

@@ -73,7 +73,11 @@ class RecipeNotFound(ApiError):
 class UnknownUser(ApiError):
     code = "UNKNOWN_USER"
     http_status = 404
-    without_features: ClassVar[str] = "user_id is not in the training data"
+    bare: ClassVar[str] = "user_id is not in the training data"
+    """The text for an endpoint that has no other field."""
+    without_features: ClassVar[str] = (
+        f"{bare}; fallback: popular answers anyway, history takes items that the user has chosen"
+    )
     """The text for a model that takes no features of users."""
     detail = f"{without_features}; user_features can stand in for it"
 

@@ -44,9 +44,9 @@ def load(
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used; nothing of it has run.
     """
-    settings = Settings.from_env(environment())
+    settings = Settings.from_env(environment(Path()))
     logs.configure_for_library()
-    opened = open_artifact(str(artifact), signing_keys(keys, settings), settings)
+    opened = open_artifact(str(artifact), signing_keys(keys, settings, str(artifact)), settings)
     new = new_items_of(new_items, opened, new_items_share, new_items_min_share)
     ids = ids_with(opened.model.item_ids, new)
     return Recommender(opened, None if items is None else item_table(items, ids, id_column_of(opened)), new=new)

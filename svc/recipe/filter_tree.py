@@ -12,11 +12,14 @@ field over its operators. Two trees that differ only in the order of parts and v
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 MAX_CONDITIONS: Final = 32
 MAX_LEVELS: Final = 8
 MAX_VALUES: Final = 1000
@@ -86,9 +89,7 @@ class _Parser:
         if level > MAX_LEVELS:
             raise FilterProblem(path, f"a filter has at most {MAX_LEVELS} levels", "filter_depth")
         if not isinstance(tree, Mapping) or len(tree) != 1:
-            kind = f"an object with {len(tree)} keys" if isinstance(tree, Mapping) else _kind_of(tree)
-            words = f"a node is an object with exactly one key: all, any, not or a field; this is {kind}"
-            raise FilterProblem(path, words, "filter_node")
+            raise FilterProblem(path, _no_node(tree), "filter_node")
         (key,) = tree
         if key == "not":
             return ("not", self.node(tree[key], (*path, key), level + 1))
@@ -126,6 +127,16 @@ class _Parser:
         return f"no filter field has this name; {hint}there are {', '.join(list(self.kinds)[:20])}"
 
 
+def _no_node(tree: object) -> str:
+    """Return the message for a node that is none, with an example of what was probably meant."""
+    words = "a node is an object with exactly one key: all, any, not or a field; this is "
+    if isinstance(tree, Mapping) and len(tree) > 1:
+        both = '{"all": [{"genres": {"any": ["Drama"]}}, {"year": {"gte": 2000}}]}'
+        return f"{words}an object with {len(tree)} keys; conditions that must all hold stand in a list, such as {both}"
+    kind = "an object with 0 keys" if isinstance(tree, Mapping) else _kind_of(tree)
+    return f'{words}{kind}; write a condition as {{"genres": {{"any": ["Drama"]}}}} or {{"year": {{"gte": 2000}}}}'
+
+
 def _operand(operator: object, value: object, kind: str, path: Place) -> Any:
     allowed = OPERATORS[kind]
     if operator not in allowed:
@@ -152,7 +163,10 @@ def _number(value: object, path: Place) -> float:
             number = math.inf
         if math.isfinite(number):
             return number + 0.0  # -0.0 is 0.0
-    raise FilterProblem(path, "a number field is compared with a finite number", "filter_value")
+    words = "a number field is compared with a finite number"
+    if isinstance(value, datetime.date) or (isinstance(value, str) and _DATE.match(value)):
+        words += "; this is a date: keep it as a number in the table, such as seconds since 1970, and compare with that"
+    raise FilterProblem(path, words, "filter_value")
 
 
 def _labels(values: object, path: Place) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
 from svc.recipe.promotion_schema import Promotion
-from svc.recipe.schema import NAME_PATTERN, InteractionSchema, Output, Recipe, Split
+from svc.recipe.schema import NAME_PATTERN, InteractionSchema, Output, Recipe, Scheme, Split
 from svc.recipe.serving_schema import FilterField, ServingBoost
 from svc.recipe.side_tables import ItemMetadata
 from svc.recipe.source_options import DSN_PATTERN, SHA256_PATTERN, SourceSpec
@@ -58,16 +58,18 @@ _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
     FilterField: "{{name: {}, kind: categorical}}, or with kind multi_label or numerical",
 }
 """How a block is written of which only the most important value was given."""
-_NAMES_ELSEWHERE: Mapping[tuple[type[BaseModel], str], str] = {
-    (ServingBoost, name): "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
-    for name in ("field", "value")
-} | {
-    (ItemMetadata, "item_id_column"): "here it is called `id_column`",
-    **{
-        (ItemMetadata, name): "a table stands below `source`, as source: {type: csv, path: items.csv}"
-        for name in ("type", "path")
-    },
-}
+_BOOST = "a boost names its items by a filter: {filter: {genres: {any: [Drama]}}, factor: 2}"
+_TABLE = "a table stands below `source`, as source: {type: csv, path: items.csv}"
+_HELD_OUT = "the share of each history that is held out is `heldout_ratio`"
+_ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
+    (ServingBoost, ("field", "value"), _BOOST),
+    (ItemMetadata, ("item_id_column",), "here it is called `id_column`"),
+    (ItemMetadata, ("type", "path"), _TABLE),
+    (Split, ("test_size", "test_ratio", "holdout", "ratio"), _HELD_OUT),
+    (Split, ("type", "method", "strategy", "kind", "by"), "it is `scheme`"),
+    (InteractionSchema, ("timestamp", "date", "datetime", "ts", "when"), "it is `time_column`"),
+)
+_NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
 """What svc calls a key that other products have."""
 _RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
@@ -223,12 +225,21 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
     if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
-        return f"; write {_WRITTEN_OUT[model].format(text)}"
+        return f"; write {_WRITTEN_OUT[model].format(_meant_scheme(text) if model is Split else text)}"
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
         return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
     if kind == "string_pattern_mismatch" and (duration := _DURATION.fullmatch(text.lower())):
         return f"; did you mean {duration[1]}{duration[2]}?"
     return ""
+
+
+def _meant_scheme(text: str) -> str:
+    """Return the scheme that `text` names, or probably means: most people who say time mean the latest of each user."""
+    schemes = get_args(Scheme)
+    if text in schemes:
+        return text
+    by_time = re.search("time|temp|chron|date|last|latest", text.lower())
+    return nearest(text, schemes) or ("time_user" if by_time else "random")
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -241,7 +252,7 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     if (model, key) in _NAMES_ELSEWHERE:
         return _NAMES_ELSEWHERE[model, key]
     allowed = _keys(model)
-    near = nearest(key, allowed)
+    near = f"{key}{_COLUMN}" if f"{key}{_COLUMN}" in allowed else nearest(key, allowed)
     if near is None and (home := _home_of(key, Recipe, "")) is not None:
         return f"it belongs at `{home}`"
     hint = f"did you mean `{near}`? " if near else ""

@@ -20,6 +20,7 @@ from svc.settings import Settings
 from svc.sources.base import DataSource, SourceContext, build_source
 from svc.sources.table import float_text
 from svc.training.algorithms.registry import check_available
+from svc.training.data.doubts import doubts
 from svc.training.data.dropped import MANY
 from svc.training.data.feature_sample import described_sample
 from svc.training.data.features import SideName
@@ -147,6 +148,7 @@ def _row_warnings(recipe: Recipe, items: set[str], frame: pandas.DataFrame) -> l
         warnings.append(f"{interactions.future.count} {first} are of the future: {interactions.future.detail}")
     doubt = doubtful_unit(frame, recipe)
     warnings += [] if doubt is None else [doubt]
+    warnings += [warning.message for warning in doubts(frame, interactions, recipe)]
     if recipe.source.type != "csv":  # its probe reports this, also for features and metadata
         for name in (schema.user_column, schema.item_column):
             floats = filter(is_float_text, frame[name].cat.categories)

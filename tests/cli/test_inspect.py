@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+import svc
 from svc.artifact import layout
 from svc.artifact.keys import development_keys
 from svc.cli import main
+from svc.errors import ConfigError
 from tests.cli.conftest import last_error
 from tests.serving.artifacts import SIGNING_KEYS, header, popularity_model, write_artifact
 
@@ -32,6 +35,27 @@ def test_inspect_without_keys_is_a_configuration_error(capsys: pytest.CaptureFix
     (tmp_path / "a.svc").touch()
     assert main.run(["inspect", str(tmp_path / "a.svc")]) == 8
     assert "SVC_SIGNING_KEYS" in str(last_error(capsys)["error"])
+
+
+def test_keys_beside_the_current_folder_are_used_and_others_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that came with an artifact proves nothing about it, so the user decides."""
+    shop, elsewhere = tmp_path / "shop", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    artifact = shop / "artifacts" / "a.svc"
+    artifact.parent.mkdir(parents=True)
+    write_artifact(artifact, popularity_model())
+    os.close(os.open(shop / "keys.env", os.O_WRONLY | os.O_CREAT, 0o600))
+    (shop / "keys.env").write_text(f"SVC_SIGNING_KEYS={SIGNING_KEYS}\n", encoding="utf-8")
+    monkeypatch.chdir(elsewhere)
+    assert main.run(["inspect", str(artifact)]) == 8
+    assert f"set SVC_ENV_FILE={shop / 'keys.env'}" in str(last_error(capsys)["error"])
+    with pytest.raises(ConfigError, match="set SVC_ENV_FILE="):
+        svc.load(artifact)
+    monkeypatch.chdir(artifact.parent)
+    assert main.run(["inspect", "a.svc"]) == 0
+    assert svc.load("a.svc").header["best_class"]
 
 
 def test_inspect_shows_a_hostile_header_and_obeys_none_of_it(

@@ -39,6 +39,9 @@ def test_it_counts_new_and_known_items(tmp_path: Path) -> None:
     assert detail() == (True, "2 items; there is no model yet that may know some of them")
     write_artifact(tmp_path / "a.svc", model(), head=HEAD)
     assert detail() == (True, "2 items: 1 are new, 1 the model knows")
+    (tmp_path / "new.csv").write_text("item_id,tag,age\nx,Crime,1\ny,a,1\ni3,z,2\n", encoding="utf-8")
+    unseen = "it has never seen 1 of the 2 labels in their 'tag', such as 'Crime', which say nothing of an item"
+    assert detail() == (True, f"3 items: 2 are new, 1 the model knows; {unseen}")
     (tmp_path / "new.csv").write_text("item_id,tag,age\nx,a,old\n", encoding="utf-8")
     assert detail() == (
         False,

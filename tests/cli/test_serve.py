@@ -19,6 +19,18 @@ def test_serving_without_auth_needs_a_development_environment(capsys: pytest.Cap
     assert "SVC_ENV" in str(last_error(capsys)["error"])
 
 
+@pytest.mark.parametrize("name", ["SVC_API_KEY", "SVC_APIKEY", "SVC_KEYS", "SVC_API_TOKEN", "SVC_API_KEY_FILE"])
+def test_a_key_in_a_variable_that_nobody_reads_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The server would answer everybody, and its owner would not know."""
+    monkeypatch.setenv(name, "s3cret")
+    assert main.run(["serve", "--recipes", str(tmp_path)]) == 8
+    error = str(last_error(capsys)["error"])
+    assert error.startswith(f"{name} is no variable of svc") and "svc keygen --type api" in error
+    assert "s3cret" not in error
+
+
 def test_a_folder_with_only_yml_files_is_warned_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

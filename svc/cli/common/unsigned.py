@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from svc.errors import ArtifactReadError, ConfigError
+from svc.env_file import keys_hint
+from svc.errors import ConfigError
 from svc.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,21 +48,16 @@ def verifying_keys(settings: Settings, *, unsigned: bool, artifact: str | None =
     Raises ConfigError if none are set, or ArtifactReadError if the local file `artifact` does not even exist.
     """
     from svc.artifact.keys import development_keys, load_signing_keys
+    from svc.artifact.store import require_file
 
     if unsigned:
         return development_keys()
     keys = load_signing_keys(settings)
     if not keys:
         if artifact is not None:
-            _require_file(artifact)
+            require_file(artifact)
         raise ConfigError(
             "SVC_SIGNING_KEYS is not set: set it, or SVC_VERIFY_KEYS, to the keys that the artifact may be signed with"
+            f"{'' if artifact is None else keys_hint(artifact)}"
         )
     return keys
-
-
-def _require_file(artifact: str) -> None:
-    from svc.artifact.store import local_path, scheme_of
-
-    if scheme_of(artifact) in ("", "file") and not local_path(artifact).exists():
-        raise ArtifactReadError(f"{artifact} does not exist")

@@ -67,6 +67,11 @@ def unit_of(column: pd.Series) -> str:
     return f"; {numbers.iloc[0]} is a time near today in {fitting}" if fitting else ""
 
 
+def looks_like_time(value: float) -> bool:
+    """Return whether `value` is a time near today in some unit."""
+    return _fitting_unit(value) is not None
+
+
 def _unit_hint(value: Any) -> str:
     fitting = _fitting_unit(value)
     return f" (set schema.time_unit: {fitting}?)" if fitting else ""

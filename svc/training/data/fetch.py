@@ -17,6 +17,7 @@ from svc.recipe.schema import Recipe
 from svc.settings import Settings
 from svc.sources.base import SourceContext, build_source
 from svc.training.data import interactions as cleaning
+from svc.training.data.doubts import doubts
 from svc.training.data.dropped import MANY, odd_years
 from svc.training.data.features import FittedSide, SideName, fit_side
 from svc.training.data.interactions import Interactions
@@ -81,6 +82,8 @@ def load(loaded: LoadedRecipe, settings: Settings, variables: Mapping[str, str],
     doubt = doubtful_unit(rows.frame, recipe)
     if doubt is not None:
         logs.emit(events.RECIPE_WARNING, code="time_unit_doubtful", field="schema.time_unit", message=doubt)
+    for code, field, message in doubts(rows.frame, interactions, recipe):
+        logs.emit(events.RECIPE_WARNING, code=code, field=field, message=message)
     n_kept = len(rows.frame)
     del rows
     for reason, count in interactions.dropped.items():

@@ -55,6 +55,8 @@ def _what_to_do(interactions: Interactions) -> str:
     ]
     cause = f"Of {len(interactions) + interactions.drop_count} rows {', '.join(lost)}. " if lost else ""
     cause += "".join(f"{reason[0].upper()}{reason[1:]}. " for reason in interactions.reasons.values())
+    if not len(interactions) and interactions.dropped_by_where:
+        return f"{cause}Correct cleansing.where, which keeps no row that a model can be trained on."
     if interactions.n_unusable > len(interactions):
         return f"{cause}Mend these rows, or the columns and the unit that the recipe names."
     return (

@@ -89,6 +89,8 @@ def unknown_path(path: str, verbs: Iterable[str]) -> str:
     if below is None:
         return ""
     names = list(verbs)
-    near = difflib.get_close_matches(below[1][:64], names, n=1)
+    words = sorted(re.split("[-_]", below[1][:64].lower()))
+    near = [name for name in names if sorted(name.split("-")) == words]
+    near = near or difflib.get_close_matches(below[1][:64], names, n=1)
     meant = f"did you mean :{near[0]}? " if near else ""
     return f"{NotFound.detail}; {meant}a recipe has {', '.join(f':{name}' for name in names)}"
