@@ -27,6 +27,7 @@ from svc.errors import ArtifactError, ArtifactMisplaced, NoSuchVersion
 from svc.settings import Settings
 
 _LOCK_TIMEOUT_S = 60.0
+_MOST_LISTED = 10
 _FACTS = ("trained_at", "best_class", "best_score", "rank_ms")
 
 
@@ -212,6 +213,22 @@ class Versions:
         Raises NoSuchVersion, ArtifactError.
         """
         return self._go("promote", lambda _log, _live: sha8, hold=False)
+
+    def named(self, prefix: str) -> str:
+        """Return the only version that begins with `prefix`.
+
+        A store that cannot list its versions takes `prefix` for the whole name. Raises NoSuchVersion, which lists the
+        newest versions.
+        """
+        listed = self._store.versions()
+        if listed is None or prefix in listed:
+            return prefix
+        meant = sorted(sha8 for sha8 in listed if sha8.startswith(prefix.lower()))
+        if prefix and len(meant) == 1:
+            return meant[0]
+        newest = ", ".join(version.sha8 for version in self.history()[:_MOST_LISTED]) or "none"
+        why = f"{len(meant)} versions begin" if meant else "no version begins"
+        raise NoSuchVersion(f"{why} with {prefix!r} beside {self.uri}; the newest are {newest}")
 
     def rollback(self, to: str | None, *, hold: bool) -> tuple[str, str | None]:
         """Go back to `to` or to the previously live version.

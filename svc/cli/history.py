@@ -55,6 +55,8 @@ def command(
         from rich.console import Console
 
         Console().print(_table(versions.uri, history))
+        if not history:
+            typer.echo(f"No version is there yet: svc train {recipe_file} writes the first one.")
     return 0
 
 

@@ -72,6 +72,20 @@ REMOVED = {
     "bench": "run `python -m benchmarks load http://127.0.0.1:8080` from a checkout of svc",
 }
 """Commands of earlier versions, each with its replacement."""
+OTHER_NAMES = {
+    **dict.fromkeys(("fit", "build", "learn"), "train"),
+    **dict.fromkeys(("run", "start", "up"), "serve"),
+    **dict.fromkeys(("predict", "export"), "recommend"),
+    **dict.fromkeys(("check", "lint", "test"), "validate"),
+    **dict.fromkeys(("info", "show"), "inspect"),
+    **dict.fromkeys(("init", "new", "example", "quickstart"), "demo"),
+    "help": "--help",
+    "version": "--version",
+    "versions": "history",
+    "keys": "keygen",
+    "deploy": "promote",
+}
+"""svc's name for each command of other programs."""
 
 app = typer.Typer(
     name="svc",
@@ -87,7 +101,22 @@ def usage_text(error: TyperException) -> str:
     """Return the message for wrong usage: the mistake, and the command that shows help."""
     text = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
+    option = str(getattr(error, "option_name", ""))
+    if option.startswith("--") and "--recipes" not in text and (hint := _home_of_option(option)):
+        text = f"there is no option {option}: {hint}"
     return f"{text}. See: {context.command_path if context else 'svc'} --help"
+
+
+def _home_of_option(option: str) -> str:
+    """Return the way out for an option that is a key of recipes, or an empty text."""
+    from svc.recipe.schema import Recipe, Training
+
+    name = option.removeprefix("--").replace("-", "_")
+    if name == "recipe":
+        return "the recipe is named without an option, as `svc train recipe.yaml`"
+    if name in Training.model_fields:
+        return f"write it in the recipe, at `training.{name}`"
+    return f"write it in the recipe, at `{name}`" if name in Recipe.model_fields else ""
 
 
 def report_error(error: SvcError, *, command: str) -> int:
@@ -193,11 +222,18 @@ for module in COMMANDS:
     app.command(module.NAME, help=module.HELP, epilog=module.EPILOG)(_ending_on_signals(module.command))
 
 
+def _no_command(name: str) -> str:
+    """Return the way out for a command of earlier versions or of other programs, or an empty text."""
+    if name in REMOVED:
+        return f"`svc {name}` is no longer a command: {REMOVED[name]}"
+    return f"`svc {name}` is no command: did you mean `svc {OTHER_NAMES[name]}`?" if name in OTHER_NAMES else ""
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run one command line, without the program's name, and return its exit code."""
     name = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if name in REMOVED:
-        return report_error(UsageError(f"`svc {name}` is no longer a command: {REMOVED[name]}"), command=name)
+    if refusal := _no_command(name):
+        return report_error(UsageError(refusal), command=name)
     try:
         result = app(args=list(arguments), prog_name="svc", standalone_mode=False)
     except TyperException as error:

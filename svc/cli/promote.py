@@ -27,5 +27,6 @@ def command(
     recipe_file: RecipeFile, sha8: Sha8, env_var: EnvVar = None, dev_allow_unsigned: DevAllowUnsigned = False
 ) -> None:
     versions = open_versions(recipe_file, env_var, unsigned=dev_allow_unsigned, signs=True)
-    before = versions.promote(sha8)
-    typer.echo(f"{sha8} is live (before: {before or 'none'}); trainings move the pointer again")
+    named = versions.named(sha8)
+    before = versions.promote(named)
+    typer.echo(f"{named} is live (before: {before or 'none'}); trainings move the pointer again")

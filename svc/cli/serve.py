@@ -68,7 +68,7 @@ def command(
     if insecure_no_auth and not settings.is_development:
         raise ConfigError("--insecure-no-auth needs SVC_ENV=development, dev or test; elsewhere set SVC_API_KEYS")
     if not recipes.is_dir():
-        raise UsageError(f"--recipes: {recipes} is not a folder")
+        raise UsageError(f"--recipes: {recipes} is not a folder: name the one that holds the recipes")
     logs.configure(settings)
     log_overridden(environ)
     if not settings.yml_recipes and not any(recipes.glob("*.yaml")):

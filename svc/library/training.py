@@ -30,8 +30,9 @@ from svc.progress import progress_here
 from svc.recipe.filter_tree import FilterProblem
 from svc.recipe.load import LoadedRecipe, load_recipe, load_recipe_mapping
 from svc.recipe.normalize import SHORTHAND, merged
+from svc.recipe.problems import name_elsewhere
 from svc.recipe.row_filter import either
-from svc.recipe.schema import Output, Recipe, Training
+from svc.recipe.schema import Output, Recipe, Split, Training
 from svc.recipe.serving_schema import NEW_ITEMS_SHARE
 from svc.recipe.variables import recipe_variables
 from svc.serving.models.policy import Policy
@@ -192,8 +193,6 @@ def train(
         stack.callback(shown.close)
         recipe = stack.enter_context(_recipe(data, columns, time_unit, overrides))
         is_written = isinstance(recipe, Path) or "output" in recipe or "output" in overrides
-        signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
-        settings = replace(settings, signing_keys=signing, signing_keys_file=None)
         if is_written:
             loaded = _load(recipe, given, settings, overrides)
         elif refit:
@@ -202,6 +201,8 @@ def train(
             folder = stack.enter_context(TemporaryDirectory(prefix="svc-"))
             settings = replace(settings, artifact_root=None)
             loaded = _without_output(_load(recipe, given, settings, overrides), Path(folder))
+        signing = keys_text(keys, settings) if is_written or keys is not None else f"{OWN_KID}:{secrets.token_hex(32)}"
+        settings = replace(settings, signing_keys=signing, signing_keys_file=None)
         options = TrainOptions(
             run_id=run_id or secrets.token_hex(6),
             refit=refit,
@@ -309,7 +310,11 @@ def in_place(overrides: Mapping[str, Any]) -> dict[str, Any]:
             tree.setdefault("training", {})[name] = value
         elif name not in blocks and name not in SHORTHAND:
             near = difflib.get_close_matches(name, [*Training.model_fields, *blocks, "user", "item"], n=1)
-            hint = f"; did you mean {near[0]}?" if near else "; the page on recipes lists those there are"
+            column = name.removesuffix("_column")
+            if column != name and column in _DEFAULT_COLUMNS:
+                near = [column]
+            hint = f"did you mean {near[0]}?" if near else "the page on recipes lists those there are"
+            hint = "; " + (name_elsewhere(Training, name) or name_elsewhere(Split, name) or hint)
             raise RecipeError(f"svc.train has no argument {name!r}{hint}")
         elif isinstance(value, Mapping):
             tree[name] = {**tree.get(name, {}), **value}

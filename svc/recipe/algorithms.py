@@ -120,6 +120,15 @@ MOST_SELF_WEIGHT = 100.0
 _SUFFIX = "recommender"
 _BY_SHORT_NAME = {name.lower().removesuffix(_SUFFIX): name for name in ALGORITHMS}
 
+_OTHER_NAMES = {
+    **dict.fromkeys(("knn", "itemknn", "item-knn", "itemcf", "cosine"), "cosineknn"),
+    **dict.fromkeys(("svd", "svd++", "puresvd", "pca"), "truncatedsvd"),
+    **dict.fromkeys(("pop", "popular", "popularity", "mostpopular"), "toppop"),
+    **dict.fromkeys(("ease", "easer"), "denseslim"),
+    **dict.fromkeys(("mf", "wmf", "als", "implicit"), "ials"),
+}
+"""Names of other libraries for the algorithms that do the same."""
+
 
 def canonical_name(text: str) -> str:
     """Return the irspack class name for `text`, in any case, with or without `Recommender`.
@@ -129,7 +138,7 @@ def canonical_name(text: str) -> str:
     short = text.strip().lower().removesuffix(_SUFFIX)
     if short in _BY_SHORT_NAME:
         return _BY_SHORT_NAME[short]
-    nearest = difflib.get_close_matches(short, _BY_SHORT_NAME, n=1)
+    nearest = difflib.get_close_matches(_OTHER_NAMES.get(short, short), _BY_SHORT_NAME, n=1)
     hint = f"did you mean {_BY_SHORT_NAME[nearest[0]]}? " if nearest else ""
     raise ValueError(f"is no known algorithm; {hint}allowed: {', '.join(ALGORITHMS)}")
 

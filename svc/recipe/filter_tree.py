@@ -35,6 +35,24 @@ OPERATORS: Final[Mapping[str, tuple[str, ...]]] = {
     "numerical": (*COMPARISONS, "exists"),
 }
 
+OTHER_OPERATORS: Final = {
+    ">": "gt",
+    ">=": "gte",
+    "<": "lt",
+    "<=": "lte",
+    "==": "eq",
+    "=": "eq",
+    "min": "gte",
+    "max": "lte",
+    "ge": "gte",
+    "le": "lte",
+    "in": "any",
+    "is": "any",
+    "contains": "any",
+    "equals": "eq",
+}
+"""svc's operator for each one of other query languages."""
+
 Filter = tuple[Any, ...]
 Place = tuple[str | int, ...]
 
@@ -140,7 +158,8 @@ def _no_node(tree: object) -> str:
 def _operand(operator: object, value: object, kind: str, path: Place) -> Any:
     allowed = OPERATORS[kind]
     if operator not in allowed:
-        near = difflib.get_close_matches(str(operator)[:64], allowed, n=1, cutoff=0.6)
+        called = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
+        near = difflib.get_close_matches(called, allowed, n=1, cutoff=0.6)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         words = f"a {kind} field takes {', '.join(allowed)}{hint}"
         raise FilterProblem((*path, _cut(operator)), words, "filter_operator")
@@ -166,6 +185,8 @@ def _number(value: object, path: Place) -> float:
     words = "a number field is compared with a finite number"
     if isinstance(value, datetime.date) or (isinstance(value, str) and _DATE.match(value)):
         words += "; this is a date: keep it as a number in the table, such as seconds since 1970, and compare with that"
+    elif isinstance(value, str):
+        words += "; this is a string: write a number without quotes, and compare text by `any`, with a list"
     raise FilterProblem(path, words, "filter_value")
 
 

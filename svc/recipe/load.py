@@ -30,6 +30,8 @@ __all__ = ["LoadedRecipe", "RecipeWarning", "load_recipe", "recipe_variables"]
 CheckSource = Callable[[SourceSpec, str], None]
 _SERVED = ("name", "output", "item_metadata", "serving")
 _Loc = tuple[int | str, ...]
+_TABLES = {**dict.fromkeys((".csv", ".tsv", ".txt", ".gz"), "csv"), ".parquet": "parquet"}
+"""Ends of names of tables, and the type of source that reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def load_recipe(
     if the recipe is refused regardless of the data.
     """
     loading = _Loading(path, path.parent, variables, settings, for_serving, check_source, overrides or {})
-    return loading.named(lambda: loading.run(_mapping(parse_yaml(_read(path), str(path)))))
+    return loading.named(lambda: loading.run(_mapping(parse_yaml(_no_table(path, _read(path)), str(path)))))
 
 
 def load_recipe_mapping(
@@ -205,6 +207,16 @@ def _read(path: Path) -> bytes:
         raise RecipeUnreadable("is a folder; name the recipe file in it") from None
     except OSError as error:
         raise RecipeUnreadable(f"cannot be read: {error.strerror}") from None
+
+
+def _no_table(path: Path, text: bytes) -> bytes:
+    """Return `text`, unless the name of its file says that it is no recipe. Raises RecipeError."""
+    if path.suffix.lower() in _TABLES:
+        source = f"source: {{type: {_TABLES[path.suffix.lower()]}, path: {path.name}}}"
+        raise RecipeError(f"is a table of data; write a recipe, a YAML file, that names it as {source}")
+    if path.suffix == ".svc":
+        raise RecipeError("is an artifact, which a training wrote; name the recipe, a YAML file")
+    return text
 
 
 def _mapping(tree: Any) -> dict[str, Any]:

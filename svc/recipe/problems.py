@@ -16,11 +16,19 @@ from pydantic_core import ErrorDetails
 
 from svc.logs import redact_text
 from svc.recipe.promotion_schema import Promotion
-from svc.recipe.schema import NAME_PATTERN, InteractionSchema, Output, Recipe, Scheme, Split
+from svc.recipe.schema import NAME_PATTERN, Cleansing, InteractionSchema, Output, Recipe, Scheme, Split, Training
 from svc.recipe.serving_schema import FilterField, ServingBoost
 from svc.recipe.side_tables import ItemMetadata
-from svc.recipe.source_options import DSN_PATTERN, SHA256_PATTERN, SourceSpec
-from svc.recipe.time_schema import AGE_PATTERN, HALF_LIFE_PATTERN
+from svc.recipe.source_options import (
+    DSN_PATTERN,
+    SHA256_PATTERN,
+    BigQueryOptions,
+    CsvOptions,
+    ParquetOptions,
+    SourceSpec,
+    SqlOptions,
+)
+from svc.recipe.time_schema import AGE_PATTERN, HALF_LIFE_PATTERN, TimeDecay
 from svc.recipe.variables import has_reference
 
 Path = tuple[int | str, ...]
@@ -55,6 +63,8 @@ _WRITTEN_OUT: Mapping[type[BaseModel], str] = {
     Promotion: "{{mode: {}}}",
     Output: "{{path: {}}}",
     SourceSpec: "{{type: csv, path: {}}}",
+    TimeDecay: "{{half_life: {}}}",
+    ItemMetadata: "{{source: {{type: csv, path: {}}}, id_column: item_id, fields: [title]}}",
     FilterField: "{{name: {}, kind: categorical}}, or with kind multi_label or numerical",
 }
 """How a block is written of which only the most important value was given."""
@@ -68,9 +78,32 @@ _ELSEWHERE: tuple[tuple[type[BaseModel], tuple[str, ...], str], ...] = (
     (Split, ("test_size", "test_ratio", "holdout", "ratio"), _HELD_OUT),
     (Split, ("type", "method", "strategy", "kind", "by"), "it is `scheme`"),
     (InteractionSchema, ("timestamp", "date", "datetime", "ts", "when"), "it is `time_column`"),
+    (InteractionSchema, ("user_id", "customer", "customer_id"), "it is `user_column`"),
+    (InteractionSchema, ("item_id", "product", "product_id"), "it is `item_column`"),
+    (Cleansing, ("filter", "filters", "query"), "it is `where`"),
+    (Training, ("n_jobs", "n_workers", "workers"), "it is `parallelism`"),
+    (Training, ("random_state", "random_seed"), "it is `seed`"),
+    (Training, ("k", "top_k", "topk", "n"), "it is `cutoff`"),
+    (Training, ("epochs", "hyperparameters", "params", "parameters"), "`search_space` bounds what is searched"),
+    (CsvOptions, ("sep", "separator"), "it is `delimiter`"),
+    (CsvOptions, ("file", "filename", "url", "uri"), "it is `path`"),
+    (ParquetOptions, ("file", "filename", "url", "uri"), "it is `path`"),
+    (BigQueryOptions, ("table", "dataset"), "select from it in `query`"),
+    (SqlOptions, ("table",), "select from it in `query`"),
+    (SqlOptions, ("url", "dsn", "connection", "connection_string"), "`dsn_env` names a variable that holds it"),
+    (Output, ("file", "filename", "artifact"), "it is `path`"),
+    (Recipe, ("data", "dataset", "input"), "it is `source`"),
+    (Recipe, ("filter", "filters", "where"), "`cleansing.where` filters rows, `serving.filter` recommendations"),
 )
 _NAMES_ELSEWHERE = {(model, name): text for model, names, text in _ELSEWHERE for name in names}
 """What svc calls a key that other products have."""
+_UNITS = {
+    **dict.fromkeys(("sec", "secs", "second", "seconds", "unix", "epoch", "timestamp"), "s"),
+    **dict.fromkeys(("milli", "millis", "millisecond", "milliseconds"), "ms"),
+    **dict.fromkeys(("micro", "micros", "microsecond", "microseconds"), "us"),
+    **dict.fromkeys(("nano", "nanos", "nanosecond", "nanoseconds"), "ns"),
+}
+"""What users call the units of time."""
 _RANKED = re.compile("([a-z]+)@([0-9]+)")
 _DURATION = re.compile("([0-9]+(?:[.][0-9]+)?) *(min|[hdwy])[a-z]*")
 
@@ -214,7 +247,7 @@ def _wanted(item: ErrorDetails, value: Any) -> str:
 
 def _one_of(expected: str, value: Any) -> str:
     allowed = expected.replace(" or ", ", ").replace("'", "").split(", ")
-    near = nearest(str(value), allowed)
+    near = _UNITS.get(str(value).lower()) if "ms" in allowed else nearest(str(value), allowed)
     wanted = f"must be one of {expected}" if len(allowed) > 1 else f"must be {expected}"
     return wanted + (f" (did you mean {near!r}?)" if near else "")
 
@@ -225,7 +258,9 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
         return ""
     text = redact_text(str(value))[:_MAX_SHOWN]
     if kind == "model_type" and model is not None and model in _WRITTEN_OUT:
-        return f"; write {_WRITTEN_OUT[model].format(_meant_scheme(text) if model is Split else text)}"
+        return f"; write {_WRITTEN_OUT[model].format(_meant(text, model))}"
+    if kind == "tuple_type" or (kind == "dict_type" and re.search("[<=>]", text)):
+        return f"; write [{text}]" if kind == "tuple_type" else "; write a filter as {rating: {gte: 4}}"
     if kind == "literal_error" and (ranked := _RANKED.fullmatch(text)):
         return f"; write `metric: {ranked[1]}` and `training.cutoff: {ranked[2]}`"
     if kind == "string_pattern_mismatch" and (duration := _DURATION.fullmatch(text.lower())):
@@ -233,8 +268,17 @@ def _way_out(kind: str, value: Any, model: type[BaseModel] | None) -> str:
     return ""
 
 
-def _meant_scheme(text: str) -> str:
-    """Return the scheme that `text` names, or probably means: most people who say time mean the latest of each user."""
+def _meant(text: str, model: type[BaseModel]) -> str:
+    """Return the value of a block's most important key that `text` probably means, or `text`.
+
+    Most people who say time mean the latest of each user.
+    """
+    if model is Promotion:
+        return "enforce" if text == "True" else text
+    if model is TimeDecay:
+        return f"{text}d" if text.isdigit() else text
+    if model is not Split:
+        return text
     schemes = get_args(Scheme)
     if text in schemes:
         return text
@@ -261,6 +305,11 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
             "every row counts as one choice, unless `weight_column` names its weight; leave out rows that mean none. "
         )
     return f"{hint}allowed: {', '.join(allowed)}"
+
+
+def name_elsewhere(model: type[BaseModel], key: str) -> str | None:
+    """Return svc's name for a key that other products have in such a block, as a sentence, or None."""
+    return _NAMES_ELSEWHERE.get((model, key))
 
 
 def _home_of(key: str, model: type[BaseModel], prefix: str) -> str | None:

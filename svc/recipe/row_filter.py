@@ -13,7 +13,16 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator
 
-from svc.recipe.filter_tree import COMPARISONS, GROUPS, MAX_LEVELS, Filter, FilterProblem, Place, parse_filter
+from svc.recipe.filter_tree import (
+    COMPARISONS,
+    GROUPS,
+    MAX_LEVELS,
+    OTHER_OPERATORS,
+    Filter,
+    FilterProblem,
+    Place,
+    parse_filter,
+)
 
 NUMBER: Final = "numerical"
 TEXT: Final = "categorical"
@@ -109,7 +118,8 @@ def _kind(operators: object, path: Place) -> str | None:
 def _refusal(operator: object) -> str:
     if operator == "all":
         return "`all` needs columns of several labels, which a table of interactions has not; use `any`"
-    near = difflib.get_close_matches(str(operator)[:64], _OPERATORS, n=1, cutoff=0.6)
+    called = OTHER_OPERATORS.get(str(operator)[:64].lower(), str(operator)[:64])
+    near = difflib.get_close_matches(called, _OPERATORS, n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"operators are {', '.join(_OPERATORS)}{hint}"
 

@@ -125,11 +125,20 @@ def _check_only_one(type_name: str, where: str) -> None:
     )
 
 
+_OTHER_TYPES = {
+    **dict.fromkeys(("postgres", "postgresql", "mysql", "mariadb", "sqlite", "database", "db"), "sql"),
+    **dict.fromkeys(("excel", "xlsx", "tsv", "text", "file", "pandas"), "csv"),
+    **dict.fromkeys(("bq", "google"), "bigquery"),
+}
+"""Types of source that do the work of what users name."""
+
+
 def _find(type_name: str, where: str) -> type[DataSource]:
     types = known_types()
     location = types.get(type_name) or _OF_PROGRAMS.get(type_name)
     if location is None:
-        near = difflib.get_close_matches(type_name.lower(), types, n=1)
+        called = _OTHER_TYPES.get(type_name.lower(), type_name.lower())
+        near = difflib.get_close_matches(called, types, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
         raise RecipeError(
             f"{where}.type: {type_name!r} is no installed source; {hint}there are {', '.join(sorted(types))}"

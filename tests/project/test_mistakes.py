@@ -7,22 +7,29 @@ whole messages are tested beside the modules that write them.
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+import yaml
 
+import svc
 from svc.cli import main
+from svc.errors import SvcError
 from svc.serving.models.policy import Policy
 from svc.sources.base import check_spec
-from tests.recipe.loading import METADATA, refusal
+from tests.export.conftest import MODELS
+from tests.recipe.loading import BASE, METADATA, refusal
 from tests.serving.api.verbs.test_filters import filtering
+from tests.serving.artifacts import SIGNING_KEYS, header, write_artifact
 from tests.serving.client import BATCH, RECOMMEND, RELATED
 
 INTERNAL = ("Tuple", "a valid integer", "Extra inputs", "after validation", "must match ^", "Traceback")
 U1 = {"user_id": "u1"}
 
-REQUESTS: list[tuple[str, dict[str, Any], str]] = [
+REQUESTS: list[tuple[str, object, str]] = [
     (RECOMMEND, {**U1, "limit": "5"}, "whole number without quotes"),
     (RECOMMEND, {**U1, "limit": 2.5}, "whole number"),
     (RECOMMEND, {**U1, "limit": 0}, "greater than or equal to 1"),
@@ -65,6 +72,99 @@ REQUESTS: list[tuple[str, dict[str, Any], str]] = [
     (BATCH, {"requests": [{**U1, "filter": {"genres": {"any": ["drama"]}}}]}, "did you mean 'Drama'?"),
     ("/v1/recipes/movies:recomend", U1, "did you mean :recommend?"),
     ("/v1/recipes/movies/recommend", U1, "did you mean :recommend?"),
+    (RECOMMEND, {**U1, "limit": None}, "whole number without quotes"),
+    (RECOMMEND, {**U1, "limit": -1}, "greater than or equal to 1"),
+    (RECOMMEND, {**U1, "limit": "ten"}, "whole number without quotes"),
+    (RECOMMEND, {**U1, "limit": True}, "whole number without quotes"),
+    (RECOMMEND, {**U1, "offset": "2"}, "items of the ranking before the first that is returned"),
+    (RECOMMEND, {**U1, "page": 2}, "the third page of 10 items is offset 20 with limit 10"),
+    (RECOMMEND, {**U1, "hitsPerPage": 5}, "did you mean limit?"),
+    (RECOMMEND, {**U1, "per_page": 5}, "did you mean limit?"),
+    (RECOMMEND, {**U1, "skip": 5}, "did you mean offset?"),
+    (RECOMMEND, [U1], "should be an object"),
+    (RECOMMEND, "u1", "should be an object"),
+    (RECOMMEND, b"", "Invalid JSON: EOF"),
+    (RECOMMEND, b"user_id=u1", "Invalid JSON"),
+    (RECOMMEND, b"{'user_id': 'u1'}", "key must be a string at line 1 column 2"),
+    (RECOMMEND, b'{"user_id": "u1",}', "trailing comma at line 1 column 18"),
+    (RECOMMEND, b'{"user_id": "u1", "user_id": "u2"}', "names one key twice"),
+    (RECOMMEND, {"user_id": ""}, "at least 1 character"),
+    (RECOMMEND, {"user_id": ["u1"]}, "ids are strings"),
+    (RECOMMEND, {"user_ids": ["u1"]}, "did you mean user_id?"),
+    (RECOMMEND, {"customer_id": "u1"}, "did you mean user_id?"),
+    (
+        RECOMMEND,
+        {"user_id": "stranger"},
+        "fallback: popular answers anyway, history takes items that the user has chosen",
+    ),
+    (RECOMMEND, {"history": "i1"}, "history: Input should be a valid array"),
+    (RECOMMEND, {"history": ["i1", 7]}, "history.1: Input should be an item id"),
+    (RECOMMEND, {"history": [{"item_id": "i1", "rating": 5}]}, "without other keys"),
+    (RECOMMEND, {"history": [{"item_id": "i1", "weight": -1}]}, "greater than 0"),
+    (RECOMMEND, {**U1, "dislike": ["i1"]}, "did you mean dislikes?"),
+    (RECOMMEND, {**U1, "exclude_items": "i1"}, "exclude_items: Input should be a valid array"),
+    (RECOMMEND, {**U1, "exclude_items": [1]}, "ids are strings"),
+    (RECOMMEND, {**U1, "include_seen": "yes"}, "include_seen: Input should be a valid boolean"),
+    (RECOMMEND, {**U1, "filter": "genres:Drama"}, 'write a condition as {"genres": {"any": ["Drama"]}}'),
+    (RECOMMEND, {**U1, "filter": {}}, 'write a condition as {"genres": {"any": ["Drama"]}}'),
+    (RECOMMEND, {**U1, "filter": {"genres": "Drama"}}, "operators of a multi_label field: any, all, exists"),
+    (RECOMMEND, {**U1, "filter": {"genres": {"any": "Drama"}}}, "give a list of 1 to 1000 strings"),
+    (RECOMMEND, {**U1, "filter": {"genres": {"in": ["Drama"]}}}, "did you mean 'any'?"),
+    (RECOMMEND, {**U1, "filter": {"genres": {"eq": "Drama"}}}, "a multi_label field takes any, all, exists"),
+    (RECOMMEND, {**U1, "filter": {"year": {">=": 2000}}}, "did you mean 'gte'?"),
+    (RECOMMEND, {**U1, "filter": {"year": {"min": 2000}}}, "did you mean 'gte'?"),
+    (RECOMMEND, {**U1, "filter": {"year": 2000}}, "gt, gte, lt, lte, eq, exists"),
+    (RECOMMEND, {**U1, "filter": {"year": {"any": [2000]}}}, "a numerical field takes gt, gte"),
+    (RECOMMEND, {**U1, "filter": {"year": {"gte": "2000-01-01"}}}, "this is a date"),
+    (RECOMMEND, {**U1, "filter": {"genres": {"any": ["War"]}, "year": {"gte": 2000}}}, "must all hold stand in a list"),
+    (RECOMMEND, {**U1, "filter": {"and": [{"year": {"gte": 2000}}]}}, "there are genres, year"),
+    (RECOMMEND, {**U1, "filter": {"all": {"year": {"gte": 2000}}}}, "`all` takes a list"),
+    (RECOMMEND, {**U1, "fallback": True}, "should be 'none' or 'popular'"),
+    (RECOMMEND, {**U1, "fallback": "popularity"}, "should be 'none' or 'popular'"),
+    (RECOMMEND, {**U1, "diversity": 5}, "less than or equal to 1"),
+    (RECOMMEND, {**U1, "explain": 0}, "greater than or equal to 1"),
+    (RECOMMEND, {**U1, "boost": []}, "did you mean boosts?"),
+    (RECOMMEND, {**U1, "boosts": [{"filter": {"genres": {"any": ["War"]}}, "factor": -1}]}, "equal to 0.1"),
+    (RECOMMEND, {**U1, "boosts": {"genres": 2}}, "boosts: Input should be a valid array"),
+    (RECOMMEND, {**U1, "pins": ["i1"]}, "pins.0: Input should be an object"),
+    (RECOMMEND, {**U1, "pins": [{"item_id": "i1"}]}, "pins.0.position: Field required"),
+    (RECOMMEND, {"user_features": {"age": "old"}}, "feature 'age': a text is not a number"),
+    (RECOMMEND, {"user_features": ["a"]}, "user_features: Input should be an object"),
+    (RECOMMEND, {"user_features": {"colour": "red"}}, '"ignored_features": ["colour"]'),
+    (RECOMMEND, {"features": {"tag": "a"}}, "did you mean user_features?"),
+    (RELATED, {"seed_items": "i1"}, "seed_items: Input should be a valid array"),
+    (RELATED, {"seed_items": [1]}, "ids are strings"),
+    (RELATED, {"seed_items": []}, "List should have at least 1 item"),
+    (RELATED, {"seeds": ["i1"]}, "did you mean seed_items?"),
+    (BATCH, [U1], "should be an object"),
+    (BATCH, {"requests": []}, "List should have at least 1 item"),
+    (BATCH, {"requests": U1}, "requests: Input should be a valid array"),
+    (BATCH, {"requests": ["u1"]}, "should be an object"),
+    (BATCH, {"user_ids": ["u1"]}, "requests: Field required"),
+    (BATCH, {"requests": [{**U1, "limit": 0}]}, "greater than or equal to 1"),
+    ("/v1/recipes/movies:recommend-batch", U1, "did you mean :batch-recommend?"),
+    ("/v1/recipes/movies/recommendations", U1, "did you mean :recommend?"),
+    ("/v1/recipes/movies:Recommend", U1, "did you mean :recommend?"),
+    ("/v1/recipes/movies:predict", U1, "a recipe has :recommend, :recommend-related"),
+    ("/v1/recipes/movie:recommend", U1, "no recipe of this name"),
+    ("/v1/recipes/movies", U1, "this endpoint takes GET"),
+]
+MOVIES = "/v1/recipes/movies"
+QUERIES: list[tuple[str, str, str]] = [
+    (RECOMMEND, "", "this endpoint takes POST"),
+    (f"{MOVIES}/popular", "n=3", "did you mean limit?"),
+    (f"{MOVIES}/popular", "numResults=3", "did you mean limit?"),
+    (f"{MOVIES}/popular", "window=7d", "this endpoint has limit, offset, filter"),
+    (f"{MOVIES}/popular", "fliter={}", "did you mean filter?"),
+    (f"{MOVIES}/popular", "limit=ten", "whole number without quotes"),
+    (f"{MOVIES}/popular", "page=2", "the third page of 10 items is offset 20"),
+    (f"{MOVIES}/popular", "filter=genres:Drama", 'as in {"genres": {"any": ["Drama"]}}'),
+    (f"{MOVIES}/items", "query=a", "did you mean q?"),
+    (f"{MOVIES}/somebody", "user=u3", "did you mean user_id?"),
+    (f"{MOVIES}/somebody", "user_id=nobody", "not in the training data"),
+    (MOVIES, "verbose=1", "this endpoint has no parameters"),
+    ("/v1/recipes/movie", "", "no recipe of this name"),
+    (f"{MOVIES}/users", "", "a recipe has :recommend"),
 ]
 
 
@@ -78,6 +178,12 @@ async def test_a_mistaken_request_is_told_the_way_out() -> None:
             said = json.dumps(answer.json, ensure_ascii=False).replace('\\"', '"')
             if told not in said or any(word in said for word in INTERNAL):
                 unexplained.append((path, body, said))
+        for path, query, told in QUERIES:
+            said = json.dumps((await client.get(path, query=query)).json).replace('\\"', '"')
+            if told not in said or any(word in said for word in INTERNAL):
+                unexplained.append((path, query, said))
+        answer = await client.post(RECOMMEND, U1, query="limit=3")
+        assert "reads limit from the JSON body" in answer.json["detail"]
     assert unexplained == []
 
 
@@ -98,7 +204,7 @@ async def test_what_is_asked_and_not_done_is_said() -> None:
     assert empty["profile"] == "popular" and empty["items"] == no_history["items"]
 
 
-RECIPES: list[tuple[dict[str, Any], str]] = [
+RECIPES: list[tuple[dict[str, Any] | str, str]] = [
     ({"training": {"algorithms": ["IALSS"]}}, "did you mean IALSRecommender?"),
     ({"training": {"algorithms": ["als"]}}, "did you mean IALSRecommender?"),
     ({"training": {"algorithms": []}}, "must have at least one entry"),
@@ -123,11 +229,93 @@ RECIPES: list[tuple[dict[str, Any], str]] = [
         "a boost names its items by a filter",
     ),
     ({"cleansing": {"event_weights": {"buy": "3x"}}}, "must be a number, or 'exclude'"),
+    ({"training": {"split": "temporal"}}, "write {scheme: time_user}"),
+    ({"training": {"split": "leave-one-out"}}, "write {scheme: leave_one_out}"),
+    ({"training": {"split": {"test_size": 0.2}}}, "is `heldout_ratio`"),
+    ({"training": {"split": {"type": "time_user"}}}, "it is `scheme`"),
+    ({"training": {"split": {"heldout_ratio": 20}}}, "must be less than 1"),
+    ({"training": {"split": {"scheme": "user"}}}, "did you mean 'time_user'?"),
+    ({"schema": {"user": "u", "item": "i", "time": "t"}}, "did you mean `time_column`?"),
+    ({"schema": {"user_id": "u", "item_id": "i"}}, "it is `user_column`"),
+    ({"schema": {"user_column": "u", "item_column": "i", "timestamp": "t"}}, "it is `time_column`"),
+    ({"schema": {"user_column": "u", "item_column": "i", "rating": "r"}}, "unless `weight_column` names its weight"),
+    ({"schema": {"user_column": "u", "item_column": "u"}}, "name the same column"),
+    ({"schema": {"user_column": "u", "item_column": "i", "time_unit": "seconds"}}, "did you mean 's'?"),
+    ({"schema": {"user_column": "u", "item_column": "i", "time_unit": "milliseconds"}}, "did you mean 'ms'?"),
+    ({"schema": {"userColumn": "u", "itemColumn": "i"}}, "did you mean `item_column`?"),
+    ({"source": {"path": "a.csv"}}, "source.type: is missing"),
+    ({"source": {"type": "postgres", "query": "select 1"}}, "did you mean 'sql'?"),
+    ({"source": {"type": "excel", "path": "a.xlsx"}}, "did you mean 'csv'?"),
+    ({"source": {"type": "csv", "file": "a.csv"}}, "it is `path`"),
+    ({"source": {"type": "csv", "path": "a.csv", "sep": ";"}}, "it is `delimiter`"),
+    ({"source": {"type": "csv", "path": "a.csv", "delimiter": "||"}}, "at most 1 character"),
+    ({"source": {"type": "csv", "path": "ftp://h/a.csv"}}, "allowed: a local path"),
+    ({"source": {"type": "csv", "path": "https://u:p@h/a.csv"}}, "user-info"),
+    ({"source": {"type": "sql", "query": "select 1"}}, "source.dsn_env: is missing"),
+    ({"source": {"type": "sql", "url": "sqlite:///a", "query": "select 1"}}, "`dsn_env` names a variable"),
+    ({"source": {"type": "bigquery", "table": "a.b"}}, "select from it in `query`"),
+    ({"source": {"type": "csv", "path": "a.csv", "dtype": {"u": "integer"}}}, "did you mean 'int'?"),
+    ({"sources": {"type": "csv", "path": "a.csv"}}, "did you mean `source`?"),
+    ({"data": "a.csv"}, "it is `source`"),
+    ({"training": {"n_trials": 0}}, "greater than or equal to 1"),
+    ({"training": {"n_trials": True}}, "must be a number"),
+    ({"training": {"n_jobs": 4}}, "it is `parallelism`"),
+    ({"training": {"random_state": 1}}, "it is `seed`"),
+    ({"training": {"k": 10}}, "it is `cutoff`"),
+    ({"training": {"hyperparameters": {"reg": 1}}}, "`search_space` bounds what is searched"),
+    ({"training": {"timeout": "10m"}}, "did you mean `timeout_seconds`?"),
+    ({"training": {"metric": "precision"}}, "must be one of 'ndcg', 'map', 'recall' or 'hit'"),
+    ({"training": {"metric": "ndgc"}}, "did you mean 'ndcg'?"),
+    ({"training": {"algorithms": "IALS"}}, "write [IALS]"),
+    ({"training": {"algorithms": ["knn"]}}, "did you mean CosineKNNRecommender?"),
+    ({"training": {"algorithms": ["svd"]}}, "did you mean TruncatedSVDRecommender?"),
+    ({"training": {"algorithms": ["popular"]}}, "did you mean TopPopRecommender?"),
+    ({"training": {"algorithms": ["EASE"]}}, "did you mean DenseSLIMRecommender?"),
+    ({"training": {"algorithms": ["LightGCN"]}}, "allowed: IALSRecommender"),
+    ({"training": {"algorithm": "IALS"}}, "did you mean `algorithms`?"),
+    ({"training": {"algorithms": ["IALS"], "search_space": {"IALS": {"factors": [1, 2]}}}}, "there are n_components"),
+    ({"training": {"algorithms": ["IALS"], "per_algorithm_trials": {"TopPop": 3}}}, "`algorithms` does not list"),
+    ({"training": {"recency": "search", "split": {"scheme": "random"}}}, "such as leave_one_out"),
+    ({"training": {"time_decay": 30}}, "write {half_life: 30d}"),
+    ({"metric": "map", "training": {"metric": "ndcg"}}, "keep one"),
+    ({"output": {"path": "model.pkl"}}, "must end in .svc"),
+    ({"output": {"file": "a.svc"}}, "it is `path`"),
+    ({"output": {"path": "a.svc", "keep": 3}}, "needs versioning: append_sha"),
+    ({"output": {"path": "a.svc", "expires_after": "30 days"}}, "did you mean 30d?"),
+    ({"name": 7}, "in quotes if it looks like a number"),
+    ({"cleansing": {"dedup": "first"}}, "did you mean 'keep_first'?"),
+    ({"cleansing": {"filter": {"rating": {"gte": 4}}}}, "it is `where`"),
+    ({"filters": {"rating": {"gte": 4}}}, "`cleansing.where` filters rows"),
+    ({"cleansing": {"where": "rating >= 4"}}, "write a filter as {rating: {gte: 4}}"),
+    ({"cleansing": {"where": {"rating": {"gte": 4}, "lang": {"any": ["en"]}}}}, "must all hold stand in a list"),
+    ({"cleansing": {"where": {"day": {"gte": "2024-01-01"}}}}, "this is a date"),
+    ({"cleansing": {"where": {"rating": {">=": 4}}}}, "did you mean 'gte'?"),
+    ({"cleansing": {"where": {"lang": {"eq": "en"}}}}, "compare text by `any`, with a list"),
+    ({"cleansing": {"where": {"lang": {"any": "en"}}}}, "give a list of 1 to 1000 strings"),
+    ({"cleansing": {"event_weights": {"buy": 3}}}, "need each other"),
+    ({"features": {"items": {}}}, "did you mean `item`?"),
+    ({"item_metadata": "items.csv"}, "write {source: {type: csv, path: items.csv}, id_column: item_id"),
+    ({"item_metadata": {"type": "csv", "path": "a.csv", "id_column": "i", "fields": ["t"]}}, "stands below `source`"),
+    ({"metadata": {"source": {"type": "csv", "path": "a.csv"}}}, "did you mean `item_metadata`?"),
+    ({"serving": {"fallback": "popularity"}}, "did you mean 'popular'?"),
+    ({"serving": {"new_items": {"source": {"type": "csv", "path": "n.csv"}}}}, "needs features.item"),
+    ({"item_metadata": METADATA, "serving": {"filter": {"genre": {"any": ["Drama"]}}}}, "did you mean 'genres'?"),
+    ({"promotion": True}, "write {mode: enforce}"),
+    ({"source": {"type": "csv", "path": "${SVC_RECIPE_TOKEN}.csv"}}, "looks like a secret by its name"),
+    ({"source": {"type": "csv", "path": "${DATA}.csv"}}, "only ${SVC_RECIPE_<NAME>} is expanded"),
+    ({"source": {"type": "csv", "path": "${SVC_RECIPE_DAY}.csv"}}, "export it or give --env-var SVC_RECIPE_DAY="),
+    ("", "the file is empty; a recipe begins with `name:`"),
+    ("- a\n- b\n", "a recipe is a mapping that begins with `name:`"),
+    ("name: a\n\tsource: b\n", "line 2, column 1"),
+    ("name: a: b\n", "line 1, column 8"),
+    ("name: a\nname: b\n", "appears twice; keep one"),
+    ("user,item\nu1,i1\n", "a recipe is a mapping that begins with `name:`"),
+    ("name: a\n---\nname: b\n", "a recipe is one document"),
 ]
 
 
 @pytest.mark.parametrize(("more", "told"), RECIPES, ids=map(str, range(len(RECIPES))))
-def test_a_mistaken_recipe_is_told_the_way_out(more: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_a_mistaken_recipe_is_told_the_way_out(more: dict[str, Any] | str, told: str, tmp_path: Path) -> None:
     """In the words of recipes."""
     said = refusal(tmp_path, more, check_source=check_spec)
     assert told in said
@@ -149,6 +337,43 @@ COMMANDS: list[tuple[list[str], int, str]] = [
     (["history", "absent.yaml"], 2, "absent.yaml"),
     (["inspect", "s3://bucket/absent.svc"], 8, "SVC_SIGNING_KEYS"),
     (["train", "r.yaml", "--lock-timeout", "-2"], 2, "zero or more seconds"),
+    (["fit", "r.yaml"], 2, "did you mean `svc train`?"),
+    (["run"], 2, "did you mean `svc serve`?"),
+    (["predict"], 2, "did you mean `svc recommend`?"),
+    (["init"], 2, "did you mean `svc demo`?"),
+    (["version"], 2, "did you mean `svc --version`?"),
+    (["server"], 2, "Did you mean 'serve'?"),
+    (["bench"], 2, "python -m benchmarks load"),
+    (["--verison"], 2, "--version"),
+    (["train", "r.yaml", "--n-trials", "5"], 2, "at `training.n_trials`"),
+    (["train", "r.yaml", "--metric", "ndcg"], 2, "at `training.metric`"),
+    (["train", "r.yaml", "--seed", "1"], 2, "at `training.seed`"),
+    (["train", "r.yaml", "--output", "a.svc"], 2, "write it in the recipe, at `output`"),
+    (["train", "--recipe", "r.yaml"], 2, "named without an option"),
+    (["train", "r.yaml", "--verbos"], 2, "--verbose"),
+    (["train", "r.yaml", "--env-var", "A=1"], 2, "give SVC_RECIPE_<NAME>=<value>"),
+    (["train", "r.yaml", "r2.yaml"], 2, "r2.yaml"),
+    (["train", "rows.csv"], 2, "names it as source: {type: csv, path: rows.csv}"),
+    (["validate", "rows.csv"], 2, "is a table of data; write a recipe"),
+    (["train", "a.svc"], 2, "name the recipe, a YAML file"),
+    (["train", "."], 2, "name the recipe file in it"),
+    (["validate"], 2, "RECIPE"),
+    (["serve", "r.yaml"], 2, "--recipes"),
+    (["serve", "--recipe", "r.yaml"], 2, "--recipes"),
+    (["serve", "--recipes", "r.yaml"], 2, "name the one that holds the recipes"),
+    (["serve", "--recipes", ".", "--port", "99999"], 2, "less than or equal to 65535"),
+    (["serve", "--recipes", ".", "--workers", "many"], 2, "neither a whole number from 1 to 64 nor auto"),
+    (["serve", "--recipes", ".", "--insecure"], 2, "--insecure-no-auth"),
+    (["serve", "--recipes", ".", "--dev-allow-unsigned"], 8, "needs SVC_ENV=development"),
+    (["inspect", "rows.csv"], 8, "SVC_SIGNING_KEYS"),
+    (["recommend", "a.svc"], 2, "ends with .parquet, .csv or .jsonl"),
+    (["recommend", "a.svc", "--output", "x.csv", "--limit", "0"], 2, "greater than or equal to 1"),
+    (["recommend", "a.svc", "--output", "x.csv", "--shard", "3/2"], 2, "such as 0/16"),
+    (["recommend", "a.svc", "--output", "x.csv", "--filter", "genres:Drama"], 2, "needs a recipe"),
+    (["promote", "r.yaml"], 2, "SHA8"),
+    (["keygen", "--type", "singing"], 2, "is not one of 'signing', 'api'"),
+    (["demo", "--folder", "r.yaml"], 2, "is a file"),
+    (["demo", "--folder", "."], 2, "name an empty or a new folder"),
 ]
 
 
@@ -158,6 +383,9 @@ def test_a_mistaken_command_is_told_the_way_out(
     arguments: list[str], exit_code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With the exit code of its kind."""
+    Path("r.yaml").write_text(yaml.safe_dump(BASE), encoding="utf-8")
+    Path("rows.csv").write_text(INTERACTIONS, encoding="utf-8")
+    Path("a.svc").touch()
     assert main.run(arguments) == exit_code
     assert told in capsys.readouterr().err
 
@@ -171,35 +399,143 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 INTERACTIONS = "user,item\n" + "".join(f"u{user},i{item}\n" for user in range(20) for item in range(10))
-TABLES: dict[str, tuple[str, str, int, str]] = {
-    "empty": ("user,item\n", "item,year\ni1,1999\n", 4, "a header and no rows"),
-    "text": (INTERACTIONS, "item,year\ni1,1999\ni2,early\n", 5, "year"),
-    "others": (INTERACTIONS, "item,year\nbook-1,1999\nbook-2,2001\n", 0, "none of the 2 ids of the first rows"),
-    "twice": (INTERACTIONS, "item,year\ni1,1999\ni1,2001\n", 0, "'i1' is there more than once"),
-}
+TIMES = INTERACTIONS.replace("\n", ",1700000000\n").replace("item,1700000000", "item,when", 1)
+ITEMS = "item,year\ni1,1999\n"
+TIMED = "{user_column: user, item_column: item, time_column: when}"
+WEIGHED = "{user_column: user, item_column: item, weight_column: when}"
+IN_MS = "{user_column: user, item_column: item, time_column: when, time_unit: ms}"
+PLAIN = "{user_column: user, item_column: item}"
+RANDOM = "training: {split: {scheme: random}}"
+TABLES: list[tuple[str, str, str, str, int, str]] = [
+    ("user,item\n", ITEMS, PLAIN, "", 4, "a header and no rows"),
+    (INTERACTIONS, "item,year\ni1,1999\ni2,early\n", PLAIN, "", 5, "year"),
+    (INTERACTIONS, "item,year\nbook-1,1999\nbook-2,2001\n", PLAIN, "", 0, "none of the 2 ids of the first rows"),
+    (INTERACTIONS, "item,year\ni1,1999\ni1,2001\n", PLAIN, "", 0, "'i1' is there more than once"),
+    (INTERACTIONS, "id,year\ni1,1999\n", PLAIN, "", 3, "has no column item; it has id, year"),
+    ("", ITEMS, PLAIN, "", 3, "rows.csv"),
+    (INTERACTIONS.replace(",", ";"), ITEMS, PLAIN, "", 3, "delimiter"),
+    (INTERACTIONS.split("\n", 1)[1], ITEMS, PLAIN, "", 3, "header: null"),
+    (INTERACTIONS, ITEMS, "{user_column: User, item_column: item}", "", 3, "has no column User; it has user, item"),
+    (INTERACTIONS, ITEMS, TIMED, "", 3, "has no column when"),
+    (INTERACTIONS, ITEMS, TIMED, RANDOM, 3, "has no column when"),
+    (TIMES, ITEMS, TIMED, "", 4, "1700000000 is a time near today in s"),
+    (TIMES, ITEMS, TIMED, RANDOM, 4, "say what they count in schema.time_unit"),
+    (TIMES, ITEMS, IN_MS, "", 0, "set schema.time_unit: s?"),
+    (TIMES, ITEMS, IN_MS, RANDOM, 0, "set schema.time_unit: s?"),
+    (TIMES.replace("1700000000", "monday"), ITEMS, TIMED, "", 4, "which is no ISO 8601 date or time"),
+    (TIMES.replace("1700000000", "monday"), ITEMS, TIMED, RANDOM, 4, "mend schema.time_column or schema.time_unit"),
+    (TIMES, ITEMS, WEIGHED, "", 0, "which look like times"),
+    (TIMES.replace("1700000000", "0"), ITEMS, WEIGHED, "", 0, "is no number above 0"),
+    (TIMES.replace("1700000000", "5").replace("u1,i1,5", "u1,i1,1"), ITEMS, PLAIN, "", 0, "is not used: every row"),
+    (INTERACTIONS + INTERACTIONS.split("\n", 1)[1], ITEMS, PLAIN, "", 0, "rows repeat an earlier choice"),
+    (INTERACTIONS, ITEMS, "{user_column: item, item_column: user}", "", 0, "are they swapped?"),
+    (INTERACTIONS.replace("u1,", ",").replace("u2,", ","), ITEMS, PLAIN, "", 0, "'user' is blank in 20 rows"),
+    (INTERACTIONS, ITEMS, PLAIN, "cleansing: {where: {lang: {any: [en]}}}", 3, "lang"),
+    (INTERACTIONS, ITEMS, PLAIN, "cleansing: {where: {user: {any: [U1]}}}", 0, "keeps 0 of the first"),
+    (INTERACTIONS, ITEMS, PLAIN, "cleansing: {where: {user: {gte: 4}}}", 4, "which is no number"),
+]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("number", range(len(TABLES)))
 def test_validate_finds_what_a_server_would_stumble_over(
-    name: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]
+    number: int, elsewhere: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the first rows, before any training."""
-    interactions, metadata, exit_code, told = TABLES[name]
+    interactions, metadata, schema, more, exit_code, told = TABLES[number]
     (elsewhere / "rows.csv").write_text(interactions, encoding="utf-8")
     (elsewhere / "items.csv").write_text(metadata, encoding="utf-8")
     recipe = elsewhere / "books.yaml"
     recipe.write_text(
-        """\
+        f"""\
 name: books
-source: {type: csv, path: rows.csv}
-schema: {user_column: user, item_column: item}
+source: {{type: csv, path: rows.csv}}
+schema: {schema}
 item_metadata:
-  source: {type: csv, path: items.csv}
+  source: {{type: csv, path: items.csv}}
   id_column: item
-  filter_fields: [{name: year, kind: numerical}]
-output: {path: books.svc}
+  filter_fields: [{{name: year, kind: numerical}}]
+output: {{path: books.svc}}
+{more}
 """,
         encoding="utf-8",
     )
     assert main.run(["validate", str(recipe)]) == exit_code
     assert told in capsys.readouterr().out
+
+
+FRAME = pd.DataFrame({"user_id": ["a", "a", "b"], "item_id": ["x", "y", "x"], "ts": [1_700_000_000] * 3})
+TRAININGS: list[tuple[Any, dict[str, Any], str]] = [
+    (FRAME, {"user": "user"}, "did you mean 'user_id'?"),
+    (FRAME, {"time": "when"}, "it has user_id, item_id, ts"),
+    (FRAME, {"time": "ts"}, "svc.train(..., time_unit=...)"),
+    (FRAME, {"time": "ts", "time_unit": "sec"}, "did you mean 's'?"),
+    (FRAME, {"n_trial": 3}, "did you mean n_trials?"),
+    (FRAME, {"algorithm": "IALS"}, "did you mean algorithms?"),
+    (FRAME, {"algorithms": "IALS"}, "write [IALS]"),
+    (FRAME, {"metric": "ndcg@10"}, "`training.cutoff: 10`"),
+    (FRAME, {"split": "temporal"}, "write {scheme: time_user}"),
+    (FRAME, {"random_state": 1}, "it is `seed`"),
+    (FRAME, {"test_size": 0.2}, "is `heldout_ratio`"),
+    (FRAME, {"k": 5}, "it is `cutoff`"),
+    (FRAME, {"user_column": "user_id"}, "did you mean user?"),
+    (FRAME, {"name": "my model"}, "letters, digits, hyphens and underscores"),
+    (FRAME, {"output": "a.svc"}, "write {path: a.svc}"),
+    (FRAME, {"refit": True}, "without `output` there is none"),
+    (FRAME.iloc[:0], {}, "there is nothing to train on"),
+    (FRAME[["user_id"]], {}, "data has no column 'item_id'"),
+    (FRAME.assign(user_id=[1.5, 2, 3]), {}, "astype(str)"),
+    (FRAME.assign(user_id=[None, "a", "b"]), {}, "data.dropna"),
+    (FRAME.assign(item_id=[["x"], ["y"], ["z"]]), {}, "where one id belongs"),
+    (7, {}, "give a DataFrame with one row an interaction, or a recipe"),
+    ([("a", "x")], {}, "give a DataFrame with one row an interaction, or a recipe"),
+    ("absent.yaml", {}, "there is no such file"),
+    ({"name": "a"}, {}, "source: is missing"),
+]
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("number", range(len(TRAININGS)))
+def test_a_mistaken_training_in_python_is_told_the_way_out(number: int) -> None:
+    """Before anything is trained."""
+    data, options, told = TRAININGS[number]
+    with pytest.raises(SvcError) as caught:
+        svc.train(data, **options)
+    assert told in caught.value.message
+
+
+QUESTIONS: list[tuple[str, dict[str, Any], str]] = [
+    ("recommend", {"user_id": "nobody"}, "fallback: popular answers anyway"),
+    ("recommend", {"user_id": 7}, "use str(7)"),
+    ("recommend", {"user_id": ["u1", "u2"]}, "recommend_many takes several users"),
+    ("recommend", {"user_id": "u1", "limit": 0}, "greater than or equal to 1"),
+    ("recommend", {"user_id": "u1", "limit": "5"}, "whole number without quotes"),
+    ("recommend", {}, "give user_id, user_features, history or fallback"),
+    ("recommend", {"history": "i1"}, "give a list, such as ['i1']"),
+    ("recommend", {"history": ["none"]}, "no item of the history is in the training data"),
+    ("recommend", {"user_id": "u1", "filter": {"genre": {"any": ["War"]}}}, "give svc.load or svc.train items="),
+    ("recommend", {"user_id": "u1", "diversity": 5}, "less than or equal to 1"),
+    ("related", {"seed_items": "i1"}, "give a list, such as ['i1']"),
+    ("related", {}, "give seed_items or item_features"),
+    ("score", {"users": "u1", "items": ["i1"]}, "give a list, such as ['u1']"),
+]
+LOADS: list[tuple[str, dict[str, Any], str]] = [
+    ("absent.svc", {}, "absent.svc does not exist"),
+    ("a.svc", {}, "no signing keys: give `keys`"),
+    ("a.svc", {"keys": "abc"}, "give <kid>:<64 hex characters>"),
+    ("a.svc", {"keys": "b:" + "22" * 32}, "the kids here are b"),
+    ("a.svc", {"keys": SIGNING_KEYS, "items": 7}, "give a DataFrame with a row for each item"),
+    ("a.svc", {"keys": SIGNING_KEYS, "items": FRAME[["ts"]]}, "has no column 'item_id'"),
+]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_mistaken_question_in_python_is_told_the_way_out() -> None:
+    """In the words of Python."""
+    write_artifact(Path("a.svc"), MODELS["neighbours"](), head=header(recipe_name="books"))
+    model = svc.load("a.svc", keys=SIGNING_KEYS)
+    calls = [(partial(getattr(model, method), **asked), told) for method, asked, told in QUESTIONS]
+    calls += [(partial(svc.load, path, **options), told) for path, options, told in LOADS]
+    for call, told in calls:
+        with pytest.raises(SvcError) as caught:
+            call()
+        assert told in caught.value.message

@@ -15,7 +15,7 @@ from svc.errors import UsageError
 if TYPE_CHECKING:
     from svc.artifact.versions import Versions
 
-Sha8 = Annotated[str, typer.Argument(metavar="SHA8", help="First 8 hex digits of a version, as `svc history` shows.")]
+Sha8 = Annotated[str, typer.Argument(metavar="SHA8", help="A version as `svc history` shows it, or its first digits.")]
 
 
 def open_versions(recipe_file: Path, env_var: Sequence[str] | None, *, unsigned: bool, signs: bool) -> Versions:

@@ -249,6 +249,9 @@ def filter_at(tree: object, kinds: Mapping[str, str], *path: str | int, part: Pa
         raise invalid([*path, *problem.place], problem.message, problem.type, part=part) from None
 
 
+_FILTER_EXAMPLE = '{"genres": {"any": ["Drama"]}}'
+
+
 def filter_in_query(value: object) -> object:
     """The tree that a parameter of a query string holds as JSON; a tree stays what it is.
 
@@ -261,7 +264,8 @@ def filter_in_query(value: object) -> object:
         json.loads(value, object_pairs_hook=_with_distinct_keys, parse_int=len, parse_float=len)
     except ValueError as error:
         reason = {"reason": str(error)[:_SHOWN_CHARACTERS]}
-        raise PydanticCustomError("filter_json", "a filter in a query string is JSON: {reason}", reason) from None
+        words = "a filter in a query string is JSON, as in {example}: {reason}"
+        raise PydanticCustomError("filter_json", words, {**reason, "example": _FILTER_EXAMPLE}) from None
     return tree
 
 

@@ -102,7 +102,9 @@ def _misspelt(item: ErrorDetails, details: Sequence[ErrorDetails], schema: type[
 
 def _message_of(item: ErrorDetails, schema: type[BaseModel]) -> str:
     """What is wrong, and what was probably meant."""
-    loc, message = item["loc"], item["msg"]
+    loc, message = item["loc"], item["msg"].replace(" after validation", "")
+    if item["type"] == "model_type":
+        return "Input should be an object"
     block = model_at(schema, loc[:-1]) if loc else None
     if block is None:
         return hints.wrong_type(loc, message) if item["type"] == "string_type" else message

@@ -163,18 +163,23 @@ function entry(item, share, said, labels) {
     item.score === undefined ? null : el("div", { class: "score" }, el("span", { class: "unseen" }, "Score "), shownScore(item.score), bar)));
 }
 
-/** The reasons of an item: what somebody chose, or is like, and what is known of them, each with its share of the score. */
+/** The reasons of an item: what somebody chose, or is like, and what is known of them, with shares of the score. */
 function because(reasons, asked) {
   if (!reasons?.length) return null;
   if (reasons.some((one) => one.reason)) return "because many chose it";
-  const share = (one) => `(${Math.round(100 * one.share)} %)`;
-  const chosen = reasons.filter((one) => !one.feature).map((one) => {
+  // Addends against an item make the other shares exceed the score, so there are shares only where there are none.
+  const against = reasons.filter((one) => one.share < 0);
+  const share = (one) => against.length ? "" : ` (${Math.round(100 * one.share)} %)`;
+  const named = (one) => {
+    if (one.feature) return `${one.feature}${share(one)}`;
     const title = titleField(one);
-    return `${title && one[title] !== null ? shownValue(one[title]) : one.item_id} ${share(one)}`;
-  });
-  const known = reasons.filter((one) => one.feature).map((one) => `${one.feature} ${share(one)}`);
+    return `${title && one[title] !== null ? shownValue(one[title]) : one.item_id}${share(one)}`;
+  };
+  const chosen = reasons.filter((one) => !one.feature && one.share > 0).map(named);
+  const known = reasons.filter((one) => one.feature && one.share > 0).map(named);
   const verb = asked.user_id !== undefined || asked.history ? "because you chose" : "because of";
-  return [chosen.length && `${verb} ${chosen.join(", ")}`, known.length && `because of ${known.join(", ")}`].filter(Boolean).join("; ");
+  return [chosen.length && `${verb} ${chosen.join(", ")}`, known.length && `because of ${known.join(", ")}`,
+    against.length && `in spite of ${against.map(named).join(", ")}`].filter(Boolean).join("; ");
 }
 
 /** Why there is no answer: what the server says, and what it means. */
