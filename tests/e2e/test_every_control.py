@@ -18,6 +18,7 @@ from svc.model.model import Model
 from tests.e2e.server import Server, make_home, put, until, write_recipe
 from tests.e2e.test_new_items import HEAD, SIDE
 from tests.e2e.test_workers import clients_of_all
+from tests.model.ranker.records import random_ranker
 from tests.serving.client import N_ITEMS, N_USERS, model
 
 pytestmark = pytest.mark.system
@@ -26,9 +27,10 @@ NEW = [f"n{row}" for row in range(12)]
 IDS = [*(f"i{item}" for item in range(N_ITEMS)), *NEW, "none"]
 
 
-def hiding() -> Model:
-    """The model with items hidden from each user: one that comes back, one that does not, and a new one."""
+def everything() -> Model:
+    """The model with a ranker, and with items hidden from each user: one that comes back, one that does not, and a new one."""
     made = model()
+    made.ranker = random_ranker(np.random.default_rng(3), N_ITEMS, ordered=False)
     items = np.column_stack([np.arange(N_USERS) % 7 + 30, np.arange(N_USERS) % 5 + 40]).ravel().astype(np.int32)
     made.hidden = History(np.arange(0, 2 * N_USERS + 1, 2), items, np.tile(np.float32([0.5, 1.0]), N_USERS))
     made.hidden_new = History(np.arange(N_USERS + 1), np.arange(N_USERS, dtype=np.int32) % len(NEW))
@@ -96,7 +98,7 @@ def has_new(client: httpx.Client) -> bool:
 
 def test_every_worker_and_every_batch_gives_the_same_bits(tmp_path: Path) -> None:
     """Of many random requests, also with new items, metadata and the recipe's own filter fields."""
-    home = make_home(tmp_path, "films", hiding(), head=HEAD)
+    home = make_home(tmp_path, "films", everything(), head=HEAD)
     with (tmp_path / "items.csv").open("w", newline="", encoding="utf-8") as file:
         rows = [[item, f"Film {item}", "abc"[place % 3], 1960 + place] for place, item in enumerate(IDS[:-1])]
         csv.writer(file).writerows([["item_id", "title", "genre", "year"], *rows])
