@@ -28,7 +28,7 @@ IDS = [*(f"i{item}" for item in range(N_ITEMS)), *NEW, "none"]
 
 
 def everything() -> Model:
-    """The model with a ranker, and with items hidden from each user: one that comes back, one that does not, and a new one."""
+    """The model with a ranker and hidden items of each user: one that comes back, one that does not, and a new one."""
     made = model()
     made.ranker = random_ranker(np.random.default_rng(3), N_ITEMS, ordered=False)
     items = np.column_stack([np.arange(N_USERS) % 7 + 30, np.arange(N_USERS) % 5 + 40]).ravel().astype(np.int32)

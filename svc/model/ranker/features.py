@@ -22,6 +22,8 @@ from svc.model.ranker.item_record import ItemRecord
 MOST_HISTORY: Final = 100
 LAST: Final = 3
 """The labels of so many latest items are looked at apart from those of the whole history."""
+_LOG_PLACES: Final = np.log1p(np.arange(100, dtype=np.float64))
+"""For as many places as are ever looked at."""
 
 Table = NDArray[np.float64]
 
@@ -58,63 +60,68 @@ def features(
 
     `history` are distinct item columns, oldest first where the record is ordered.
     """
-    h = history[-MOST_HISTORY:]
-    rows = [scores[np.newaxis], np.log1p(np.arange(len(items), dtype=np.float64))[np.newaxis]]
-    rows += [_popularity(record, h, items), _neighbours(record, h, items)]
+    h, n = history[-MOST_HISTORY:], len(items)
+    table = np.empty((record.look.n_features, n))
+    table[0], table[1] = scores, _LOG_PLACES[:n]
+    row = _popularity(table, 2, record, h, items)
+    row = _neighbours(table, row, record, h, items)
     if record.label_names:
-        rows.append(_labels(record, h, items))
+        row = _labels(table, row, record, h, items)
     if record.number_names:
-        rows.append(_numbers(record, h, items))
-    return np.concatenate(rows)
+        _numbers(table, row, record, h, items)
+    return table
 
 
-def _popularity(record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> Table:
-    own = record.popularity.take(items, axis=0).T.astype(np.float64)
-    mean = record.popularity[:, 0].take(h).mean(dtype=np.float64) if len(h) else 0.0
-    return np.concatenate([own, own[:1] * mean])
+def _popularity(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> int:
+    end = row + len(record.popularity_names)
+    table[row:end] = record.popularity.take(items, axis=0).T
+    chosen = record.look.all_time.take(h)
+    mean = float(np.add.reduce(chosen, dtype=np.float64)) / len(h) if len(h) else 0.0
+    np.multiply(table[row], mean, out=table[end])
+    return end + 1
 
 
-def _neighbours(record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> Table:
+def _neighbours(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> int:
     chosen = np.zeros(len(record.neighbours) + 1, dtype=np.bool_)
     chosen[h] = True
     near, similar = record.neighbours.take(items, axis=0), record.similarities.take(items, axis=0)
     is_chosen = chosen.take(near)
-    rows = [(similar * is_chosen).max(axis=1), is_chosen.sum(axis=1)]
-    if record.ordered:
-        last = h[-1] if len(h) else len(record.neighbours)  # the padding, whose similarity is 0
-        rows.append((similar * (near == last)).max(axis=1))
-    return np.array(rows, dtype=np.float64)
+    np.maximum.reduce(similar * is_chosen, axis=1, out=table[row])
+    np.add.reduce(is_chosen, axis=1, out=table[row + 1])
+    if not record.ordered:
+        return row + 2
+    last = h[-1] if len(h) else len(record.neighbours)  # the padding, whose similarity is 0
+    np.maximum.reduce(similar * (near == last), axis=1, out=table[row + 2])
+    return row + 3
 
 
-def _labels(record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> Table:
-    entries, owners = record.label_entries(items)
-    labels, n, n_columns = record.labels.take(entries), len(items), len(record.label_names)
-    cells = owners * n_columns + record.column_of.take(labels)
-    parts = record.label_parts.take(entries)
-    size = n * n_columns
-    rows = [
-        np.bincount(cells, _shares(record, h).take(labels) * parts, minlength=size),
-        np.bincount(cells, minlength=size) == 0,
-    ]
+def _labels(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> int:
+    look, n, n_columns = record.look, len(items), len(record.label_names)
+    lengths = look.label_lengths.take(items)
+    entries = record.label_entries(items, lengths)
+    labels, parts = record.labels.take(entries), record.label_parts.take(entries)
+    cells = look.label_columns.take(entries) * n + np.arange(n).repeat(lengths)
+    kinds = 2 + record.ordered
+    end = row + kinds * n_columns
+    table[row:end:kinds] = np.bincount(cells, _shares(record, h).take(labels) * parts, n * n_columns).reshape(-1, n)
+    table[row + 1 : end : kinds] = look.has_no_label.take(items, axis=0).T
     if record.ordered:
-        rows.append(np.bincount(cells, _shares(record, h[-LAST:]).take(labels) * parts, minlength=size))
-    # by column of the tables, then as in `names`
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), n, n_columns)
-    return table.transpose(2, 0, 1).reshape(len(rows) * n_columns, n)
+        shares = _shares(record, h[-LAST:])
+        table[row + 2 : end : kinds] = np.bincount(cells, shares.take(labels) * parts, n * n_columns).reshape(-1, n)
+    return end
 
 
 def _shares(record: ItemRecord, h: NDArray[np.int32]) -> NDArray[np.float64]:
     """The share of some items that have each label, (n_labels,)."""
-    entries, _ = record.label_entries(h)
+    entries = record.label_entries(h, record.look.label_lengths.take(h))
     counts = np.bincount(record.labels.take(entries), minlength=int(record.first_labels[-1]))
     return counts / max(len(h), 1)
 
 
-def _numbers(record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> Table:
-    own, chosen = record.numbers.take(items, axis=0).T, record.numbers.take(h, axis=0)
-    is_known = ~np.isnan(chosen)
-    n_known = is_known.sum(axis=0)
-    means = np.where(is_known, chosen, 0).sum(axis=0, dtype=np.float64) / np.maximum(n_known, 1)
-    is_missing = np.isnan(own)
-    distances = np.where(is_missing | (n_known == 0)[:, np.newaxis], 0.0, np.abs(own - means[:, np.newaxis]))
-    return np.stack([distances, is_missing], axis=1).reshape(2 * len(own), len(items))
+def _numbers(table: Table, row: int, record: ItemRecord, h: NDArray[np.int32], items: NDArray[np.int32]) -> None:
+    look = record.look
+    counts = np.add.reduce(look.has_number.take(h, axis=0), axis=0)
+    means = np.add.reduce(look.numbers.take(h, axis=0), axis=0, dtype=np.float64) / np.maximum(counts, 1)
+    is_known = look.has_number.take(items, axis=0)
+    distances = np.abs(look.numbers.take(items, axis=0) - means) * is_known * (counts > 0)
+    table[row::2], table[row + 1 :: 2] = distances.T, ~is_known.T

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,45 @@ from svc.model.stored import Stored
 
 NEIGHBOURS = 50
 """The neighbours that are kept of each item."""
+
+
+class Look(NamedTuple):
+    """What features look up beside the arrays of a record.
+
+    `label_lengths`, (n_items,), count the labels of an item, and `label_columns` has the column of each entry of
+    `labels`. `has_no_label` and `has_number` are (n_items, columns). `numbers` has 0 for what is missing, and
+    `all_time`, (n_items,), is the popularity ever. `n_features` are those that can be told from the record.
+    """
+
+    label_lengths: NDArray[np.int32]
+    label_columns: NDArray[np.intp]
+    has_no_label: NDArray[np.bool_]
+    has_number: NDArray[np.bool_]
+    numbers: NDArray[np.float32]
+    all_time: NDArray[np.float32]
+    n_features: int
+
+    @classmethod
+    def of(cls, record: ItemRecord) -> Look:
+        """What follows from the stored arrays of `record`."""
+        n_columns, lengths = len(record.label_names), np.diff(record.label_offsets)
+        columns = np.repeat(np.arange(n_columns), np.diff(record.first_labels)).take(record.labels)
+        cells = np.repeat(np.arange(len(lengths)), lengths) * n_columns + columns
+        counts = np.bincount(cells, minlength=len(lengths) * n_columns)
+        has_number = ~np.isnan(record.numbers)
+        return cls(
+            lengths,
+            columns,
+            (counts == 0).reshape(len(lengths), n_columns),
+            has_number,
+            np.where(has_number, record.numbers, np.float32(0)),
+            np.ascontiguousarray(record.popularity[:, 0]),
+            5
+            + record.ordered
+            + len(record.popularity_names)
+            + (2 + record.ordered) * n_columns
+            + 2 * has_number.shape[1],
+        )
 
 
 class ItemRecord(Stored):
@@ -61,8 +100,13 @@ class ItemRecord(Stored):
         self.ordered = ordered
 
     def ready(self) -> None:
-        """Compute the column of each label."""
-        self._column_of = np.repeat(np.arange(len(self.label_names)), np.diff(self.first_labels))
+        """Compute what the features look up beside the stored arrays."""
+        self._look = Look.of(self)
+
+    @property
+    def look(self) -> Look:
+        """What follows from the stored arrays."""
+        return self._look
 
     def check(self, n_items: int) -> None:
         """Raise PayloadInvalid unless the record was made for `n_items` items."""
@@ -88,15 +132,9 @@ class ItemRecord(Stored):
             if array.size and not 0 <= int(array.min()) <= int(array.max()) < end:
                 raise PayloadInvalid(f"payload: the ranker's {name} name what is not there")
 
-    @property
-    def column_of(self) -> NDArray[np.intp]:
-        """The column of the tables that each label belongs to, (n_labels,)."""
-        return self._column_of
-
-    def label_entries(self, items: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """The positions in `labels` of the labels of some items, (m,), and for each its place among `items`, (m,)."""
-        starts = self.label_offsets[items]
-        lengths = self.label_offsets[items + 1] - starts
-        ends = np.cumsum(lengths)
+    def label_entries(self, items: NDArray[np.int32], lengths: NDArray[np.int32]) -> NDArray[np.intp]:
+        """The positions in `labels` of the labels of some items, (m,), which have so many of them, (m,)."""
+        ends = lengths.cumsum()
         total = int(ends[-1]) if len(ends) else 0
-        return np.arange(total) + np.repeat(starts - ends + lengths, lengths), np.repeat(np.arange(len(items)), lengths)
+        entries: NDArray[np.intp] = np.arange(total) + (self.label_offsets.take(items) - ends + lengths).repeat(lengths)
+        return entries
