@@ -361,8 +361,8 @@ def recipes_shipped() -> dict[str, str]:
     found = {"values.yaml": yaml.safe_load(re.sub("^# ", "", example[1], flags=re.MULTILINE))}
     manifests = documents((DEPLOY / "kubernetes" / "serve.yaml").read_text())
     found["serve.yaml"] = next(manifest["data"] for manifest in manifests if manifest["kind"] == "ConfigMap")
-    shown = next(b.text for b in blocks(ROOT / "docs/howto/containers.md") if b.file == "books-values.yaml")
-    found["containers.md"] = yaml.safe_load(shown)["recipes"]
+    shown = next(b.text for b in blocks(ROOT / "docs/howto/production.md") if b.file == "books-values.yaml")
+    found["production.md"] = yaml.safe_load(shown)["recipes"]
     return {f"{where}:{file}": text for where, files in found.items() for file, text in files.items()}
 
 
@@ -376,8 +376,8 @@ def test_recipes_inside_manifests_are_recipes(where: str, tmp_path: Path) -> Non
 
 @pytest.mark.integration
 def test_the_values_of_the_page_render() -> None:
-    """docs/howto/containers.md shows values that Helm takes."""
-    shown = next(b.text for b in blocks(ROOT / "docs/howto/containers.md") if b.file == "books-values.yaml")
+    """docs/howto/production.md shows values that Helm takes."""
+    shown = next(b.text for b in blocks(ROOT / "docs/howto/production.md") if b.file == "books-values.yaml")
     resources = rendered(yaml.safe_load(shown))
     for document in resources.values():
         check_resource(document)
