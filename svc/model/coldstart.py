@@ -86,8 +86,7 @@ class LeastSquares(Stored):
         self.n_items = n_items
         self.user_weights = user_weights
         self.item_weights = item_weights
-        if user_mean is not None:  # not stored when absent, so that artifacts without a mean keep their bytes
-            self.user_mean = user_mean
+        self.user_mean = user_mean
 
     def ready(self, item_gram: NDArray[np.float64], user_gram: NDArray[np.float64] | None) -> None:
         """Compute the basis and the maps. `user_gram`, UᵀU, is needed where the model has `item_weights`."""

@@ -42,14 +42,10 @@ class History(Stored):
         self.offsets = offsets
         self.columns = columns
         self.weights = weights
-        if recency:  # not stored where order plays no part, so that such artifacts keep their bytes
-            self.recency = recency
-        if recency_by_part:
-            self.recency_by_part = recency_by_part
-        if keeps_order:
-            self.keeps_order = keeps_order
-        if ties is not None:
-            self.ties = ties
+        self.recency = recency
+        self.recency_by_part = recency_by_part
+        self.keeps_order = keeps_order
+        self.ties = ties
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

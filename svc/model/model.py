@@ -100,20 +100,13 @@ class Model(Stored):
         self.history = history
         self.scorer = scorer
         self.features = features
-        if cold is not None:  # not stored when absent, so that artifacts of a single part stay byte for byte the same
-            self.cold = cold
-        if cold_recency:
-            self.cold_recency = cold_recency
-        if hidden is not None:
-            self.hidden = hidden
-        if repeats:
-            self.repeats = repeats
-        if popularity is not None:
-            self.popularity = popularity
-        if hidden_new is not None:
-            self.hidden_new, self.hidden_new_ids = hidden_new, hidden_new_ids
-        if ranker is not None:
-            self.ranker = ranker
+        self.cold = cold
+        self.cold_recency = cold_recency
+        self.hidden = hidden
+        self.repeats = repeats
+        self.popularity = popularity
+        self.hidden_new, self.hidden_new_ids = hidden_new, hidden_new_ids
+        self.ranker = ranker
 
     @property
     def n_users(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,13 +13,20 @@ import numpy as np
 class Stored:
     """Base of the payload's objects: attributes with a leading underscore are derived and stay out of it.
 
-    `STORED_NAMES` gives an attribute another name in the payload, so that renaming it in the code changes no artifact.
+    So do attributes that are None, 0, False or empty if their class has a default for them, so that artifacts without
+    them keep their bytes, unless ALWAYS_STORED names them. `STORED_NAMES` gives an attribute another name in the
+    payload, so that renaming it in the code changes no artifact.
     """
 
+    ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset()
     STORED_NAMES: ClassVar[dict[str, str]] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: value for name, value in vars(self).items() if not (name[0] == "_" or self._lacks(name, value))}
+
+    def _lacks(self, name: str, value: object) -> bool:
+        is_optional = hasattr(type(self), name) and name not in self.ALWAYS_STORED
+        return is_optional and isinstance(value, NoneType | bool | float | tuple) and not value
 
     def parts(self) -> dict[str, int]:
         """Bytes of each stored array, by the name of its attribute; those of stored objects as `outer.inner`."""

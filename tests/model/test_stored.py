@@ -27,6 +27,25 @@ def test_derived_attributes_stay_out() -> None:
     assert set(Inner().__getstate__()) == {"numbers"}
 
 
+class Later(Stored):
+    ALWAYS_STORED = frozenset({"scales"})
+    scales: object = None
+    ties: object = None
+    recency: float = 0.0
+    parts_of: tuple[str, ...] = ()
+
+    def __init__(self, **given: object) -> None:
+        self.first = None
+        vars(self).update({"scales": None, "ties": None, "recency": 0.0, "parts_of": (), **given})
+
+
+def test_what_came_later_is_stored_only_where_it_is_there() -> None:
+    """Artifacts without it keep their bytes; what was always stored stays, and so do arrays without elements."""
+    assert list(Later().__getstate__()) == ["first", "scales"]
+    given = {"ties": np.zeros(0, dtype=bool), "recency": 0.5, "parts_of": ("a",)}
+    assert Later(**given).__getstate__() == {"first": None, "scales": None, **given}
+
+
 def test_parts_lists_every_array_by_its_path() -> None:
     """Through stored objects, tuples and id tables; plain values are not counted."""
     parts = Outer().parts()

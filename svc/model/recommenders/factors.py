@@ -231,6 +231,7 @@ class SVDScorer(FactorScorer):
     """
 
     reads_values: ClassVar[bool] = True  # as for iALS
+    ALWAYS_STORED: ClassVar[frozenset[str]] = frozenset({"scales"})
     scales: NDArray[np.float32] | None = None
 
     def __init__(
