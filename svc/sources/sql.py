@@ -1,7 +1,7 @@
 """Rows of a SQL query on PostgreSQL, MySQL/MariaDB or SQLite, read in chunks within bounded memory.
 
 The session is read-only and the server enforces it, as far as the rights of the account allow
-(docs/howto/sources.md). Only an environment variable holds the database URL; messages of drivers are redacted.
+(docs/howto/data.md). Only an environment variable holds the database URL; messages of drivers are redacted.
 """
 
 from __future__ import annotations
