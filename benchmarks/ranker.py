@@ -89,9 +89,10 @@ def scores(model: Model, rows: list[int], truth: sparse.csr_matrix) -> dict[str,
     """(users,) each metric."""
     pages = [page.items.tolist() for page in model.rank([model.known_user(row, limit=CUTOFF) for row in rows])]
     found = user_scores(pages, truth)
+    held = [set(truth[user].indices.tolist()) for user in range(len(rows))]
     ranks = [
-        next((place for place, item in enumerate(page, start=1) if item in set(truth[user].indices)), np.inf)
-        for user, page in enumerate(pages)
+        next((place for place, item in enumerate(page, start=1) if item in own), np.inf)
+        for page, own in zip(pages, held, strict=True)
     ]
     return {"ndcg": found["ndcg"], "recall": found["recall"], "mrr": 1 / np.array(ranks, dtype=np.float64)}
 
