@@ -75,7 +75,7 @@ def ndcg(matrix: sparse.csr_matrix, features: sparse.csr_matrix, held: NDArray[n
     truth = matrix[:, held].tocsr()
     evaluator = Evaluator(truth, offset=0, cutoff=CUTOFF)
     nothing = sparse.csr_matrix(truth.shape, dtype=np.float32)
-    ranker = ScoreRanker(lambda rows: users[rows] @ placed.T, nothing, np.arange(len(held)))
+    ranker = ScoreRanker(lambda rows: users[rows] @ placed.T, nothing)
     return evaluator.metrics(ranker)["ndcg"]
 
 

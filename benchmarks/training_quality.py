@@ -49,7 +49,6 @@ from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
 from svc.training.search.objective import refit_winner
-from svc.training.search.served import most_chosen_first
 from svc.training.search.storage import preflight
 from svc.training.search.trials import SearchResult
 
@@ -160,7 +159,7 @@ def public_split(task: prepare.Task, result: SearchResult, options: argparse.Nam
     for name, trial in result.best_per_algorithm.items():
         trained = refit_winner(task.builder, trial, matrix, {})
         recall, ndcg = [], []
-        ranker = ScoreRanker(scorer_of(trained), matrix, most_chosen_first(matrix))
+        ranker = ScoreRanker(scorer_of(trained), matrix)
         for ranking, truth in zip(evaluator.rankings(ranker), truths, strict=True):
             hits = np.array([item in truth for item in ranking], dtype=np.float64)
             recall.append(hits.sum() / len(truth))

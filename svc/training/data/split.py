@@ -218,14 +218,15 @@ def _set_aside(result: Split, plan: SplitPlan) -> Split:
     return replace(result, heldout=heldout, n_heldout=int(heldout.nnz), test=test)
 
 
-def shuffle_items(result: Split, seed: int) -> Split:
-    """Return the same split with its items in a random order.
+def order_items(result: Split, seed: int) -> Split:
+    """Return the same split with the items first that most users of the training part chose, equal ones at random.
 
-    Items are numbered by first appearance, held-out rows included, and popular ones appear early. Neighbour models
-    that keep the k strongest entries break ties by number. In the original order, held-out
-    rows would help to choose them.
+    Of items with equal scores the first one wins, here as in a model that is served. In the original order, held-out
+    rows would help to choose it: items are numbered by first appearance, and popular ones appear early.
     """
     order = np.random.default_rng([seed, 17]).permutation(result.train.shape[1])
+    n_users = np.bincount(result.train.indices, minlength=len(order))
+    order = order[np.argsort(-n_users[order], kind="stable")]
     matrices = {name: getattr(result, name) for name in ("train", "heldout", "test", "times", "hidden")}
     moved = {name: matrix[:, order] for name, matrix in matrices.items() if matrix is not None}
     for matrix in moved.values():

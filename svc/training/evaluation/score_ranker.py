@@ -1,7 +1,7 @@
 """Ranks users by the scores of all items at once, which is how a search compares its trials.
 
 Sorting whole rows of scores would take most of the time, so only what can be among the best is sorted. Of items with
-equal scores the one that more users have chosen comes first, as in the model that is served.
+equal scores the first column comes first, as in the model that is served.
 """
 
 from __future__ import annotations
@@ -27,14 +27,10 @@ Scorer = Callable[[Rows], Scores]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoreRanker:
-    """Ranks rows of `seen`, (users, items), by `scorer`; items in `seen` are not recommended.
-
-    `order`, (items,), has the columns as ties put them: the first of equal ones comes first.
-    """
+    """Ranks rows of `seen`, (users, items), by `scorer`; items in `seen` are not recommended."""
 
     scorer: Scorer
     seen: sparse.csr_matrix
-    order: NDArray[Any]
 
     def excluding(self, pairs: sparse.csr_matrix) -> ScoreRanker:
         """The same without these items, (users, items)."""
@@ -52,21 +48,19 @@ class ScoreRanker:
     def _ranked(self, users: Rows, size: int) -> Iterator[tuple[Scores, Rankings]]:
         """Blocks of `users`: their scores of all items, and their `size` best items."""
         step = int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.seen.shape[1], 1)))))
-        places = np.empty(len(self.order), dtype=np.int32)
-        places[self.order] = np.arange(len(places))
         for begin in range(0, len(users), step):
             rows = users[begin : begin + step]
             scores, seen = self.scorer(rows), self.seen[rows]
             scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
-            yield scores, _best(scores, size, self.order, places)
+            yield scores, _best(scores, size)
 
 
-def _best(scores: Scores, k: int, order: NDArray[Any], places: NDArray[Any]) -> Rankings:
-    """For each row the columns of its `k` best scores, best first; masked ones never; ties by their `places`.
+def _best(scores: Scores, k: int) -> Rankings:
+    """For each row the columns of its `k` best scores, best first; masked ones never; ties by column.
 
     Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that
     reach it are searched. Where many groups share that bound, as with the zeros of a sparse model, only entries above
-    it are sorted, and the rest is filled with the first entries at the bound in `order`.
+    it are sorted, and the rest is filled with the first entries at the bound.
     """
     b, n = scores.shape
     groups = min(n, max(512, 8 * k))
@@ -82,21 +76,21 @@ def _best(scores: Scores, k: int, order: NDArray[Any], places: NDArray[Any]) -> 
     values = np.concatenate([head[rows, :, group], tail[rows, group][:, np.newaxis]], axis=1)
     at, layer = np.divmod(np.flatnonzero(values >= floor[rows, np.newaxis]), depth + 1)
     rows, columns, values = rows[at], group[at] + layer * groups, values[at, layer]
-    best_first = np.lexsort((places[columns], -values, rows))
+    best_first = np.lexsort((columns, -values, rows))
     ends = np.searchsorted(rows[best_first], np.arange(b + 1)).tolist()
     ranked = columns[best_first].tolist()
     best = [ranked[begin : min(begin + k, end)] for begin, end in pairwise(ends)]
     for row in np.flatnonzero(wide & (bound > -np.inf)).tolist():
         missing = k - len(best[row])
         if missing > 0:
-            best[row] += _first_equal(scores[row], bound[row], missing, order)
+            best[row] += _first_equal(scores[row], bound[row], missing)
     return best
 
 
-def _first_equal(scores: Scores, bound: float, count: int, order: NDArray[Any]) -> list[int]:
-    """The first columns in `order` that hold `bound`, `count` if there are so many; most rows need only a few."""
-    first = order[: 8 * count]
-    columns = first[scores[first] == bound]
+def _first_equal(scores: Scores, bound: float, count: int) -> list[int]:
+    """The first columns that hold `bound`, `count` if there are so many; most rows need only a few."""
+    columns = np.flatnonzero(scores[: 8 * count] == bound)
     if len(columns) < count:
-        columns = order[scores[order] == bound]
-    return [int(column) for column in columns[:count]]
+        columns = np.flatnonzero(scores == bound)
+    first: list[int] = columns[:count].tolist()
+    return first

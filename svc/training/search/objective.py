@@ -24,7 +24,7 @@ from svc.training.search.fit import Evaluators, Fitted, fit, refit
 from svc.training.search.processes.trial_task import TrialPruned
 from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
-from svc.training.search.served import most_chosen_first, to_scorer
+from svc.training.search.served import to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.search.warm_start import WarmStart
 
@@ -120,7 +120,7 @@ class TrialObjective:
 
     def ranker(self, scorer: Scorer) -> ScoreRanker:
         """Ranks what the users of `train` may be shown, by their scores."""
-        return ScoreRanker(scorer, self.seen, most_chosen_first(self.train))
+        return ScoreRanker(scorer, self.seen)
 
     def ranker_of(self, trained: Any, trial: TrialRecord) -> ScoreRanker:
         """The ranker of the model of `trial`, trained on `train`, at the trial's recency."""

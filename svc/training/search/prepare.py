@@ -24,7 +24,7 @@ from svc.training.data.decay import HALF_LIFE, decayed, with_half_life
 from svc.training.data.features import SideName
 from svc.training.data.fetch import TrainingData
 from svc.training.data.recency import positions_of
-from svc.training.data.split import Split, SplitPlan, shuffle_items, smallest_working_ratio, split
+from svc.training.data.split import Split, SplitPlan, order_items, smallest_working_ratio, split
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.search.blended import FACTORS
 from svc.training.search.budget import TrialPlan, plan_trials
@@ -89,7 +89,7 @@ def split_data(loaded: LoadedRecipe, data: TrainingData) -> Split:
     logs.emit(events.SPLIT_DONE, val_offset=parts.val_offset, n_heldout_interactions=parts.n_heldout)
     if not parts.n_heldout:
         raise ZeroScore(f"no interaction is held out, so every score would be 0. {_remedy(loaded, data)}")
-    return shuffle_items(parts, plan.seed)
+    return order_items(parts, plan.seed)
 
 
 def split_plan(loaded: LoadedRecipe) -> SplitPlan:

@@ -18,7 +18,6 @@ from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search.fit import Evaluators, fit
 from svc.training.search.recency import is_gain
-from svc.training.search.served import most_chosen_first
 from svc.training.winner.export import export
 
 PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
@@ -53,7 +52,7 @@ def score(recommender: Any, name: str, train: sparse.csr_matrix, heldout: sparse
     evaluators = Evaluators.of(Evaluator(heldout, offset=0, cutoff=10), "ndcg", 1)
 
     def ranker(trained: Any) -> ScoreRanker:
-        return ScoreRanker(scorer_of(trained), train, most_chosen_first(train))
+        return ScoreRanker(scorer_of(trained), train)
 
     told = {"check": lambda: None, "report": lambda *_: None}
     fitted = fit(recommender, ALGORITHMS[name].epochs, evaluators, between=ranker, served=ranker, **told)  # type: ignore[arg-type]

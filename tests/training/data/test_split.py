@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from svc.training.data.interactions import Dedup, HiddenRows, Interactions
-from svc.training.data.split import Scheme, SplitPlan, shuffle_items, smallest_working_ratio, split
+from svc.training.data.split import Scheme, SplitPlan, order_items, smallest_working_ratio, split
 
 
 def interactions(histories: list[list[int]], times: list[list[int]] | None = None) -> Interactions:
@@ -134,12 +134,14 @@ def test_test_users_are_no_validation_users(scheme: str, test: float) -> None:
     assert parted.n_heldout == parted.heldout.nnz > 0
 
 
-def test_shuffled_items_are_the_same_split() -> None:
-    """Column c is item item_order[c] in every matrix."""
+def test_ordered_items_are_the_same_split() -> None:
+    """Column c is item item_order[c] in every matrix, and the most chosen one comes first."""
     data = interactions([list(range(12)) for _ in range(6)])
     plain = split(data, SplitPlan("random", 0.3, 1.0, 2, 0.5))
-    moved = shuffle_items(plain, 3)
-    assert moved.item_order.tolist() != list(range(12))
+    moved = order_items(plain, 3)
+    n_users = np.bincount(moved.train.indices, minlength=12)
+    assert n_users.tolist() == sorted(n_users.tolist(), reverse=True)
+    assert moved.item_order.tolist() != order_items(plain, 4).item_order.tolist()
     for before, after in ((plain.train, moved.train), (plain.heldout, moved.heldout), (plain.test, moved.test)):
         assert before is not None and after is not None
         assert (before[:, moved.item_order] != after).nnz == 0

@@ -153,7 +153,7 @@ def test_only_a_weighted_evaluation_looks_at_weights() -> None:
     truth = sparse.csr_matrix(np.array([[9.0, 1.0, 0.0]]))
     unseen = sparse.csr_matrix((1, 3))
     scores = np.array([[0.0, 1.0, 0.5]])
-    ranker = ScoreRanker(lambda rows: scores[rows], unseen, np.arange(3))
+    ranker = ScoreRanker(lambda rows: scores[rows], unseen)
     recall = [
         Evaluator(truth, offset=0, cutoff=1, weighted=weighted).metrics(ranker)["recall"] for weighted in (False, True)
     ]

@@ -45,7 +45,7 @@ class World:
         model = Builder(seed, Threads(1, 1)).build("IALSRecommender", self.history, params, {})
         refit(model, epochs=8)
         everybody = Evaluator(sparse.csr_matrix(np.ones((N_USERS, N_ITEMS), np.float32)), offset=0, cutoff=CUTOFF)
-        return np.array(everybody.rankings(ScoreRanker(scorer_of(model), self.history, np.arange(N_ITEMS))))
+        return np.array(everybody.rankings(ScoreRanker(scorer_of(model), self.history)))
 
     def truth(self, rankings: NDArray[np.int64]) -> float:
         """The expected ndcg: one item is held out, by chance of taste, of a user by chance."""

@@ -16,13 +16,12 @@ from irspack.recommenders import (
 from scipy import sparse
 
 from svc.training.data.interactions import Interactions
-from svc.training.data.split import SplitPlan, shuffle_items, split
+from svc.training.data.split import SplitPlan, order_items, split
 from svc.training.evaluation.evaluator import METRICS, Evaluator
 from svc.training.evaluation.intervals import interval
 from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.score_ranker import Scorer, ScoreRanker
 from svc.training.search.fit import refit
-from svc.training.search.served import most_chosen_first
 
 RNG = np.random.default_rng(5)
 FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))
@@ -33,7 +32,7 @@ TRAIN.eliminate_zeros()
 
 
 def ranker(scorer: Scorer) -> ScoreRanker:
-    return ScoreRanker(scorer, TRAIN, np.arange(TRAIN.shape[1]))
+    return ScoreRanker(scorer, TRAIN)
 
 
 @pytest.mark.filterwarnings("ignore:Found col-major")
@@ -93,10 +92,10 @@ def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameter
         rows, columns = (np.arange(n) if rng is None else rng.permutation(n) for n in (n_users, n_items))
         users, items = rows[matrix.row].astype(np.int32), columns[matrix.col].astype(np.int32)
         table = Interactions(users, items, times, *names, {})
-        found = shuffle_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
+        found = order_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
         trained = cls(found.train, **parameters).learn()
         evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20)
-        served = ScoreRanker(scorer_of(trained), found.train, most_chosen_first(found.train))
+        served = ScoreRanker(scorer_of(trained), found.train)
         scores.append(evaluator.evaluate(served).by_user("ndcg"))
     for one, other in (scores, scores[::-1]):
         low, high = interval(other, seed=1)
@@ -106,9 +105,7 @@ def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameter
 def test_seen_items_never_count() -> None:
     """A held-out item that is also in training can not be recommended."""
     truth = sparse.csr_matrix(([1.0], ([0], [0])), shape=(1, 4))
-    found = Evaluator(truth, offset=0, cutoff=4).metrics(
-        ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth, np.arange(4))
-    )
+    found = Evaluator(truth, offset=0, cutoff=4).metrics(ScoreRanker(lambda rows: np.ones((len(rows), 4)), truth))
     assert found["hit"] == 0.0
 
 

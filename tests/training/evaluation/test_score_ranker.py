@@ -12,20 +12,18 @@ from svc.training.evaluation.score_ranker import ScoreRanker
 @pytest.mark.parametrize("cutoff", [1, 7, 60])
 @pytest.mark.parametrize("levels", [1, 2, 5, 40])
 @pytest.mark.parametrize("n_items", [2, 60, 513, 3000])
-def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_the_order_of_the_items(
-    cutoff: int, levels: int, n_items: int
-) -> None:
+def test_rankings_are_those_of_a_whole_sort_by_score_and_then_by_column(cutoff: int, levels: int, n_items: int) -> None:
     """Brute force: whatever is tied, within the page or at its end, and whatever is seen."""
     rng = np.random.default_rng([cutoff, levels, n_items])
     scores = rng.integers(0, levels, (12, n_items)) / 4.0
     seen = sparse.csr_matrix((rng.random((12, n_items)) < 0.3).astype(np.float32))
     more = sparse.csr_matrix((rng.random((12, n_items)) < 0.1).astype(np.float32))
-    order, users = rng.permutation(n_items), np.array([0, 3, 4, 11])
-    ranker = ScoreRanker(lambda rows: scores[rows], seen, order)
+    users = np.array([0, 3, 4, 11])
+    ranker = ScoreRanker(lambda rows: scores[rows], seen)
     pools = list(ranker.pools(users, cutoff))
     for chosen, gone in ((ranker, seen), (ranker.excluding(more), seen + more)):
         for position, user in enumerate(users.tolist()):
-            best_first = order[np.argsort(-scores[user, order], kind="stable")]
+            best_first = np.argsort(-scores[user], kind="stable")
             expected = best_first[~np.isin(best_first, gone[user].indices)][:cutoff].tolist()
             assert chosen(users, cutoff)[position] == expected
             if chosen is ranker:

@@ -58,7 +58,7 @@ def evaluators() -> Evaluators:
 
 
 def ranker(learner: Learner) -> ScoreRanker:
-    return ScoreRanker(learner.get_score, EMPTY, np.arange(N_ITEMS))
+    return ScoreRanker(learner.get_score, EMPTY)
 
 
 def trained(

@@ -23,7 +23,7 @@ def finding(n_users: int) -> ScoreRanker:
         scores[rows < n_users, N_ITEMS - 1] = 99.0
         return scores
 
-    return ScoreRanker(scorer, EMPTY, np.arange(N_ITEMS))
+    return ScoreRanker(scorer, EMPTY)
 
 
 def chosen(found: dict[float, int]) -> tuple[float, float]:

@@ -51,7 +51,7 @@ def parts(seed: int = 0) -> tuple[Winner, Evaluator, Model]:
     )
     model.ready()
     exact = users.astype(np.float64) @ items.T.astype(np.float64)
-    winner = Winner(ScoreRanker(lambda rows: exact[rows], seen, np.arange(N_ITEMS)), scorer)
+    winner = Winner(ScoreRanker(lambda rows: exact[rows], seen), scorer)
     return winner, Evaluator(heldout, offset=0, cutoff=CUTOFF), model
 
 
