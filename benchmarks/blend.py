@@ -29,7 +29,7 @@ from svc.model.recommenders.blend import BlendScorer
 from svc.model.threads import limit_blas_threads
 from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
-from svc.training.search.objective import refit
+from svc.training.search.objective import train_epochs
 from svc.training.search.served import to_history, to_scorer
 
 LIMIT, ONE_BY_ONE, BATCH, ROUNDS, CHECKED = 10, 64, 256, 7, 50
@@ -91,7 +91,7 @@ def main() -> None:
         ials: Scorer = wide_factors(matrix, shape.components)
     else:
         sizes = {"n_components": options.components, "alpha0": 0.012, "reg": 0.012}
-        ials = to_scorer(refit(MeanPriorIALSRecommender(matrix, **sizes), 6), "IALSRecommender")
+        ials = to_scorer(train_epochs(MeanPriorIALSRecommender(matrix, **sizes), 6), "IALSRecommender")
     rp3beta = TransitionRP3betaRecommender(matrix, top_k=options.top_k, beta=0.0, normalize_weight=True).learn()
     neighbours = to_scorer(rp3beta, "RP3betaRecommender")
     history = to_history(matrix, with_values=True)

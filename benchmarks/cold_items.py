@@ -34,7 +34,7 @@ from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.data.features import fit_side
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.fit import refit
+from svc.training.search.fit import train_epochs
 from svc.training.winner.coldstart import place
 
 COMPONENTS, EPOCHS, CUTOFF, SHARES = 32, 6, 20, 10
@@ -69,7 +69,7 @@ def ndcg(matrix: sparse.csr_matrix, features: sparse.csr_matrix, held: NDArray[n
         item_features=features[kept],
         lambda_item_feature=ridge,
     )
-    trained = refit(recommender, EPOCHS)
+    trained = train_epochs(recommender, EPOCHS)
     placed = place(trained, "item", features[held]).astype(np.float32)
     users = trained.get_user_embedding()
     truth = matrix[:, held].tocsr()

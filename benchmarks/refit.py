@@ -50,7 +50,7 @@ from svc.training.evaluation.intervals import interval
 from svc.training.promotion.live_trial import trainable
 from svc.training.search import prepare
 from svc.training.search.blend_search import SAMPLE_USERS, WeightSearch
-from svc.training.search.objective import refit_winner
+from svc.training.search.objective import train_trial
 from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner.refit import train_final
 
@@ -214,11 +214,13 @@ def mean(scores: ByUser) -> float:
 def search_weights_again(task: prepare.Task, trial: TrialRecord) -> TrialRecord:
     """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
     objective, seed = task.objective, task.loaded.recipe.training.split.seed
-    scorers = [
-        objective.ranker_of(
-            refit_winner(task.builder, part, objective.decayed(part.params), objective.features, objective.times), part
-        ).scorer
+    trained = [
+        train_trial(task.builder, part, objective.decayed(part.params), objective.features, objective.times)
         for part in trial.parts
+    ]
+    scorers = [
+        objective.quick_scores(scorer, part.params).at(part.recency)
+        for scorer, part in zip(trained, trial.parts, strict=True)
     ]
     weights = WeightSearch(objective.evaluators.full.sample(SAMPLE_USERS, seed), scorers, task).best()
     kept = [(part, weight / 10) for part, weight in zip(trial.parts, weights, strict=True) if weight]

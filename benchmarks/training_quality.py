@@ -44,11 +44,11 @@ from svc.recipe.load import load_recipe
 from svc.settings import Settings
 from svc.training.data import fetch
 from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.score_ranker import ScoreRanker
 from svc.training.search import prepare
 from svc.training.search.blend_search import add_blend
-from svc.training.search.objective import refit_winner
+from svc.training.search.objective import train_trial
+from svc.training.search.quick_scores import QuickScores
 from svc.training.search.storage import preflight
 from svc.training.search.trials import SearchResult
 
@@ -157,9 +157,9 @@ def public_split(task: prepare.Task, result: SearchResult, options: argparse.Nam
     truths = [set(test.indices[test.indptr[row] : test.indptr[row + 1]].tolist()) for row in evaluator.evaluated_users]
     gains = 1 / np.log2(np.arange(2, CUTOFF + 2))
     for name, trial in result.best_per_algorithm.items():
-        trained = refit_winner(task.builder, trial, matrix, {})
+        trained = train_trial(task.builder, trial, matrix, {})
         recall, ndcg = [], []
-        ranker = ScoreRanker(scorer_of(trained), matrix)
+        ranker = ScoreRanker(QuickScores(trained, matrix, None, None).at(0.0), matrix)
         for ranking, truth in zip(evaluator.rankings(ranker), truths, strict=True):
             hits = np.array([item in truth for item in ranking], dtype=np.float64)
             recall.append(hits.sum() / len(truth))

@@ -37,6 +37,8 @@ TOP_POP = "TopPopRecommender"
 """Popularity, which a blend may add to its other parts."""
 TRANSITIONS = "TransitionsRecommender"
 """The one recommender that learns which item follows which, so it needs the time of each interaction."""
+FACTORS = ("IALSRecommender", "TruncatedSVDRecommender")
+"""Of which a blend has one at most."""
 TAKES_RECENCY: tuple[str, ...] = (*BLENDED, BLEND)
 """Whose scores follow from a history alone, so that its later items may count more."""
 ITEM_WEIGHTS: tuple[str, ...] = (

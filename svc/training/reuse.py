@@ -16,7 +16,7 @@ from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
 from svc.training.promotion.live_trial import Unfit, checked, feature_trial_of, trainable
-from svc.training.search.objective import refit_winner
+from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
 from svc.training.search.storage import StorageLocation
 from svc.training.search.trials import Reused, SearchResult, TrialRecord
@@ -185,7 +185,7 @@ def measure(task: Task, trial: TrialRecord, reused: Reused) -> SearchResult:
     Raises FeatureRidgeFailed where its feature weights cannot be solved for.
     """
     began, inputs = time.monotonic(), task.objective
-    trained = refit_winner(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
+    trained = train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
     evaluation = evaluate_winner(task, inputs.ranker_of(trained, trial))
     seconds = round(time.monotonic() - began, 3)
     record = replace(trial, score=evaluation.metrics[inputs.metric], metrics=evaluation.metrics, seconds=seconds)

@@ -252,11 +252,11 @@ class _Run:
             result = reuse.measure(task, *reused)
             prepare.check_scores(self.loaded, task.data, result.best.score or 0.0)
         confidence = measure_confidence(task, result)
-        diversity = self.report.diversity(task, result, confidence)
-        result = replace(result, trained=None)
+        diversity = self.report.diversity(task, confidence)
+        result = replace(result, trained=None, evaluation=None)
         learned = self._learned(task, result, confidence)
         # Over large data a trained model takes several times the memory of its matrix, and the final one is to come.
-        confidence = replace(confidence, trained=None, winner=confidence.winner if self._rules else None)
+        confidence = replace(confidence, winner=confidence.winner if self._rules else None)
         self.progress.phase("training the final model")
         final = self._final_model(task, result, learned if learned is not None and learned.ships else None)
         matrix, model = final.matrix, final.model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,14 +81,14 @@ class BlendScorer(Stored):
             scorer.measure(history)
         return scorer
 
-    def measure(self, history: History) -> None:
-        """Compute the deviations of the users of `history`. The scorer must be ready."""
+    def measure(self, history: History, rows: NDArray[Any] | None = None) -> None:
+        """Compute the deviations of the users of `history`, or of some `rows` alone. The scorer must be ready."""
         from threadpoolctl import threadpool_limits
 
-        self.deviations = np.empty((len(self.weights), len(history)))
+        self.deviations = np.zeros((len(self.weights), len(history)))
         # As in a server: a product of two vectors takes microseconds, and waiting for a second thread milliseconds.
         with threadpool_limits(limits=1, user_api="blas"):
-            for user in range(len(history)):
+            for user in range(len(history)) if rows is None else rows.tolist():
                 self.deviations[:, user] = self._deviations_of(Query(limit=1, user=user), history)
 
     @property

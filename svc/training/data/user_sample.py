@@ -63,11 +63,16 @@ def draw_users(everybody: Interactions, n_users: int, seed: int) -> UserSample |
     return UserSample(rows, sampled)
 
 
-def solve_users(scorer: Scorer | None, matrix: sparse.csr_matrix, features: sparse.csr_matrix | None = None) -> None:
+def solve_users(
+    scorer: Scorer | None,
+    matrix: sparse.csr_matrix,
+    features: sparse.csr_matrix | None = None,
+    rows: NDArray[Any] | None = None,
+) -> None:
     """Give `scorer` a vector for each user of `matrix`, (users, items), solved for exactly.
 
-    `features` are those of the users, (users, F). Raises TrainingError for a scorer that knows only the users whom it
-    was trained on, if there are others.
+    `features` are those of the users, (users, F). With `rows` the other users get zeros. Raises TrainingError for a
+    scorer that knows only the users whom it was trained on, if there are others.
     """
     if not isinstance(scorer, FactorScorer):
         return
@@ -77,8 +82,8 @@ def solve_users(scorer: Scorer | None, matrix: sparse.csr_matrix, features: spar
         raise TrainingError("BPRFMRecommender places only users whom it was trained on: leave it out with sample_users")
     scorer.ready()
     features = features if isinstance(scorer, IALSScorer) else None
-    users = np.empty((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
-    rows = np.arange(matrix.shape[0])
+    users = np.zeros((matrix.shape[0], scorer.users.shape[1]), dtype=np.float32)
+    rows = np.arange(matrix.shape[0]) if rows is None else rows
     chunks = [rows[start : start + _USERS_AT_ONCE] for start in range(0, len(rows), _USERS_AT_ONCE)]
     with ThreadPoolExecutor(usable_cores()) as pool:
         placed = pool.map(lambda chunk: solved(scorer, matrix, chunk, features), chunks)

@@ -15,6 +15,8 @@ from scipy import sparse
 from svc.training.evaluation.intervals import PER_USER, user_scores
 
 METRICS = ("ndcg", "map", "recall", "hit", "precision", "gini_index", "entropy", "appeared_item", "catalog_coverage")
+CUTOFFS = (5, 10, 20, 50)
+"""At which a winner is judged."""
 _SCORE_DIGITS = 12
 
 Rows = NDArray[np.int64]

@@ -16,6 +16,7 @@ from svc.model.history import History
 from svc.model.model import Model
 from svc.model.ranking.query import Query
 from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
 
 N_USERS, LIMIT = 32, 10
 Asked = TypeVar("Asked")
@@ -41,6 +42,8 @@ def rank_ms_of(scorer: Scorer, matrix: sparse.csr_matrix) -> float:
     values = chosen.data.astype(np.float32) if scorer.reads_values else None
     history = History(np.concatenate([[0], np.cumsum(lengths)]), chosen.indices.astype(np.int32), values)
     scorer.ready()
+    if isinstance(scorer, BlendScorer):
+        scorer.measure(history, rows)
     queries = [Query(limit=LIMIT, user=int(row)) for row in rows]
     return median_ms(lambda query: scorer.rank([query], history), queries)
 

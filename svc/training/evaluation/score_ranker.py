@@ -52,10 +52,10 @@ class ScoreRanker:
             rows = users[begin : begin + step]
             scores, seen = self.scorer(rows), self.seen[rows]
             scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
-            yield scores, _best(scores, size)
+            yield scores, best_columns(scores, size)
 
 
-def _best(scores: Scores, k: int) -> Rankings:
+def best_columns(scores: Scores, k: int) -> Rankings:
     """For each row the columns of its `k` best scores, best first; masked ones never; ties by column.
 
     Column j is dealt to group j mod g. At least k scores reach the k-th largest group maximum, so only groups that

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from threadpoolctl import threadpool_limits
 
 from svc.cores import usable_cores
 from svc.model.history import History
 from svc.model.model import Model
-from svc.model.ranking.query import Query
+from svc.model.ranking.query import NO_ITEMS, Query
 from svc.training.data.split import Split
 from svc.training.evaluation.evaluator import Rankings, Rows
 
@@ -43,13 +44,23 @@ class ServedRanker:
         columns = model.item_ids.indices([item_ids[column] for column in split.item_order.tolist()])
         return cls(model, rows.astype(np.int64), columns.astype(np.int64), excluded)
 
+    @classmethod
+    def alike(cls, model: Model) -> ServedRanker:
+        """The ranker of a model that has the rows and columns of the split."""
+        nothing = sparse.csr_matrix((model.n_users, model.n_items), dtype=np.float32)
+        return cls(model, np.arange(model.n_users), np.arange(model.n_items), nothing)
+
     def excluding(self, pairs: sparse.csr_matrix) -> ServedRanker:
         """The same without these items, (users, items) of the split."""
         return replace(self, excluded=(self.excluded + pairs).tocsr())
 
     def __call__(self, users: Rows, size: int) -> Rankings:
-        rankings: Rankings = [[] for _ in range(len(users))]
-        column_of = _inverse(self.columns, self.model.n_items)
+        return [items.tolist() for items, _ in self.pools(users, size)]
+
+    def pools(self, users: Rows, size: int) -> list[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """The items of each user, best first, as columns of the split, and their scores."""
+        pools = [(NO_ITEMS, np.empty(0))] * len(users)
+        column_of = _inverse(self.columns, self.model.n_items).astype(np.int32)
         gone = np.flatnonzero(column_of < 0).astype(np.int32)
         in_model = np.flatnonzero(self.rows[users] >= 0)
         parts = [in_model[start : start + _AT_ONCE] for start in range(0, len(in_model), _AT_ONCE)]
@@ -57,11 +68,12 @@ class ServedRanker:
         def rank(part: Rows) -> None:
             queries = [self._query(row, size, gone) for row in users[part].tolist()]
             for position, ranking in zip(part.tolist(), self.model.rank(queries), strict=True):
-                rankings[position] = column_of[ranking.items].tolist()
+                pools[position] = column_of[ranking.items], ranking.scores
 
-        with ThreadPoolExecutor(usable_cores()) as pool:
+        limits = threadpool_limits(limits=1, user_api="blas")  # as a server sets it
+        with limits, ThreadPoolExecutor(usable_cores()) as pool:
             list(pool.map(rank, parts))
-        return rankings
+        return pools
 
     def pairs(self, rows: History) -> sparse.csr_matrix:
         """Return (users, items) of the split with 1 for each pair of `rows`, which are those of the model's users."""

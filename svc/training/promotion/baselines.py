@@ -13,15 +13,15 @@ from scipy import sparse
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
 from svc.errors import ArtifactError, FeatureRidgeFailed
+from svc.model.recommenders.base import Scorer
 from svc.recipe.promotion_schema import BASELINE, INCUMBENT
 from svc.settings import Settings
 from svc.training.data.split import global_cutoff
 from svc.training.evaluation.evaluator import Evaluator, Ranker
-from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.promotion.incumbent import Incumbent, read_incumbent
 from svc.training.promotion.live_trial import Unfit, trainable
-from svc.training.search.objective import refit_winner
+from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task, split_plan
 from svc.training.search.trials import TrialRecord
 
@@ -50,8 +50,8 @@ def heldout(task: Task) -> Evaluator:
 
 def baseline(task: Task) -> ComparedModel:
     """Popularity on what the search trained on."""
-    trained = _refit(task, TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.0), {})
-    return ComparedModel(BASELINE, "refitted", task.objective.ranker(scorer_of(trained)), heldout(task))
+    trial = TrialRecord(0, "TopPopRecommender", {}, "complete", None, {}, None, 0.0)
+    return ComparedModel(BASELINE, "refitted", task.objective.ranker_of(_refit(task, trial, {}), trial), heldout(task))
 
 
 def live_model(task: Task, keys: SigningKeys, settings: Settings) -> tuple[Incumbent, ComparedModel] | None:
@@ -114,9 +114,9 @@ def _refitted(task: Task, header: Mapping[str, Any]) -> ComparedModel:
     return ComparedModel(INCUMBENT, "refitted", ranker, heldout(task))
 
 
-def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Any:
+def _refit(task: Task, trial: TrialRecord, features: Mapping[Any, sparse.csr_matrix]) -> Scorer:
     try:
         inputs = task.objective
-        return refit_winner(task.builder, trial, inputs.decayed(trial.params), features, inputs.times)
+        return train_trial(task.builder, trial, inputs.decayed(trial.params), features, inputs.times)
     except FeatureRidgeFailed as error:
         raise Unfit(error.message) from None

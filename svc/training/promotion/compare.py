@@ -23,7 +23,7 @@ from svc.training.evaluation.choice import Choice
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import paired_change
 from svc.training.evaluation.rank_cost import rank_ms
-from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.promotion.baselines import ComparedModel, baseline, heldout, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
 from svc.training.promotion.refusal import warn_of_tight_bound
@@ -67,7 +67,7 @@ class Candidate:
     """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
     known: their scores are those of the validation users. `rank_ms` is that of the model that was trained on all."""
 
-    ranker: ScoreRanker
+    ranker: ServedRanker
     rank_ms: float
     choice: Choice | None = None
 

@@ -18,7 +18,7 @@ from svc.model.ranking.query import Query, Ranking
 from svc.training.data.recency import positions_of
 from svc.training.evaluation.intervals import Change
 from svc.training.evaluation.rank_cost import LIMIT, N_USERS, median_ms
-from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.judge import judge
 from svc.training.ranker.record import ItemTables, item_record, windows_within
@@ -72,7 +72,7 @@ class Learned:
         return ranker
 
 
-def learn(task: Task, winner: TrialRecord, own: ScoreRanker | None, tables: ItemTables) -> Learned | None:
+def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
     """Learn the order of the pages that the winner, by its `own` order, makes for the validation users.
 
     `tables` have the items of the interactions in their order. None, and an event, where that cannot be told from
@@ -102,7 +102,7 @@ def learn(task: Task, winner: TrialRecord, own: ScoreRanker | None, tables: Item
     record = item_record(parts.train, ages, windows, tables.of(parts.item_order))
     history = to_history(parts.train, with_values=False, positions=None if ages is None else positions_of(ages))
     users = evaluator.offset + evaluator.evaluated_users
-    pools, rows = list(own.pools(users, max(CANDIDATES, evaluator.cutoff))), users.tolist()
+    pools, rows = own.pools(users, max(CANDIDATES, evaluator.cutoff)), users.tolist()
     truth = evaluator.heldout[evaluator.evaluated_users]
     raw = [
         features(record, history.items(row), items[:CANDIDATES], scores[:CANDIDATES]).T

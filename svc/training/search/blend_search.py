@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,24 +26,25 @@ from scipy import sparse
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
-from svc.model.recommenders.blend import BlendScorer
-from svc.recipe.algorithms import BLEND, BLENDED, TOP_POP
+from svc.model.recommenders.base import Scorer as ServedScorer
+from svc.recipe.algorithms import BLEND, BLENDED, FACTORS, TOP_POP
 from svc.training.algorithms.registry import Params
 from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE
-from svc.training.evaluation.evaluator import Evaluation, Evaluator, Ranker, Rows
+from svc.training.evaluation.evaluator import CUTOFFS, Evaluator, Ranker, Rankings, Rows
+from svc.training.evaluation.intervals import user_scores
 from svc.training.evaluation.rank_cost import rank_ms_of
-from svc.training.evaluation.recency import scorer_of
-from svc.training.evaluation.score_ranker import Scorer, Scores
-from svc.training.search.blended import FACTORS, BlendedRecommender, standardized, weighted
-from svc.training.search.objective import refit_winner
+from svc.training.evaluation.score_ranker import Scorer, best_columns
+from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
+from svc.training.search.quick_scores import standardized, weighted
 from svc.training.search.recency import Weighing, choose, is_gain
-from svc.training.search.served import to_history, to_scorer
+from svc.training.search.served import blended
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
 MOST_PARTS = 3
 SAMPLE_USERS = 5_000
 """Weights are compared on at most so many validation users."""
+_USERS_AT_ONCE = 128
 CANDIDATES = 100
 """How many items of each user and part are kept to compare weights, or twice the cutoff if that is more."""
 HALF_LIVES = (NO_DECAY, "3d", "14d", "60d")
@@ -75,16 +76,19 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
     train = objective.decayed(shared)
     try:
         trained = [
-            refit_winner(task.builder, trial, train, objective.features, objective.times)
+            train_trial(task.builder, trial, train, objective.features, objective.times)
             for trial in (*chosen, *popular)
         ]
     except FeatureRidgeFailed:
         return _skipped(result, "a part cannot be trained a second time")
     parts = _Parts(task, [*chosen, *popular], trained)
     number = 1 + max(trial.number for trial in result.trials)
-    record, evaluation = parts.best(number, shared)
-    rank_ms = rank_ms_of(parts.served(record, train), train)
-    record = replace(record, seconds=round(time.monotonic() - began, 3), rank_ms=rank_ms)
+    record = parts.best(number, shared)
+    blend = blended(parts.models_of(record), record)
+    evaluation = objective.evaluators.full.evaluate(objective.ranker_of(blend, record), longest=max(CUTOFFS))
+    metrics, rank_ms = evaluation.metrics, rank_ms_of(blend, train)
+    seconds = round(time.monotonic() - began, 3)
+    record = replace(record, score=metrics[objective.metric], metrics=metrics, seconds=seconds, rank_ms=rank_ms)
     logs.emit(
         events.BLEND_SEARCHED,
         weights=record.params["weights"],
@@ -97,17 +101,19 @@ def add_blend(task: Task, result: SearchResult) -> SearchResult:
         return _skipped(result, f"a ranking by it takes {rank_ms:g} ms, more than training.max_rank_ms")
     by_user = {**result.by_user, number: evaluation.by_user(objective.metric)}
     result = replace(result, trials=[*result.trials, record], by_user=by_user)
+    is_best = result.best is record
+    kept: list[ServedScorer] = [blend] if is_best else parts.models_of(result.best)
     if task.split.test is not None:  # then the runner-up is trained first, and two models at once may not fit
-        return result
-    return replace(result, trained=parts.model_of(result.best))
+        kept = []
+    return replace(result, trained=next(iter(kept), None), evaluation=evaluation if is_best else None)
 
 
 class _Tried(NamedTuple):
-    """A blend with `recencies` and `weights` of all parts, scored on all validation users."""
+    """A blend with `recencies` and `weights` of all parts, and its scores, (users,), of the sample."""
 
     recencies: Recencies
     weights: Weights
-    evaluation: Evaluation
+    by_user: NDArray[np.float64]
 
     @property
     def order(self) -> float:
@@ -121,7 +127,7 @@ class _Parts:
     The last ones are popularity, with a half-life each.
     """
 
-    def __init__(self, task: Task, trials: Sequence[TrialRecord], trained: Sequence[Any]) -> None:
+    def __init__(self, task: Task, trials: Sequence[TrialRecord], trained: Sequence[ServedScorer]) -> None:
         self._task = task
         self._objective = task.objective
         self._trials = trials
@@ -130,40 +136,27 @@ class _Parts:
         order = self._objective.order
         self._values = () if order is None else order.values(BLEND)
         self._histories = [
-            self._objective.scores_of_histories(part, trial.params)
+            self._objective.quick_scores(part, trial.params)
             for part, trial in zip(trained, trials, strict=True)
             if trial.algorithm != TOP_POP
         ]
-        self._popular = [scorer_of(part) for part in trained[len(self._histories) :]]
-        self._weights_at: dict[Recencies, Weights] = {}
+        self._popular = [self._objective.quick_scores(part, {}).at(0.0) for part in trained[len(self._histories) :]]
+        self._searches: dict[Recencies, WeightSearch] = {}
 
-    def best(self, number: int, shared: Params) -> tuple[TrialRecord, Evaluation]:
-        """Return the trial of the best blend and its evaluation on all validation users.
+    def best(self, number: int, shared: Params) -> TrialRecord:
+        """Return the trial of the best blend of the sample.
 
         `shared` are the parameters that its parts share.
         """
         tried = sorted(map(self._tried, self._candidates()), key=lambda blend: blend.order)
-        metric = self._objective.metric
-        best = max(tried, key=lambda blend: blend.evaluation.metrics[metric])
-        chosen = next(blend for blend in tried if blend is best or not self._is_better(best, blend))
-        return self._record(chosen, number, shared), chosen.evaluation
+        best = max(tried, key=lambda blend: float(blend.by_user.mean()))
+        chosen = next(blend for blend in tried if blend is best or not is_gain(best.by_user, blend.by_user))
+        return self._record(chosen, number, shared)
 
-    def model_of(self, trial: TrialRecord) -> Any:
-        """Return the model of a blend of these parts, or of a single part.
-
-        Return None for any other trial.
-        """
+    def models_of(self, trial: TrialRecord) -> list[ServedScorer]:
+        """Return the models of the parts of a blend, or of a trial that is one of the parts itself."""
         models = {_identity(part): trained for part, trained in zip(self._trials, self._trained, strict=True)}
-        if trial.parts:
-            return BlendedRecommender([models[_identity(part)] for part in trial.parts], trial)
-        return models.get(_identity(trial))
-
-    def served(self, blend: TrialRecord, train: sparse.csr_matrix) -> BlendScorer:
-        """Return the blend as it is served, with the users of the training on `train`."""
-        scorer, history = to_scorer(self.model_of(blend), BLEND), to_history(train, with_values=True)
-        assert isinstance(scorer, BlendScorer), "a trial with parts is a blend"
-        scorer.measure(history)
-        return scorer
+        return [models[_identity(part)] for part in trial.parts or (trial,) if _identity(part) in models]
 
     def _candidates(self) -> list[Recencies]:
         """Return the recencies to try.
@@ -187,27 +180,21 @@ class _Parts:
 
     def _weights(self, recencies: Recencies) -> Weights:
         """Return the best weights of all parts at `recencies`."""
-        if recencies not in self._weights_at:
+        if recencies not in self._searches:
             search = WeightSearch(self._sample, self._scorers(recencies), self._task, n_popular=len(self._popular))
-            self._weights_at[recencies] = search.best()
-        return self._weights_at[recencies]
+            self._searches[recencies] = search
+        return self._searches[recencies].best()
 
     def _tried(self, recencies: Recencies) -> _Tried:
-        weights, objective = self._weights(recencies), self._objective
-        ranker = self._ranker(recencies, weights)
-        return _Tried(recencies, weights, objective.evaluators.full.evaluate(ranker))
-
-    def _is_better(self, first: _Tried, second: _Tried) -> bool:
-        """Return whether `first` scores higher by more than chance."""
-        metric = self._objective.metric
-        return is_gain(first.evaluation.by_user(metric), second.evaluation.by_user(metric))
+        weights = self._weights(recencies)
+        return _Tried(recencies, weights, self._searches[recencies].by_user(weights))
 
     def _ranker(self, recencies: Recencies, weights: Weights) -> Ranker:
         """Return the ranker of a blend of the parts with weight."""
         scorers, weighed = self._scorers(recencies), _weighed(weights)
         shares = [weights[part] / _STEPS for part in weighed]
         chosen = [scorers[part] for part in weighed]
-        return self._objective.ranker(lambda rows: weighted(standardized(chosen, rows), shares))
+        return self._objective.quick_ranker(lambda rows: weighted(standardized(chosen, rows), shares))
 
     def _scorers(self, recencies: Recencies) -> list[Scorer]:
         """Return the scorers of all parts."""
@@ -218,14 +205,13 @@ class _Parts:
         recencies = (*tried.recencies, *[0.0] * len(self._popular))
         parts = tuple(replace(self._trials[position], recency=recencies[position]) for position in weighed)
         weights = {self._trials[position].algorithm: tried.weights[position] / _STEPS for position in weighed}
-        metrics = tried.evaluation.metrics
         return TrialRecord(
             number,
             BLEND,
             {"weights": weights, **shared},
             "complete",
-            metrics[self._objective.metric],
-            metrics,
+            None,
+            {},
             None,
             0.0,
             parts,
@@ -285,10 +271,13 @@ def _skipped(result: SearchResult, reason: str) -> SearchResult:
 
 
 class _Block(NamedTuple):
-    """Candidates of some users: entry c is the item columns[c] of the user rows[c], with values[p, c] by part p."""
+    """The candidates of some users: `columns`, (users, c), rising, of which the first `counts`, (users,), are any.
 
-    rows: NDArray[np.intp]
+    `values`, (parts, users, c), are their scores by each part.
+    """
+
     columns: NDArray[np.intp]
+    counts: NDArray[np.intp]
     values: NDArray[np.float32]
 
 
@@ -305,12 +294,12 @@ class WeightSearch:
     def __init__(self, sample: Evaluator, scorers: Sequence[Scorer], task: Task, n_popular: int = 0) -> None:
         self._sample = sample
         self._scorers = scorers
-        self._ranker = task.objective.ranker
         self._n_popular = n_popular
-        self._seen = task.objective.seen
         self._metric = task.objective.metric
-        self._blocks: dict[int, _Block] = {}
-        self._scores: dict[Weights, float] = {}
+        users, seen = sample.offset + sample.evaluated_users, task.objective.seen
+        parts = [users[begin : begin + _USERS_AT_ONCE] for begin in range(0, len(users), _USERS_AT_ONCE)]
+        self._blocks = [self._block(rows, seen[rows]) for rows in parts]
+        self._scores: dict[Weights, NDArray[np.float64]] = {}
 
     def best(self) -> Weights:
         n_others, rest = len(self._scorers) - self._n_popular, (0,) * self._n_popular
@@ -345,37 +334,43 @@ class WeightSearch:
     def _is_allowed(self, weights: Weights) -> bool:
         return sum(weight > 0 for weight in weights[len(weights) - self._n_popular :]) <= 1
 
-    def _score(self, weights: Weights) -> float:
+    def by_user(self, weights: Weights) -> NDArray[np.float64]:
+        """Return the scores of the users of the sample, (users,), under `weights`."""
         if weights not in self._scores:
-            shares = np.array(weights, dtype=np.float32) / _STEPS
-
-            def scorer(rows: Rows) -> Scores:
-                block = self._block(rows)
-                scores = np.full((len(rows), self._seen.shape[1]), -np.inf, dtype=np.float32)
-                scores[block.rows, block.columns] = shares @ block.values
-                return scores
-
-            rankings = self._sample.rankings(self._ranker(scorer))
-            self._scores[weights] = self._sample.score(rankings, self._metric)
+            shares = np.array(weights, dtype=np.float32) / np.float32(_STEPS)
+            rankings = [ranking for block in self._blocks for ranking in self._rankings(block, shares)]
+            truth = self._sample.heldout[self._sample.evaluated_users]
+            self._scores[weights] = user_scores(rankings, truth)[self._metric]
         return self._scores[weights]
 
-    def _block(self, users: Rows) -> _Block:
-        """Return the candidates of `users`, kept for all weights."""
-        first = int(users[0])
-        if first not in self._blocks:
-            parts = standardized(self._scorers, users)
-            wanted = np.zeros(parts[0].shape, dtype=np.bool_)
-            seen = self._seen[users]
-            for scores in parts:
-                ranked = scores.copy()
-                ranked[seen.nonzero()] = -np.inf
-                most = min(max(CANDIDATES, 2 * self._sample.cutoff), ranked.shape[1])
-                best = np.argpartition(-ranked, most - 1, axis=1)[:, :most]
-                np.put_along_axis(wanted, best, values=True, axis=1)
-            rows, columns = wanted.nonzero()
-            values = np.array([scores[rows, columns] for scores in parts])
-            self._blocks[first] = _Block(rows, columns, values)
-        return self._blocks[first]
+    def _score(self, weights: Weights) -> float:
+        return float(self.by_user(weights).mean())
+
+    def _rankings(self, block: _Block, shares: NDArray[np.float32]) -> Rankings:
+        scores = np.tensordot(shares, block.values, axes=1)
+        scores[np.arange(scores.shape[1]) >= block.counts[:, np.newaxis]] = -np.inf
+        best = np.argsort(-scores, axis=1, kind="stable")[:, : self._sample.cutoff]
+        ranked = np.take_along_axis(block.columns, best, axis=1).tolist()
+        return [ranking[:count] for ranking, count in zip(ranked, block.counts.tolist(), strict=True)]
+
+    def _block(self, users: Rows, seen: sparse.csr_matrix) -> _Block:
+        """Return the candidates of `users`, kept for all weights, without what they have `seen`."""
+        parts, gone = standardized(self._scorers, users), seen.nonzero()
+        wanted = np.zeros(parts[0].shape, dtype=np.bool_)
+        for scores in parts:
+            allowed = scores.copy()
+            allowed[gone] = -np.inf
+            for row, best in zip(wanted, best_columns(allowed, max(CANDIDATES, 2 * self._sample.cutoff)), strict=True):
+                row[best] = True
+        rows, items = wanted.nonzero()
+        counts = wanted.sum(axis=1)
+        places = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        columns = np.zeros((len(users), int(counts.max(initial=0))), dtype=np.intp)
+        columns[rows, places] = items
+        values = np.zeros((len(parts), *columns.shape), dtype=np.float32)
+        for part, scores in zip(values, parts, strict=True):
+            part[rows, places] = scores[rows, items]
+        return _Block(columns, counts, values)
 
 
 def simplex(n_parts: int, step: int) -> Iterator[Weights]:

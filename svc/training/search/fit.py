@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluation, Evaluator, Ranker
 from svc.training.search.recency import BEYOND_DOUBT, SAMPLE_USERS, Weighing, choose, is_gain
-from svc.training.search.screening import SCREENING_STEP
 from svc.training.search.warm_start import WarmStart
 
 QUICK_USERS = 2_000
@@ -67,93 +66,25 @@ class Stop(Exception):
     """Raised by a `check` to end a training: its time is over, or its score is too low to matter."""
 
 
-def fit(
+def train(
     recommender: Any,
     epochs: Epochs | None,
     evaluators: Evaluators,
     *,
     between: Callable[[Any], Ranker],
-    served: Callable[[Any], Ranker],
     check: Callable[[], None],
     report: Callable[[int, float], None],
-    weighing: Callable[[], Weighing] | None = None,
-    finish: Callable[[Any], None] = lambda _: None,
-) -> Fitted:
-    """Train `recommender` and score it. `check` runs before each epoch, `report(epoch, score)` after each judgement.
+) -> int | None:
+    """Train `recommender` and return its best epoch, whose state it then has; None for training without epochs.
 
-    `served` makes the ranker that judges the trained model, `between` the one that compares its epochs, by the users'
-    vectors of the training: solving for these users exactly takes longer than an epoch.
-
-    Without epochs the one report is that of the screening, where there are more validation users than that takes.
-    Whatever these two raise ends the training. `finish` gets a recommender that was trained without epochs before it
-    is scored. With `weighing`, of the trained model, its recency is chosen too.
+    `check` runs before each epoch, `report(epoch, score)` after each judgement, and whatever these two raise ends the
+    training. `between` makes the ranker that compares epochs, by the users' vectors of the training: solving for these
+    users exactly takes longer than an epoch.
     """
     check()
     if epochs is None:
         recommender.learn()
-        finish(recommender)
-        check()
-        if weighing is not None:
-            return fit_recency(weighing(), evaluators, check, lambda score: report(SCREENING_STEP, score))
-        ranker = served(recommender)
-        ranked = evaluators.quick.rankings(ranker)
-        if evaluators.full is not evaluators.quick:
-            report(SCREENING_STEP, evaluators.quick.score(ranked, evaluators.metric))
-        evaluation = evaluators.full.complete(ranker, evaluators.quick, ranked)
-        return Fitted(evaluation.metrics, None, evaluation.by_user(evaluators.metric))
-    best_epoch = _fit_epochs(recommender, epochs, evaluators, between=between, check=check, report=report)
-    recommender.load_state()
-    if weighing is not None:
-        return replace(fit_recency(weighing(), evaluators, check, lambda _: None), epochs=best_epoch)
-    evaluation = evaluators.full.evaluate(served(recommender))
-    return Fitted(evaluation.metrics, best_epoch, evaluation.by_user(evaluators.metric))
-
-
-def fit_recency(
-    weighing: Weighing,
-    evaluators: Evaluators,
-    check: Callable[[], None],
-    report: Callable[[float], None],
-) -> Fitted:
-    """Evaluate a trained model at the recency that suits it; `report` gets its score on the sample.
-
-    The best value on the sample is taken if it is better than the lowest one on all users, by more than chance. Where
-    the users of the screening leave no doubt of that, the lowest one is not evaluated on all.
-    """
-    chosen = choose(weighing, evaluators.brief, evaluators.metric, check)
-    if evaluators.full is not evaluators.quick:
-        report(chosen.score)
-
-    def evaluate(ranker: Ranker) -> Evaluation:
-        check()
-        return evaluators.full.evaluate(ranker)
-
-    metric, lowest = evaluators.metric, weighing.values[0]
-    if chosen.recency == lowest:
-        evaluation = evaluate(weighing.at(lowest))
-        return Fitted(evaluation.metrics, None, evaluation.by_user(metric), lowest)
-    evaluation, baseline = evaluate(weighing.at(chosen.recency)), weighing.at(lowest)
-    if evaluators.full is not evaluators.quick:
-        check()
-        screened = evaluation.by_user(metric)[evaluators.screened]
-        if is_gain(screened, evaluators.quick.scores_of_users(baseline, metric), BEYOND_DOUBT):
-            return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)
-    other = evaluate(baseline)
-    if is_gain(evaluation.by_user(metric), other.by_user(metric)):
-        return Fitted(evaluation.metrics, None, evaluation.by_user(metric), chosen.recency)
-    return Fitted(other.metrics, None, other.by_user(metric), lowest)
-
-
-def _fit_epochs(
-    recommender: Any,
-    epochs: Epochs,
-    evaluators: Evaluators,
-    *,
-    between: Callable[[Any], Ranker],
-    check: Callable[[], None],
-    report: Callable[[int, float], None],
-) -> int:
-    """Train by epochs and return the number of the best one, whose state the recommender has saved."""
+        return None
     recommender.start_learning()
     best_score, best_epoch, without_gain = -math.inf, 0, 0
     for epoch in range(1, epochs.most + 1):
@@ -161,8 +92,7 @@ def _fit_epochs(
         recommender.run_epoch()
         if epoch % epochs.every:
             continue
-        ranked = evaluators.quick.rankings(between(recommender))
-        score = evaluators.quick.score(ranked, evaluators.metric)
+        score = evaluators.quick.score(evaluators.quick.rankings(between(recommender)), evaluators.metric)
         if score > best_score:
             best_score, best_epoch, without_gain = score, epoch, 0
             recommender.save_state()
@@ -171,10 +101,52 @@ def _fit_epochs(
             if without_gain >= epochs.patience:
                 break
         report(epoch, score)
+    recommender.load_state()
     return best_epoch
 
 
-def refit(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
+def judge(
+    weighing: Weighing, evaluators: Evaluators, check: Callable[[], None], report: Callable[[float], None]
+) -> Fitted:
+    """Evaluate a trained model at the recency that suits it.
+
+    `report` gets its score on a sample, where there are more validation users than that takes. The best value on the
+    sample is taken if it is better than the lowest one on all users, by more than chance. Where the users of the
+    screening leave no doubt of that, the lowest one is not evaluated on all.
+    """
+    metric, lowest, is_sampled = evaluators.metric, weighing.values[0], evaluators.full is not evaluators.quick
+
+    def fitted(evaluation: Evaluation, recency: float) -> Fitted:
+        return Fitted(evaluation.metrics, None, evaluation.by_user(metric), recency)
+
+    check()
+    if len(weighing.values) == 1:
+        ranker = weighing.at(lowest)
+        ranked = evaluators.quick.rankings(ranker)
+        if is_sampled:
+            report(evaluators.quick.score(ranked, metric))
+        return fitted(evaluators.full.complete(ranker, evaluators.quick, ranked), lowest)
+    chosen = choose(weighing, evaluators.brief, metric, check)
+    if is_sampled:
+        report(chosen.score)
+    check()
+    evaluation = evaluators.full.evaluate(weighing.at(chosen.recency))
+    if chosen.recency == lowest:
+        return fitted(evaluation, lowest)
+    baseline = weighing.at(lowest)
+    check()
+    if is_sampled:
+        screened = evaluation.by_user(metric)[evaluators.screened]
+        if is_gain(screened, evaluators.quick.scores_of_users(baseline, metric), BEYOND_DOUBT):
+            return fitted(evaluation, chosen.recency)
+        check()
+    other = evaluators.full.evaluate(baseline)
+    if is_gain(evaluation.by_user(metric), other.by_user(metric)):
+        return fitted(evaluation, chosen.recency)
+    return fitted(other, lowest)
+
+
+def train_epochs(recommender: Any, epochs: int | None, start: WarmStart | None = None) -> Any:
     """Train `recommender` for good, `epochs` times where it has epochs, and return it; less often from a `start`."""
     if epochs is None:
         return recommender.learn()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,20 +13,29 @@ import numpy as np
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
-from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT, TAKES_RECENCY
+from svc.model.history import History
+from svc.model.ids import IdTable
+from svc.model.model import Model
+from svc.model.recommenders.base import Scorer
+from svc.model.recommenders.blend import BlendScorer
+from svc.recipe.algorithms import LEAST_SQUARES, SELF_WEIGHT
 from svc.training.algorithms.registry import ALGORITHMS, Params
 from svc.training.algorithms.self_weight import set_self_weights
 from svc.training.data.decay import HALF_LIFE, NO_DECAY, POPULARITY_HALF_LIFE, decayed
 from svc.training.data.features import SideName
+from svc.training.evaluation.evaluator import Evaluator
+from svc.training.evaluation.factors import AS_TRAINED, Columns
 from svc.training.evaluation.rank_cost import rank_ms_of
-from svc.training.evaluation.recency import HistoryScores, scorer_of
-from svc.training.evaluation.score_ranker import Scorer, ScoreRanker
-from svc.training.search.blended import BlendedRecommender
-from svc.training.search.fit import Evaluators, Fitted, fit, refit
+from svc.training.evaluation.score_ranker import Scorer as ScoresOfUsers
+from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.evaluation.served_ranker import ServedRanker
+from svc.training.search.fit import Evaluators, Fitted, judge, train, train_epochs
 from svc.training.search.processes.trial_task import TrialPruned
+from svc.training.search.quick_scores import QuickScores
 from svc.training.search.recency import Order, Weighing
 from svc.training.search.run_in_thread import run_in_thread
-from svc.training.search.served import to_scorer
+from svc.training.search.screening import SCREENING_STEP
+from svc.training.search.served import blended, place_users, recency_of_histories, to_history, to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.search.warm_start import WarmStart
 
@@ -113,96 +124,118 @@ class TrialObjective:
         """`train` as the half-life among `params` has it."""
         return decayed(self.train, self.times, params)
 
-    def scores_of_histories(self, recommender: Any, params: Params) -> HistoryScores:
-        """Scores of the histories of `train` by a trained recommender."""
+    def quick_scores(self, scorer: Scorer, params: Params) -> QuickScores:
+        """Scores of the histories of `train` by a trained scorer, for comparisons within the search."""
         positions = None if self.order is None else self.order.positions
-        return HistoryScores(recommender, self.decayed(params), positions, self.features.get("user"))
+        return QuickScores(scorer, self.decayed(params), positions, self.features.get("user"))
 
-    def ranker(self, scorer: Scorer) -> ScoreRanker:
+    def quick_ranker(self, scores: ScoresOfUsers) -> ScoreRanker:
         """Ranks what the users of `train` may be shown, by their scores."""
-        return ScoreRanker(scorer, self.seen)
+        return ScoreRanker(scores, self.seen)
 
-    def ranker_of(self, trained: Any, trial: TrialRecord) -> ScoreRanker:
-        """The ranker of the model of `trial`, trained on `train`, at the trial's recency."""
-        return self.ranker(self._scorer_of(trained, trial))
+    def ranker_of(self, trained: Scorer, trial: TrialRecord, judged: Evaluator | None = None) -> ServedRanker:
+        """Ranks the users of `judged`, or all validation users, as a server does with the model of `trial`."""
+        matrix, recency = self.decayed(trial.params), recency_of_histories(trial)
+        positions = None if recency == 0.0 or self.order is None else self.order.positions
+        rows = np.arange(self.evaluators.full.offset, matrix.shape[0])
+        if judged is not None:
+            rows = judged.offset + judged.evaluated_users
+        scorer = _copied(trained)
+        scorer.ready()
+        place_users(trial, scorer, matrix, positions, features=self.features.get("user"), rows=rows)
+        history = to_history(matrix, with_values=True, positions=positions, recency=recency)
+        return self._served(scorer, history)
 
-    def _scorer_of(self, trained: Any, trial: TrialRecord) -> Scorer:
-        """The scorer of the model of `trial`.
-
-        Users are scored by their histories, as they are served, wherever a model can do that.
-        """
-        if trial.parts:
-            blend: BlendedRecommender = trained
-            return blend.by([self._scorer_of(part, own) for part, own in zip(blend.trained, trial.parts, strict=True)])
-        return self._scorer(trained, trial.algorithm, trial.params, trial.recency)
-
-    def _scorer(self, trained: Any, algorithm: str, params: Params, recency: float = 0.0) -> Scorer:
-        if algorithm not in TAKES_RECENCY:
-            return scorer_of(trained)
-        return self.scores_of_histories(trained, params).at(recency)
-
-    def _weighing(self, algorithm: str, recommender: Any, params: Params) -> Callable[[], Weighing] | None:
-        """Makes the weighing of the trained recommender; None where order plays no part."""
-        values = () if self.order is None else self.order.values(algorithm)
-        if not values:
-            return None
-
-        def weighing() -> Weighing:
-            scores = self.scores_of_histories(recommender, params)
-            return Weighing(values, lambda recency: self.ranker(scores.at(recency)))
-
-        return weighing
+    def _served(self, scorer: Scorer, history: History) -> ServedRanker:
+        model = Model(
+            user_ids=_numbers(len(history)),
+            item_ids=_numbers(scorer.n_items),
+            history=history,
+            scorer=scorer,
+            features=None,
+            hidden=None if self.hidden is None else to_history(self.hidden, with_values=True),
+            repeats=self.repeats,
+        )
+        model.ready()
+        return ServedRanker.alike(model)
 
     def __call__(
         self, algorithm: str, params: Params, *, check: Callable[[], None], report: Callable[[int, float], None]
     ) -> Fitted:
+        matrix, epochs = self.decayed(params), ALGORITHMS[algorithm].epochs
         try:
-            train = self.decayed(params)
-            recommender = self.builder.build(algorithm, train, params, self.features, self.times)
-            fitted = fit(
+            recommender = self.builder.build(algorithm, matrix, params, self.features, self.times)
+            history = to_history(matrix, with_values=True)
+            best_epoch = train(
                 recommender,
-                ALGORITHMS[algorithm].epochs,
+                epochs,
                 self.evaluators,
-                between=lambda trained: self.ranker(scorer_of(trained)),
+                between=lambda trained: self._served(to_scorer(trained, algorithm), history),
                 check=check,
                 report=report,
-                weighing=self._weighing(algorithm, recommender, params),
-                finish=lambda trained: set_self_weights(trained, params),
-                served=lambda trained: self.ranker(self._scorer(trained, algorithm, params)),
             )
-            return replace(fitted, rank_ms=rank_ms_of(to_scorer(recommender, algorithm), train))
+            set_self_weights(recommender, params)
         except failures(algorithm) as error:
             raise TrialPruned(str(error)) from error
+        scorer = to_scorer(recommender, algorithm)
+        scores = self.quick_scores(scorer, params)
+        values = () if self.order is None else self.order.values(algorithm)
+        weighing = Weighing(values or (0.0,), lambda recency: self.quick_ranker(scores.at(recency)))
+
+        def screened(score: float) -> None:
+            if epochs is None:
+                report(SCREENING_STEP, score)
+
+        fitted = judge(weighing, self.evaluators, check, screened)
+        return replace(fitted, epochs=best_epoch, rank_ms=rank_ms_of(scorer, matrix))
 
 
-def refit_winner(
+def _copied(scorer: Scorer) -> Scorer:
+    """A copy whose users can be placed without changing those of `scorer`."""
+    copied = copy.copy(scorer)
+    if isinstance(copied, BlendScorer):
+        copied.factors = copy.copy(copied.factors)
+    return copied
+
+
+@functools.lru_cache(maxsize=4)
+def _numbers(count: int) -> IdTable:
+    """Ids for `count` users or items of a model that nobody asks by id."""
+    return IdTable.from_ids([str(number) for number in range(count)])
+
+
+def train_trial(
     builder: Builder,
-    winner: TrialRecord,
+    trial: TrialRecord,
     matrix: sparse.csr_matrix,
     features: Matrices,
     times: sparse.csr_matrix | None = None,
     *,
     start: WarmStart | None = None,
-) -> Any:
-    """Train the winner on all data, for as many epochs as its trial found best; iALS for fewer from a `start`.
+    columns: Columns = AS_TRAINED,
+) -> Scorer:
+    """Train on all data, for as many epochs as the trial found best; iALS for fewer from a `start`.
 
-    Raises FeatureRidgeFailed where its feature weights cannot be solved for.
+    The items of the scorer are in the order of `columns`. Raises FeatureRidgeFailed where its feature weights cannot be
+    solved for.
     """
-    name = winner.algorithm
-    if winner.parts:
-        trained = [refit_winner(builder, part, matrix, features, times, start=start) for part in winner.parts]
-        return BlendedRecommender(trained, winner)
-    recommender = builder.build(name, matrix, winner.params, features, times)
+    name = trial.algorithm
+    if trial.parts:
+        parts = [
+            train_trial(builder, part, matrix, features, times, start=start, columns=columns) for part in trial.parts
+        ]
+        return blended(parts, trial)
+    recommender = builder.build(name, matrix, trial.params, features, times)
     try:
         placed = start if name == LEAST_SQUARES else None
-        trained = run_in_thread(lambda: refit(recommender, winner.epochs, placed))
+        run_in_thread(lambda: train_epochs(recommender, trial.epochs, placed))
     except failures(name) as error:
         raise FeatureRidgeFailed(
             f"the final training of {name} failed: the system for its feature weights is singular in floating point "
             f"({error}). Raise min_frequency of the feature columns so that rare values are left out."
         ) from error
-    set_self_weights(trained, winner.params)
-    return trained
+    set_self_weights(recommender, trial.params)
+    return to_scorer(recommender, name, columns)
 
 
 def failures(name: str) -> tuple[type[Exception], ...]:

@@ -14,7 +14,7 @@ from svc import events, logs
 from svc.cores import usable_cores
 from svc.errors import CutoffTooLarge, TrainingError, ZeroScore
 from svc.progress import Progress
-from svc.recipe.algorithms import BLEND, ITEM_WEIGHTS, RECENCY, SELF_WEIGHT
+from svc.recipe.algorithms import BLEND, FACTORS, ITEM_WEIGHTS, RECENCY, SELF_WEIGHT
 from svc.recipe.load import LoadedRecipe
 from svc.recipe.schema import Training
 from svc.settings import Settings
@@ -26,7 +26,6 @@ from svc.training.data.fetch import TrainingData
 from svc.training.data.recency import positions_of
 from svc.training.data.split import Split, SplitPlan, order_items, smallest_working_ratio, split
 from svc.training.evaluation.evaluator import Evaluator
-from svc.training.search.blended import FACTORS
 from svc.training.search.budget import TrialPlan, plan_trials
 from svc.training.search.fit import Evaluators
 from svc.training.search.kept_scores import KeptScores

@@ -6,11 +6,12 @@ everything else in them (training matrices, gradients, transposed copies, thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from svc.errors import TrainingError
 from svc.model.history import History, Offsets
@@ -21,16 +22,15 @@ from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import BPRScorer, IALSScorer, SVDScorer
 from svc.model.recommenders.neighbours import NeighbourScorer
 from svc.model.recommenders.popularity import PopularityScorer, PopularPart, by_count
-from svc.recipe.algorithms import BLEND, TRANSITIONS
-from svc.training.data.recency import in_order
+from svc.recipe.algorithms import FACTORS, TOP_POP, TRANSITIONS
+from svc.training.data.recency import in_order, weighed
+from svc.training.data.user_sample import solve_users
 from svc.training.evaluation.factors import AS_TRAINED, Columns, checked_finite, finite_float32, ials_scorer, svd_scorer
-from svc.training.search.blended import BlendedRecommender
+from svc.training.search.trials import TrialRecord
 
 
 def to_scorer(recommender: Any, class_name: str, columns: Columns = AS_TRAINED) -> Scorer:
     """What is served of a trained `recommender`, its items in the order of `columns`.
-
-    A blend still has to measure the deviations of its users, once these have been solved for.
 
     Raises TrainingError for a class that cannot be served, for values that are not finite, and where features were
     trained but cannot place anyone.
@@ -135,15 +135,15 @@ def _popularity(recommender: Any, columns: Columns) -> Scorer:
     return PopularityScorer(np.array(recommender.score, dtype=np.float64).ravel()[columns])
 
 
-def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
-    """The scorers of the parts, the one of factors first, and their weights in that order."""
-    parts = [
-        (to_scorer(trained, trial.algorithm, columns), weight)
-        for trained, trial, weight in zip(recommender.trained, recommender.trials, recommender.weights, strict=True)
-    ]
-    factors = [(part, weight) for part, weight in parts if isinstance(part, IALSScorer | SVDScorer)]
-    sums = [(part, weight) for part, weight in parts if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
-    popular = [PopularPart.of(part, weight) for part, weight in parts if isinstance(part, PopularityScorer)]
+def blended(parts: Sequence[Scorer], trial: TrialRecord) -> BlendScorer:
+    """The blend of `trial` made of the scorers of its parts, the one of factors first, with their weights.
+
+    It still has to measure the deviations of its users, once these have been solved for.
+    """
+    weighed = list(zip(parts, trial.params["weights"].values(), strict=True))
+    factors = [(part, weight) for part, weight in weighed if isinstance(part, IALSScorer | SVDScorer)]
+    sums = [(part, weight) for part, weight in weighed if isinstance(part, NeighbourScorer | DenseWeightsScorer)]
+    popular = [PopularPart.of(part, weight) for part, weight in weighed if isinstance(part, PopularityScorer)]
     return BlendScorer.of(
         factors[0][0] if factors else None,
         [part for part, _ in sums],
@@ -151,6 +151,39 @@ def _blend(recommender: BlendedRecommender, columns: Columns) -> Scorer:
         None,
         popularity=popular[0] if popular else None,
     )
+
+
+def place_users(
+    trial: TrialRecord,
+    scorer: Scorer,
+    matrix: sparse.csr_matrix,
+    positions: sparse.csr_matrix | None,
+    *,
+    features: sparse.csr_matrix | None,
+    rows: NDArray[Any] | None = None,
+) -> None:
+    """Solve for all users of `matrix`, or some `rows`, whose histories are weighed where there are `positions`.
+
+    `features` are those of the users, (users, F).
+    """
+    recency = factors_first(trial.parts or (trial,))[0].recency
+    histories = weighed(matrix, positions, recency) if recency and positions is not None else matrix
+    solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features, rows)
+    if isinstance(scorer, BlendScorer):
+        if trial.recency_by_part:
+            scorer.recencies = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)
+        recency_of_all = recency_of_histories(trial)
+        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency_of_all), rows)
+
+
+def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The parts of a blend in the order of its scorer."""
+    return sorted(parts, key=lambda trial: trial.algorithm not in FACTORS)
+
+
+def recency_of_histories(trial: TrialRecord) -> float | None:
+    """The recency of all histories; None: each part has its own."""
+    return None if trial.recency_by_part else trial.recency
 
 
 _SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
@@ -164,5 +197,4 @@ _SCORERS: Mapping[str, Callable[[Any, Columns], Scorer]] = {
     "SLIMRecommender": _neighbours,
     "EDLAERecommender": _neighbours,
     TRANSITIONS: _neighbours,
-    BLEND: _blend,
 }

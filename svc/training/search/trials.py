@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
+from svc.model.recommenders.base import Scorer
 from svc.recipe.algorithms import TOP_POP
 from svc.training.algorithms.registry import Params
 from svc.training.evaluation.evaluator import Evaluation
@@ -104,15 +104,15 @@ class SearchResult:
     trained at once, are this process's. So is `by_user`: the (users,) scores of single users of the complete trials
     that this process has trained, by number (see kept_scores.py). `trained` is the model of the best trial on what the
     search trained on, where it was kept: it need not be trained again to be measured. With `reused` there was
-    no search, and `trials` has the one trial whose parameters an earlier search chose; `evaluation` is that of its
-    model, with rankings for all cutoffs."""
+    no search, and `trials` has the one trial whose parameters an earlier search chose. `evaluation` is that of
+    `trained`, with rankings for all cutoffs, where it was made."""
 
     trials: list[TrialRecord]
     seconds: float
     n_orphaned: int
     workers: int = 1
     by_user: Mapping[int, NDArray[np.float64]] = field(default_factory=dict)
-    trained: Any = None
+    trained: Scorer | None = None
     evaluation: Evaluation | None = None
     reused: Reused | None = None
 

@@ -25,6 +25,7 @@ from svc.errors import FeatureRidgeFailed
 from svc.model.columns.feature_values import Encoded
 from svc.model.history import History
 from svc.model.ranking.query import NO_ITEMS, Query
+from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factor_index import FactorIndex
 from svc.model.recommenders.factors import IALSScorer
 from svc.recipe.algorithms import FEATURE_AWARE
@@ -32,8 +33,7 @@ from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide, SideName
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.evaluator import METRICS, Evaluator, Ranker, Rankings, Rows
-from svc.training.evaluation.factors import ials_scorer
-from svc.training.search.objective import refit_winner
+from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord
 
@@ -143,7 +143,7 @@ def _measure(
     features = {
         name: matrix_of_side[keep] if name == side else matrix_of_side for name, matrix_of_side in task.features.items()
     }
-    trained = refit_winner(task.builder, winner, train, features)
+    trained = train_trial(task.builder, winner, train, features)
     counts = popularity_of_unseen(side, train, task.data.sides[side], keep, held)
     order = np.lexsort((rng.random(len(counts)), -counts))
     rankers: dict[str, Ranker] = {
@@ -179,9 +179,10 @@ def mean_interval(values: NDArray[np.float64]) -> list[float]:
     return [round(mean - reach, _DIGITS), round(mean + reach, _DIGITS)]
 
 
-def ranker_of_held(side: SideName, trained: Any, features: sparse.csr_matrix) -> Ranker:
+def ranker_of_held(side: SideName, served: Scorer, features: sparse.csr_matrix) -> Ranker:
     """Ranks all items for held-out users, or held-out items for all users, as the trained iALS is served."""
-    served, nothing = ials_scorer(trained), History(np.zeros(1, np.int32), NO_ITEMS)
+    assert isinstance(served, IALSScorer), "no other algorithm learns from features"
+    nothing = History(np.zeros(1, np.int32), NO_ITEMS)
     served.ready()
     if side == "item":
         vectors = served.least_squares.items_from_features(encoded(features)).astype(np.float32)

@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from svc import events, logs
 from svc.errors import FeatureRidgeFailed
+from svc.model.recommenders.base import Scorer
 from svc.training.evaluation.bootstrap import CONFIDENCE
 from svc.training.evaluation.breakdown import TrainingCounts, as_rows, breakdown, mean_popularity
 from svc.training.evaluation.choice import Choice
-from svc.training.evaluation.evaluator import Evaluation, Ranker
+from svc.training.evaluation.evaluator import CUTOFFS, Evaluation, Ranker
 from svc.training.evaluation.intervals import PER_USER, Change, interval, intervals, lead, paired_change
-from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.objective import refit_winner
+from svc.training.evaluation.served_ranker import ServedRanker
+from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
-CUTOFFS = (5, 10, 20, 50)
 MOST_SHARE_OF_SEARCH = 0.25
 ALWAYS_ALLOWED_S = 10.0
 """Algorithms ranked third or lower are trained again only within this share of the search time, or these seconds."""
@@ -43,14 +43,13 @@ class Confidence:
     """What is known of the scores beyond their values, as the header has it.
 
     `evaluation` joins the header's `evaluation`; `intervals` are those of the best trial of each algorithm. `winner`
-    ranks by the winner, `trained` once more on what the search trained on; None where that was not possible. So is
+    ranks by the winner, trained once more on what the search trained on; None where that was not possible. So is
     `choice`, which has the trials that the winner was chosen from, judged by the validation users.
     """
 
     evaluation: Mapping[str, Any] = field(default_factory=dict)
     intervals: Mapping[str, list[float]] = field(default_factory=dict)
-    winner: ScoreRanker | None = None
-    trained: Any = None
+    winner: ServedRanker | None = None
     choice: Choice | None = None
 
 
@@ -77,7 +76,7 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     others = _runner_up_on_test(task, result)  # before the winner is trained: two models at once may not fit
     trained = _train(task, winner) if result.trained is None else result.trained
     ranker = None if trained is None else task.objective.ranker_of(trained, winner)
-    if ranker is not None:
+    if trained is not None and ranker is not None:
         evaluation |= _winner_again(task, result.evaluation or evaluate_winner(task, ranker))
         evaluation |= _winner_on_test(task, ranker, others)
         if result.reused is None:  # a refit has not searched it, and eleven more evaluations take as long as a training
@@ -85,7 +84,7 @@ def measure_confidence(task: Task, result: SearchResult) -> Confidence:
     if task.split.test is None and choice is not None:
         evaluation |= _lead(result, choice, seed)
     _emit(task, winner, evaluation)
-    return Confidence(evaluation, spans, ranker, trained, choice)
+    return Confidence(evaluation, spans, ranker, choice)
 
 
 def evaluate_winner(task: Task, ranker: Ranker) -> Evaluation:
@@ -135,11 +134,11 @@ def _scores_of_users(task: Task, result: SearchResult) -> Iterator[tuple[int, Sc
             yield trial.number, evaluation.by_user(task.objective.metric)
 
 
-def _train(task: Task, trial: TrialRecord) -> Any:
+def _train(task: Task, trial: TrialRecord) -> Scorer | None:
     """The model of `trial` on what the search trained on; None where it cannot be trained a second time."""
     try:
         inputs = task.objective
-        return refit_winner(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
+        return train_trial(task.builder, trial, inputs.decayed(trial.params), inputs.features, inputs.times)
     except FeatureRidgeFailed:
         return None
 
@@ -214,7 +213,7 @@ def _winner_again(task: Task, evaluation: Evaluation) -> dict[str, Any]:
     return measured
 
 
-def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]:
+def _by_recency(task: Task, winner: TrialRecord, trained: Scorer) -> dict[str, Any]:
     """The winner's score at each recency that was tried, on the sample of users on which it was chosen.
 
     Of a blend whose parts differ, at each recency for all of its parts, and at those that they have.
@@ -223,9 +222,9 @@ def _by_recency(task: Task, winner: TrialRecord, trained: Any) -> dict[str, Any]
     values = () if order is None else order.values(winner.algorithm)
     if len(values) < 2:
         return {}
-    sample = objective.evaluators.quick
+    sample = objective.evaluators.brief
     tried = [winner.at_recency(value) for value in values] + [winner] * winner.recency_by_part
-    rankers = [objective.ranker_of(trained, trial) for trial in tried]
+    rankers = [objective.ranker_of(trained, trial, sample) for trial in tried]
     scores = np.stack([sample.scores_of_users(ranker, objective.metric) for ranker in rankers], axis=1)
     spans = intervals(scores, seed=task.loaded.recipe.training.split.seed)
     rows = [

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from svc.model.ranking.rerank import Candidates, Rules, Similar, rerank
-from svc.model.recommenders.base import Scorer as ServedScorer
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import interval, user_scores
-from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.evaluation.served_ranker import ServedRanker
 
 VALUES = (0.0, 0.1, 0.3, 0.5, 0.8)
 MOST_USERS = 1_000
@@ -27,14 +26,6 @@ _DIGITS = 6
 _NO_PINS = np.empty(0)
 
 Items = NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Winner:
-    """One trained model in two forms: the one that the evaluation ranks by, and the served one, for similarities."""
-
-    ranker: ScoreRanker
-    served: ServedScorer
 
 
 @dataclass(slots=True)
@@ -52,7 +43,7 @@ class _Lists:
             self.distances.append(1.0 - float(similar.sum() - np.trace(similar)) / pairs)
 
 
-def measure_diversity(winner: Winner, evaluator: Evaluator, *, seed: int) -> dict[str, Any]:
+def measure_diversity(ranker: ServedRanker, evaluator: Evaluator, *, seed: int) -> dict[str, Any]:
     """`{"n_users", "values"}`, with a row for each of VALUES.
 
     A row has `diversity`; `ndcg` at the cutoff and its `interval`; `distance`, the mean of 1 − cosine similarity over
@@ -61,8 +52,8 @@ def measure_diversity(winner: Winner, evaluator: Evaluator, *, seed: int) -> dic
     sample = evaluator.sample(MOST_USERS, seed)
     lists_by_value = {value: _Lists() for value in VALUES}
     size = Rules(diversity=1.0).pool(sample.cutoff)
-    for items, scores in winner.ranker.pools(sample.offset + sample.evaluated_users, size):
-        _rerank_all(items, scores, winner.served.similar, sample.cutoff, lists_by_value)
+    for items, scores in ranker.pools(sample.offset + sample.evaluated_users, size):
+        _rerank_all(items, scores, ranker.model.scorer.similar, sample.cutoff, lists_by_value)
     truth = sample.heldout[sample.evaluated_users]
     rows = [_row(value, lists, truth, seed) for value, lists in lists_by_value.items()]
     return {"n_users": len(sample.evaluated_users), "values": rows}

@@ -26,13 +26,14 @@ from svc.model.learning_part import LearningPart
 from svc.model.model import Model
 from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.query import UNRESTRICTED, Restriction
+from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.recipe import serving_schema
 from svc.recipe.algorithms import FEATURE_AWARE
 from svc.training.evaluation.intervals import user_scores
-from svc.training.search.objective import refit_winner, solves_for_all_items
+from svc.training.search.objective import solves_for_all_items, train_trial
 from svc.training.search.prepare import Task
-from svc.training.search.served import most_chosen_first, reordered, to_scorer
+from svc.training.search.served import place_users, recency_of_histories
 from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner.coldstart import (
     ALWAYS_ALLOWED_WORK,
@@ -45,7 +46,6 @@ from svc.training.winner.coldstart import (
     training_work,
 )
 from svc.training.winner.export import assemble
-from svc.training.winner.refit import place_users, recency_of_histories
 
 MOST_USERS = 500
 """Validation users of one draw: each is ranked for twice, which takes as long as many trainings otherwise."""
@@ -164,21 +164,19 @@ def _fold(
     features = {**objective.features, "item": objective.features["item"][kept]}
     times = None if objective.times is None else objective.times[:, kept]
 
-    def trained(trial: TrialRecord) -> Any:
-        return refit_winner(task.builder, trial, objective.decayed(trial.params)[:, kept], features, times)
+    def trained(trial: TrialRecord) -> Scorer:
+        return train_trial(task.builder, trial, objective.decayed(trial.params)[:, kept], features, times)
 
     matrix = objective.decayed(best.params)[:, kept]
-    columns = most_chosen_first(matrix)
-    matrix = reordered(matrix, columns)
     positions = None
     if best.recency:
         assert objective.order is not None, "a trial has a recency only where order plays a part"
-        positions = reordered(objective.order.positions[:, kept], columns)
-    scorer = to_scorer(trained(best), best.algorithm, columns)
+        positions = objective.order.positions[:, kept]
+    scorer = trained(best)
     place_users(best, scorer, matrix, positions, features=features.get("user"))
     cold = None
     if len(_trained_trials(best, aware)) > 1:
-        placing = to_scorer(trained(aware), aware.algorithm, columns)
+        placing = trained(aware)
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
     new_ids = [f"new {column}" for column in range(len(held))]
@@ -190,7 +188,7 @@ def _fold(
         features=task.data.feature_state,
         cold=cold,
         cold_recency=aware.recency if cold is not None and best.recency_by_part else 0.0,
-        hidden=None if objective.hidden is None else reordered(objective.hidden[:, kept], columns),
+        hidden=None if objective.hidden is None else objective.hidden[:, kept],
         hidden_new=None if objective.hidden is None else objective.hidden[:, held],
         hidden_new_ids=new_ids,
         keep_values=True,
@@ -202,7 +200,7 @@ def _fold(
     assert learning is not None, "the trial that learned from features is part of the model"
     vectors = learning.place(encoded(objective.features["item"][held]))
     new = NewItems(IdTable.from_ids(new_ids), vectors, model.n_items, declared.max_share, declared.min_share)
-    return _Fold(model, kept[columns], held, new)
+    return _Fold(model, kept, held, new)
 
 
 def _measure(fold: _Fold, task: Task, number: int) -> Mapping[str, float] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,15 +16,13 @@ from svc.model.recommenders.base import Scorer
 from svc.model.recommenders.blend import BlendScorer
 from svc.model.recommenders.factors import ColdStartScorer, IALSScorer
 from svc.model.stored import Stored
-from svc.recipe.algorithms import FEATURE_AWARE, TOP_POP
+from svc.recipe.algorithms import FACTORS, FEATURE_AWARE, TOP_POP
 from svc.training.data.decay import HALF_LIFE
-from svc.training.data.recency import weighed
-from svc.training.data.user_sample import solve_users
+from svc.training.evaluation.factors import Columns
 from svc.training.ranker.learn import Learned
-from svc.training.search.blended import FACTORS
-from svc.training.search.objective import refit_winner
+from svc.training.search.objective import train_trial
 from svc.training.search.prepare import Task
-from svc.training.search.served import most_chosen_first, reordered, to_history, to_scorer
+from svc.training.search.served import most_chosen_first, place_users, recency_of_histories, reordered
 from svc.training.search.trials import FEATURES_AND_SEEDS, SearchResult, TrialRecord
 from svc.training.search.warm_start import WarmStart
 from svc.training.winner.export import assemble
@@ -55,18 +52,14 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     """
     best, interactions = result.best, task.data.interactions
     logs.emit(events.TRAINING_FINAL_MODEL, recommender=best.algorithm)
-    matrix = task.matrix(best.params)
     start = None if result.reused is None else result.reused.start
-    recommender = _trained(task, best, matrix, start)
     sampled = task.data.sample is not None
-    if sampled:
-        matrix = task.matrix(best.params, everybody=True)
+    matrix = task.matrix(best.params, everybody=sampled)
     columns = most_chosen_first(matrix)
+    scorer = _trained(task, best, columns, start)
     matrix = reordered(matrix, columns)
     in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
     positions = reordered(task.positions(everybody=sampled), columns) if in_order else None
-    scorer = to_scorer(recommender, best.algorithm, columns)
-    del recommender
     place_users(best, scorer, matrix, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
     aware = _feature_aware(task, result)
@@ -74,8 +67,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     if best.parts:
         parts = blend_parts(best, scorer)
     if aware is not None and aware is not best and aware not in best.parts:
-        recommender = _trained(task, aware, task.matrix(aware.params))
-        placing = to_scorer(recommender, aware.algorithm, columns)
+        placing = _trained(task, aware, columns)
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
         parts = parts or [part(best, scorer, EVERYTHING)]
@@ -111,43 +103,6 @@ def _ranker(task: Task, learned: Learned, matrix: sparse.csr_matrix, columns: ND
     """The ranker of the model whose items are in the order of `columns`, as they are in `matrix`."""
     ages = reordered(task.data.interactions.latest(), columns) if learned.ranker.record.ordered else None
     return learned.on(matrix, ages, columns.astype(np.int64))
-
-
-def place_users(
-    trial: TrialRecord,
-    scorer: Scorer,
-    matrix: sparse.csr_matrix,
-    positions: sparse.csr_matrix | None,
-    *,
-    features: sparse.csr_matrix | None,
-) -> None:
-    """Solve for all users of `matrix`, whose histories are weighed where there are `positions`.
-
-    `features` are those of the users, (users, F).
-    """
-    recency = _recency_of_factors(trial)
-    histories = weighed(matrix, positions, recency) if recency and positions is not None else matrix
-    solve_users(scorer.factors if isinstance(scorer, BlendScorer) else scorer, histories, features)
-    if isinstance(scorer, BlendScorer):
-        if trial.recency_by_part:
-            scorer.recencies = tuple(own.recency for own in factors_first(trial.parts) if own.algorithm != TOP_POP)
-        recency_of_all = recency_of_histories(trial)
-        scorer.measure(to_history(matrix, with_values=True, positions=positions, recency=recency_of_all))
-
-
-def factors_first(parts: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """The parts of a blend in the order of its scorer."""
-    return sorted(parts, key=lambda trial: trial.algorithm not in FACTORS)
-
-
-def _recency_of_factors(trial: TrialRecord) -> float:
-    """The recency of the histories from which the stored vectors of users are solved."""
-    return factors_first(trial.parts or (trial,))[0].recency
-
-
-def recency_of_histories(trial: TrialRecord) -> float | None:
-    """The recency of all histories; None: each part has its own."""
-    return None if trial.recency_by_part else trial.recency
 
 
 def _recency_fields(recency: float) -> dict[str, float]:
@@ -186,9 +141,10 @@ def blend_parts(blend: TrialRecord, scorer: Scorer) -> list[dict[str, Any]]:
     return described
 
 
-def _trained(task: Task, trial: TrialRecord, matrix: sparse.csr_matrix, start: WarmStart | None = None) -> Any:
+def _trained(task: Task, trial: TrialRecord, columns: Columns, start: WarmStart | None = None) -> Scorer:
     times = task.data.trained.latest() if task.loaded.recipe.trains_on_times else None
-    return refit_winner(task.builder, trial, matrix, task.features, times, start=start)
+    matrix = task.matrix(trial.params)
+    return train_trial(task.builder, trial, matrix, task.features, times, start=start, columns=columns)
 
 
 def _feature_aware(task: Task, result: SearchResult) -> TrialRecord | None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from svc.training.search.fit import refit
+from svc.training.search.fit import train_epochs
 from svc.training.search.objective import Builder, Threads
 
 pytestmark = pytest.mark.skipif(find_spec("lightfm") is None, reason="lightfm comes with the extra `bprfm`")
@@ -21,7 +21,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
 
     def items(seed: int) -> np.ndarray:
         builder = Builder(seed, Threads.choose(None, available=1))
-        trained = refit(builder.build("BPRFMRecommender", matrix, {"n_components": 4}, {}), 3)
+        trained = train_epochs(builder.build("BPRFMRecommender", matrix, {"n_components": 4}, {}), 3)
         return np.array(trained.get_item_embedding())
 
     np.testing.assert_array_equal(items(1), items(1))

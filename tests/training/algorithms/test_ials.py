@@ -14,10 +14,10 @@ from svc.model.ranking.query import Query
 from svc.training.algorithms.ials import MeanPriorIALSRecommender
 from svc.training.algorithms.registry import ALGORITHMS, Params, search_space
 from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.fit import Evaluators, fit
-from svc.training.search.recency import is_gain
+from svc.training.search.fit import Evaluators, judge
+from svc.training.search.fit import train as train_model
+from svc.training.search.recency import Weighing, is_gain
 from svc.training.winner.export import export
 
 PARAMETERS: Params = {"n_components": 6, "alpha0": 0.1, "reg": 0.02, "train_epochs": 4, "n_threads": 1}
@@ -52,10 +52,12 @@ def score(recommender: Any, name: str, train: sparse.csr_matrix, heldout: sparse
     evaluators = Evaluators.of(Evaluator(heldout, offset=0, cutoff=10), "ndcg", 1)
 
     def ranker(trained: Any) -> ScoreRanker:
-        return ScoreRanker(scorer_of(trained), train)
+        return ScoreRanker(trained.get_score, train)
 
-    told = {"check": lambda: None, "report": lambda *_: None}
-    fitted = fit(recommender, ALGORITHMS[name].epochs, evaluators, between=ranker, served=ranker, **told)  # type: ignore[arg-type]
+    train_with = {"between": ranker, "check": lambda: None, "report": lambda *_: None}
+    train_model(recommender, ALGORITHMS[name].epochs, evaluators, **train_with)  # type: ignore[arg-type]
+    weighing = Weighing((0.0,), lambda _: ranker(recommender))
+    fitted = judge(weighing, evaluators, lambda: None, lambda _: None)
     assert fitted.by_user is not None
     return fitted.by_user
 

@@ -13,9 +13,8 @@ from scipy import sparse
 
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.intervals import paired_change, user_scores
-from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.fit import refit
+from svc.training.search.fit import train_epochs
 from svc.training.search.objective import Builder, Threads
 
 N_USERS, N_ITEMS, HISTORY, CUTOFF, JUDGED = 2000, 60, 8, 10, 400
@@ -43,9 +42,9 @@ class World:
         """(users, CUTOFF) the rankings of an iALS model that this seed began with."""
         params = {"n_components": 6, "alpha0": 0.1, "reg": 0.01, "mean_prior": False}
         model = Builder(seed, Threads(1, 1)).build("IALSRecommender", self.history, params, {})
-        refit(model, epochs=8)
+        train_epochs(model, epochs=8)
         everybody = Evaluator(sparse.csr_matrix(np.ones((N_USERS, N_ITEMS), np.float32)), offset=0, cutoff=CUTOFF)
-        return np.array(everybody.rankings(ScoreRanker(scorer_of(model), self.history)))
+        return np.array(everybody.rankings(ScoreRanker(model.get_score, self.history)))
 
     def truth(self, rankings: NDArray[np.int64]) -> float:
         """The expected ndcg: one item is held out, by chance of taste, of a user by chance."""

@@ -19,9 +19,8 @@ from svc.training.data.interactions import Interactions
 from svc.training.data.split import SplitPlan, order_items, split
 from svc.training.evaluation.evaluator import METRICS, Evaluator
 from svc.training.evaluation.intervals import interval
-from svc.training.evaluation.recency import scorer_of
 from svc.training.evaluation.score_ranker import Scorer, ScoreRanker
-from svc.training.search.fit import refit
+from svc.training.search.fit import train_epochs
 
 RNG = np.random.default_rng(5)
 FULL = sparse.csr_matrix((RNG.random((60, 700)) < 0.06).astype(np.float32))
@@ -47,9 +46,9 @@ def ranker(scorer: Scorer) -> ScoreRanker:
 @pytest.mark.parametrize("cutoff", [1, 20, 700])
 def test_metrics_are_those_of_irspack(cls: type, epochs: int | None, parameters: dict, cutoff: int) -> None:
     """Every metric agrees, for families without tied scores (irspack breaks ties by number) and for all cutoffs."""
-    trained = refit(cls(TRAIN, **parameters), epochs)
+    trained = train_epochs(cls(TRAIN, **parameters), epochs)
     expected = IrspackEvaluator(HELD[20:], offset=20, cutoff=cutoff, n_threads=1).get_score(trained)
-    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(ranker(scorer_of(trained)))
+    found = Evaluator(HELD[20:], offset=20, cutoff=cutoff).metrics(ranker(trained.get_score))
     for name in ("ndcg", "map", "recall", "hit", "precision"):
         assert found[name] == pytest.approx(expected[name], abs=3e-3 if cutoff == 700 else 1e-9), name
     assert set(found) == set(METRICS)
@@ -95,7 +94,7 @@ def test_the_order_of_the_table_is_worth_nothing(data: str, cls: type, parameter
         found = order_items(split(table, SplitPlan("time_user", 0.4, 1.0, 5)), 5)
         trained = cls(found.train, **parameters).learn()
         evaluator = Evaluator(found.heldout, offset=found.val_offset, cutoff=20)
-        served = ScoreRanker(scorer_of(trained), found.train)
+        served = ScoreRanker(trained.get_score, found.train)
         scores.append(evaluator.evaluate(served).by_user("ndcg"))
     for one, other in (scores, scores[::-1]):
         low, high = interval(other, seed=1)

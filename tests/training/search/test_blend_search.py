@@ -190,7 +190,7 @@ def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
 ) -> None:
     """Whether the blend wins or one of its parts: it need not be trained again, and the figures are the same."""
     refitted: list[str] = []
-    train_again, measure = confidence.refit_winner, confidence.measure_confidence
+    train_again, measure = confidence.train_trial, confidence.measure_confidence
 
     def counted(builder: Any, trial: TrialRecord, *inputs: Any) -> Any:
         refitted.append(trial.algorithm)
@@ -199,12 +199,12 @@ def test_a_winner_that_was_trained_for_the_blend_is_measured_as_it_is(
     def measured_twice(task: Any, result: SearchResult) -> confidence.Confidence:
         kept = measure(task, result)
         assert refitted == []
-        again = measure(task, replace(result, trained=None))
+        again = measure(task, replace(result, trained=None, evaluation=None))
         assert refitted == [result.best.algorithm]
         assert (kept.evaluation, kept.intervals) == (again.evaluation, again.intervals)
         return kept
 
-    monkeypatch.setattr(confidence, "refit_winner", counted)
+    monkeypatch.setattr(confidence, "train_trial", counted)
     monkeypatch.setattr(confidence, "measure_confidence", measured_twice)
     monkeypatch.setattr("svc.training.search.trials.by_score", blend_wins if blend_is_best else blend_loses)
     search = {**TRAINING, "algorithms": ["IALS", "CosineKNN", "Blend"], "n_trials": 2}

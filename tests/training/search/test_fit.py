@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from scipy import sparse
 from svc.training.algorithms.registry import Epochs
 from svc.training.evaluation.evaluator import Evaluator
 from svc.training.evaluation.score_ranker import ScoreRanker
-from svc.training.search.fit import Evaluators, Stop, fit, refit
+from svc.training.search.fit import Evaluators, Fitted, Stop, judge, train, train_epochs
+from svc.training.search.recency import Weighing
 
 N_USERS, N_ITEMS = 4, 6
 EMPTY = sparse.csr_matrix((N_USERS, N_ITEMS), dtype=np.float32)
@@ -63,19 +65,19 @@ def ranker(learner: Learner) -> ScoreRanker:
 
 def trained(
     learner: Learner, epochs: Epochs | None, evaluators: Evaluators, check: Callable[[], None]
-) -> tuple[object, list]:
+) -> tuple[Fitted, list[tuple[int, float]]]:
     told: list[tuple[int, float]] = []
-    fitted = fit(
-        learner, epochs, evaluators, between=ranker, served=ranker, check=check, report=lambda *at: told.append(at)
-    )
-    return fitted, told
+    best = train(learner, epochs, evaluators, between=ranker, check=check, report=lambda *at: told.append(at))
+    weighing = Weighing((0.0,), lambda _: ranker(learner))
+    fitted = judge(weighing, evaluators, check, lambda score: told.append((0, score)))
+    return replace(fitted, epochs=best), told
 
 
 def test_the_best_epoch_counts_and_patience_ends_the_training(evaluators: Evaluators) -> None:
     """Judgements without gain are counted anew after each gain; the scores are those of the best state."""
     learner = Learner([1, 2, 2, 1, 3, 2, 2, 2, 4])
     fitted, told = trained(learner, Epochs(most=9, every=1, patience=3), evaluators, lambda: None)
-    assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)  # type: ignore[attr-defined]
+    assert (fitted.epochs, fitted.metrics["hit"]) == (5, 0.75)
     assert told[:5] == [(1, 0.25), (2, 0.5), (3, 0.5), (4, 0.25), (5, 0.75)]
     assert (learner.last, learner.epoch) == (8, 5)
 
@@ -84,7 +86,7 @@ def test_epochs_between_judgements_are_not_judged(evaluators: Evaluators) -> Non
     """Every second one here, so the last of an odd number is not."""
     fitted, told = trained(Learner([1, 2, 3, 1, 4]), Epochs(most=5, every=2, patience=9), evaluators, lambda: None)
     assert told == [(2, 0.5), (4, 0.25)]
-    assert fitted.epochs == 2  # type: ignore[attr-defined]
+    assert fitted.epochs == 2
 
 
 def test_without_epochs_it_learns_once(evaluators: Evaluators) -> None:
@@ -92,7 +94,7 @@ def test_without_epochs_it_learns_once(evaluators: Evaluators) -> None:
     learner = Learner([2])
     fitted, told = trained(learner, None, evaluators, lambda: None)
     assert learner.learned
-    assert (fitted.epochs, fitted.metrics["hit"], told) == (None, 0.5, [])  # type: ignore[attr-defined]
+    assert (fitted.epochs, fitted.metrics["hit"], told) == (None, 0.5, [])
 
 
 def test_a_check_ends_the_training(evaluators: Evaluators) -> None:
@@ -110,5 +112,5 @@ def test_a_check_ends_the_training(evaluators: Evaluators) -> None:
 
 def test_a_final_training_runs_the_epochs_that_were_best() -> None:
     """Without looking at anything."""
-    assert refit(Learner([]), 7).epoch == 7
-    assert refit(Learner([]), None).learned
+    assert train_epochs(Learner([]), 7).epoch == 7
+    assert train_epochs(Learner([]), None).learned

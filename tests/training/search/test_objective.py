@@ -10,7 +10,7 @@ from irspack.recommenders.ials import FeatureRidgeCholeskyError
 from scipy import sparse
 
 from svc.errors import FeatureRidgeFailed
-from svc.training.search.objective import Builder, Threads, refit_winner
+from svc.training.search.objective import Builder, Threads, train_trial
 from svc.training.search.trials import TrialRecord
 
 
@@ -33,4 +33,4 @@ def test_a_final_training_that_meets_a_singular_system_names_the_way_out() -> No
     winner = TrialRecord(0, "IALSRecommender", {"n_components": 4}, "complete", 0.1, {"ndcg": 0.1}, 2, 1.0)
     builder = SingularBuilder(1, Threads.choose(1, available=1))
     with pytest.raises(FeatureRidgeFailed, match="min_frequency"):
-        refit_winner(builder, winner, sparse.csr_matrix(np.eye(3)), {})
+        train_trial(builder, winner, sparse.csr_matrix(np.eye(3)), {})

@@ -8,7 +8,7 @@ from scipy import sparse
 
 from svc.training.evaluation.evaluator import Evaluator, Rankings, Rows
 from svc.training.evaluation.score_ranker import ScoreRanker, Scores
-from svc.training.search.fit import Evaluators, fit_recency
+from svc.training.search.fit import Evaluators, judge
 from svc.training.search.recency import VALUES, Order, Weighing, choose, is_gain
 
 N_USERS, N_ITEMS = 200, 10
@@ -82,7 +82,7 @@ def test_bounds_fixed_values_and_families_without_order() -> None:
 def test_all_users_decide_whether_it_is_taken(found: dict[float, int], expected: tuple[float, float]) -> None:
     """A gain that only promises is none."""
     weighing = Weighing(tuple(found), lambda value: finding(found[value]))
-    fitted = fit_recency(weighing, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
+    fitted = judge(weighing, Evaluators.of(evaluation(), "hit", 1), lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == expected
 
 
@@ -98,7 +98,7 @@ def test_a_gain_beyond_doubt_on_the_users_of_the_screening_is_not_confirmed_on_a
         return finding(20)(rows, size)
 
     weighing = Weighing((0.0, 0.5), lambda value: finding(20 + gain) if value else lowest)
-    fitted = fit_recency(weighing, evaluators, lambda: None, lambda _: None)
+    fitted = judge(weighing, evaluators, lambda: None, lambda _: None)
     assert (fitted.recency, fitted.metrics["hit"]) == (0.5, (20 + gain) / N_USERS)
     assert set(n_rows) == judged
 

@@ -16,8 +16,7 @@ from svc.model import codec
 from svc.recipe.algorithms import BLEND, BLENDED
 from svc.settings import Settings
 from svc.training.algorithms.registry import ALGORITHMS, search_space
-from svc.training.search.objective import Builder, Threads, refit_winner
-from svc.training.search.served import to_scorer
+from svc.training.search.objective import Builder, Threads, train_trial
 from svc.training.search.trials import TrialRecord
 from tests.training.test_run import Make, run
 
@@ -49,7 +48,7 @@ def _encoded(trial: TrialRecord) -> bytes:
     """What is served of a model that is trained with as many threads as a machine of two cores has."""
     matrix, times = _interactions()
     builder = Builder(42, Threads.choose(None, available=2))
-    return b"".join(codec.encode(to_scorer(refit_winner(builder, trial, matrix, {}, times), trial.algorithm)))
+    return b"".join(codec.encode(train_trial(builder, trial, matrix, {}, times)))
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -12,7 +12,7 @@ from svc.model.ids import IdTable
 from svc.model.model import Model
 from svc.model.recommenders.blend import BlendScorer
 from svc.training.algorithms.ials import MeanPriorIALSRecommender
-from svc.training.search.fit import refit
+from svc.training.search.fit import train_epochs
 from svc.training.search.served import to_history, to_scorer
 from svc.training.search.warm_start import WarmStart
 from tests.families import family
@@ -46,7 +46,7 @@ def model_of(trained: MeanPriorIALSRecommender) -> Model:
 @pytest.mark.parametrize("mean_prior", [False, True])
 def test_known_ids_get_the_live_vectors_and_new_ids_keep_what_was_drawn(mean_prior: bool) -> None:
     """Whatever their place was in the live model; the common prior of users comes along."""
-    before = refit(learner(interactions(30, 12), mean_prior=mean_prior), 4)
+    before = train_epochs(learner(interactions(30, 12), mean_prior=mean_prior), 4)
     user_ids, item_ids = ["new", *USERS[:20][::-1]], [*ITEMS[3:], "new"]
     start = WarmStart.of(model_of(before), "12345678", user_ids, item_ids)
     assert start is not None
@@ -67,19 +67,19 @@ def test_known_ids_get_the_live_vectors_and_new_ids_keep_what_was_drawn(mean_pri
 def test_half_of_the_epochs_follow(cold: int, warm: int) -> None:
     """Rounded up: the same vectors result as after so many epochs from the start."""
     matrix = interactions(30, 12)
-    start = WarmStart.of(model_of(refit(learner(matrix), 4)), "12345678", USERS, ITEMS)
+    start = WarmStart.of(model_of(train_epochs(learner(matrix), 4)), "12345678", USERS, ITEMS)
     assert start is not None
     by_hand = learner(matrix)
     by_hand.start_learning()
     start.place(by_hand)
     for _ in range(warm):
         by_hand.run_epoch()
-    refitted = refit(learner(matrix), cold, start)
+    refitted = train_epochs(learner(matrix), cold, start)
     np.testing.assert_array_equal(refitted.get_item_embedding(), by_hand.get_item_embedding())
 
 
 def test_a_blend_gives_the_vectors_of_its_ials() -> None:
-    live = model_of(refit(learner(interactions(30, 12)), 4))
+    live = model_of(train_epochs(learner(interactions(30, 12)), 4))
     alone = WarmStart.of(live, "12345678", USERS, ITEMS)
     live.scorer = BlendScorer(live.scorer, (), (1.0,), np.ones((1, 30)))  # type: ignore[arg-type]
     within = WarmStart.of(live, "12345678", USERS, ITEMS)

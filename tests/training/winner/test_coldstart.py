@@ -20,8 +20,9 @@ from svc.training.data import fetch
 from svc.training.data.feature_overlap import shared_values
 from svc.training.data.features import FittedSide
 from svc.training.search import prepare
-from svc.training.search.fit import refit
+from svc.training.search.fit import train_epochs
 from svc.training.search.prepare import Task
+from svc.training.search.served import to_scorer
 from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner.coldstart import evaluate_cold_start, ranker_of_held, search_work, training_work
 
@@ -35,18 +36,19 @@ def test_rankings_are_those_of_irspack_with_cholesky(nu: float, loss: str) -> No
     rng = np.random.default_rng(3)
     matrix = sparse.csr_matrix((rng.random((50, 40)) < 0.2).astype(np.float32))
     users, items = rng.random((50, 3)).astype(np.float32), rng.random((40, 4)).astype(np.float32)
-    trained = refit(
+    trained = train_epochs(
         IALSRecommender(
             matrix, n_components=6, alpha0=0.2, reg=0.05, nu=nu, loss_type=loss, solver_type="CHOLESKY", n_threads=1,
             user_features=users, item_features=items, lambda_user_feature=1.0, lambda_item_feature=1.0,
         ),
         4,
     )  # fmt: skip
+    served = to_scorer(trained, "IALSRecommender")
     for side, features, expected in (
         ("user", users, trained.compute_user_embedding_from_features(users) @ trained.get_item_embedding().T),
         ("item", items, trained.get_user_embedding() @ trained.compute_item_embedding_from_features(items).T),
     ):
-        ranker = ranker_of_held(side, trained, sparse.csr_matrix(features))  # type: ignore[arg-type]
+        ranker = ranker_of_held(side, served, sparse.csr_matrix(features))  # type: ignore[arg-type]
         ranked = np.array(ranker(np.arange(len(expected)), expected.shape[1]))
         assert (np.sort(ranked, axis=1) == np.arange(expected.shape[1])).all()
         assert (np.diff(np.take_along_axis(expected, ranked, axis=1), axis=1) < 2e-5).all()

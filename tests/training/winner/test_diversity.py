@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +24,16 @@ from svc.progress import Progress
 from svc.recipe.load import LoadedRecipe
 from svc.settings import Settings
 from svc.training.evaluation.evaluator import Evaluator
-from svc.training.evaluation.score_ranker import ScoreRanker
+from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.run import TrainOptions, train
 from svc.training.winner import diversity
-from svc.training.winner.diversity import VALUES, Winner, measure_diversity
+from svc.training.winner.diversity import VALUES, measure_diversity
 
 N_USERS, N_ITEMS, CUTOFF = 60, 300, 8
 
 
-def parts(seed: int = 0) -> tuple[Winner, Evaluator, Model]:
-    """A factor model with groups of alike items, as winner and as model, and what was held out."""
+def parts(seed: int = 0) -> tuple[Model, Evaluator]:
+    """A factor model with groups of alike items, as a model, and what was held out."""
     rng = np.random.default_rng(seed)
     tastes = rng.standard_normal((12, 6))
     items = (tastes[rng.integers(0, 12, N_ITEMS)] + 0.3 * rng.standard_normal((N_ITEMS, 6))).astype(np.float32)
@@ -50,14 +49,12 @@ def parts(seed: int = 0) -> tuple[Winner, Evaluator, Model]:
         features=None,
     )
     model.ready()
-    exact = users.astype(np.float64) @ items.T.astype(np.float64)
-    winner = Winner(ScoreRanker(lambda rows: exact[rows], seen), scorer)
-    return winner, Evaluator(heldout, offset=0, cutoff=CUTOFF), model
+    return model, Evaluator(heldout, offset=0, cutoff=CUTOFF)
 
 
 def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each value, the same items in the same order as the model gives under this diversity."""
-    winner, evaluator, model = parts()
+    model, evaluator = parts()
     kept: dict[float, list[list[int]]] = {}
     row_of = diversity._row
 
@@ -66,7 +63,7 @@ def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.Monk
         return row_of(value, lists, *rest)
 
     monkeypatch.setattr(diversity, "_row", keeping)
-    measure_diversity(winner, evaluator, seed=1)
+    measure_diversity(ServedRanker.alike(model), evaluator, seed=1)
     users = evaluator.evaluated_users.tolist()
     for value in VALUES:
         rules = Rules(diversity=value) if value else None
@@ -76,9 +73,9 @@ def test_the_lists_are_those_that_a_server_answers_with(monkeypatch: pytest.Monk
 
 def test_the_figures_are_what_they_say() -> None:
     """ndcg at 0 is that of the evaluation, distances are those of the vectors, and grow with diversity."""
-    winner, evaluator, model = parts()
-    found = measure_diversity(winner, evaluator, seed=1)
-    evaluation = evaluator.evaluate(winner.ranker)
+    model, evaluator = parts()
+    found = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)
+    evaluation = evaluator.evaluate(ServedRanker.alike(model))
     first, *_, last = found["values"]
     assert [row["diversity"] for row in found["values"]] == list(VALUES)
     assert found["n_users"] == len(evaluation.rankings)
@@ -99,19 +96,19 @@ def test_the_figures_are_what_they_say() -> None:
 
 def test_a_model_without_similarities_gains_nothing() -> None:
     """Popularity: the same lists for every value."""
-    winner, evaluator, _ = parts()
+    model, evaluator = parts()
     scores = np.arange(N_ITEMS, dtype=np.float64)
-    ranker = replace(winner.ranker, scorer=lambda rows: np.tile(scores, (len(rows), 1)))
-    popular = replace(winner, ranker=ranker, served=PopularityScorer(scores))
-    rows = measure_diversity(popular, evaluator, seed=1)["values"]
+    model.scorer = PopularityScorer(scores)
+    model.ready()
+    rows = measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["values"]
     assert len({(row["ndcg"], row["coverage"]) for row in rows}) == 1
 
 
 def test_many_users_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many users are sampled, so that no value costs more than an evaluation."""
     monkeypatch.setattr("svc.training.winner.diversity.MOST_USERS", 20)
-    winner, evaluator, _ = parts()
-    assert measure_diversity(winner, evaluator, seed=1)["n_users"] == 20
+    model, evaluator = parts()
+    assert measure_diversity(ServedRanker.alike(model), evaluator, seed=1)["n_users"] == 20
 
 
 Make = Callable[..., LoadedRecipe]

@@ -30,12 +30,9 @@ from svc.training.algorithms.dense_slim import SparseEDLAERecommender
 from svc.training.algorithms.rp3beta import TransitionRP3betaRecommender
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.features import fit_side
-from svc.training.evaluation.recency import HistoryScores
-from svc.training.search.blended import BlendedRecommender
-from svc.training.search.served import most_chosen_first, reordered, to_scorer
+from svc.training.search.served import blended, most_chosen_first, place_users, reordered, to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.winner.export import assemble, export
-from svc.training.winner.refit import place_users
 
 N_USERS, N_ITEMS = 90, 60
 
@@ -263,32 +260,15 @@ def of_bpr(matrix: sps.csr_matrix) -> Model:
     return exported("BPRFMRecommender", SimpleNamespace(fm=machine), matrix)
 
 
-def blended(matrix: sps.csr_matrix) -> tuple[BlendedRecommender, Model]:
-    """Of iALS, popularity and RP3beta, as the search would make it, and the model that is served of it."""
+def of_blend(matrix: sps.csr_matrix) -> Model:
+    """Of iALS, popularity and RP3beta, as the search would make it."""
     names = ("IALSRecommender", "TopPopRecommender", "RP3betaRecommender")
     parts = tuple(TrialRecord(0, name, {}, "complete", 0.1, {}, None, 1.0) for name in names)
     weights = {"weights": dict(zip(names, (0.5, 0.2, 0.3), strict=True))}
     trial = TrialRecord(2, BLEND, weights, "complete", 0.2, {}, None, 1.0, parts)
-    recommender = BlendedRecommender([trained(name, matrix) for name in names], trial)
-    scorer = to_scorer(recommender, BLEND)
+    scorer = blended([to_scorer(trained(name, matrix), name) for name in names], trial)
     place_users(trial, scorer, matrix, None, features=None)
-    model = assemble(scorer, user_ids=ids("u", N_USERS), item_ids=ids("i", N_ITEMS), X=matrix, features=None)
-    return recommender, model
-
-
-@pytest.mark.parametrize("counts", [False, True])
-def test_a_blend_is_served_as_the_search_has_scored_it(counts: bool) -> None:
-    """Over all users: the same sum of scores, each divided by its deviation over all items."""
-    matrix = interactions(counts=counts)
-    recommender, model = blended(matrix)
-    factors, popular, neighbours = recommender.trained
-    by_history = [HistoryScores(part, matrix, None, None).at(0.0) for part in (factors, neighbours)]
-    judged = recommender.by([by_history[0], popular.get_score, by_history[1]])
-    expected = judged(np.arange(N_USERS)).astype(np.float64)
-    expected[matrix.nonzero()] = -np.inf
-    rankings = model.rank([Query(limit=N_ITEMS, user=user) for user in range(N_USERS)])
-    found = np.array([scores_by_column(ranking) for ranking in rankings])
-    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-5)
+    return assemble(scorer, user_ids=ids("u", N_USERS), item_ids=ids("i", N_ITEMS), X=matrix, features=None)
 
 
 def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,7 +286,7 @@ def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytes
     aware = with_features(matrix)
     assert isinstance(aware.scorer, IALSScorer)
     models[1].cold = ColdStartScorer.of(aware.scorer)
-    for model in (*models, of_bpr(matrix), aware, blended(matrix)[1]):
+    for model in (*models, of_bpr(matrix), aware, of_blend(matrix)):
         codec.decode(memoryview(b"".join(codec.encode(model))))
     assert named == codec.ALLOWED
 

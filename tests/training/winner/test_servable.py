@@ -92,14 +92,14 @@ def test_a_model_that_a_server_would_refuse_is_not_written(
     loaded = recipe(make_recipe, tmp_path, Bad([1], "sum"))
     assert run(loaded).exit_code == 0
     before = _files(tmp_path / "out")
-    export = refit.to_scorer
+    train_final = refit.train_trial
 
     def damaged(*arguments: Any, **options: Any) -> Any:
-        scorer = export(*arguments, **options)
+        scorer = train_final(*arguments, **options)
         scorer.weights[:] = np.nan
         return scorer
 
-    monkeypatch.setattr(refit, "to_scorer", damaged)
+    monkeypatch.setattr(refit, "train_trial", damaged)
     assert run(loaded).exit_code == 4
     assert last(log)["code"] == "model_not_servable"
     assert "rehearsal: " in last(log)["error"]

@@ -11,7 +11,8 @@ from irspack.recommenders import CosineKNNRecommender, DenseSLIMRecommender, IAL
 
 from svc.training.algorithms.truncated_svd import WeightedSVDRecommender
 from svc.training.data.recency import weighed
-from svc.training.evaluation.recency import HistoryScores
+from svc.training.search.quick_scores import QuickScores, standardized, weighted
+from svc.training.search.served import to_scorer
 
 N_USERS, N_ITEMS = 40, 24
 RNG = np.random.default_rng(3)
@@ -23,20 +24,20 @@ IALS = {"n_components": 4, "alpha0": 0.2, "reg": 0.1, "train_epochs": 2, "n_thre
 
 @pytest.mark.parametrize("recency", [0.0, 0.4])
 @pytest.mark.parametrize(
-    ("recommender_class", "options"),
+    ("recommender_class", "name", "options"),
     [
-        (CosineKNNRecommender, {"top_k": 10}),
-        (DenseSLIMRecommender, {"reg": 5.0}),
-        (WeightedSVDRecommender, {"n_components": 4, "weighting": "DEGREES"}),
-        (IALSRecommender, IALS),
+        (CosineKNNRecommender, "CosineKNNRecommender", {"top_k": 10}),
+        (DenseSLIMRecommender, "DenseSLIMRecommender", {"reg": 5.0}),
+        (WeightedSVDRecommender, "TruncatedSVDRecommender", {"n_components": 4, "weighting": "DEGREES"}),
+        (IALSRecommender, "IALSRecommender", IALS),
     ],
 )
 def test_a_history_is_scored_as_a_cold_user_with_its_weights(
-    recommender_class: Any, options: dict[str, Any], recency: float
+    recommender_class: Any, name: str, options: dict[str, Any], recency: float
 ) -> None:
     """As irspack scores a new user with these values."""
     recommender = recommender_class(MATRIX, **options).learn()
-    scores = HistoryScores(recommender, MATRIX, POSITIONS, None)
+    scores = QuickScores(to_scorer(recommender, name), MATRIX, POSITIONS, None)
     expected = recommender.get_score_cold_user(weighed(MATRIX, POSITIONS, recency)[ROWS])
     np.testing.assert_allclose(scores.at(recency)(ROWS), expected, atol=1e-5 * np.abs(expected).max())
 
@@ -45,8 +46,26 @@ def test_features_of_the_users_are_their_prior() -> None:
     """As irspack solves for cold users with features."""
     features = sps.csr_matrix(RNG.random((N_USERS, 3)).astype(np.float32))
     recommender = IALSRecommender(MATRIX, user_features=features, lambda_user_feature=5.0, **IALS).learn()
-    found = HistoryScores(recommender, MATRIX, POSITIONS, features).at(0.4)(ROWS)
+    found = QuickScores(to_scorer(recommender, "IALSRecommender"), MATRIX, POSITIONS, features).at(0.4)(ROWS)
     histories = weighed(MATRIX, POSITIONS, 0.4)[ROWS]
     embedding = recommender.compute_user_embedding(histories, features[ROWS])
     expected = recommender.get_score_from_user_embedding(embedding)
     np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+
+
+def test_scores_of_each_user_have_deviation_1_over_all_items() -> None:
+    """A user for whom a part gives every item the same score gets nothing of it."""
+    table = np.array([[1.0, 2.0, 3.0], [5.0, 5.0, 5.0]])
+    first, second = standardized([lambda rows: table[rows], lambda rows: 100 * table[rows]], np.arange(2))
+    np.testing.assert_allclose(first.std(axis=1), [1.0, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(first, second, rtol=1e-6)
+    assert first.dtype == np.float32
+    assert first[1].tolist() == [0.0, 0.0, 0.0]
+
+
+def test_weights_are_factors_and_the_parts_stay() -> None:
+    """A part of the weight 0 does not count."""
+    parts = [np.array([[1.0, 2.0]], dtype=np.float32), np.array([[10.0, 20.0]], dtype=np.float32)]
+    assert weighted(parts, [0.5, 0.0]).tolist() == [[0.5, 1.0]]
+    assert weighted(parts, [1.0, 0.1]).tolist() == [[2.0, 4.0]]
+    assert parts[0].tolist() == [[1.0, 2.0]]
