@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from svc.training.evaluation.bootstrap import CONFIDENCE, central, resample
-from svc.training.evaluation.intervals import PER_USER, user_scores
+from svc.training.evaluation.bootstrap import CONFIDENCE
+from svc.training.evaluation.intervals import PER_USER, intervals, user_scores
 
 ACTIVITY = ("few", "some", "many")
 POPULARITY = ("head", "middle", "tail")
@@ -97,20 +97,11 @@ class _Breakdown:
             return []
         scores = user_scores([self._rankings[row] for row in rows.tolist()], truth[rows])
         values = np.column_stack([scores[metric] for metric in self._metrics])
-        ends = _intervals(values, self._seed, self._confidence)
+        ends = intervals(values, seed=self._seed, confidence=self._confidence, n=_RESAMPLINGS)
         return [
             Score(metric, float(values[:, column].mean()), low, high, len(rows), group, part)
             for column, (metric, (low, high)) in enumerate(zip(self._metrics, ends, strict=True))
         ]
-
-
-def _intervals(values: NDArray[np.float64], seed: int, confidence: float) -> list[tuple[float, float]]:
-    """The interval of the mean of each column of `values`, (users, columns)."""
-    resampled, means = resample(values, seed=seed, n=_RESAMPLINGS), values.mean(axis=0)
-    return [
-        central(drawn, float(mean), column - mean, confidence)
-        for drawn, mean, column in zip(resampled.T, means, values.T, strict=True)
-    ]
 
 
 def mean_popularity(items: NDArray[Any], popularity: NDArray[np.int64]) -> float:
@@ -155,7 +146,7 @@ def _diversity(
     each = np.array([surprise[list(ranking)].mean() for ranking in rankings if len(ranking)])
     if not len(each):
         return [coverage]
-    ((low, high),) = _intervals(each[:, np.newaxis], seed, confidence)
+    ((low, high),) = intervals(each[:, np.newaxis], seed=seed, confidence=confidence, n=_RESAMPLINGS)
     return [coverage, Score(NOVELTY, float(each.mean()), low, high, len(each))]
 
 

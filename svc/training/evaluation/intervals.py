@@ -35,10 +35,6 @@ class Change:
     high: float
     share: float
 
-    @property
-    def is_more_than_chance(self) -> bool:
-        return self.low > 0.0 or self.high < 0.0
-
 
 def user_scores(rankings: Sequence[Sequence[int]], truth: sparse.csr_matrix) -> dict[str, Vector]:
     """(users,) each metric of PER_USER for every ranking; row u of `truth`, (users, items), has what u chose.
@@ -109,9 +105,11 @@ def interval(
     return value - stretch * (value - low), high
 
 
-def intervals(scores: NDArray[np.float64], *, seed: int, confidence: float = CONFIDENCE) -> list[tuple[float, float]]:
-    """`interval` of each column of `scores`, (users, columns), over the same resamplings."""
-    resampled = resample(scores, seed=seed, n=RESAMPLINGS)
+def intervals(
+    scores: NDArray[np.float64], *, seed: int, confidence: float = CONFIDENCE, n: int = RESAMPLINGS
+) -> list[tuple[float, float]]:
+    """`interval` of each column of `scores`, (users, columns), over the same `n` resamplings."""
+    resampled = resample(scores, seed=seed, n=n)
     return [
         central(means, float(column.mean()), column - column.mean(), confidence)
         for means, column in zip(resampled.T, scores.T, strict=True)

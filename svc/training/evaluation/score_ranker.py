@@ -6,8 +6,8 @@ equal scores the first column comes first, as in the model that is served.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -32,27 +32,15 @@ class ScoreRanker:
     scorer: Scorer
     seen: sparse.csr_matrix
 
-    def excluding(self, pairs: sparse.csr_matrix) -> ScoreRanker:
-        """The same without these items, (users, items)."""
-        return replace(self, seen=(self.seen + pairs).tocsr())
-
     def __call__(self, users: Rows, size: int) -> Rankings:
-        return [ranking for _, best in self._ranked(users, size) for ranking in best]
-
-    def pools(self, users: Rows, size: int) -> Iterator[tuple[NDArray[np.int32], NDArray[np.float64]]]:
-        """For each user the columns of the `size` best items, best first, and their scores."""
-        for scores, best in self._ranked(users, size):
-            for row, ranking in zip(scores, best, strict=True):
-                yield np.array(ranking, dtype=np.int32), row[ranking].astype(np.float64)
-
-    def _ranked(self, users: Rows, size: int) -> Iterator[tuple[Scores, Rankings]]:
-        """Blocks of `users`: their scores of all items, and their `size` best items."""
         step = int(max(16, min(1024, _BLOCK_BYTES // (4 * max(self.seen.shape[1], 1)))))
+        rankings: Rankings = []
         for begin in range(0, len(users), step):
             rows = users[begin : begin + step]
             scores, seen = self.scorer(rows), self.seen[rows]
             scores[np.repeat(np.arange(len(rows)), np.diff(seen.indptr)), seen.indices] = -np.inf
-            yield scores, best_columns(scores, size)
+            rankings += best_columns(scores, size)
+        return rankings
 
 
 def best_columns(scores: Scores, k: int) -> Rankings:

@@ -71,7 +71,7 @@ class _Attempt:
 
     trial: Trial
     task: TrialTask
-    source: int | None = None
+    source: int
     worker: int | None = None
     submitted: float = 0.0
     outcome: TrialOutcome | None = None
@@ -160,7 +160,6 @@ class Search:
         while self._ask_next() or self._tell_next():
             pass
         for attempt in self._asked.values():
-            self._choose_source(attempt)
             if attempt.waits and self._may_start(attempt.task.algorithm):
                 attempt.submitted = time.monotonic()
                 attempt.worker = self._submit(attempt.task)
@@ -207,26 +206,9 @@ class Search:
             complete_curves(everything, algorithm),
             screening.scores(everything, algorithm),
         )
-        self._asked[trial.number] = attempt = _Attempt(trial, task)
-        self._choose_source(attempt)
+        source = trials.find_source(everything, trial.number, algorithm, params, self._asked)
+        self._asked[trial.number] = _Attempt(trial, task, source)
         return True
-
-    def _choose_source(self, attempt: _Attempt) -> None:
-        """Find the trial that decides the result of `attempt`.
-
-        Choose again if that trial was lost with its process.
-        """
-        task = attempt.task
-        if attempt.source == task.number:
-            return
-        if attempt.source is not None:
-            self.storage.release_dead_trials(self.study)
-        everything = self._trials()
-        if any(trial.number == attempt.source and budget.uses_budget(trial) for trial in everything):
-            return
-        attempt.source = trials.find_source(everything, task.number, task.algorithm, task.params)
-        if self.storage.shared and attempt.source is not None:
-            attempt.trial.set_user_attr(trials.SOURCE, attempt.source)
 
     def _patience(self, deadline: float) -> float:
         """Return the seconds to wait for the end of a trial.
@@ -275,7 +257,7 @@ class Search:
 
     def _source_is_finished(self, attempt: _Attempt) -> bool:
         """Return whether another trial has the result that `attempt` takes."""
-        if attempt.source in (None, attempt.task.number):
+        if attempt.source == attempt.task.number:
             return False
         return any(trial.number == attempt.source and _has_result(trial) for trial in self._trials())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -29,10 +29,6 @@ REUSED = "svc:reused"
 
 FEATURES_AND_SEEDS = "features and seeds"
 """What the part of a model answers that learned from features where another part answers for known users."""
-
-SOURCE = "svc:source"
-"""Attribute of a running trial of a shared study: the number of the trial whose result it takes, its own if it is
-trained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,23 +153,14 @@ def records(trials: list[FrozenTrial]) -> list[TrialRecord]:
     return [_record(trial) for trial in trials if budget.uses_budget(trial) and trial.state.is_finished()]
 
 
-def find_source(trials: list[FrozenTrial], number: int, algorithm: str, params: Params) -> int | None:
-    """Which trial decides the result of trial `number`: an equal one, or itself if it is to be trained.
+def find_source(trials: list[FrozenTrial], number: int, algorithm: str, params: Params, own: Collection[int]) -> int:
+    """Return which trial decides the result of trial `number`: an equal one, or itself if it is to be trained.
 
-    None while that is not known: an equal trial with a higher number, of another process, has not told its own choice.
-    Every process writes the parameters of its trial before it asks, and tells its choice (`SOURCE`) before it trains.
-    So of two equal trials at least one sees the other: the higher number always takes the result of the lower one,
-    unless it had chosen to train before the lower one was there. Then the lower one waits for it.
+    An equal one is taken if it is finished, or one of this process's `own` that have not been told.
     """
-    equal = [trial for trial in trials if trial.number != number and _is_equal(trial, algorithm, params)]
-    finished = [trial.number for trial in equal if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
-    if finished:
-        return finished[0]
-    running = [trial for trial in equal if trial.state is TrialState.RUNNING]
-    for trial in running:
-        if trial.number < number or trial.user_attrs.get(SOURCE) == trial.number:
-            return trial.number
-    return None if any(SOURCE not in trial.user_attrs for trial in running) else number
+    finished = (TrialState.COMPLETE, TrialState.PRUNED)
+    equal = (trial for trial in trials if trial.number != number and _is_equal(trial, algorithm, params))
+    return next((trial.number for trial in equal if trial.state in finished or trial.number in own), number)
 
 
 def _is_equal(trial: FrozenTrial, algorithm: str, params: Params) -> bool:
