@@ -33,6 +33,7 @@ from svc.training.data.features import fit_side
 from svc.training.search.served import blended, most_chosen_first, place_users, reordered, to_scorer
 from svc.training.search.trials import TrialRecord
 from svc.training.winner.export import assemble, export
+from tests.model.ranker.records import random_ranker
 
 N_USERS, N_ITEMS = 90, 60
 
@@ -286,6 +287,7 @@ def test_the_allow_list_equals_the_classes_of_exported_models(monkeypatch: pytes
     aware = with_features(matrix)
     assert isinstance(aware.scorer, IALSScorer)
     models[1].cold = ColdStartScorer.of(aware.scorer)
+    models[2].ranker = random_ranker(np.random.default_rng(1), N_ITEMS)
     for model in (*models, of_bpr(matrix), aware, of_blend(matrix)):
         codec.decode(memoryview(b"".join(codec.encode(model))))
     assert named == codec.ALLOWED
