@@ -1,6 +1,6 @@
 """The bytes of an artifact file.
 
-Big-endian, in this order; `docs/artifact-format.md` shows the same table.
+Big-endian, in this order; `docs/reference/training.md` shows the same table.
 
 magic `SVCMODEL`  8       header length  u32    header   JSON, UTF-8
 format version  u16       payload length u64    padding  zeros to a multiple of 64

@@ -125,7 +125,7 @@ def test_both_kinds_of_signature_are_read(signature: str) -> None:
 
 
 def test_an_artifact_signed_with_ed25519_can_be_checked_without_svc() -> None:
-    """With any Ed25519 and SHA-256: as docs/artifact-format.md says."""
+    """With any Ed25519 and SHA-256: as docs/reference/training.md says."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     data = made(signature="ed25519")
