@@ -23,3 +23,8 @@ MAX_ID_CHARACTERS: Final = 256
 def is_float_text(name: str) -> bool:
     """Return True for a whole number that some tool wrote as a floating point number: 7.0."""
     return name.endswith(".0") and name[:-2].removeprefix("-").isdecimal()
+
+
+def stem_of(file: str) -> str:
+    """Return the name of a recipe file without its ending."""
+    return file.removesuffix(".yaml").removesuffix(".yml")

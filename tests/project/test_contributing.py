@@ -14,7 +14,6 @@ SVC = ROOT / "svc"
 CODE = ROOT / "CONTRIBUTING.md"
 WITHOUT_TESTS = {
     "svc/__main__.py": "runs svc.cli.main, as tests/cli/test_main.py does in processes of its own",
-    "svc/serving/api/request/state.py": "one dataclass without methods",
     "svc/serving/transport/messages.py": "protocols and a tuple",
 }
 """Modules of declarations only, and why each needs no test module."""

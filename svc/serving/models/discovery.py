@@ -118,11 +118,6 @@ class RecipeFolder:
             return Refused(f"{path.name}: cannot be checked: {type(error).__name__}: {error}", "parse")
 
 
-def stem_of(file: str) -> str:
-    """Return the file's name without its ending."""
-    return file.removesuffix(".yaml").removesuffix(".yml")
-
-
 def _text(name: str) -> str:
     """Return the file name for logs and JSON, with bytes that are not UTF-8 escaped."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

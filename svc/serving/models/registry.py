@@ -17,6 +17,7 @@ import trio
 from svc import events, logs
 from svc.errors import RecipeNotFound
 from svc.model.ranking.item_sets import ItemSet, joined
+from svc.names import stem_of
 from svc.serving.models.lists.availability import Available
 from svc.serving.models.policy import DEFAULT_POLICY, Policy
 
@@ -214,7 +215,7 @@ class Registry:
 
     def skipped(self) -> dict[str, str]:
         """Return the errors of skipped recipe files by stem."""
-        return {_stem(file): error for file, error in self._now.skipped.items()}
+        return {stem_of(file): error for file, error in self._now.skipped.items()}
 
     def skipped_files(self) -> Mapping[str, str]:
         """Return the errors of skipped recipe files by file name."""
@@ -268,9 +269,9 @@ class Registry:
             if entry.new_items is not None:
                 recipes[name]["new_items"] = _new_items(entry)
         for file, error in now.skipped.items():
-            if not may_ask(_stem(file)):
+            if not may_ask(stem_of(file)):
                 continue
-            key = file if _stem(file) in entries else _stem(file)
+            key = file if stem_of(file) in entries else stem_of(file)
             recipes[key] = {"loaded": False, "skipped": True, "error": _shown(error)}
         return {"status": _status(degraded), "recipes": recipes}, 503 if degraded else 200
 
@@ -323,7 +324,3 @@ def _shown(error: str) -> str:
     Bytes that are not UTF-8 are escaped. They come from paths or variables.
     """
     return error.encode("utf-8", "backslashreplace").decode()[:SHOWN_ERROR_CHARACTERS]
-
-
-def _stem(file: str) -> str:
-    return file.removesuffix(".yaml").removesuffix(".yml")

@@ -16,7 +16,8 @@ from svc.artifact.replay.freshness import expires_at
 from svc.errors import ArtifactError, PayloadTooLarge, exhaustion
 from svc.events import Event
 from svc.metrics import Metrics
-from svc.serving.models.discovery import Declared, Refused, stem_of
+from svc.names import stem_of
+from svc.serving.models.discovery import Declared, Refused
 from svc.serving.models.lanes import Lane
 from svc.serving.models.lists.publishing import Beside, ListPublisher, Settled
 from svc.serving.models.loader import Loaded, LoadFailed

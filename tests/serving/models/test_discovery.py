@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from svc.errors import RecipeError, RecipeSecurityError
-from svc.serving.models.discovery import Declared, RecipeFolder, Refused, declare, stem_of
+from svc.names import stem_of
+from svc.serving.models.discovery import Declared, RecipeFolder, Refused, declare
 
 
 def parse(path: Path) -> Any:

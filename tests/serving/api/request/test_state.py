@@ -8,7 +8,7 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from svc.errors import KeyNotAllowed, RateLimited
-from svc.serving.api.access.refusals import REPORT_S, Refusals
+from svc.serving.api.request.state import REPORT_S, Refusals
 
 pytestmark = pytest.mark.anyio
 
