@@ -49,7 +49,7 @@ from svc.training.data import fetch
 from svc.training.evaluation.intervals import interval
 from svc.training.promotion.live_trial import trainable
 from svc.training.search import prepare
-from svc.training.search.blend_search import SAMPLE_USERS, WeightSearch
+from svc.training.search.blend_search import WeightSearch
 from svc.training.search.objective import train_trial
 from svc.training.search.trials import SearchResult, TrialRecord
 from svc.training.winner.refit import train_final
@@ -213,7 +213,7 @@ def mean(scores: ByUser) -> float:
 
 def search_weights_again(task: prepare.Task, trial: TrialRecord) -> TrialRecord:
     """The blend `trial` with the weights that suit its parts on the holdout of `task`."""
-    objective, seed = task.objective, task.loaded.recipe.training.split.seed
+    objective = task.objective
     trained = [
         train_trial(task.builder, part, objective.decayed(part.params), objective.features, objective.times)
         for part in trial.parts
@@ -222,7 +222,7 @@ def search_weights_again(task: prepare.Task, trial: TrialRecord) -> TrialRecord:
         objective.quick_scores(scorer, part.params).at(part.recency)
         for scorer, part in zip(trained, trial.parts, strict=True)
     ]
-    weights = WeightSearch(objective.evaluators.full.sample(SAMPLE_USERS, seed), scorers, task).best()
+    weights = WeightSearch(objective.evaluators.quick, scorers, task).best()
     kept = [(part, weight / 10) for part, weight in zip(trial.parts, weights, strict=True) if weight]
     params = {**trial.params, "weights": {part.algorithm: weight for part, weight in kept}}
     return replace(trial, params=params, parts=tuple(part for part, _ in kept))

@@ -42,8 +42,6 @@ from svc.training.search.served import blended
 from svc.training.search.trials import SearchResult, TrialRecord, by_score
 
 MOST_PARTS = 3
-SAMPLE_USERS = 5_000
-"""Weights are compared on at most so many validation users."""
 _USERS_AT_ONCE = 128
 CANDIDATES = 100
 """How many items of each user and part are kept to compare weights, or twice the cutoff if that is more."""
@@ -132,7 +130,7 @@ class _Parts:
         self._objective = task.objective
         self._trials = trials
         self._trained = trained
-        self._sample = self._objective.evaluators.full.sample(SAMPLE_USERS, task.loaded.recipe.training.split.seed)
+        self._sample = self._objective.evaluators.quick
         order = self._objective.order
         self._values = () if order is None else order.values(BLEND)
         self._histories = [
@@ -349,8 +347,10 @@ class WeightSearch:
     def _rankings(self, block: _Block, shares: NDArray[np.float32]) -> Rankings:
         scores = np.tensordot(shares, block.values, axes=1)
         scores[np.arange(scores.shape[1]) >= block.counts[:, np.newaxis]] = -np.inf
-        best = np.argsort(-scores, axis=1, kind="stable")[:, : self._sample.cutoff]
-        ranked = np.take_along_axis(block.columns, best, axis=1).tolist()
+        best = np.argpartition(-scores, min(self._sample.cutoff, scores.shape[1]) - 1, axis=1)[:, : self._sample.cutoff]
+        best.sort(axis=1)  # of equal scores the first column comes first
+        order = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
+        ranked = np.take_along_axis(block.columns, np.take_along_axis(best, order, axis=1), axis=1).tolist()
         return [ranking[:count] for ranking, count in zip(ranked, block.counts.tolist(), strict=True)]
 
     def _block(self, users: Rows, seen: sparse.csr_matrix) -> _Block:
