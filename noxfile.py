@@ -109,6 +109,14 @@ def chaos(session: nox.Session) -> None:
 
 
 @nox.session
+def mutation(session: nox.Session) -> None:
+    """Faults planted by lot: which do the tests notice? `nox -s mutation -- 7 200`: 200 of them, from seed 7."""
+    _install(session, "test", "mutation")
+    folder = Path(session.create_tmp()).resolve() / "mutation"
+    session.run("python", "-m", "tests.mutation", *(session.posargs or ("1", "200")), str(folder), env=CACHED)
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style and types."""
     _install(session, "test", "lint")

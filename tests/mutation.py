@@ -1,0 +1,178 @@
+"""Plant faults in svc by lot, and count those that the tests notice.
+
+`python -m tests.mutation SEED COUNT FOLDER` draws COUNT modules with SEED, and one fault for each. FOLDER keeps two
+copies of the project, and which test runs which line (delete it after changes of tests). Only the tests that run the
+line of a fault are run, at most MOST_TESTS by lot. Lines that run at the import belong to all tests of a module.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections
+import copy
+import os
+import queue
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import coverage
+
+ROOT = Path(__file__).parents[1]
+COPIES = 2
+MOST_TESTS = 250
+LONGEST_S = 600
+SELECTED = "not integration"
+PAIRS = {
+    ast.Lt: ast.LtE,
+    ast.Gt: ast.GtE,
+    ast.Eq: ast.NotEq,
+    ast.Is: ast.IsNot,
+    ast.In: ast.NotIn,
+    ast.And: ast.Or,
+    ast.Add: ast.Sub,
+    ast.Mult: ast.Div,
+}
+TURNED: dict[type[ast.AST], Any] = {**PAIRS, **{turned: kind for kind, turned in PAIRS.items()}}
+
+
+class Fault(NamedTuple):
+    """A piece of a module's source, and what stands there instead."""
+
+    path: Path
+    node: ast.expr | ast.stmt
+    text: str
+
+    def planted(self) -> str:
+        """Return the source of the module with the fault."""
+        lines = self.path.read_bytes().splitlines(keepends=True)
+        first, last = self.node.lineno - 1, (self.node.end_lineno or 0) - 1
+        before = b"".join(lines[:first]) + lines[first][: self.node.col_offset]
+        after = lines[last][self.node.end_col_offset or 0 :] + b"".join(lines[last + 1 :])
+        return (before + self.text.encode() + after).decode()
+
+
+def changed(node: ast.AST) -> Iterator[ast.AST | str]:
+    """Yield what may stand in place of a node, or of its condition."""
+    other: Any = copy.deepcopy(node)
+    match node:
+        case ast.Compare(ops=[op, *_]) if type(op) in TURNED:
+            other.ops[0] = TURNED[type(op)]()
+            yield other
+        case ast.BoolOp(op=op) | ast.BinOp(op=op) if type(op) in TURNED:
+            other.op = TURNED[type(op)]()
+            yield other
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield operand
+        case ast.Constant(value=bool(value)):
+            yield str(not value)
+        case ast.Constant(value=int(value)):
+            yield str(value + 1)
+        case ast.Return(value=ast.expr()):
+            yield "return None"
+        case ast.Expr(value=ast.Call() | ast.Await()):
+            yield "pass"
+        case ast.If(test=test) | ast.While(test=test) | ast.IfExp(test=test):
+            yield ast.UnaryOp(ast.Not(), test)
+        case ast.Call():
+            for keyword in other.keywords:
+                value, keyword.value = keyword.value, ast.Constant(None)
+                yield copy.deepcopy(other)
+                keyword.value = value
+
+
+def faults(path: Path) -> Iterator[Fault]:
+    """Yield each fault that a module may have. Before Python 3.12 what stands in an f-string has no position."""
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.JoinedStr | ast.pattern):
+            continue
+        nodes += ast.iter_child_nodes(node)
+        for other in changed(node):
+            text = other if isinstance(other, str) else f"({ast.unparse(other)})"
+            target: Any = node.test if isinstance(node, ast.If | ast.While | ast.IfExp) else node
+            yield Fault(path, target, text)
+
+
+def lines_of_tests(folder: Path) -> coverage.CoverageData:
+    """Return which test runs which line, measured once for a folder."""
+    file = folder / "coverage"
+    if not file.exists():
+        command = ["-m", "pytest", "-q", "-n2", "--dist=worksteal", f"-m{SELECTED}", "--cov=svc", "--cov-context=test"]
+        environment = os.environ | {"COVERAGE_FILE": str(file)}
+        subprocess.run([sys.executable, *command, "--cov-report="], cwd=ROOT, env=environment, check=False)
+    data = coverage.CoverageData(str(file))
+    data.read()
+    return data
+
+
+def draw(lot: random.Random, count: int, data: coverage.CoverageData) -> Iterator[tuple[Fault, list[str]]]:
+    """Yield faults by lot, one a module, with the tests that run their lines."""
+    modules = sorted((ROOT / "svc").rglob("*.py"))
+    for path in lot.sample(modules, min(count, len(modules))):
+        runs = data.contexts_by_lineno(str(path))
+        for fault in lot.sample(every := list(faults(path)), min(1, len(every))):
+            line = max((line for line in runs if line <= fault.node.lineno), default=0)
+            names = (
+                set(runs.get(line, ()))
+                if "" not in runs.get(line, ())
+                else {name for one in runs.values() for name in one}
+            )
+            tests = sorted({name.rpartition("|")[0] for name in names if name})
+            yield fault, lot.sample(tests, min(MOST_TESTS, len(tests)))
+
+
+def is_noticed(fault: Fault, tests: list[str], project: Path) -> bool:
+    """Return whether one of the tests fails, or does not end, in a copy of the project with the fault."""
+    place = project / fault.path.relative_to(ROOT)
+    place.write_text(fault.planted(), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-pno:cacheprovider", *tests]
+    environment = os.environ | {"PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        silent = subprocess.DEVNULL
+        return (
+            subprocess.call(command, cwd=project, env=environment, timeout=LONGEST_S, stdout=silent, stderr=silent) != 0
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    finally:
+        shutil.copy(fault.path, place)
+
+
+def main(seed: int, count: int, folder: Path) -> None:
+    """Print the score of each room, and each fault that lived."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copies: queue.Queue[Path] = queue.Queue()
+    skipped = shutil.ignore_patterns(".git", ".nox", ".mypy_cache", ".ruff_cache", "__pycache__", "site")
+    for number in range(COPIES):
+        shutil.rmtree(folder / f"copy{number}", ignore_errors=True)
+        copies.put(shutil.copytree(ROOT, folder / f"copy{number}", ignore=skipped))
+
+    def attempt(drawn: tuple[Fault, list[str]]) -> bool:
+        project = copies.get()
+        try:
+            return bool(drawn[1]) and is_noticed(*drawn, project)
+        finally:
+            copies.put(project)
+
+    drawn = list(draw(random.Random(seed), count, lines_of_tests(folder)))
+    rooms: dict[str, list[bool]] = collections.defaultdict(list)
+    with ThreadPoolExecutor(COPIES) as threads:
+        for (fault, tests), noticed in zip(drawn, threads.map(attempt, drawn), strict=True):
+            name = fault.path.relative_to(ROOT)
+            rooms[name.parts[1]].append(noticed)
+            if not noticed:
+                said = f"{name}:{fault.node.lineno}: {ast.unparse(fault.node)} -> {fault.text} ({len(tests)} tests)"
+                print(said, flush=True)  # noqa: T201 - this is its output
+    for room, results in sorted(rooms.items()):
+        print(f"{room}: {sum(results)} of {len(results)} noticed")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]).resolve())
