@@ -115,9 +115,9 @@ def test_the_recipe_page_has_every_field_with_its_default(heading: str, names: l
     assert wrong == (by_data if heading == "training" else {})
 
 
-def test_the_errors_page_has_every_code_with_its_status() -> None:
+def test_the_api_page_has_every_code_with_its_status() -> None:
     """One row for each error that a request can meet."""
-    page = (DOCS / "reference" / "errors.md").read_text()
+    page = (DOCS / "reference" / "api.md").read_text()
     shown = {(int(status), code) for status, code in re.findall(r"^\| (\d{3}) \| `([A-Z_]+)`", page, re.MULTILINE)}
     classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.ApiError)]
     assert shown == {(c.http_status, c.code) for c in classes if c is not errors.ApiError}
