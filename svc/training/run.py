@@ -286,7 +286,7 @@ class _Run:
             self.loaded, self.settings, keys, facts.trained_at, self.inputs
         )
         # The decision comes last, so that it is about the model that is live by then.
-        promotion = self._decide(task, confidence, facts.rank_ms, keys)
+        promotion = self._decide(task, confidence, learned, facts.rank_ms, keys)
         head |= {} if promotion is None else {"promotion": promotion}
         earlier = self.report.earlier(keys)
         self.progress.phase("writing the artifact")
@@ -304,14 +304,21 @@ class _Run:
         return None if rules is None or rules.mode == "off" else rules
 
     def _decide(
-        self, task: prepare.Task, confidence: Confidence, rank_ms: float, keys: signing.SigningKeys
+        self,
+        task: prepare.Task,
+        confidence: Confidence,
+        learned: Learned | None,
+        rank_ms: float,
+        keys: signing.SigningKeys,
     ) -> dict[str, Any] | None:
         if self._rules is None:
             return None
         from svc.training.promotion.compare import Candidate, decide
 
         self.progress.phase("comparing with the live model")
-        candidate = None if confidence.winner is None else Candidate(confidence.winner, rank_ms, confidence.choice)
+        own = confidence.winner
+        ranker = own if own is None or learned is None or not learned.ships else learned.over(own)
+        candidate = None if ranker is None else Candidate(ranker, rank_ms, confidence.choice)
         return decide(task, self._rules, candidate, keys, self.settings)
 
     def _learned(self, task: prepare.Task, result: SearchResult, confidence: Confidence) -> Learned | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from scipy import sparse
 
 from svc import events, logs
 from svc.artifact.keys import SigningKeys
@@ -20,10 +21,9 @@ from svc.errors import ArtifactError, TrainingError
 from svc.recipe.promotion_schema import BASELINE, GUARDED, INCUMBENT, Promotion
 from svc.settings import Settings
 from svc.training.evaluation.choice import Choice
-from svc.training.evaluation.evaluator import Evaluator
+from svc.training.evaluation.evaluator import Evaluator, Rankings, Rows
 from svc.training.evaluation.intervals import paired_change
 from svc.training.evaluation.rank_cost import rank_ms
-from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.promotion.baselines import ComparedModel, baseline, heldout, live_model
 from svc.training.promotion.incumbent import Incumbent, counts
 from svc.training.promotion.refusal import warn_of_tight_bound
@@ -62,12 +62,19 @@ class Comparison:
         }
 
 
+class ExcludingRanker(Protocol):
+    """Ranks rows of a split, and can leave out more items."""
+
+    def __call__(self, users: Rows, size: int) -> Rankings: ...
+    def excluding(self, pairs: sparse.csr_matrix) -> ExcludingRanker: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """The new model, trained on what the search trained on, and the trials that it was chosen from, where they are
     known: their scores are those of the validation users. `rank_ms` is that of the model that was trained on all."""
 
-    ranker: ServedRanker
+    ranker: ExcludingRanker
     rank_ms: float
     choice: Choice | None = None
 

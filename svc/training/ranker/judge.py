@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,14 @@ FOLDS: Final = 4
 """Each part of the users is judged by weights that the others fitted."""
 
 Values = NDArray[np.float64]
+
+
+class Judged(NamedTuple):
+    """The gain, and what judged it: page u by the weights of part `fold[u]`, which the users of the others fitted."""
+
+    gain: Change
+    fold: NDArray[np.int64]
+    weights: tuple[Values, ...]
 
 
 def reordered(pages: Pages, rankings: Sequence[Sequence[int]], weights: Values) -> list[list[int]]:
@@ -39,17 +47,18 @@ def judge(
     metric: str,
     cutoff: int,
     seed: int,
-) -> Change:
+) -> Judged:
     """The gain by `metric` over `rankings`, one a page; row u of `truth`, (users, items), has what u chose.
 
     Every user is judged by weights, and an L2, that other users chose.
     """
     fold = np.random.default_rng([seed, 31]).permutation(len(pages)) % FOLDS
-    gained = np.zeros(len(pages))
+    gained, by_fold = np.zeros(len(pages)), []
     before = user_scores([ranking[:cutoff] for ranking in rankings], truth)[metric]
     for number in range(FOLDS):
         own = np.flatnonzero(fold == number)
         weights, _ = fit(pages.of(np.flatnonzero(fold != number)), seed=seed)
+        by_fold.append(weights)
         shown = reordered(pages.of(own), [rankings[user] for user in own.tolist()], weights)
         gained[own] = user_scores([ranking[:cutoff] for ranking in shown], truth[own])[metric]
-    return paired_change(gained, before, seed=seed)
+    return Judged(paired_change(gained, before, seed=seed), fold, tuple(by_fold))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from scipy import sparse
 from svc import events, logs
 from svc.model.history import History
 from svc.model.ranker.features import features
+from svc.model.ranker.item_record import ItemRecord
 from svc.model.ranker.page_ranker import PageRanker
 from svc.model.ranking.query import Query, Ranking
 from svc.training.data.recency import positions_of
@@ -21,6 +23,7 @@ from svc.training.evaluation.rank_cost import LIMIT, N_USERS, median_ms
 from svc.training.evaluation.served_ranker import ServedRanker
 from svc.training.ranker.fit import Pages, fit
 from svc.training.ranker.judge import judge
+from svc.training.ranker.ordered import OrderedRanker, Pooling
 from svc.training.ranker.record import ItemTables, item_record, windows_within
 from svc.training.search.prepare import Task
 from svc.training.search.served import to_history
@@ -35,12 +38,16 @@ _DIGITS = 6
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Learned:
-    """What was learned: `ranker` has the record of the items that the search trained on.
+    """What was learned: `ranker` has the record of the items that the search trained on, `history` those of its users.
+
+    `judges` have the ranker of each row whose user took part, fitted by others.
 
     `gain` is that over the winner, on users that did not fit it.
     """
 
     ranker: PageRanker
+    judges: Mapping[int, PageRanker]
+    history: History
     windows: tuple[int, ...]
     tables: ItemTables
     gain: Change
@@ -64,12 +71,14 @@ class Learned:
         told = [{"name": own.name, "group": own.group, "weight": round(weight, _DIGITS)} for own, weight in weights]
         return {**fields, "groups": self.strengths, "features": told}
 
+    def over(self, own: Pooling) -> OrderedRanker:
+        """Rank as the new model will, users who took part by weights that others fitted."""
+        return OrderedRanker(own, self.ranker, self.judges, self.history)
+
     def on(self, matrix: sparse.csr_matrix, ages: sparse.csr_matrix | None, items: NDArray[np.int64]) -> PageRanker:
         """The ranker for the items of `matrix`, (users, items), which are `items` of the interactions."""
         record = item_record(matrix, ages, self.windows, self.tables.of(items))
-        ranker = PageRanker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
-        ranker.ready()
-        return ranker
+        return _ranker(record, self.ranker.weights, self.ranker.means, self.ranker.deviations)
 
 
 def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: ItemTables) -> Learned | None:
@@ -111,17 +120,19 @@ def learn(task: Task, winner: TrialRecord, own: ServedRanker | None, tables: Ite
     means, deviations = _standard(np.concatenate(raw))
     pages = _pages(raw, [items[:CANDIDATES] for items, _ in pools], truth, means, deviations)
     rankings = [items.tolist() for items, _ in pools]
-    gain = judge(pages, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
+    judged = judge(pages, rankings, truth, metric=training.metric, cutoff=evaluator.cutoff, seed=seed)
     weights, l2 = fit(pages, seed=seed)
-    ranker = PageRanker(record, weights.astype(np.float32), means, deviations)
-    ranker.ready()
+    ranker, *of_others = (_ranker(record, fitted, means, deviations) for fitted in (weights, *judged.weights))
+    judges = {row: of_others[part] for row, part in zip(rows, judged.fold.tolist(), strict=True)}
     most_ms, page_ms = training.max_rank_ms, _page_ms(ranker, history, rows, pools)
     if most_ms is not None and (winner.rank_ms or 0.0) + page_ms > most_ms:
         reason = f"it would take {page_ms:g} ms of a ranking, more than training.max_rank_ms leaves"
         logs.emit(events.RANKER_SKIPPED, reason=reason)
         return None
     seconds = round(time.monotonic() - began, 3)
-    learned = Learned(ranker, windows, tables, gain, n_users, l2, _strengths(pages, ranker), seconds)
+    learned = Learned(
+        ranker, judges, history, windows, tables, judged.gain, n_users, l2, _strengths(pages, ranker), seconds
+    )
     logs.emit(
         events.RANKER_JUDGED,
         ships=learned.ships,
@@ -152,6 +163,14 @@ def _strengths(pages: Pages, ranker: PageRanker) -> dict[str, float]:
         squares = np.where(pages.is_item, (addends - means) ** 2, 0.0)
         strengths[group] = round(float(np.sqrt(squares.sum() / counts.sum())), _DIGITS)
     return strengths
+
+
+def _ranker(
+    record: ItemRecord, weights: NDArray[Any], means: NDArray[np.float32], deviations: NDArray[np.float32]
+) -> PageRanker:
+    ranker = PageRanker(record, weights.astype(np.float32), means, deviations)
+    ranker.ready()
+    return ranker
 
 
 def _standard(rows: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

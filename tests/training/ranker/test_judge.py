@@ -22,7 +22,7 @@ def trained(seed: int, *, signal: float) -> Change:
     chosen = (np.argsort(np.argsort(-utility, axis=1), axis=1) < 2).astype(np.float64)
     pages = Pages(features, np.ones(chosen.shape, dtype=np.bool_), chosen)
     rankings = [list(range(N_ITEMS))] * N_USERS
-    return judge(pages, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed)
+    return judge(pages, rankings, sparse.csr_matrix(chosen), metric="ndcg", cutoff=20, seed=seed).gain
 
 
 def test_a_feature_that_tells_of_choices_is_a_gain() -> None:

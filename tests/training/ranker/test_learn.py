@@ -15,6 +15,7 @@ from svc.model.load_model import load_model
 from svc.model.model import Model
 from svc.model.ranker.page_ranker import REORDERED
 from svc.recipe.load import LoadedRecipe
+from svc.recipe.promotion_schema import BASELINE
 from svc.settings import Settings
 from tests.model.ranker.test_page_ranker import plain_page
 from tests.training.promotion.gated import OUTPUT, Make, run, said
@@ -39,7 +40,9 @@ def write_shop(folder: Path, *, n_users: int = 260, by_genre: bool) -> tuple[Pat
     return ratings, table
 
 
-def recipe(make_recipe: Make, folder: Path, *, by_genre: bool, n_users: int = 260, **training: Any) -> LoadedRecipe:
+def recipe(
+    make_recipe: Make, folder: Path, *, by_genre: bool, n_users: int = 260, promotion: Any = None, **training: Any
+) -> LoadedRecipe:
     ratings, table = write_shop(folder, n_users=n_users, by_genre=by_genre)
     fields = [{"name": "genres", "kind": "multi_label"}, {"name": "size", "kind": "numerical"}]
     return make_recipe(
@@ -52,6 +55,7 @@ def recipe(make_recipe: Make, folder: Path, *, by_genre: bool, n_users: int = 26
             "split": {"scheme": "time_user", "heldout_ratio": 0.3}, "ranker": "search", **training,
         },
         output=OUTPUT,
+        promotion=promotion,
     )  # fmt: skip
 
 
@@ -65,6 +69,16 @@ def trained(loaded: LoadedRecipe, **options: Any) -> tuple[Mapping[str, Any], by
 
 def loaded_model(header: Mapping[str, Any], payload: bytes) -> Model:
     return load_model(header, memoryview(payload), name="shop", allow_skew=False)
+
+
+def test_a_gate_judges_the_learned_order_by_weights_that_other_users_fitted(make_recipe: Make, tmp_path: Path) -> None:
+    """So the new model is compared as it will answer, and its figure is the winner's and the gain."""
+    loaded = recipe(make_recipe, tmp_path, by_genre=True, promotion={"mode": "report"})
+    header, _ = trained(loaded)
+    told = {row["name"]: row for row in header["promotion"]["against"]}
+    assert header["ranker"]["ships"]
+    judged = header["best_score"] + header["ranker"]["gain"]["value"]
+    assert told[BASELINE]["candidate"] == pytest.approx(judged, abs=1e-6)
 
 
 def test_labels_that_tell_of_choices_order_the_pages_of_the_model(

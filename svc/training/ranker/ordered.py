@@ -1,0 +1,55 @@
+"""Ranks the users of a split by the winner and its learned order, as the new model will answer them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from svc.model.history import History
+from svc.model.ranker.page_ranker import REORDERED, PageRanker
+from svc.model.ranking.query import Query, Ranking
+from svc.training.evaluation.evaluator import Rankings, Rows
+
+
+class Pooling(Protocol):
+    """Ranks rows of a split, and tells the scores too."""
+
+    def pools(self, users: Rows, size: int) -> Iterable[tuple[NDArray[np.int32], NDArray[np.float64]]]:
+        """For each user the columns of the `size` best items, best first, and their scores."""
+
+    def excluding(self, pairs: sparse.csr_matrix) -> Pooling:
+        """The same without these items, (users, items) of the split."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedRanker:
+    """The rankings of the winner, `own`, whose best items `ranker` reorders by the histories of the split.
+
+    Rows of `judges` have a ranker of their own, whose weights their users did not fit.
+    """
+
+    own: Pooling
+    ranker: PageRanker
+    judges: Mapping[int, PageRanker]
+    history: History
+
+    def excluding(self, pairs: sparse.csr_matrix) -> OrderedRanker:
+        """The same without these items, (users, items) of the split."""
+        return replace(self, own=self.own.excluding(pairs))
+
+    def __call__(self, users: Rows, size: int) -> Rankings:
+        pools = self.own.pools(users, max(size, REORDERED))
+        return [
+            self._page(Query(limit=size, user=row), Ranking(items, scores))
+            for row, (items, scores) in zip(users.tolist(), pools, strict=True)
+        ]
+
+    def _page(self, query: Query, ranking: Ranking) -> list[int]:
+        ranker = self.judges.get(query.user, self.ranker)
+        page: list[int] = ranker.page(query, ranking, self.history).items.tolist()
+        return page
