@@ -16,6 +16,7 @@ from svc.recipe.source_options import ParquetOptions
 from svc.sources import arrow
 from svc.sources.files import DataFile, open_file, refuse_expansion, shown
 from svc.sources.parquet_pages import chunk_size
+from svc.sources.parquet_texts import DELTA_ENCODINGS, texts_size
 from svc.sources.parts import find_parts, first_part, is_many, probe_many
 from svc.sources.prefilter import ParquetSieve, Prefiltered
 from svc.sources.table import TableBuilder, require_columns, wanted_hive
@@ -152,10 +153,11 @@ class ParquetSource:
         columns = self._columns(file, data_file, part.hive)
         texts = [name for name in columns if name in self._context.text_columns]
         kinds = [file.schema_arrow.field(name).type for name in texts]
-        coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind)]
+        codable = _codable(file)
+        coded = [name for name, kind in zip(texts, kinds, strict=True) if pa.types.is_string(kind) and name in codable]
         if self._context.bounds is not None:
             self._check_size(file, columns, builder, data_file)
-            coded = [leaf.path for leaf in _leaves(file) if leaf.physical_type == _BYTES]  # a repeated text once
+            coded = codable  # a repeated text once
         file = pq.ParquetFile(
             data_file.file, metadata=file.metadata, read_dictionary=coded, buffer_size=buffer_bytes, pre_buffer=False
         )
@@ -175,6 +177,8 @@ class ParquetSource:
         self._context.bounds.check(n_rows, 0, data_file.where)
         try:
             n_bytes = _decoded_bytes(file, columns, data_file.file)
+            self._context.bounds.check(n_rows, n_bytes, data_file.where)  # before a page is decompressed
+            n_bytes += _texts_bytes(file, columns, data_file.file)
         except ValueError as error:
             raise DataSourceError(f"{data_file.where} is no readable Parquet file: {error}") from None
         self._context.bounds.check(n_rows, n_bytes, data_file.where)
@@ -215,24 +219,53 @@ def _leaves(file: pq.ParquetFile) -> list[pq.ColumnSchema]:
     return [file.schema.column(number) for number in range(len(file.schema))]
 
 
-def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
-    """Return the bytes of the columns after decoding, by the footer and by the headers of pages in `content`.
+def _groups(file: pq.ParquetFile) -> list[pq.RowGroupMetaData]:
+    return [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
 
-    Each text of a dictionary counts once.
-    """
-    wanted = {
-        number: max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
+
+def _codable(file: pq.ParquetFile) -> list[str]:
+    """Return the columns of texts that Arrow can read as codes."""
+    groups = _groups(file)
+    return [
+        leaf.path
+        for number, leaf in enumerate(_leaves(file))
+        if leaf.physical_type == _BYTES
+        and not any(DELTA_ENCODINGS.intersection(group.column(number).encodings) for group in groups)
+    ]
+
+
+def _wanted(file: pq.ParquetFile, columns: list[str]) -> dict[int, pq.ColumnSchema]:
+    return {
+        number: leaf
         for number, leaf in enumerate(_leaves(file))
         if any(leaf.path == name or leaf.path.startswith(f"{name}.") for name in columns)
     }
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
-    chunks = [(group.column(number), width) for group in groups for number, width in wanted.items()]
+
+
+def _decoded_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
+    """Return the bytes of the columns after decoding, by the footer and by the headers of pages in `content`.
+
+    Each text of a dictionary counts once. What texts repeat of others is not counted.
+    """
     n_bytes = 0
-    for chunk, width in chunks:
-        n_values, n_page_bytes = chunk_size(content, chunk)
-        values_bytes = max(n_values, chunk.num_values) * width
-        n_bytes += max(n_page_bytes, chunk.total_uncompressed_size, values_bytes)
+    for number, leaf in _wanted(file, columns).items():
+        width = max(_LEAST_CELL_BYTES.get(leaf.physical_type, 8), leaf.length)
+        for group in _groups(file):
+            chunk = group.column(number)
+            n_values, n_page_bytes = chunk_size(content, chunk)
+            values_bytes = max(n_values, chunk.num_values) * width
+            n_bytes += max(n_page_bytes, chunk.total_uncompressed_size, values_bytes)
     return n_bytes
+
+
+def _texts_bytes(file: pq.ParquetFile, columns: list[str], content: BinaryIO) -> int:
+    """Return the bytes that the texts of the columns repeat of others."""
+    codable = _codable(file)
+    return sum(
+        texts_size(content, group.column(number), leaf, as_codes=leaf.physical_type != _BYTES or leaf.path in codable)
+        for number, leaf in _wanted(file, columns).items()
+        for group in _groups(file)
+    )
 
 
 def _first(batches: Iterable[pa.RecordBatch], n_rows: int) -> Iterator[pa.RecordBatch]:

@@ -6,18 +6,32 @@ Headers are Thrift structs in the compact protocol.
 
 from __future__ import annotations
 
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MOST_LEVELS = 4
 _MOST_VARINT_BYTES = 10
 _TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, (4, 5, 6), 7, 8, 12
-_SIZE, _STORED_SIZE = 2, 3
+_KIND, _SIZE, _STORED_SIZE = 1, 2, 3
 _DATA_HEADERS = (5, 8)
-"""Fields of a page header: bytes after and before decompression, and the headers of data pages of both versions."""
+"""Fields of a page header: its kind, bytes after and before decompression, and headers of data of both versions."""
 _N_VALUES = 1
 Struct = dict[int, "int | Struct"]
+
+
+class Page(NamedTuple):
+    """A page: its kind, its values, its bytes after decompression, its header, and where its bytes are."""
+
+    kind: int
+    n_values: int
+    n_bytes: int
+    header: Struct
+    start: int
+    n_stored: int
 
 
 class ChunkSize(NamedTuple):
@@ -28,56 +42,72 @@ class ChunkSize(NamedTuple):
 
 
 def chunk_size(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> ChunkSize:
-    """Return the size of a column chunk by its page headers. Raises ValueError for a broken one.
+    """Return the size of a column chunk by its page headers. Raises ValueError for a broken one."""
+    n_values, n_bytes = 0, 0
+    for page in pages(file, chunk):
+        n_values += page.n_values
+        n_bytes += page.n_bytes
+    return ChunkSize(n_values, n_bytes)
+
+
+def pages(file: IO[bytes], chunk: pq.ColumnChunkMetaData) -> Iterator[Page]:
+    """Yield the pages of a column chunk. Raises ValueError for a broken header.
 
     Pages after the last value of the footer are not read, as Arrow does not read them.
     """
     start = chunk.data_page_offset
     if chunk.dictionary_page_offset:
         start = min(start, chunk.dictionary_page_offset)
-    end, n_values, n_bytes = start + chunk.total_compressed_size, 0, 0
-    file.seek(start)
-    while n_values < chunk.num_values and file.tell() < end:
+    end, n_values = start + chunk.total_compressed_size, 0
+    while n_values < chunk.num_values and start < end:
+        file.seek(start)
         header = _struct(file)
-        sizes = [header.get(field) for field in (_SIZE, _STORED_SIZE)]
+        numbers = [header.get(field) for field in (_KIND, _SIZE, _STORED_SIZE)]
         counts = [data.get(_N_VALUES) for field in _DATA_HEADERS if isinstance(data := header.get(field), dict)]
-        for number in (*sizes, *counts):
-            if not isinstance(number, int) or number < 0:
-                raise ValueError("the header of a page lacks a size")
-        n_bytes += sizes[0]  # type: ignore[operator]
-        n_values += sum(counts)  # type: ignore[arg-type]
-        file.seek(sizes[1], 1)  # type: ignore[arg-type]
-    return ChunkSize(n_values, n_bytes)
+        stated = [number for number in (*numbers, *counts) if isinstance(number, int) and number >= 0]
+        if len(stated) < len(numbers) + len(counts):
+            raise ValueError("the header of a page lacks a size")
+        kind, n_bytes, n_stored = stated[:3]
+        start = file.tell()
+        yield Page(kind, sum(stated[3:]), n_bytes, header, start, n_stored)
+        start += n_stored
+        n_values += sum(stated[3:])
 
 
 def _struct(file: IO[bytes], level: int = 1) -> Struct:
-    """Read a struct and return its integers and structs by field."""
+    """Read a struct and return its integers, truths and structs by field."""
     if level > _MOST_LEVELS:
         raise ValueError("the header of a page has too many levels")
     fields: Struct = {}
     field = 0
     while head := _byte(file):
         step, kind = head >> 4, head & 15
-        field = field + step if step else _integer(file)
+        field = field + step if step else integer(file)
+        if field in fields:
+            raise ValueError("the header of a page has a field twice")
         if kind in _INTEGERS:
-            fields[field] = _integer(file)
+            fields[field] = integer(file)
         elif kind == _STRUCT:
             fields[field] = _struct(file, level + 1)
         elif kind == _BINARY:
-            file.seek(_varint(file), 1)
+            file.seek(varint(file), 1)
         elif kind in (_BYTE, _DOUBLE):
             file.seek(8 if kind == _DOUBLE else 1, 1)
-        elif kind not in (_TRUE, _FALSE):
+        elif kind in (_TRUE, _FALSE):
+            fields[field] = int(kind == _TRUE)
+        else:
             raise ValueError(f"the header of a page has a field of type {kind}")
     return fields
 
 
-def _integer(file: IO[bytes]) -> int:
-    number = _varint(file)
+def integer(file: IO[bytes]) -> int:
+    """Read a number with a sign."""
+    number = varint(file)
     return (number >> 1) ^ -(number & 1)
 
 
-def _varint(file: IO[bytes]) -> int:
+def varint(file: IO[bytes]) -> int:
+    """Read a number without a sign, of any length up to 64 bits."""
     number = 0
     for position in range(_MOST_VARINT_BYTES):
         part = _byte(file)

@@ -137,9 +137,16 @@ def one_nested_cell(folder: Path) -> tuple[str, str]:
     return "parquet", "list.parquet"
 
 
+def one_text_repeated(folder: Path) -> tuple[str, str]:
+    texts = pa.repeat(pa.scalar("x" * 100_000), 5000)
+    options = {"column_encoding": {"item_id": "DELTA_BYTE_ARRAY"}, "use_dictionary": False}
+    pq.write_table(pa.table({"item_id": texts}), folder / "list.parquet", **options)
+    return "parquet", "list.parquet"
+
+
 @pytest.mark.system
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak of memory as Linux tells it")
-@pytest.mark.parametrize("make", [one_text, one_nested_cell])
+@pytest.mark.parametrize("make", [one_text, one_nested_cell, one_text_repeated])
 def test_a_small_file_that_expands_is_refused_within_150_mib(
     tmp_path: Path, make: Callable[[Path], tuple[str, str]]
 ) -> None:
