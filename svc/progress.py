@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+_IN_SECONDS = 100
+"""From here on times are written with the next larger unit."""
 EVERY_S = 10.0
 """How often a log or a file gets a line: lines stay, so there are few of them."""
 
@@ -91,6 +93,18 @@ class Progress:
             self._display.show(self._state)
 
 
+def _times(seconds: float, left: float | None) -> str:
+    """Return the time spent, and the time left if it is known: `25 s, 2 s left`."""
+    return _spoken(seconds) + ("" if left is None else f", {_spoken(left)} left")
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < _IN_SECONDS:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < _IN_SECONDS else f"{minutes // 60} h {minutes % 60} min"
+
+
 class TerminalBar:
     """A bar of rich on standard error, removed at the end of the work.
 
@@ -99,7 +113,12 @@ class TerminalBar:
 
     def __init__(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
+        from rich.text import Text
+
+        class TimesColumn(ProgressColumn):
+            def render(self, task: Task) -> Text:
+                return Text(_times(task.elapsed or 0.0, None if task.finished else task.time_remaining))
 
         self._console = Console(stderr=True, highlight=False)
         self._bar = Progress(
@@ -107,9 +126,7 @@ class TerminalBar:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[detail]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TimesColumn(),
             console=self._console,
             transient=True,
         )
@@ -181,7 +198,8 @@ class Lines:
         if state.phase == self._phase and state.done != state.total and now < self._next:
             return
         self._phase, self._next = state.phase, now + EVERY_S
-        sys.stderr.write(f"{state} · {now - self._began:.0f} s\n")
+        left = None if state.done == state.total else state.seconds_left
+        sys.stderr.write(f"{state} · {_times(now - self._began, left)}\n")
         sys.stderr.flush()
 
     def close(self) -> None: ...

@@ -79,11 +79,12 @@ def _table(uri: str, versions: list[Version]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     with_refits = any(version.reused_from for version in versions)
+    space = (0, 0 if with_refits else 1)  # a row of eight columns has 80 characters
+    table = Table(title=escape(uri), title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, padding=space)
     headings = ("version", "trained at (UTC)", "algorithm", "score", "rank ms", "decision", "state")
-    for heading in (*headings, "refit of the search of (UTC)") if with_refits else headings:
-        table.add_column(heading, overflow="fold")
+    for heading in (*headings, "refit of") if with_refits else headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading != "algorithm")
     for version in versions:
         score = "" if version.best_score is None else f"{version.best_score:.5f}"
         rank_ms = "" if version.rank_ms is None else f"{version.rank_ms:.3g}"
@@ -91,8 +92,7 @@ def _table(uri: str, versions: list[Version]) -> Table:
         trained_at = _to_the_minute(version.trained_at or "unreadable")
         algorithm = (version.best_class or "").removesuffix("Recommender")
         reused = version.reused_from
-        origin = f"{reused['sha8']}, {_to_the_minute(reused['searched_at'])}" if reused else ""
-        more = [origin] if with_refits else []
+        more = [reused["sha8"] if reused else ""] if with_refits else []
         cells = (trained_at, algorithm, score, rank_ms, version.decision or "", state, *more)
         table.add_row(version.sha8, *(escape(cell) for cell in cells))
     return table

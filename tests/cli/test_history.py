@@ -57,6 +57,8 @@ def test_the_table_names_the_search_of_a_refit(recipe: Path, capsys: pytest.Capt
     assert main.run(["history", str(recipe)]) == 0
     told = capsys.readouterr().out
     assert "refit" in told
+    assert max(map(len, told.splitlines())) <= 80
+    assert [line.split()[0] for line in told.splitlines() if "TopPop" in line] == [refitted["sha8"], searched["sha8"]]
     assert (told.count(searched["sha8"]), told.count(refitted["sha8"])) == (2, 1)
 
 

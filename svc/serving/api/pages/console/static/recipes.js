@@ -137,12 +137,16 @@ function listOfVersions({ recipe, versioning, versions: found }) {
   if (versioning !== "append_sha") return el("p", { class: "hint" }, `The recipe keeps one file: output.versioning is ${versioning}.`);
   if (!found.length) return el("p", { class: "hint" }, "There is no version yet.");
   const cell = (value) => el("td", {}, value ?? "–");
+  const refits = found.some((one) => one.reused_from);
   const rows = found.map((one) => el("tr", { "aria-current": one.live ? "true" : null },
     el("th", { scope: "row" }, el("code", {}, one.sha8)),
     cell(one.trained_at && el("time", { datetime: one.trained_at, title: one.trained_at }, "")),
-    cell(one.best_class?.replace(/Recommender$/, "")), cell(one.best_score?.toFixed(4)), cell(one.decision),
-    cell([one.live && "live", one.held && "held"].filter(Boolean).join(", "))));
-  const head = ["Version", "Trained", "Algorithm", "Score", "Decision", "State"].map((label) => el("th", { scope: "col" }, label));
+    cell(one.best_class?.replace(/Recommender$/, "")), cell(one.best_score?.toFixed(5)),
+    cell(one.rank_ms && Number(one.rank_ms.toPrecision(3))), cell(one.decision),
+    cell([one.live && "live", one.held && "held"].filter(Boolean).join(", ")),
+    refits && cell(one.reused_from && el("code", { title: `searched ${one.reused_from.searched_at}` }, one.reused_from.sha8))));
+  const labels = ["Version", "Trained", "Algorithm", "Score", "Rank ms", "Decision", "State", refits && "Refit of"];
+  const head = labels.filter(Boolean).map((label) => el("th", { scope: "col" }, label));
   return el("div", {}, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows)),
     el("p", { class: "hint" }, "Make another one live: ", el("code", {}, `svc promote FOLDER/${recipe}.yaml VERSION`)));
 }
