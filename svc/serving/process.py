@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import resource
+import socket
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -46,6 +48,17 @@ def spans() -> Spans:
             raise
         raise ConfigError(f"SVC_OTEL_ENABLED=1 needs OpenTelemetry's SDK: {install_command('otel')}") from None
     return spans.create()
+
+
+def notify_ready(environ: Mapping[str, str]) -> None:
+    """Tell systemd that the server answers, if it started the server with `Type=notify`."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    if address.startswith("@"):  # a socket without a file
+        address = "\0" + address[1:]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:  # a shell inherits old addresses
+        end.sendto(b"READY=1", address)
 
 
 async def close_spans(spans: Spans) -> None:

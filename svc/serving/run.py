@@ -322,8 +322,7 @@ async def _started(watcher: Watcher, stop: Stop) -> bool:
 
 async def _answer(state: ServerState, listener: socket.socket, stop: Stop) -> None:
     """Accept and answer until `stop`, then let requests in flight finish within the drain."""
-    host, port = listening.listen(listener)
-    logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=len(state.registry.entries()), version=state.version)
+    _say_started(state, *listening.listen(listener))
     await server.serve(
         Application(state),
         listener,
@@ -339,15 +338,18 @@ async def _let_answer(state: ServerState, listener: socket.socket, stop: Stop, f
     await run_until(stop.event.wait, fleet.all_ready)
     with listener:
         if not stop.event.is_set():
-            host, port = listening.listen(listener)
+            address = listening.listen(listener)
             fleet.accept()
-            recipes = len(state.registry.entries())
-            logs.emit(
-                events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, workers=fleet.size
-            )
+            _say_started(state, *address, workers=fleet.size)
             await _announce_drain(stop, state, fleet)
         fleet.end()
     await fleet.ended.wait()
+
+
+def _say_started(state: ServerState, host: str, port: int, **workers: int) -> None:
+    recipes = len(state.registry.entries())
+    logs.emit(events.SERVE_STARTED, host=host, port=port, recipes=recipes, version=state.version, **workers)
+    process.notify_ready(os.environ)
 
 
 async def _announce_drain(stop: Stop, state: ServerState, fleet: Fleet | None = None) -> None:
