@@ -7,8 +7,10 @@ reader on any thread sees the state before or after a change, never half of it.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -285,10 +287,22 @@ def unknown_recipe(name: str) -> RecipeNotFound:
     return RecipeNotFound()
 
 
+def unix_time(moment: object) -> float:
+    """Return the Unix time of an ISO 8601 text in a header, or 0 if it has none."""
+    try:
+        return datetime.fromisoformat(str(moment)).timestamp()
+    except ValueError:
+        return 0.0
+
+
 def _details(entry: Entry) -> dict[str, Any]:
     document: dict[str, Any] = {"loaded": entry.served is not None}
     if entry.served:
+        document["model_version"] = entry.served.model_version
         document["best_class"] = entry.served.header.get("best_class")
+        trained_at = unix_time(entry.served.header.get("trained_at"))
+        if trained_at:
+            document["age_seconds"] = round(time.time() - trained_at)
     for key, error in (("error", entry.error), ("last_load_error", entry.last_load_error)):
         if error:
             shown = error.replace(entry.artifact_folder, "") if entry.artifact_folder else error

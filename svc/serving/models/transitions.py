@@ -22,7 +22,7 @@ from svc.serving.models.lanes import Lane
 from svc.serving.models.lists.publishing import Beside, ListPublisher, Settled
 from svc.serving.models.loader import Loaded, LoadFailed
 from svc.serving.models.policy import Policy
-from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, ListsInForce, Registry, Served
+from svc.serving.models.registry import SHOWN_ERROR_CHARACTERS, Entry, Faults, ListsInForce, Registry, Served, unix_time
 
 if TYPE_CHECKING:
     from svc.model.model import Model
@@ -178,8 +178,8 @@ class Publisher:
             _log_cleared(name, "artifact_loaded", previous)
         if not initial:
             self._metrics.of(metrics.SWAPS, result="ok").inc()
-        self._metrics.of(metrics.MODEL_TRAINED_AT, recipe=name).set(_timestamp(loaded.header.get("trained_at")))
-        self._metrics.of(metrics.MODEL_SEARCHED_AT, recipe=name).set(_timestamp(_searched_at(loaded.header)))
+        self._metrics.of(metrics.MODEL_TRAINED_AT, recipe=name).set(unix_time(loaded.header.get("trained_at")))
+        self._metrics.of(metrics.MODEL_SEARCHED_AT, recipe=name).set(unix_time(_searched_at(loaded.header)))
         self._measure()
 
     def warn_of_expired(self, now: datetime) -> None:
@@ -296,14 +296,6 @@ def _searched_at(header: Mapping[str, Any]) -> object:
     tuning = header.get("tuning")
     reused = tuning.get("reused_from") if isinstance(tuning, Mapping) else None
     return reused.get("searched_at") if isinstance(reused, Mapping) else header.get("trained_at")
-
-
-def _timestamp(trained_at: object) -> float:
-    """Return the Unix time of an ISO 8601 text, or 0 if the header has none."""
-    try:
-        return datetime.fromisoformat(str(trained_at)).timestamp()
-    except ValueError:
-        return 0.0
 
 
 def _folder_of(declared: Declared) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
@@ -47,7 +49,20 @@ def test_all_loaded_is_ok() -> None:
     assert both.health() == ({"status": "ok", "total": 2, "loaded": 2}, 200)
     document, status = both.details()
     assert status == 200
-    assert document["recipes"]["a"] == {"loaded": True, "best_class": "TopPopRecommender"}
+    assert document["recipes"]["a"] == {
+        "loaded": True,
+        "model_version": "sha256:00",
+        "best_class": "TopPopRecommender",
+    }
+
+
+def test_details_tell_version_and_age_of_the_model() -> None:
+    """Seconds since its training, wherever the server was started since."""
+    header = {"trained_at": datetime.fromtimestamp(time.time() - 90, UTC).isoformat()}
+    document, _ = registry(Entry("a", "a.yaml", replace(served(), header=header))).details()
+    shown = document["recipes"]["a"]
+    assert shown["model_version"] == "sha256:00"
+    assert 88 <= shown["age_seconds"] <= 95
 
 
 def test_a_stub_degrades_both_documents_but_not_readiness_of_others() -> None:

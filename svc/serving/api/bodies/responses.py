@@ -194,7 +194,9 @@ class RecipeHealth(_Answer):
     """The state of one recipe or of one recipe file that is skipped."""
 
     loaded: bool
+    model_version: str | None = None
     best_class: str | None = None
+    age_seconds: Annotated[int | None, Field(description="Seconds since the training of the model.")] = None
     error: str | None = None
     last_load_error: str | None = None
     skipped: bool | None = None
@@ -333,8 +335,17 @@ class Somebody(_Answer):
     ] = None
 
 
+class Refitted(BaseModel):
+    """The version whose search a refit reused."""
+
+    sha8: str
+    searched_at: str
+
+
 class Version(BaseModel):
     """One version of a recipe's model. Facts are null where the log of versions does not tell them."""
+
+    model_config = ConfigDict(json_schema_extra=without_null)
 
     sha8: str
     trained_at: str | None
@@ -344,6 +355,7 @@ class Version(BaseModel):
     decision: str | None
     live: Annotated[bool, Field(description="Whether the pointer names it.")]
     held: Annotated[bool, Field(description="Whether trainings may not move the pointer from it.")]
+    reused_from: Annotated[Refitted | None, Field(description="Of a refit.")] = None
 
 
 class RecipeVersions(_Answer):
