@@ -164,7 +164,7 @@ def test_structured_files_parse() -> None:
         assert json.loads(path.read_text()), path
 
 
-SHOP_PAGES = [page for page in PAGES if page.parent.name in ("howto", "plugin-example")]
+SHOP_PAGES = [page for page in PAGES if page.parent.name == "howto"]
 RUNNING = [page for page in PAGES if any(block.runs or block.language == "cron" for block in blocks(page))]
 RECIPE_KEYS = {"name", "source", "schema", "cleansing", "features", "item_metadata", "training", "output", "promotion"}
 SMALLER_BUDGET = "sed -i 's/n_trials: .*/n_trials: 4/' recipes/*.yaml"
