@@ -1,5 +1,4 @@
-"""Writes the reference pages that follow from the code: environment, events, metrics, exit codes, command line,
-Python.
+"""Writes the reference pages that follow from the code: environment, events and metrics, command line, Python.
 
     python docs/reference_pages.py
 
@@ -11,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -23,22 +23,16 @@ import svc
 from svc import errors, events, metrics, settings
 from svc.cli.main import app
 from svc.errors import ApiError, ArtifactError, SvcError
-from svc.settings import GIB, KIB, MIB
+from svc.metrics import Metric
+from svc.settings import GIB, KIB, MIB, Variable
 
 _HEADINGS = {"Args": "Parameters", "Returns": "Returns", "Raises": "Raises", "Attributes": "Fields"}
 FOLDER = Path(__file__).parent / "reference"
+_COMMON = 3  # commands that have an option, from which on the page explains it once
 NOTE = "<!-- Written by docs/reference_pages.py: change the code, then run it. -->\n"
 
 
-def _table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---|" * len(list(headings))]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
 def _value(value: Any, name: str) -> str:
-    if value in (None, "", ()):
-        return "unset"
     if isinstance(value, bool):
         return "1" if value else "0"
     if name.endswith("_BYTES") and value >= KIB:
@@ -62,65 +56,95 @@ def attribute_docs(module: ModuleType) -> dict[str, str]:
     return docs
 
 
+def _groups(module: ModuleType) -> dict[str, str]:
+    """Return the comment above each group of assignments, by the assigned name."""
+    heading, groups = "", {}
+    for line in inspect.getsource(module).splitlines():
+        if found := re.fullmatch(r" *# ([A-Z][^.]*)\.", line):
+            heading = found[1]
+        elif found := re.match(r" *(\w+)(?:: [^=]+)? = ", line):
+            groups[found[1]] = heading
+    return groups
+
+
+def _grouped(entries: Iterable[tuple[str, str, str]]) -> str:
+    """Return sections of (group, name, text): each name is a heading, so that search and links find it."""
+    parts, last = [], ""
+    for group, name, text in entries:
+        parts.append(f"\n## {group}\n" if group != last else "")
+        parts.append(f"\n### {name}\n\n{text}\n")
+        last = group
+    return "".join(parts)
+
+
+def _variable(default: Any, variable: Variable, meaning: str) -> str:
+    """Return the meaning of a variable, then its default and bounds."""
+    facts = [f"Default: {_value(default, variable.env)}"] if default not in (None, "", ()) else []
+    if variable.low is not None and variable.high is not None:
+        facts.append(f"{_value(variable.low, variable.env)} to {_value(variable.high, variable.env)}")
+    return f"{meaning} {', '.join(facts)}." if facts else meaning
+
+
 def environment() -> str:
     """docs/reference/environment.md."""
-    rows = []
-    meaning = attribute_docs(settings)
-    for name, default, variable in settings.variables():
-        bounds = ""
-        if variable.low is not None and variable.high is not None:
-            bounds = f"{_value(variable.low, variable.env)} to {_value(variable.high, variable.env)}"
-        rows.append((f"`{variable.env}`", _value(default, variable.env), bounds, meaning[name]))
+    meaning, groups = attribute_docs(settings), _groups(settings)
     return (
         f"# Environment\n\n{NOTE}\n"
-        "Read once, when a command starts. An empty value counts as unset. A number outside its bounds is clamped; a value "
-        "that cannot be read is a configuration error (exit code 8) that names the variable. Sizes are bytes, or a number "
-        "with `KiB`, `MiB` or `GiB`.\n\n"
-        + _table(("Variable", "Default", "Bounds", "Meaning"), rows)
-        + "\nTwo more belong to clients and recipes: `SVC_CLIENT_KEY` is the API key in the commands that the console and these pages show, "
-        "and every `SVC_RECIPE_*` can be named as `${SVC_RECIPE_...}` in a recipe.\n"
+        "A command reads its environment once, when it starts. An empty value counts as unset. Variables without a default "
+        "are unset. A number outside its bounds is clamped. A value that cannot be read ends the command with exit code 8 "
+        "and names the variable. Sizes are bytes, or a number with `KiB`, `MiB` or `GiB`. Switches are 1 or 0.\n\n"
+        "Two names belong to clients and recipes: `SVC_CLIENT_KEY` is the API key in the commands of the console and of "
+        "these pages, and a recipe reads any `SVC_RECIPE_*` as `${SVC_RECIPE_...}`.\n"
+        + _grouped(
+            (groups[name], variable.env, _variable(default, variable, meaning[name]))
+            for name, default, variable in settings.variables()
+        )
     )
 
 
-def events_page() -> str:
+def _codes(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _constant(name: str) -> Metric | None:
+    found = getattr(metrics, name, None)
+    return found if isinstance(found, Metric) else None
+
+
+def _metric(metric: Metric) -> str:
+    """Return the help of a metric, its kind and its labels."""
+    labels = f" by {_codes(metric.labels)}" if metric.labels else ""
+    return f"{metric.help} {metric.kind.capitalize()}{labels}."
+
+
+def events_and_metrics() -> str:
     """docs/reference/events.md."""
     meaning = {getattr(events, name).name: text for name, text in attribute_docs(events).items() if name.isupper()}
-    rows = [
-        (f"`{event.name}`", event.level, ", ".join(f"`{field}`" for field in event.fields), meaning[event.name])
-        for event in events.EVENTS.values()
-    ]
+    groups = {getattr(events, name).name: group for name, group in _groups(events).items() if name.isupper()}
+    counted = {metric.name: group for name, group in _groups(metrics).items() if (metric := _constant(name))}
     return (
-        f"# Events\n\n{NOTE}\n"
-        "Everything that svc logs is one of these, written to standard error: JSON lines, or readable lines on a terminal "
-        "(`SVC_LOG_FORMAT`). Each record has `event`, `level` and `timestamp` (UTC), the fields below, and `request_id` while "
-        "a request is answered. Values of fields whose name says secret, password, token, key, auth, bearer, cred or private "
-        "are written as `[REDACTED]`, and URLs lose their user-info.\n\n"
-        + _table(("Event", "Level", "Fields", "Meaning"), rows)
-    )
-
-
-def metrics_page() -> str:
-    """docs/reference/metrics.md."""
-    rows = [
-        (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
-        for metric in metrics.METRICS.values()
-    ]
-    return (
-        f"# Metrics\n\n{NOTE}\n"
-        "`GET /v1/metrics` answers in the Prometheus text format when `SVC_METRICS_ENABLED=1` and the extra `metrics` is "
-        "installed; it needs an API key when keys are configured. A request for a name that is no recipe counts under "
-        f"`{metrics.UNKNOWN_RECIPE}`. Metrics of the process (`process_*`, `python_*`) come along.\n\n"
-        + _table(("Metric", "Kind", "Labels", "Meaning"), rows)
-        + "\nOn a port of its own (`SVC_METRICS_PORT`) the same text is at `/metrics` and `/v1/metrics`, without a key.\n\n"
-        "## Of trainings\n\n`svc train --metrics-file FILE.prom` writes these:\n\n"
-        + _table(
-            ("Metric", "Kind", "Labels", "Meaning"),
-            [
-                (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help)
-                for metric in metrics.TRAINING_METRICS
-            ],
+        f"# Events and metrics\n\n{NOTE}\n"
+        "Everything that svc logs is one of these events. They go to standard error: JSON lines, or readable lines on a "
+        "terminal (`SVC_LOG_FORMAT`). Each record has `event`, `level`, `timestamp` (UTC), the fields below and, while a "
+        "request is answered, its `request_id`. A field whose name says secret, password, token, key, auth, bearer, cred "
+        "or private is written as `[REDACTED]`, and URLs lose their user-info. How to alert on them: "
+        "[monitoring](../howto/monitor.md).\n"
+        + _grouped(
+            (
+                groups[event.name],
+                event.name,
+                f"{meaning[event.name]} {event.level.capitalize()}"
+                + (f", with {_codes(event.fields)}." if event.fields else "."),
+            )
+            for event in events.EVENTS.values()
         )
-        + "\nHow to alert on them: [monitoring](../howto/monitor.md).\n"
+        + "\n## Metrics\n\n"
+        "`GET /v1/metrics` answers in the Prometheus text format with `SVC_METRICS_ENABLED=1` and the extra `metrics`. It "
+        "needs an API key if keys are configured. With `SVC_METRICS_PORT` the same text is at `/metrics` and `/v1/metrics` of "
+        f"that port, without a key. Names that are no recipe count under `{metrics.UNKNOWN_RECIPE}`. Metrics of the process "
+        "(`process_*`, `python_*`) come along. `svc train --metrics-file FILE.prom` writes those of trainings.\n"
+        + _grouped((counted[metric.name], metric.name, _metric(metric)) for metric in metrics.METRICS.values())
+        + _grouped(("Metrics of trainings", metric.name, _metric(metric)) for metric in metrics.TRAINING_METRICS)
     )
 
 
@@ -133,48 +157,52 @@ def _meaning(error: type[SvcError]) -> str:
     return (error.__doc__ or "").partition("\n")[0] if "__doc__" in vars(error) else ""
 
 
-def exit_codes() -> str:
-    """docs/reference/exit-codes.md."""
-    codes = [
-        ("0", "Success; also a training that found the lock held, without `--fail-on-busy`"),
-        ("1", "An error that svc does not know, outside training; a server that does not answer"),
-        ("2", "Wrong usage, or a recipe that cannot be used"),
-        ("3", "Data could not be fetched"),
-        ("4", "Data or search gave no model; also any unexpected error while training (`internal_error`)"),
-        ("5", "An artifact cannot be read, trusted, used or written"),
-        ("6", "Another run holds the lock (`--fail-on-busy`), or `--lock-timeout` ran out"),
-        ("8", "The environment or the machine is set up wrongly"),
-        ("9", "The trained model was refused (`promotion.mode: enforce`): it is written, and not live"),
-        ("130, 143", "Interrupted by SIGINT, SIGTERM; `svc serve` ends with 0 after either"),
-    ]
-    commands = [c for c in _classes(SvcError) if not issubclass(c, ApiError) and c is not SvcError]
+_EXIT_CODES = {
+    "0": "Success. Also a training that found the lock held, without `--fail-on-busy`, and `svc serve` after a signal.",
+    "1": "An error that svc does not know, outside training. Also a server that does not answer.",
+    "2": "Wrong usage, or a recipe that cannot be used.",
+    "3": "Data could not be fetched.",
+    "4": "Data or search gave no model, or an unexpected error ended a training (`internal_error`): "
+    "[ways out](training.md#failures).",
+    "5": "An artifact cannot be read, trusted, used or written.",
+    "6": "Another run holds the lock (`--fail-on-busy`), or `--lock-timeout` ran out.",
+    "8": "The environment or the machine is set up wrongly.",
+    "9": "`promotion.mode: enforce` refused the trained model: it is written, and not live.",
+    "130, 143": "SIGINT or SIGTERM interrupted the command.",
+}
+
+
+def _exit_code(number: str, meaning: str) -> str:
+    """Return the section of one exit code: its meaning, and the codes of errors with their classes."""
+    classes: dict[str, list[str]] = {}
+    for error in _classes(SvcError):
+        is_listed = error.code != ArtifactError.code or error is ArtifactError
+        if str(error.exit_code) == number and is_listed and error is not SvcError and not issubclass(error, ApiError):
+            classes.setdefault(error.code, []).append(error.__name__)
+    codes = "\n".join(f"- `{code}`: {_codes(names)}" for code, names in classes.items())
+    return f"\n### Exit code {number}\n\n{meaning}\n" + (f"\n{codes}\n" if codes else "")
+
+
+def _load_failures() -> str:
+    """Return why artifacts do not load, by the reason that is counted."""
+    rows: dict[str, list[str]] = {}
+    for error in _classes(ArtifactError):
+        if issubclass(error, ArtifactError) and error is not ArtifactError:
+            row = rows.setdefault(f"`{error.reason}` ({error.stage})", [])
+            row.append(f"`{error.__name__}`. {_meaning(error)}".strip().removesuffix("."))
+    return "".join(f"- {head}: {'; '.join(row)}\n" for head, row in rows.items())
+
+
+def _exit_codes() -> str:
     return (
-        f"# Errors and exit codes\n\n{NOTE}\n## Exit codes\n\n"
-        + _table(("Code", "Meaning"), codes)
-        + "\nThe last line on standard error says what happened: on a terminal a sentence, else a JSON record with `error` "
-        "and `code`. A failed training ends with `train_error`, other commands with `command_error`. "
-        "`SVC_LOG_LEVEL=debug` adds the traceback of an unexpected error.\n\n## Codes of commands\n\n"
-        + _table(("Error", "Code", "Exit code"), ((c.__name__, f"`{c.code}`", str(c.exit_code)) for c in commands))
+        "\n## Exit codes\n\n"
+        "The last line on standard error says what happened: a sentence on a terminal, else a JSON record with `error` and "
+        "`code`. It is `train_error` for trainings and `command_error` for other commands. `SVC_LOG_LEVEL=debug` adds the "
+        "traceback of an unexpected error. Each code stands with its classes in `svc.errors`.\n"
+        + "".join(_exit_code(number, meaning) for number, meaning in _EXIT_CODES.items())
         + "\n## Artifacts that do not load\n\n"
-        "The reason is the label of `svc_artifact_load_failures_total`; the stage picks the event at start.\n\n"
-        + _table(
-            ("Error", "Reason", "Stage", "Meaning"),
-            (
-                (c.__name__, f"`{c.reason}`", c.stage, _meaning(c))
-                for c in _classes(ArtifactError)
-                if issubclass(c, ArtifactError) and c is not ArtifactError
-            ),
-        )
-        + "\n## Answers over HTTP\n\n"
-        'Every error body is `{"request_id", "detail", "code"}`; 422 adds `errors`.\n\n'
-        + _table(
-            ("Status", "Code", "Counted as"),
-            (
-                (str(c.http_status), f"`{c.code}`", f"`{c.metric_status}`")
-                for c in sorted(_classes(ApiError), key=lambda c: (getattr(c, "http_status", 0), c.code))
-                if issubclass(c, ApiError) and c is not ApiError
-            ),
-        )
+        "Commands say `artifact_error` and end with 5. Servers count the reason in `svc_artifact_load_failures_total`, and "
+        "the stage picks the event at start.\n\n" + _load_failures()
     )
 
 
@@ -182,33 +210,54 @@ def _flags(parameter: Any) -> str:
     names = [*parameter.opts, *parameter.secondary_opts]
     if parameter.param_type_name == "argument":
         return f"`{parameter.metavar or parameter.name.upper()}`"
-    return ", ".join(f"`{name}`" for name in names)
+    return _codes(names)
 
 
 def _default(parameter: Any) -> str:
     shown = parameter.show_default if isinstance(getattr(parameter, "show_default", None), str) else parameter.default
     if parameter.required:
-        return "required"
-    if shown is None or shown is False or callable(shown):
+        return " (required)"
+    if shown is None or shown is False or shown == "" or callable(shown):
         return ""
-    return f"`{getattr(shown, 'value', shown)}`" if not isinstance(shown, bool) else "on"
+    return f" (default: {getattr(shown, 'value', shown)})" if not isinstance(shown, bool) else " (default)"
+
+
+def _parameter_lines(command: Any) -> list[str]:
+    return [
+        f"- {_flags(p)}{_default(p)}: {(p.help or '').replace('<', '&lt;')}" for p in command.params if p.name != "help"
+    ]
+
+
+def _command(name: str, command: Any, common: list[str]) -> str:
+    """Return the section of one command, without the options that have the same meaning in several."""
+    lines = _parameter_lines(command)
+    shared = [re.search("`.*?`", line)[0] for line in lines if line in common]  # type: ignore[index]
+    epilog = command.epilog.replace("[bold]", "").replace("[/bold]", "").strip("\n")
+    parts = [
+        f"\n## svc {name}",
+        command.help,
+        "\n".join(line for line in lines if line not in common),
+        f"Also: {', '.join(shared)}." if shared else "",
+        f"```text\n{epilog}\n```\n",
+    ]
+    return "\n\n".join(part for part in parts if part)
 
 
 def command_line() -> str:
     """docs/reference/cli.md."""
-    root = typer.main.get_command(app)
-    parts = [
-        f"# Command line\n\n{NOTE}\n`svc --help` and `svc <command> --help` say the same. `svc --version` prints the version; "
-        "`svc --install-completion` teaches bash, zsh or fish to complete commands and options (`svc --show-completion` prints "
-        "the script), from the next terminal on. `NO_COLOR` turns colours off. Exit codes: "
-        "[errors and exit codes](exit-codes.md).\n"
-    ]
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
-        rows = [(_flags(p), _default(p), p.help or "") for p in command.params if p.name != "help"]
-        epilog = (command.epilog or "").replace("[bold]", "").replace("[/bold]", "").strip("\n")
-        table = _table(("Argument or option", "Default", "Meaning"), rows) + "\n" if rows else ""
-        parts.append(f"\n## svc {name}\n\n{command.help}\n\n{table}```text\n{epilog}\n```\n")
-    return "".join(parts)
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    met = Counter(line for command in commands.values() for line in _parameter_lines(command))
+    common = [line for line, times in met.items() if times >= _COMMON]
+    return (
+        f"# Command line and exit codes\n\n{NOTE}\n`svc --help` and `svc <command> --help` say the same. `svc --version` "
+        "prints the version. `svc --install-completion` teaches bash, zsh or fish to complete commands and options from the "
+        "next terminal on, and `svc --show-completion` prints the script. `NO_COLOR` turns colours off.\n\n"
+        "## Options of several commands\n\n"
+        + "\n".join(common)
+        + "\n"
+        + "".join(_command(name, command, common) for name, command in commands.items())
+        + _exit_codes()
+    )
 
 
 def _paragraphs(text: str) -> str:
@@ -271,7 +320,7 @@ def python() -> str:
     return (
         f"# Python\n\n{NOTE}\n"
         "`import svc` is light; what these functions need is imported with their first use. They read the same environment "
-        "as the commands, and raise the classes of `svc.errors`, whose codes the page on [errors](exit-codes.md) lists. "
+        "as the commands, and raise the classes of `svc.errors`, whose codes stand with the [exit codes](cli.md#exit-codes). "
         "Log records go to the standard logger `svc`. A notebook that uses all of them: "
         "[docs/tutorial.ipynb](../tutorial.ipynb).\n"
         + _documented("svc.train", svc.train, 2)
@@ -287,9 +336,7 @@ def python() -> str:
 
 PAGES: dict[str, Callable[[], str]] = {
     "environment.md": environment,
-    "events.md": events_page,
-    "metrics.md": metrics_page,
-    "exit-codes.md": exit_codes,
+    "events.md": events_and_metrics,
     "cli.md": command_line,
     "python.md": python,
 }

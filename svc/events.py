@@ -6,7 +6,7 @@ from svc.event_kinds import EVENTS as EVENTS
 from svc.event_kinds import Event as Event
 from svc.event_kinds import event as _event
 
-# Training, in the order in which a run emits them.
+# Training, in the order of a run.
 TRAINING_STARTED = _event("training_started", "info", "recipe run_id")
 """A run begins."""
 RECIPE_LOCK_LOCAL_ONLY = _event("recipe_lock_local_only", "warning", "recipe output lock")
@@ -135,7 +135,7 @@ FEATURE_AXIS_COVERAGE = _event("feature_axis_coverage", "info", "side matched to
 FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicates blank_ids")
 """Rows of a feature table that cannot be used."""
 
-# Serving: life of the process.
+# Server: start, keys and end.
 SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys api_keys_configured client_certificates env tls unsafe_modes"
 )
@@ -179,7 +179,7 @@ KEY_POLICIES_FAILED = _event("key_policies_failed", "error", "error")
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
 """Repeated while an unsafe mode is on."""
 
-# Serving: recipes.
+# Server: recipes.
 RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
 """A recipe file appeared."""
 RECIPE_REMOVED = _event("recipe_removed", "info", "name file")
@@ -199,7 +199,7 @@ RECIPE_NOT_LOADED_AT_STARTUP = _event("recipe_not_loaded_at_startup", "warning",
 RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
 """The recipes folder cannot be listed."""
 
-# Serving: artifacts.
+# Server: artifacts.
 ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highest")
 """With SVC_STATE_DIR: an artifact is older than one that was served, and no signed rollback names it."""
 ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
@@ -267,7 +267,7 @@ NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
 NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
 """A list of new items cannot be used; the last one stays."""
 
-# Serving: requests.
+# Server: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error")
 """A request ended with 500."""
 CONNECTION_FAILED = _event("connection_failed", "warning", "error")
@@ -298,6 +298,7 @@ EXPORT_NOT_MERGED = _event("export_not_merged", "info", "output reason")
 EXPORT_MERGED = _event("export_merged", "info", "output parts rows")
 """All parts are there; their manifest is in place."""
 
+# Commands and libraries.
 COMMAND_ERROR = _event("command_error", "error", "command error code exit_code")
 """A command other than a training run failed; its last line."""
 PYTHON_WARNING = _event("python_warning", "warning", "category message")

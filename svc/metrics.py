@@ -1,7 +1,7 @@
 """Every metric, its labels and its help.
 
 One `Metrics` is made for a process and passed to its users. Without `SVC_METRICS_ENABLED=1` or without the extra
-`metrics` the same object counts nothing. `docs/reference/metrics.md` is checked against this table.
+`metrics` the same object counts nothing. `docs/reference/events.md` is made from this module.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def _metric(
     return metric
 
 
+# Metrics of recipes and models.
 MODEL_LOADED = _metric("svc_model_loaded", "gauge", "recipe", "1 while a model of the recipe is served, else 0.")
 MODEL_TRAINED_AT = _metric(
     "svc_model_trained_timestamp_seconds", "gauge", "recipe", "When the served model was trained."
@@ -59,6 +60,13 @@ SKIPPED_RECIPES = _metric(
 RECIPE_PARSE_FAILED = _metric(
     "svc_recipe_parse_failed", "gauge", "recipe", "1 while the file of a served recipe does not parse, else 0."
 )
+AVAILABILITY_AGE = _metric(
+    "svc_availability_age_seconds", "gauge", "recipe", "Since the list of available items was last read; +Inf: never."
+)
+NEW_ITEMS_AGE = _metric(
+    "svc_new_items_age_seconds", "gauge", "recipe", "Since the list of new items was last read; +Inf: never."
+)
+# Metrics of loads and polls.
 SWAPS = _metric("svc_swap_total", "counter", "result", "Hot swaps by result: ok or error.")
 LOAD_FAILURES = _metric("svc_artifact_load_failures_total", "counter", "recipe reason", "Failed loads by reason.")
 STAT_FAILURES = _metric(
@@ -69,6 +77,13 @@ SCAN_FAILURES = _metric("svc_recipes_dir_scan_failures_total", "counter", "", "F
 WATCHER_TICK_SECONDS = _metric(
     "svc_watcher_tick_seconds", "histogram", "", "Time of one watcher tick.", LATENCY_BUCKETS_S
 )
+BIGQUERY_FALLBACK = _metric(
+    "svc_bigquery_storage_fallback_total",
+    "counter",
+    "",
+    "Never grows in a server: alert on the log event of the trainer.",
+)
+# Metrics of requests.
 REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Recommendation requests by status.")
 LATENCY = _metric(
     "svc_v1_request_latency_seconds", "histogram", "recipe", "Time from request to answer.", LATENCY_BUCKETS_S
@@ -103,12 +118,6 @@ UNKNOWN_FEATURES = _metric(
     "recipe",
     "Entries of ignored_features in answers: values that training never saw, keys of no column.",
 )
-AVAILABILITY_AGE = _metric(
-    "svc_availability_age_seconds", "gauge", "recipe", "Since the list of available items was last read; +Inf: never."
-)
-NEW_ITEMS_AGE = _metric(
-    "svc_new_items_age_seconds", "gauge", "recipe", "Since the list of new items was last read; +Inf: never."
-)
 HEAD_REFUSALS = _metric(
     "svc_head_refusals_total",
     "counter",
@@ -118,12 +127,6 @@ HEAD_REFUSALS = _metric(
 AUTH_FAILURES = _metric("svc_auth_failures_total", "counter", "code", "Requests refused for a missing or wrong key.")
 KEY_REFUSALS = _metric(
     "svc_key_refusals_total", "counter", "kid code", "Requests that SVC_API_KEY_POLICIES refused, by key and code."
-)
-BIGQUERY_FALLBACK = _metric(
-    "svc_bigquery_storage_fallback_total",
-    "counter",
-    "",
-    "Never grows in a server: alert on the log event of the trainer.",
 )
 
 
