@@ -40,7 +40,7 @@ def _install(session: nox.Session, *groups: str, extras: str = "metrics") -> Non
 @nox.session
 def tests(session: nox.Session) -> None:
     """The fast tests: no process of their own, no load, no network."""
-    _install(session, "test")
+    _install(session, "test", "bprfm")
     few = "-k" in session.posargs  # starting workers takes longer than most selections of tests
     workers = () if few else ("--numprocesses=auto", "--maxprocesses=4")
     session.run(*PYTEST, *workers, "-m", "not integration and not system", *session.posargs, env=CACHED)
