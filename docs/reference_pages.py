@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -24,11 +25,12 @@ from svc import errors, events, metrics, settings
 from svc.cli.main import app
 from svc.errors import ApiError, ArtifactError, SvcError
 from svc.metrics import Metric
+from svc.serving.api.bodies.requests import RecommendRequest, RelatedRequest, UsersRequest
 from svc.settings import GIB, KIB, MIB, Variable
 
-_HEADINGS = {"Args": "Parameters", "Returns": "Returns", "Raises": "Raises", "Attributes": "Fields"}
 FOLDER = Path(__file__).parent / "reference"
 _COMMON = 3  # commands that have an option, from which on the page explains it once
+_WIDTH = 88
 NOTE = "<!-- Written by docs/reference_pages.py: change the code, then run it. -->\n"
 
 
@@ -260,44 +262,65 @@ def command_line() -> str:
     )
 
 
-def _paragraphs(text: str) -> str:
-    """A docstring as Markdown: its sections as lists, its text as it stands."""
-    lines = []
+_SECTION = re.compile(r"(Args|Returns|Raises|Attributes):")
+_AS_THE_API = frozenset({"recommend", "recommend_many", "related", "recommend_users", "popular"})
+_FIELDS = {name for body in (RecommendRequest, RelatedRequest, UsersRequest) for name in body.model_fields}
+
+
+def _is_told_elsewhere(function: str, section: str, name: str, text: str) -> bool:
+    """Tell whether the page on the API, or the top of this one, says it for every function."""
+    owner, _, method = function.rpartition(".")
+    is_asking = owner == "svc.Recommender"
+    error = getattr(errors, name, SvcError)
+    return (section == "Args" and is_asking and method in _AS_THE_API and name in _FIELDS) or (
+        section == "Raises"
+        and (text == "An argument is not what it has to be." or (is_asking and issubclass(error, ApiError)))
+    )
+
+
+def _paragraphs(text: str, function: str = "") -> str:
+    """Return a docstring as Markdown: parameters, fields and errors as lists, the rest as it stands."""
+    lines, section, is_left_out = [], "", False
     for line in text.splitlines():
-        heading = re.fullmatch(r"(Args|Returns|Raises|Attributes):", line)
         entry = re.fullmatch(r"    (\S[^:]*): (.*)", line)
-        if heading:
-            lines += [f"**{_HEADINGS[heading[1]]}**", ""]
-        elif entry and not line.startswith("     "):
-            lines.append(f"- `{entry[1]}`: {entry[2]}")
+        if heading := _SECTION.fullmatch(line):
+            section = heading[1]
+            lines += [f"**{section}**", ""] if section in ("Returns", "Raises") else []
+        elif entry and section != "Returns":
+            name = entry[1].removeprefix("svc.errors.")
+            is_left_out = _is_told_elsewhere(function, section, name, entry[2])
+            if is_left_out:
+                continue
+            if lines and lines[-1].endswith(f"`: {entry[2]}"):
+                lines[-1] = lines[-1].replace(": ", f", `{name}`: ", 1)
+            else:
+                lines.append(f"- `{name}`: {entry[2]}")
+        elif line.startswith("        "):
+            lines += [] if is_left_out else [f"  {line.strip()}"]
         else:
-            lines.append(f"  {line.strip()}" if line.startswith("        ") else line.strip())
-    return "\n".join(lines)
+            lines.append(line.strip())
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip().removesuffix("**Raises**").strip()
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
     stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
-    default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-    return f"{stars}{parameter.name}: {parameter.annotation}{default}"
+    return f"{stars}{parameter.name}" + ("" if parameter.default is parameter.empty else f"={parameter.default!r}")
 
 
 def _signature(name: str, called: Callable[..., Any]) -> str:
-    """One parameter a line once the whole does not fit."""
-    found = inspect.signature(called)
-    parameters = [_parameter(p) for p in found.parameters.values() if p.name != "self"]
-    for place, parameter in enumerate(p for p in found.parameters.values() if p.name != "self"):
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            parameters.insert(place, "*")
-            break
-    end = f" -> {found.return_annotation}" if found.return_annotation is not found.empty else ""
-    whole = f"{name}({', '.join(parameters)}){end}"
-    if len(whole) > 100:
-        whole = f"{name}(\n    " + ",\n    ".join(parameters) + f",\n){end}"
-    return f"```text\n{whole}\n```\n"
+    """Return names and defaults; what each may be is told below."""
+    found = [p for p in inspect.signature(called).parameters.values() if p.name != "self"]
+    parameters = [_parameter(p) for p in found]
+    by_name = [place for place, p in enumerate(found) if p.kind is p.KEYWORD_ONLY]
+    if by_name:
+        parameters.insert(by_name[0], "*")
+    lines = textwrap.wrap(f"{name}({', '.join(parameters)})", _WIDTH, subsequent_indent="    ")
+    return "```text\n" + "\n".join(lines) + "\n```\n"
 
 
 def _documented(name: str, called: Any, level: int) -> str:
-    return f"\n{'#' * level} {name}\n\n{_signature(name, called)}\n{_paragraphs(inspect.getdoc(called) or '')}\n"
+    text = _paragraphs(inspect.getdoc(called) or "", name)
+    return f"\n{'#' * level} {name}\n\n{_signature(name, called)}\n{text}\n"
 
 
 def _members(owner: type) -> list[tuple[str, Any]]:
@@ -306,11 +329,18 @@ def _members(owner: type) -> list[tuple[str, Any]]:
 
 
 def _class(name: str, owner: type) -> str:
+    """Return the section of a class: its fields and properties in a list, then its methods."""
+    members = _members(owner)
+    properties = [
+        f"- `{member_name}`: {' '.join((inspect.getdoc(member) or '').split())}"
+        for member_name, member in members
+        if isinstance(member, property)
+    ]
     parts = [f"\n## {name}\n\n{_paragraphs(inspect.getdoc(owner) or '')}\n"]
-    for member_name, member in _members(owner):
-        if isinstance(member, property):
-            parts.append(f"\n### {name}.{member_name}\n\n{_paragraphs(inspect.getdoc(member) or '')}\n")
-        elif inspect.isfunction(member):
+    if properties:
+        parts.append(("\n" if "\n- " not in parts[0] else "") + "\n".join(properties) + "\n")
+    for member_name, member in members:
+        if inspect.isfunction(member):
             parts.append(_documented(f"{name}.{member_name}", member, 3))
     return "".join(parts)
 
@@ -319,10 +349,11 @@ def python() -> str:
     """docs/reference/python.md."""
     return (
         f"# Python\n\n{NOTE}\n"
-        "`import svc` is light; what these functions need is imported with their first use. They read the same environment "
-        "as the commands, and raise the classes of `svc.errors`, whose codes stand with the [exit codes](cli.md#exit-codes). "
-        "Log records go to the standard logger `svc`. A notebook that uses all of them: "
-        "[docs/tutorial.ipynb](../tutorial.ipynb).\n"
+        "`import svc` is light: the first use of a function imports the rest. Functions read the environment of the commands, "
+        "and raise the classes of `svc.errors`, by [exit code](cli.md#exit-codes). An "
+        "argument that is not what it has to be raises `UsageError`. Log records go to the standard logger `svc`. The "
+        "[notebook](../tutorial.ipynb) uses all of these functions, and the page on the "
+        "[API](api.md#recommendations-for-a-user) describes the fields that methods of `svc.Recommender` take.\n"
         + _documented("svc.train", svc.train, 2)
         + _class("svc.TrainResult", svc.TrainResult)
         + _documented("svc.load", svc.load, 2)

@@ -34,11 +34,11 @@ BLOCKS = ("training", "cleansing")
 
 
 class Comparison(pd.DataFrame):
-    """What `svc.compare` found: one row for each candidate, columns `mean`, `low` and `high` for each metric.
+    """The result of `svc.compare`: one row a candidate, with `mean`, `low` and `high` for each metric.
 
     Attributes:
-        differences: One row for each candidate but the first: how much better than the first it is, user by user, with
-            columns `diff`, `low` and `high` for each metric. An interval without 0 is more than chance.
+        differences: How much better than the first candidate each other one is, user by user, with `diff`, `low` and
+            `high` for each metric. An interval without 0 is more than chance.
     """
 
     _metadata = ("differences",)
@@ -82,24 +82,23 @@ def compare(
     """Train each candidate on the same splits of `data`, and judge it by the rows that were held out.
 
     For each seed, a share of every user's rows is held out: the latest with `time`, else random ones. All candidates
-    train on the rest with that seed, and recommend items to the same users. Each user counts once, with the mean over
-    the seeds. The same call gives the same figures. More seeds make the means steadier, not the intervals shorter: all
-    splits share the data, so an interval is as wide as that of one split.
+    train on the rest and recommend items to the same users. Each user counts once, with the mean over the seeds. The
+    same call gives the same figures. More seeds make the means steadier, not the intervals shorter, because all splits
+    share the data.
 
     Args:
-        candidates: Two or more, in a list or by name: recipes (paths, or dicts that may be as short as
-            `{"algorithms": ["TopPop"]}`) or results of `svc.train`, whose recipes are trained again. Of a recipe only
-            its blocks `training` and `cleansing` count.
-        data: A DataFrame with one row an interaction, as for `svc.train`.
+        candidates: Two or more recipes or results of `svc.train`, in a list or by name. Recipes are paths, or dicts
+            such as `{"algorithms": ["TopPop"]}`, of which only `training` and `cleansing` count.
+        data: A DataFrame as for `svc.train`.
         seeds: How many splits, 1 to 100.
         metrics: Some of `ndcg`, `map`, `recall`, `hit`.
-        user: The column with user ids.
-        item: The one with item ids.
-        time: The one that says when.
-        weight: The one that says how much each interaction counts in training.
+        user: As for `svc.train`.
+        item: As for `svc.train`.
+        time: As for `svc.train`.
+        weight: As for `svc.train`.
         cutoff: Items for each user, 1 to 1000.
         heldout: The share of each user's rows, between 0 and 1.
-        confidence: The share of resamplings within the intervals, which are bootstraps over users.
+        confidence: The share of resamplings within an interval, a bootstrap over users.
         progress: As for `svc.train`.
 
     Raises:

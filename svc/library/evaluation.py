@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluation:
-    """What `svc.evaluate` found.
+    """The result of `svc.evaluate`.
 
     Attributes:
-        scores: One row a figure: `group` and `part` say about whom, then `metric`, `value`, the interval `low` to
-            `high` (missing where a figure is no mean over users), `n_users`.
-        cutoff: How many items each user was recommended.
+        scores: One row a figure: `group`, `part`, `metric`, `value`, `low`, `high` and `n_users`. The interval is
+            missing if the figure is no mean over users.
+        cutoff: Items recommended to each user.
         n_users: Users who were judged.
-        n_unknown_users: Users of the interactions whom training did not see; they count for nothing.
-        n_unknown_items: Interactions with items that training did not see; they count as misses.
-        n_seen: Interactions that the user already had in training; they count for nothing. 0 for a model that was
-            trained with `training.repeats`, to which they are choices like others.
-        popularity_chosen: Mean number of training users of the items that were chosen, unknown items having none.
-        popularity_trained: The same of the items of the training interactions. Where the first one is much higher or
-            lower, the interactions are of another kind than those that were trained on.
+        n_unknown_users: Users whom training did not see. They count for nothing.
+        n_unknown_items: Interactions with items that training did not see. They count as misses.
+        n_seen: Interactions that the user had in training. They count for nothing, or as choices with
+            `training.repeats`, when this is 0.
+        popularity_chosen: Mean number of training users of the chosen items, 0 for unknown ones.
+        popularity_trained: The same of the training interactions. If the two differ much, the interactions are of
+            another kind than those of the training.
     """
 
     scores: pd.DataFrame
@@ -104,20 +104,20 @@ def evaluate(
     """Judge a model by interactions that were kept from its training, such as those of the weeks after it.
 
     Each known user is recommended `cutoff` items, without those of the own history unless the model was trained with
-    `training.repeats`; what of them the user chose decides. Intervals are bootstraps over users.
+    `training.repeats`. The items among them that the user chose decide.
 
     Args:
         artifact: What `svc.load` takes, or gave.
-        interactions: A table as `svc.train` takes, with one row an interaction; repeated rows count once.
+        interactions: A DataFrame as for `svc.train`. Repeated rows count once.
         metrics: Some of `ndcg`, `map`, `recall`, `hit`.
         cutoff: Items for each user, 1 to 1000.
         user_column: The column of `interactions` with user ids.
-        item_column: The one with item ids.
-        confidence: The share of resamplings within the interval.
-        seed: Of the bootstrap; the same one gives the same intervals.
+        item_column: The column with item ids.
+        confidence: The share of resamplings within an interval, a bootstrap over users.
+        seed: Of the bootstrap. The same one gives the same intervals.
 
     Raises:
-        svc.errors.UsageError: A metric or column does not exist, or a number is out of bounds.
+        svc.errors.UsageError: An argument is not what it has to be.
         svc.errors.TrainingError: Not one user can be judged.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used.
     """

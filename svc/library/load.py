@@ -29,17 +29,17 @@ def load(
 
     Args:
         artifact: Path or URI (`s3://`, `gs://`, `az://`, `https://`) of an artifact, or of the pointer to one.
-        keys: The keys that it may be signed with: text as in `SVC_SIGNING_KEYS`, which is also the default, or
-            a mapping from kid to 64 hex characters.
-        items: A DataFrame with one row an item, to filter by and to join to answers: its ids stand in the column that
-            the training named, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
-        new_items: A DataFrame with one row an item that training may not have seen: its id, and the columns of
-            `features.item`. `recommend` places those that are new by their features, with `"new"` among the reasons.
-        new_items_share: The largest share of new items in any beginning of a ranking, 0 to 1; None: no bound.
-        new_items_min_share: The smallest share, as long as there are new items that may come, whatever their scores.
+        keys: Keys that may have signed it: text as in `SVC_SIGNING_KEYS`, the default, or a mapping from kid to 64
+            hex characters.
+        items: A DataFrame with one row an item, to filter by and to join to answers. Ids stand in the item column of
+            the training, or in `item_id`. Cells of labels are lists, or text with `|` between labels.
+        new_items: A DataFrame with ids and the columns of `features.item`. `recommend` places items that training did
+            not see by their features, with the reason `new`.
+        new_items_share: The largest share of new items in any beginning of a ranking, 0 to 1. None: no bound.
+        new_items_min_share: The smallest share while new items are left, whatever their scores.
 
     Raises:
-        svc.errors.UsageError: A table cannot be used; of new items the row and the column are named.
+        svc.errors.UsageError: An argument is not what it has to be.
         svc.errors.FeaturesNotSupported: There are new items, and the model was trained without features of items.
         svc.errors.ConfigError: There are no keys, or they cannot be parsed.
         svc.errors.ArtifactError: The artifact cannot be read, trusted or used; nothing of it has run.

@@ -31,7 +31,11 @@ Features = Mapping[str, object]
 
 
 class Recommender:
-    """A verified model. Its methods may be called from several threads at once; `svc.load` makes one."""
+    """A verified model, made by `svc.load`. Several threads may call its methods at once.
+
+    Methods that ask for recommendations take the fields of the HTTP API by their names, with the same defaults, and
+    raise its errors, such as `UnknownUser`. `filter`, `limits` and `boosts` need the `items` of `svc.load`.
+    """
 
     def __init__(
         self,
@@ -121,8 +125,6 @@ class Recommender:
         pins: Sequence[Mapping[str, object]] | None = None,
     ) -> pd.DataFrame:
         """Return the best items for one user: the answer of `:recommend`.
-
-        The API reference describes `:recommend` in more detail.
 
         Args:
             user_id: A user of the training data.
@@ -269,8 +271,8 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the users who may want an item: the answer of `:recommend-users`.
 
-        This also works without `serving.users`. The first call takes longer, up to about 0.1 ms a user: it summarizes
-        the scores of each user.
+        This also works without `serving.users`. The first call summarizes the scores of each user, in up to about 0.1
+        ms a user.
 
         Args:
             item_id: An item of the training data.
@@ -340,7 +342,7 @@ class Recommender:
             see the user or the item. Scores compare items of one user.
 
         Raises:
-            svc.errors.UsageError: The two have different lengths, or an id is no text.
+            svc.errors.UsageError: An argument is not what it has to be.
         """
         return score_frame(self.model, checked_ids("users", users), checked_ids("items", items))
 
@@ -355,20 +357,20 @@ class Recommender:
     ) -> pd.DataFrame:
         """Return the strongest contributions to the score of each recommended item.
 
-        For factor models the explained score is that of the exact solve for the user's history, as in answers of the
-        API with `explain`. It may differ a little from the score of `recommend`.
+        Factor models solve the user's history exactly, as the API with `explain` does, so the score may differ a little
+        from that of `recommend`.
 
         Args:
-            user_id: A user of the training data; or, without one:
-            seed_items: Items whose related ones are explained.
+            user_id: A user of the training data.
+            seed_items: Without a user, items whose related ones are explained.
             limit: The most items to explain, 1 to 1000.
             reasons: The most reasons for each item, 1 to 10.
             user_features: Features of a user whom training did not see, or beside the seeds.
 
         Returns:
-            One row a reason: `rank` and `item_id` of the recommended item, its `score`, the `reason` (an item, or a
-            feature such as `genres=Comedy`, or `popular`) and its `share` of the score. The last row of an item has
-            the reason `rest`. The shares of an item add up to 1, or to 0 if its score is 0.
+            One row a reason: `rank`, `item_id`, `score`, `reason` (an item, a feature such as `genres=Comedy`, or
+            `popular`) and its `share` of the score. The last reason of an item is `rest`. Its shares add up to 1, or to
+            0 if the score is 0.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.

@@ -48,16 +48,16 @@ USER, ITEM = "user_id", "item_id"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TrainResult:
-    """What a training gave. A model that `promotion.mode: enforce` refused is written and has `promoted` False.
+    """The result of `svc.train`. A model that `promotion.mode: enforce` refused is written, with `promoted` False.
 
     Attributes:
         model_version: `sha256:` and the digest of the artifact.
         best_class: The algorithm that won.
         best_score: Its score on the validation split.
-        promoted: Whether the recipe's `output.path` now leads to this model.
+        promoted: Whether `output.path` now leads to this model.
         header: All that the artifact says of itself.
-        recommender: The model, ready to answer: with what `items` or the recipe's `item_metadata` say of the items, and
-            with the recipe's `serving` block.
+        recommender: The model, with the columns of `items` or of the recipe's `item_metadata`, and with the recipe's
+            `serving` block.
     """
 
     model_version: str
@@ -154,32 +154,31 @@ def train(
     Without `output` nothing is written, and no key is needed: the result has the `recommender`.
 
     Args:
-        data: A DataFrame with one row an interaction (pandas, polars, pyarrow, DuckDB, a dict of columns, or whatever
-            else `pyarrow.table` takes); or a recipe: the path of a YAML file, or a dict of the same form.
+        data: A DataFrame with one row an interaction (pandas, polars, pyarrow, DuckDB, or all that `pyarrow.table`
+            takes), or a recipe: the path of a YAML file, or a dict of the same form.
         user: The column of a DataFrame with user ids, which are text.
-        item: The one with item ids.
-        time: The one that says when; with it the latest items of each user are held out to choose the model
-            (`split={"scheme": "time_user"}`, unless `split` says otherwise).
-        weight: The one that says how much each interaction counts.
+        item: The column with item ids.
+        time: The column with times. The latest items of each user are then held out to choose the model, unless
+            `split` says otherwise.
+        weight: The column that says how much each interaction counts.
         time_unit: What numbers in the time column count: "s", "ms", "us" or "ns".
-        items: A DataFrame with one row an item, for the recommender, as in `svc.load`.
-        new_items: A DataFrame with items that nobody has chosen yet, for the recommender, as in `svc.load`; None: those
-            of the recipe's `serving.new_items`, read once.
-        new_items_share: As in `svc.load`; the recipe's own list has the recipe's `max_share`.
-        new_items_min_share: As in `svc.load`; the recipe's own list has the recipe's `min_share`.
-        keys: Signing keys as for `svc.load`; the first one signs what `output` asks to write.
+        items: As in `svc.load`, for the recommender.
+        new_items: As in `svc.load`. None: those of the recipe's `serving.new_items`, read once, with its shares.
+        new_items_share: As in `svc.load`.
+        new_items_min_share: As in `svc.load`.
+        keys: As in `svc.load`. The first one signs the artifact at `output`.
         run_id: Id of the run; the same id resumes its search in `training.storage_path`.
         variables: `SVC_RECIPE_*` values for `${...}` in the recipe, beside those of the environment.
         report: Where to write an HTML report (extra `report`).
-        progress: Whether to show progress, else as lines on standard error; None: in notebooks and on terminals.
+        progress: Whether to show progress, else log lines. None: in notebooks and on terminals.
         refit: Take the parameters of the live artifact at `output` instead of searching for new ones.
         cold: With `refit`: start from random vectors, not from those of the live artifact.
-        **training: Keys of the recipe, or of its `training` block, such as `n_trials` or `algorithms`; they replace
-            those of a recipe. Mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
+        **training: Keys of the recipe or of its `training` block, such as `n_trials`. They replace those of a recipe,
+            and mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
 
     Raises:
-        svc.errors.SvcError: In the form that says what failed: UsageError, RecipeError, DataSourceError, TrainingError,
-            LockContestedError, ArtifactWriteError, ConfigError.
+        svc.errors.SvcError: As UsageError, RecipeError, DataSourceError, TrainingError, LockContestedError,
+            ArtifactWriteError or ConfigError.
     """
     is_path = isinstance(data, str | os.PathLike)
     environ = environment(Path(data).parent if is_path else None)
