@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -174,12 +176,18 @@ COMMAND = re.compile(r"^(\$ )?(svc|curl|python3?|pip|nox|kubectl|helm|docker|sys
 
 @pytest.fixture(scope="module")
 def trained_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder from which every how-to page starts, with a model."""
-    folder = tmp_path_factory.mktemp("shop") / "home"
-    shell = Shell(folder)
-    shell.make_shop()
-    done = shell.run("for recipe in recipes/*.yaml; do svc train $recipe --quiet; done")
-    assert done.returncode == 0, done.stderr
+    """The folder from which every how-to page starts, with a model. All processes of the tests share one."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "shop" / "home"
+    folder.parent.mkdir(exist_ok=True)
+    with folder.with_name("lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.with_name("trained").exists():
+            shell = Shell(folder)
+            shell.make_shop()
+            done = shell.run("for recipe in recipes/*.yaml; do svc train $recipe --quiet; done")
+            assert done.returncode == 0, done.stderr
+            folder.with_name("trained").touch()
     return folder
 
 
