@@ -130,7 +130,7 @@ def events_and_metrics() -> str:
         "terminal (`SVC_LOG_FORMAT`). Each record has `event`, `level`, `timestamp` (UTC), the fields below and, while a "
         "request is answered, its `request_id`. A field whose name says secret, password, token, key, auth, bearer, cred "
         "or private is written as `[REDACTED]`, and URLs lose their user-info. How to alert on them: "
-        "[monitoring](../howto/monitor.md).\n"
+        "[monitoring](../howto/operate.md#metrics).\n"
         + _grouped(
             (
                 groups[event.name],
