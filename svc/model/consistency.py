@@ -38,6 +38,8 @@ def check_sizes(
     recencies = scorer.recencies if isinstance(scorer, BlendScorer) else ()
     if bool(recencies) != history.recency_by_part:
         raise PayloadInvalid("payload: the order of the histories does not match the recencies of the parts")
+    if history.recency_beside and (cold is None or recencies):
+        raise PayloadInvalid("payload: the order of the histories does not match the recency of the second part")
     part = scorer.popularity if isinstance(scorer, BlendScorer) else None
     for of_items in (popularity, None if part is None else part.addends):
         if of_items is not None and of_items.shape != (n_items,):

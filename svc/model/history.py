@@ -20,12 +20,14 @@ class History(Stored):
     or no scorer reads values. Columns rise within a row, unless `recency` is above 0: then they stand oldest first,
     and `ties`, (nnz,) bool, says which items share the time of the item before them; None: none does. With
     `recency_by_part` they stand so too, and each part of a blend weighs them by a recency of its own. With
-    `keeps_order` they stand so and none weighs more than another.
+    `keeps_order` they stand so and none weighs more than another. With `recency_beside` the part beside the scorer
+    weighs them by a recency of its own.
     """
 
     recency: float = 0.0
     recency_by_part: bool = False
     keeps_order: bool = False
+    recency_beside: bool = False
     ties: NDArray[np.bool_] | None = None
 
     def __init__(
@@ -38,6 +40,7 @@ class History(Stored):
         ties: NDArray[np.bool_] | None = None,
         recency_by_part: bool = False,
         keeps_order: bool = False,
+        recency_beside: bool = False,
     ) -> None:
         self.offsets = offsets
         self.columns = columns
@@ -45,6 +48,7 @@ class History(Stored):
         self.recency = recency
         self.recency_by_part = recency_by_part
         self.keeps_order = keeps_order
+        self.recency_beside = recency_beside
         self.ties = ties
 
     def __len__(self) -> int:

@@ -74,8 +74,7 @@ class LearningPart:
     def asked(self, query: Query) -> Query:
         """The query for this part, which may have no vectors of the training users: it then goes by the history."""
         if query.user >= 0 and not len(self._scorer.users):
-            seeds, weights, positions = joined_profile(self._history, query.user, NOTHING_GIVEN)
-            query = query._replace(user=-1, seeds=seeds, seed_weights=weights, seed_positions=positions)
+            query = query._replace(user=-1).of_profile(joined_profile(self._history, query.user, NOTHING_GIVEN))
         return query.at_recency(self._recency)
 
     def vectors(self, queries: Sequence[Query]) -> Vectors:

@@ -61,7 +61,7 @@ class Model(Stored):
 
     cold: Scorer | None = None
     cold_recency: float = 0.0
-    """By which `cold` weighs histories where the parts of the scorer have recencies of their own; stored if above 0."""
+    """By which `cold` weighs histories where the parts of the model differ by it; stored if above 0."""
     hidden: History | None = None
     """Items that a user is not shown; stored only where training data has any.
 
@@ -223,7 +223,9 @@ class Model(Stored):
         if len(given.columns):
             return self._queries.resolve_pins(Prepared(query, (), ignored, "history", restriction.offset), restriction)
         if fallback:
-            query = query._replace(popular=True, seeds=NO_ITEMS, seed_weights=None, seed_positions=None)
+            query = query._replace(
+                popular=True, seeds=NO_ITEMS, seed_weights=None, seed_positions=None, seeds_beside=None
+            )
             query = query._replace(rules=restriction.rules, new=None, reordered=False)
             return self._queries.resolve_pins(Prepared(query, (), ignored, "popular", restriction.offset), restriction)
         if history:
@@ -482,9 +484,7 @@ class Model(Stored):
         query = _with_dislikes(query, self.scorer, against)
         if profile == "user" and not len(query.dislikes) and not (query.explain and self.scorer.explains_by_profile):
             return query._replace(user=user), profile
-        seeds, weights, positions = joined_profile(self.history, user, given)
-        query = query._replace(seeds=seeds, seed_weights=weights, seed_positions=positions, of_trained_user=True)
-        return query, profile
+        return query.of_profile(joined_profile(self.history, user, given))._replace(of_trained_user=True), profile
 
     def _without_hidden(self, query: Query, user: int, *, brings_back: bool = False) -> Query:
         """The query with the user's hidden items excluded; with `brings_back` those that are never shown only."""

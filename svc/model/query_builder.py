@@ -112,6 +112,7 @@ class QueryBuilder:
             explain=restriction.explain,
             offset=restriction.offset,
             seed_positions=profile.positions,
+            seeds_beside=profile.beside,
         )
         return query, tuple(ignored)
 

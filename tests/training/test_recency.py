@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from svc.model import codec
 from svc.model.model import Model
 from svc.model.ranking.query import Interaction, Restriction
 from svc.settings import Settings
-from svc.training.promotion.live_trial import trial_of
+from svc.training.promotion.live_trial import feature_trial_of, trial_of
 from svc.training.search.recency import VALUES
 from tests.training.test_run import Make, run
 
@@ -350,6 +351,47 @@ def test_features_of_a_known_user_are_the_prior_of_its_weighed_history(make_reci
             left = solver.alpha0 * items.T @ items + r * np.eye(items.shape[1]) + (chosen.T * values) @ chosen
             expected = items @ np.linalg.solve(left, values @ chosen + r * features @ solver.user_weights)
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("winners", "besides"), [(0.4, 1.5), (0.4, 0.0), (0.0, 1.5), (0.4, 0.4)])
+def test_the_part_for_features_beside_the_winner_weighs_histories_by_its_own_recency(
+    make_recipe: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, winners: float, besides: float
+) -> None:
+    """In the model, its header, and the trial that a refit reads from the header."""
+    own = {"RP3betaRecommender": winners, "IALSRecommender": besides}
+    monkeypatch.setattr(
+        "svc.training.search.trials.by_score",
+        lambda trials: sorted(
+            (replace(trial, recency=own[trial.algorithm]) for trial in trials), key=lambda trial: -len(trial.algorithm)
+        ),
+    )
+    events = write_events(tmp_path / "events.csv", weighted=True, ties=True)
+    table = tmp_path / "users.csv"
+    table.write_text("\n".join(["user_id,age", *(f"{user},{20 + n}" for n, user in enumerate(events))]) + "\n")
+    column = {"name": "age", "kind": "numerical"}
+    side = {"source": {"type": "csv", "path": str(table)}, "id_column": "user_id", "columns": [column]}
+    blocks = recipe_blocks(["RP3beta", "IALS"], weighted=True) | {"features": {"user": side}}
+    model, head, payload = loaded(run(make_recipe(ratings=tmp_path / "events.csv", **blocks)).artifact)
+    assert (head["best_class"], head.get("recency", 0.0)) == ("RP3betaRecommender", winners)
+    beside = feature_trial_of(head)
+    assert beside is not None and beside.recency == besides
+    assert model.history.recency_beside == (winners != besides)
+    asked = [("i3", 1.0), ("i9", 2.0), ("i3", 1.0), ("i17", 1.0)]
+    history = [Interaction(item, weight) for item, weight in asked]
+    assert model.cold is not None
+    for part, recency, known in (
+        (model.scorer, winners, events["u0"]),
+        (model.cold, besides, []),
+    ):
+        row = row_of(model, counted(known, asked, recency))
+        found = scores(model, user_id="u0" if known else None, history=history)
+        expected = brute_force(model, part, row)
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-5 * np.abs(expected).max())
+    again = codec.decode(memoryview(payload))
+    if again.history.recency_beside:
+        again.cold = None
+        with pytest.raises(PayloadInvalid, match="recency of the second part"):
+            again.ready()
 
 
 @pytest.mark.parametrize("algorithms", [["IALS"], ["IALS", "RP3beta", "Blend"]])

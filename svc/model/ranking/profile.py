@@ -3,28 +3,18 @@
 Without recency order plays no part, and a request's history is `settled` at once: columns rise, weights are added up.
 With it the history stays as it was given until it is known whether it stands alone or behind that of a training user.
 Where each part of a blend weighs it by a recency of its own, it is not weighed here but keeps the positions of its
-items.
+items. For a part beside the scorer that has another recency it keeps them too.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from svc.model.history import History
 from svc.model.ranking.item_sets import added_up
-from svc.model.ranking.query import Given
+from svc.model.ranking.query import Given, Seeds
 from svc.model.recency import decayed, ordered
-
-
-class Seeds(NamedTuple):
-    """Columns, (s,), and their weights, (s,); None: all are 1. `positions`, (s,), are there where parts weigh."""
-
-    columns: NDArray[np.int32]
-    weights: NDArray[np.float64] | None
-    positions: NDArray[np.intp] | None = None
 
 
 def settled(given: Given, history: History) -> Given:
@@ -63,4 +53,5 @@ def _in_order(
     by_time = ordered(columns, weights, times)
     if history.recency_by_part:
         return Seeds(*by_time)
-    return Seeds(by_time.columns, decayed(by_time.weights, by_time.positions, history.recency))
+    beside = (by_time.weights, by_time.positions) if history.recency_beside else None
+    return Seeds(by_time.columns, decayed(by_time.weights, by_time.positions, history.recency), beside=beside)

@@ -15,6 +15,8 @@ from svc.model.ranking.new_items import NewItems
 from svc.model.ranking.rerank import Rules
 from svc.model.recency import decayed
 
+Unweighed = tuple[NDArray[np.float64] | None, NDArray[np.intp]]
+"""Values of seeds, None where all are 1, and their positions, before the order counts."""
 NO_ITEMS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
 
@@ -52,7 +54,8 @@ class Query(NamedTuple):
     `seed_features` describe items never seen: together they are the history of an unseen user. `user_features` is an
     encoded vector, (user dim,) float64: alone a cold start, beside seeds a prior. `seed_weights` are the values of
     `seeds`, (s,) float64, where they are not all 1. With `seed_positions`, (s,), these are the values before the order
-    of the seeds counts: each part of a blend weighs them by its own recency (see `at_recency`). `exclude` are item
+    of the seeds counts: each part of a blend weighs them by its own recency (see `at_recency`). With
+    `seeds_beside`, such values and positions, so does the part beside the scorer. `exclude` are item
     columns that must not come back, (e,) int32; unless `include_seen`, the seeds and the history of `user` must not
     either. With `allowed` only its items are ranked. `limit` is the most items to return. A `popular` query asks for
     the most chosen items of the training data, the same for every user. `of_trained_user` marks seeds that hold the
@@ -80,6 +83,7 @@ class Query(NamedTuple):
     offset: int = 0
     unordered: bool = False
     seed_positions: NDArray[np.intp] | None = None
+    seeds_beside: Unweighed | None = None
     new: NewCandidates | None = None
     audience: Audience | None = None
     dislikes: NDArray[np.int32] = NO_ITEMS
@@ -95,10 +99,27 @@ class Query(NamedTuple):
 
     def at_recency(self, recency: float) -> Query:
         """The query with its seeds weighed by the recency of the part that answers it."""
-        if self.seed_positions is None:
+        values, positions = self.seeds_beside or (self.seed_weights, self.seed_positions)
+        if positions is None:
             return self
-        weights = decayed(self.seed_weights, self.seed_positions, recency)
-        return self._replace(seed_weights=weights, seed_positions=None)
+        return self._replace(seed_weights=decayed(values, positions, recency), seed_positions=None, seeds_beside=None)
+
+    def of_profile(self, profile: Seeds) -> Query:
+        """The query with the seeds of a history."""
+        columns, weights, positions, beside = profile
+        return self._replace(seeds=columns, seed_weights=weights, seed_positions=positions, seeds_beside=beside)
+
+
+class Seeds(NamedTuple):
+    """Columns, (s,), and their weights, (s,); None: all are 1. `positions`, (s,), are there where parts weigh.
+
+    `beside` is there for the part beside the scorer where it weighs by another recency.
+    """
+
+    columns: NDArray[np.int32]
+    weights: NDArray[np.float64] | None
+    positions: NDArray[np.intp] | None = None
+    beside: Unweighed | None = None
 
 
 class Interaction(NamedTuple):

@@ -49,11 +49,10 @@ def trial_of(header: Mapping[str, Any]) -> TrialRecord:
             return replace(_record(name, params), recency=recency)
         parts = [part for part in header["parts"] if "weight" in part]
         params["weights"] = {part["class"]: part["weight"] for part in parts}
-        is_by_part = any("recency" in part for part in parts)
         trials = tuple(
             replace(
                 _record(part["class"], dict(part["params"])),
-                recency=float(part.get("recency", 0.0)) if is_by_part else recency,
+                recency=float(part.get("recency", 0.0)) if _is_by_part(header) else recency,
             )
             for part in parts
         )
@@ -66,9 +65,14 @@ def feature_trial_of(header: Mapping[str, Any]) -> TrialRecord | None:
     """The trial of the part that answers for features beside the winner; None where there is no such part."""
     for part in header.get("parts") or ():
         if part.get("class") == FEATURE_AWARE and "weight" not in part and part["answers"] == FEATURES_AND_SEEDS:
-            recency = float(part.get("recency", 0.0))
+            recency = float(part.get("recency", 0.0 if _is_by_part(header) else header.get("recency", 0.0)))
             return replace(_record(FEATURE_AWARE, dict(part["params"])), score=part.get("score"), recency=recency)
     return None
+
+
+def _is_by_part(header: Mapping[str, Any]) -> bool:
+    """Whether the parts of a blend differ by their recency."""
+    return any("recency" in part and "weight" in part for part in header.get("parts") or ())
 
 
 def _record(name: str, params: dict[str, Any]) -> TrialRecord:

@@ -64,10 +64,12 @@ def to_history(
     with_values: bool,
     positions: Any = None,
     recency: float | None = 0.0,
+    beside: bool = False,
 ) -> History:
     """The rows of `X`, oldest first where there are `positions` of its entries.
 
-    They are weighed by `recency`, or with None by one for each part of a blend.
+    They are weighed by `recency`, or with None by one for each part of a blend. With `beside` the part beside the
+    scorer has its own.
     """
     matrix = X.tocsr(copy=True)
     matrix.sum_duplicates()
@@ -85,6 +87,7 @@ def to_history(
         ties=ties if ties.any() else None,
         recency_by_part=recency is None,
         keeps_order=recency == 0.0,
+        recency_beside=beside,
     )
 
 

@@ -38,7 +38,7 @@ def assemble(
     X: Any,  # noqa: N803
     features: FeatureState | None,
     cold: Scorer | None = None,
-    cold_recency: float = 0.0,
+    cold_recency: float | None = None,
     hidden: Any = None,
     hidden_new: Any = None,
     hidden_new_ids: Sequence[str] = (),
@@ -58,21 +58,28 @@ def assemble(
     features can make new items of them. `cold` answers for
     features and seeds instead of `scorer`. `features` are kept only where one of them can use them. Histories keep
     their order where there are `positions` of the entries of `X`, weighed by `recency`; None: each part of `scorer` has
-    its own, and `cold` has `cold_recency`. A `ranker` reorders the best items. With `repeats` users are recommended
-    what they have too, unless they ask otherwise.
+    its own. `cold` weighs them by `cold_recency`. A `ranker` reorders the best items. With `repeats` users are
+    recommended what they have too, unless they ask otherwise.
     `popularity` is how much each item was chosen lately, (n_items,), where that is not the number of its users.
     """
     asked = cold or scorer
     placed = asked.feature_dim("user") or asked.feature_dim("item")
     hides_new = hidden_new is not None and asked.feature_dim("item")
+    is_beside = cold_recency not in (None, recency)
     model = Model(
         user_ids=IdTable.from_ids(user_ids),
         item_ids=IdTable.from_ids(item_ids),
-        history=to_history(X, with_values=scorer.reads_values or keep_values, positions=positions, recency=recency),
+        history=to_history(
+            X,
+            with_values=scorer.reads_values or keep_values,
+            positions=positions,
+            recency=recency,
+            beside=is_beside and recency is not None,
+        ),
         scorer=scorer,
         features=features if placed else None,
         cold=cold,
-        cold_recency=cold_recency,
+        cold_recency=(cold_recency or 0.0) if is_beside else 0.0,
         hidden=None if hidden is None else to_history(hidden, with_values=True),
         repeats=repeats,
         popularity=popularity,

@@ -169,7 +169,7 @@ def _fold(
 
     matrix = objective.decayed(best.params)[:, kept]
     positions = None
-    if best.recency:
+    if best.recency or aware.recency:
         assert objective.order is not None, "a trial has a recency only where order plays a part"
         positions = objective.order.positions[:, kept]
     scorer = trained(best)
@@ -187,7 +187,7 @@ def _fold(
         X=matrix,
         features=task.data.feature_state,
         cold=cold,
-        cold_recency=aware.recency if cold is not None and best.recency_by_part else 0.0,
+        cold_recency=None if cold is None else aware.recency,
         hidden=None if objective.hidden is None else objective.hidden[:, kept],
         hidden_new=None if objective.hidden is None else objective.hidden[:, held],
         hidden_new_ids=new_ids,

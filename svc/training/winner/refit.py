@@ -58,24 +58,27 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
     columns = most_chosen_first(matrix)
     scorer = _trained(task, best, columns, start)
     matrix = reordered(matrix, columns)
+    aware = _feature_aware(task, result)
+    beside = None if aware is best or aware in best.parts else aware
     in_order = best.recency or (learned is not None and learned.ranker.record.ordered)
+    in_order = in_order or (beside is not None and beside.recency)
     positions = reordered(task.positions(everybody=sampled), columns) if in_order else None
     place_users(best, scorer, matrix, positions, features=task.features.get("user"))
     logs.emit(events.FINAL_MODEL_TRAINED, recommender=best.algorithm)
-    aware = _feature_aware(task, result)
-    cold, cold_recency, parts = None, 0.0, []
+    cold, parts = None, []
     if best.parts:
         parts = blend_parts(best, scorer)
-    if aware is not None and aware is not best and aware not in best.parts:
-        placing = _trained(task, aware, columns)
+    if beside is not None:
+        placing = _trained(task, beside, columns)
         assert isinstance(placing, IALSScorer), "feature-aware is iALS alone"
         cold = ColdStartScorer.of(placing)
         parts = parts or [part(best, scorer, EVERYTHING)]
-        cold_recency = aware.recency if best.recency_by_part else 0.0
         parts = [{**described, "answers": KNOWN_USERS} for described in parts]
-        parts += [part(aware, cold, FEATURES_AND_SEEDS) | _recency_fields(cold_recency)]
+        parts += [part(beside, cold, FEATURES_AND_SEEDS)]
+        if best.recency or beside.recency:
+            parts[-1]["recency"] = beside.recency
         logs.emit(
-            events.COLD_START_PART_TRAINED, recommender=aware.algorithm, score=aware.score, bytes=parts[-1]["bytes"]
+            events.COLD_START_PART_TRAINED, recommender=beside.algorithm, score=beside.score, bytes=parts[-1]["bytes"]
         )
     hidden, unknown = interactions.hidden_matrix(), interactions.hidden_unknown
     model = assemble(
@@ -85,7 +88,7 @@ def train_final(task: Task, result: SearchResult, learned: Learned | None = None
         X=matrix,
         features=None if aware is None else task.data.feature_state,
         cold=cold,
-        cold_recency=cold_recency,
+        cold_recency=None if beside is None else beside.recency,
         hidden=None if hidden is None else reordered(hidden, columns),
         hidden_new=None if unknown is None else unknown.rows.matrix(len(interactions.user_ids), len(unknown.item_ids)),
         hidden_new_ids=() if unknown is None else unknown.item_ids,

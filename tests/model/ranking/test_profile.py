@@ -7,7 +7,7 @@ import pytest
 
 from svc.model.history import History
 from svc.model.ranking.profile import joined_profile, profile_of, settled
-from svc.model.ranking.query import Given
+from svc.model.ranking.query import Given, Query
 
 OFFSETS, COLUMNS = np.array([0, 3]), np.array([4, 0, 2], dtype=np.int32)
 
@@ -20,19 +20,19 @@ def test_without_recency_order_plays_no_part() -> None:
     """Columns rise and weights add up."""
     history = History(OFFSETS, COLUMNS)
     one = settled(given([5, 1, 5]), history)
-    columns, weights, _ = profile_of(one, history)
+    columns, weights, *_ = profile_of(one, history)
     assert (columns.tolist(), weights.tolist()) == ([1, 5], [1.0, 2.0])  # type: ignore[union-attr]
-    columns, weights, _ = joined_profile(history, 0, one)
+    columns, weights, *_ = joined_profile(history, 0, one)
     assert (columns.tolist(), weights.tolist()) == ([0, 1, 2, 4, 5], [1.0, 1.0, 1.0, 1.0, 2.0])  # type: ignore[union-attr]
 
 
 def test_a_request_history_follows_the_known_history() -> None:
     """Positions are counted over both; the place that an item leaves is closed, unless others share it."""
     history = History(OFFSETS, COLUMNS, recency=1.0, ties=np.array([False, True, False]))
-    columns, weights, _ = joined_profile(history, 0, settled(given([9, 4]), history))
+    columns, weights, *_ = joined_profile(history, 0, settled(given([9, 4]), history))
     assert columns.tolist() == [0, 2, 9, 4]
     np.testing.assert_allclose(weights, np.exp([-3.0, -2.0, -1.0, 0.0]) * [1, 1, 1, 2])  # type: ignore[arg-type]
-    columns, weights, _ = joined_profile(history, 0, settled(given([2]), history))
+    columns, weights, *_ = joined_profile(history, 0, settled(given([2]), history))
     assert columns.tolist() == [4, 0, 2]
     np.testing.assert_allclose(weights, np.exp([-1.0, -1.0, 0.0]) * [1, 1, 2])  # type: ignore[arg-type]
 
@@ -41,16 +41,25 @@ def test_a_request_history_follows_the_known_history() -> None:
 def test_nothing_given_is_an_empty_profile(recency: float) -> None:
     """Without weights."""
     history = History(OFFSETS, COLUMNS, recency=recency)
-    columns, weights, positions = profile_of(settled(given([]), history), history)
+    columns, weights, positions, _ = profile_of(settled(given([]), history), history)
     assert (len(columns), weights, positions) == (0, None, None)
 
 
 def test_where_parts_weigh_by_recencies_of_their_own_positions_are_kept() -> None:
     """Weights are as given, for each part to multiply; those of a history alone are counted from its end, too."""
     history = History(OFFSETS, COLUMNS, ties=np.array([False, True, False]), recency_by_part=True)
-    columns, weights, positions = joined_profile(history, 0, settled(given([9, 4]), history))
+    columns, weights, positions, _ = joined_profile(history, 0, settled(given([9, 4]), history))
     assert columns.tolist() == [0, 2, 9, 4]
     assert weights.tolist() == [1, 1, 1, 2]  # type: ignore[union-attr]
     assert positions.tolist() == [3, 2, 1, 0]  # type: ignore[union-attr]
-    columns, weights, positions = profile_of(settled(given([5, 1, 5]), history), history)
+    columns, weights, positions, _ = profile_of(settled(given([5, 1, 5]), history), history)
     assert (columns.tolist(), weights.tolist(), positions.tolist()) == ([1, 5], [1, 2], [1, 0])  # type: ignore[union-attr]
+
+
+def test_where_the_part_beside_the_scorer_weighs_by_another_recency_its_values_are_kept_too() -> None:
+    history = History(OFFSETS, COLUMNS, recency=0.7, recency_beside=True)
+    query = Query(5).of_profile(profile_of(settled(given([5, 1, 5]), history), history))
+    np.testing.assert_allclose(query.seed_weights, [np.exp(-0.7), 2.0])
+    beside = query.at_recency(0.2)
+    np.testing.assert_allclose(beside.seed_weights, [np.exp(-0.2), 2.0])
+    assert beside.at_recency(0.2) is beside
