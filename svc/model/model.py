@@ -467,9 +467,11 @@ class Model(Stored):
     def _most_chosen_first(self) -> tuple[NDArray[np.int32], NDArray[Any]]:
         """Columns by descending number of users who chose them, or by how much they were chosen lately, and that count
         by column. Items that count the same stand in the order of columns: the more chosen of all times first.
+
+        Where nothing was chosen lately all choices count, since rules have nothing to weigh in counts that are all 0.
         """
         counts: NDArray[Any] | None = self.popularity
-        if counts is None:
+        if counts is None or not counts.any():
             counts = np.bincount(self.history.columns, minlength=self.n_items)
         return by_count(counts), counts
 

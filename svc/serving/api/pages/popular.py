@@ -58,6 +58,6 @@ async def popular_items(
         prepared = asked.prepare(served)
     ranking = (await served.lane.rank((prepared.query,), patience=budget))[0]
     if not len(ranking.items):
-        raise await in_thread(nothing_left, asked.filter, served.filters)
+        raise await in_thread(nothing_left, asked.filter, served.filters, prepared.query)
     header = AnswerHeader(request_id, served.name, served.model_version)
     return await in_thread(encode_answer, header, ranking.from_place(prepared.offset), served.fragments)

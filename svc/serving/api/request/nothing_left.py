@@ -10,15 +10,23 @@ from typing import Any, cast
 
 from svc.errors import NoCandidates
 from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
+from svc.model.ranking.query import Query
 
 _SHOWN_CHARACTERS = 64
+_SHARE = (
+    "only new items are left to recommend ({count}), and at most a share of {share:g} of the first n items may be new "
+    "(serving.new_items.max_share): ask for items of the model too, or raise max_share"
+)
 
 
-def nothing_left(tree: object, filters: FilterFields | None) -> NoCandidates:
-    """Return the error of an empty ranking.
+def nothing_left(tree: object, filters: FilterFields | None, query: Query) -> NoCandidates:
+    """Return the error of the empty ranking of `query`.
 
     `tree` is the valid filter of the request, or None.
     """
+    share = None if query.new is None else query.new.items.max_share
+    if query.new is not None and share is not None:  # which alone keeps them from the first place
+        return NoCandidates(_SHARE.format(count=len(query.new.rows), share=share))
     reasons = () if tree is None or filters is None else _reasons(tree, filters)
     reason = next(iter(reasons), None)
     return NoCandidates() if reason is None else NoCandidates(f"{NoCandidates.detail}: {reason}")

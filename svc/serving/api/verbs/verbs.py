@@ -236,7 +236,9 @@ class Verbs:
         with self._step("rank"):
             (ranking,) = await served.lane.rank(queries, alone=self._present == 1, patience=budget)
         if not len(ranking.items) and not isinstance(asked, UsersRequest):
-            raise await self._thread(cost, body).run(partial(nothing_left, asked.filter, served.filters))
+            raise await self._thread(cost, body).run(
+                partial(nothing_left, asked.filter, served.filters, prepared.query)
+            )
         page = ranking.from_place(prepared.offset)
         if isinstance(asked, UsersRequest):
             encode = partial(encode_users, page, served.model.user_ids, prepared)
@@ -373,4 +375,4 @@ def _merged(
         if len(ranking.items):
             yield ranking.from_place(element.offset), element
         else:
-            yield nothing_left(None if isinstance(request, Rejected) else request.filter, served.filters)
+            yield nothing_left(None if isinstance(request, Rejected) else request.filter, served.filters, element.query)

@@ -136,3 +136,21 @@ async def test_a_filtered_list_counts_what_it_weighs_and_a_plain_one_counts_1() 
         plain = [(await client.get(POPULAR, query="limit=60", **own)).status for _ in range(2)]
         filtered = [(await ask(client, COMEDY, **own)).status for _ in range(3)]
     assert (plain, filtered) == ([200, 200], [200, 200, 429])
+
+
+async def test_rules_hold_where_nothing_was_chosen_in_the_window() -> None:
+    """All choices count then: boosts lift items, and diversity moves them."""
+    async with listing() as (client, state):
+        model = served_in(state).model
+        model.popularity = np.zeros(N_ITEMS)
+        counts = np.bincount(model.history.columns, minlength=N_ITEMS)
+        plain = (await ask(client, None)).json["items"]
+        body = {"user_id": "nobody", "fallback": "popular", "limit": 60}
+        rules: list[dict[str, Any]] = [{"boosts": [{"filter": COMEDY, "factor": 10}]}, {"diversity": 0.5}]
+        boosted, diverse = [(await client.post(RECOMMEND, body | rule)).json["items"] for rule in rules]
+    chosen = [item["item_id"] for item in plain if counts[int(item["item_id"][1:])] > 0]
+    lifted = [item for item in chosen if "Comedy" in genres_of(int(item[1:]))]
+    assert 0 < len(lifted) < len(chosen)
+    assert [item["item_id"] for item in boosted[: len(lifted)]] == lifted
+    assert diverse[0]["item_id"] == plain[0]["item_id"]
+    assert [item["item_id"] for item in diverse] != [item["item_id"] for item in plain]

@@ -105,3 +105,21 @@ async def test_filters_lists_and_exclusions_hold_for_new_items() -> None:
     assert pinned["ignored_pins"] == [{"item_id": "n0", "why": "filtered"}]
     assert ids(boosted.json)[0] == "n2"
     assert next(item for item in boosted.json["items"] if item["item_id"] == "n1")["reason"] == ["new", "boosted"]
+
+
+async def test_a_page_that_the_share_of_new_items_leaves_empty_says_so() -> None:
+    """Alone and in a batch; without new items among the candidates the reason is another."""
+    some, none = ({"user_id": "u3", "include_items": items} for items in (["n0", "n2"], ["unknown"]))
+    by_label = {"user_id": "u3", "include_items": ["n0", "n1"], "filter": {"genres": {"any": ["Comedy"]}}}
+    async with with_new() as client:
+        alone = [await client.post(RECOMMEND, body) for body in (some, by_label, none)]
+        batch = (await client.post(BATCH, {"requests": [some, by_label, none]})).json
+    async with with_new(share=None) as client:
+        assert ids((await client.post(RECOMMEND, some)).json) == ["n0", "n2"]
+    told = [answer.json["detail"] for answer in alone]
+    assert [answer.json["code"] for answer in alone] == ["NO_CANDIDATES"] * 3
+    assert told == [result["detail"] for result in batch["results"]]
+    for detail, count in zip(told, (2, 1), strict=False):
+        assert f"only new items are left to recommend ({count})" in detail
+        assert "a share of 0.2 of the first n items may be new (serving.new_items.max_share)" in detail
+    assert told[2] == "no item is left to recommend after exclusions"
