@@ -12,7 +12,7 @@ import pandas as pd
 
 from svc.library.questions import Answerer
 from svc.library.tables import id_series
-from svc.model.explain import POPULAR, Because, Disliked, Popular
+from svc.model.explain import POPULAR, Because, Disliked, Popular, Reasons
 from svc.model.ranking.query import Ranking
 
 if TYPE_CHECKING:
@@ -39,7 +39,9 @@ def frame_of(answerer: Answerer, pages: Sequence[Ranking]) -> pd.DataFrame:
     if any(page.because for page in pages):
         because = list(chain.from_iterable(page.because or (None,) * len(page.items) for page in pages))
         shown = [None if reasons is None else _because(answerer, reasons) for reasons in because]
+        against = [None if reasons is None else _reasons_of(answerer, reasons.in_spite_of) for reasons in because]
         frame["because"] = pd.Series(shown, dtype=object)
+        frame["in_spite_of"] = pd.Series(against, dtype=object)
         frame["rest"] = [math.nan if reasons is None else reasons.rest for reasons in because]
     if items is not None and len(items.frame.columns):
         frame = pd.concat([frame, items.of(columns)], axis=1)
@@ -54,10 +56,10 @@ def reasons_frame(answerer: Answerer, ranking: Ranking) -> pd.DataFrame:
         zip(ranking.items.tolist(), ranking.scores.tolist(), ranking.because, strict=True), start=1
     ):
         rows += [
-            (rank, name_of(item), score, name_of(reason) if isinstance(reason, int) else reason, share)
-            for reason, share in [*because.reasons, ("rest", because.rest)]
+            (rank, name_of(item), score, name_of(reason) if isinstance(reason, int) else reason, share, share < 0)
+            for reason, share in [*because.reasons, *because.in_spite_of, ("rest", because.rest)]
         ]
-    frame = pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share"])
+    frame = pd.DataFrame(rows, columns=["rank", "item_id", "score", "reason", "share", "in_spite_of"])
     return frame.astype({"item_id": "str"})
 
 
@@ -73,6 +75,10 @@ def _reasons(page: Ranking) -> list[list[str]]:
 def _because(answerer: Answerer, because: Because) -> list[dict[str, Any]]:
     if because is POPULAR:
         return [{"reason": "popular"}]
+    return _reasons_of(answerer, because.reasons)
+
+
+def _reasons_of(answerer: Answerer, reasons: Reasons) -> list[dict[str, Any]]:
     items = answerer.items
     return [
         {
@@ -83,5 +89,5 @@ def _because(answerer: Answerer, because: Because) -> list[dict[str, Any]]:
         }
         if isinstance(reason, int)
         else {"reason" if isinstance(reason, Popular) else "feature": str(reason), "share": share}
-        for reason, share in because.reasons
+        for reason, share in reasons
     ]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 DELIMITER = "|"
 """Between the labels of a cell, as by default in recipes."""
 RESERVED = frozenset(
-    {"user_id", "rank", "item_id", "score", "reason", "because", "rest"}
+    {"user_id", "rank", "item_id", "score", "reason", "because", "in_spite_of", "rest"}
 )  # columns that frames of answers have themselves
 
 

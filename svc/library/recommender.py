@@ -155,9 +155,9 @@ class Recommender:
 
         Returns:
             Columns `item_id` and `score`, best first, `reason` if the score alone does not put an item at its
-            place, `because` and `rest` with `explain`, then the columns of `items`. No row if no item is left. `attrs`
-            has the other facts of an answer: `profile`, `fallback`, `ignored_items`, `ignored_pins` and
-            `ignored_features`.
+            place, `because`, `in_spite_of` and `rest` with `explain`, then the columns of `items`. No row if no item
+            is left. `attrs` has the other facts of an answer: `profile`, `fallback`, `ignored_items`, `ignored_pins`
+            and `ignored_features`.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.
@@ -364,13 +364,14 @@ class Recommender:
             user_id: A user of the training data.
             seed_items: Without a user, items whose related ones are explained.
             limit: The most items to explain, 1 to 1000.
-            reasons: The most reasons for each item, 1 to 10.
+            reasons: The most reasons for each item, and against it, 1 to 10.
             user_features: Features of a user whom training did not see, or beside the seeds.
 
         Returns:
             One row a reason: `rank`, `item_id`, `score`, `reason` (an item, a feature such as `genres=Comedy`, or
-            `popular`) and its `share` of the score. The last reason of an item is `rest`. Its shares add up to 1, or to
-            0 if the score is 0.
+            `popular`) and its `share` of all that raises the score. Reasons that lower it are `in_spite_of`, with
+            negative shares. The last reason of an item is `rest`. The other shares add up to 1, or to 0 if nothing
+            raises the score.
 
         Raises:
             svc.errors.UnknownUser: The user is not in the training data and has no features.

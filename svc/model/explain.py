@@ -1,12 +1,14 @@
 """Explains why an item is recommended, for models whose score is a sum of contributions from the user's profile.
 
-Shares are contributions divided by the score, so they and the rest add up to 1. Contributions that have no name to
-show, such as that of the constant feature, are part of the rest.
+Shares are contributions divided by the sum of all that raise the score, so those in favour are within 0..1, and with
+the rest they add up to 1. Contributions that lower the score have negative shares and stand apart. Contributions that
+have no name to show, such as that of the constant feature, are part of the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +22,8 @@ from svc.model.features import SideEncoder, TokenColumn
 Matrix = NDArray[np.float64]
 MOST_EXPLAINED = 5000
 """Feature vectors up to this length are explained as a whole."""
+_ROUNDING = 1e-9
+"""Relative to the contributions. A smaller difference between their sum and the score is no further contribution."""
 
 
 class Contributions(NamedTuple):
@@ -51,11 +55,16 @@ class Popular(str):
     __slots__ = ()
 
 
-class Because(NamedTuple):
-    """The strongest reasons for one item, each an item column or the text of a feature, with its share."""
+Reasons = tuple[tuple[int | str, float], ...]
+"""Each an item column or the text of a feature, with its share."""
 
-    reasons: tuple[tuple[int | str, float], ...]
+
+class Because(NamedTuple):
+    """The strongest reasons for one item, and those `in_spite_of` which it is there, whose shares are negative."""
+
+    reasons: Reasons
     rest: float
+    in_spite_of: Reasons = ()
 
 
 _POPULARITY = Popular("popular")
@@ -70,7 +79,7 @@ def reasons_of(
     user_names: list[str | None],
     item_names: list[str | None],
 ) -> tuple[Because, ...]:
-    """The `most` strongest reasons of each item by size, without zeros."""
+    """The `most` strongest reasons of each item on either side, by size, without zeros."""
     columns = contributions.columns.tolist()
     liked = len(columns) - contributions.n_disliked
     names: list[int | str | None] = [*columns[:liked], *map(Disliked, columns[liked:])]
@@ -91,17 +100,17 @@ def reasons_of(
 
 
 def _because(row: NDArray[np.float64], score: float, names: list[int | str | None], most: int) -> Because:
-    if score == 0:
+    unnamed = score - float(row.sum())
+    in_favour = float(row.sum(where=row > 0))
+    if unnamed > _ROUNDING * float(np.abs(row).sum()):
+        in_favour += unnamed
+    if in_favour == 0:
         return Because((), 0.0)
     order = np.argsort(-np.abs(row), kind="stable").tolist()
-    shown: list[tuple[int | str, float]] = []
-    for position in order:
-        name = names[position]
-        if row[position] == 0 or len(shown) == most:
-            break
-        if name is not None:
-            shown.append((name, float(row[position]) / score))
-    return Because(tuple(shown), 1.0 - sum(share for _, share in shown))
+    shares = [(name, float(row[at]) / in_favour) for at in order if row[at] and (name := names[at]) is not None]
+    shown = tuple(islice((reason for reason in shares if reason[1] > 0), most))
+    against = tuple(islice((reason for reason in shares if reason[1] < 0), most))
+    return Because(shown, max(0.0, 1.0 - sum(share for _, share in shown)), against)
 
 
 def explained_places(vectors: Sequence[Encoded]) -> NDArray[np.intp]:

@@ -83,7 +83,7 @@ def explained(
     """The ranking with reasons for its items from the offset on; those before are not shown.
 
     The scores of the items that the `ranker` moved are explained by its groups of features and by the winner's reasons.
-    What is explained of a new item is its score by the `learning` part.
+    A new item gets its own score by the `learning` part, which is the one that can be explained.
     """
     if not query.explain or not len(ranking.items):
         return ranking
@@ -102,6 +102,9 @@ def explained(
     if query.new is not None and learning is not None and is_new.any():
         contributions, own = learning.contributions(query, query.new.items, items[is_new])
         because[is_new] = _as_objects(_reasons(query, contributions, own, features))
+        scores = ranking.scores.copy()
+        scores[query.offset :][is_new] = own
+        ranking = ranking._replace(scores=scores)
     before = (Because((), 0.0),) * (len(ranking.items) - len(items))
     return ranking._replace(because=(*before, *because.tolist()))
 

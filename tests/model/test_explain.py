@@ -25,6 +25,13 @@ def explained(model: Model, **asked: Any) -> tuple[Prepared, Ranking]:
     return prepared, model.rank([prepared.query])[0]
 
 
+def addends_of(because: Because, score: float) -> dict[int | str, float]:
+    """The addends of a score that has no other ones: the shares are parts of those that raise it."""
+    shares = dict((*because.reasons, *because.in_spite_of))
+    total = sum(shares.values())
+    return {reason: share * score / total for reason, share in shares.items()}
+
+
 def requests(model: Model) -> list[dict[str, Any]]:
     history = [Interaction("i3", 2.0), Interaction("i7"), Interaction("i20", 0.5)]
     some: list[dict[str, Any]] = [{"user_id": "u5"}, {"user_id": "u11"}, {"history": history}]
@@ -49,16 +56,19 @@ def test_shares_and_the_rest_add_up_and_name_only_what_the_user_has(name: str) -
             | (set(model.history.items(query.user).tolist()) if query.user >= 0 else set())
         )
         for because, score in zip(ranking.because, ranking.scores, strict=True):
-            shares = [share for _, share in because.reasons]
             if name == "popularity":
                 assert because == Because((("popular", 1.0),), 0.0)
                 continue
-            if score:
+            shares = [share for _, share in because.reasons]
+            against = [-share for _, share in because.in_spite_of]
+            if score > 0:
                 assert abs(sum(shares) + because.rest - 1) < 1e-9
-            assert all(share != 0 for share in shares)
-            sizes = [abs(share) for share in shares]
-            assert sizes == sorted(sizes, reverse=True)
-            assert {reason for reason, _ in because.reasons if isinstance(reason, int)} <= own
+            assert min([*shares, *against, 1.0]) > 0 and because.rest >= 0
+            assert sum(shares) < 1 + 1e-9
+            for sizes in (shares, against):
+                assert sizes == sorted(sizes, reverse=True)
+            named = {reason for reason, _ in (*because.reasons, *because.in_spite_of) if isinstance(reason, int)}
+            assert named <= own
 
 
 @pytest.mark.parametrize("name", [*SUMS, "blend"])
@@ -67,11 +77,14 @@ def test_dislikes_are_reasons_of_their_own(name: str) -> None:
     model = family(name)
     asked = {"history": [Interaction("i3", 2.0), Interaction("i7")], "dislikes": [Interaction("i5", 1.5)]}
     _, ranking = explained(model, **asked, limit=N_ITEMS)
-    reasons = {reason for because in ranking.because for reason, _ in because.reasons}
+    reasons = {reason for because in ranking.because for reason, _ in (*because.reasons, *because.in_spite_of)}
     assert {int(reason) for reason in reasons if isinstance(reason, Disliked)} == (set() if name == "IALS" else {5})
     assert {reason for reason in reasons if not isinstance(reason, Disliked)} == {3, 7}
     for because, score in zip(ranking.because, ranking.scores, strict=True):
         assert abs(because.rest) < 1e-9 or score == 0
+    assert any(isinstance(reason, Disliked) for because in ranking.because for reason, _ in because.in_spite_of) == (
+        name != "IALS"
+    )
 
 
 def test_reasons_of_a_blend_hold_its_deviations_fixed() -> None:
@@ -108,10 +121,13 @@ def test_popularity_is_one_reason_of_a_blend() -> None:
         others = dict(zip(plain.items.tolist(), zip(plain.scores, plain.because, strict=True), strict=True))
         for column, score, because in zip(ranking.items.tolist(), ranking.scores, ranking.because, strict=True):
             its_score, its_reasons = others[column]
-            addends = {reason: share * score for reason, share in because.reasons}
+            addends = addends_of(because, score)
             assert abs(because.rest) < 1e-9
             np.testing.assert_allclose(addends.pop("popular", 0.0), score - its_score, atol=1e-9)
-            expected = {reason: share * its_score for reason, share in its_reasons.reasons}
+            if not its_reasons.reasons:  # nothing but popularity raises the score
+                assert its_score <= 0 and all(addend < 0 for addend in addends.values())
+                continue
+            expected = addends_of(its_reasons, its_score)
             assert addends == pytest.approx(expected, abs=1e-9)
 
 
@@ -131,14 +147,14 @@ def test_a_contribution_equals_the_change_of_score_without_the_item(name: str) -
         addends = vectors @ np.linalg.inv(left) @ (z.T * c)  # Hu, Koren, Volinsky: y_i' W y_j c_j
     for column, because, score in zip(ranking.items.tolist(), ranking.because, ranking.scores, strict=True):
         assert abs(because.rest) < 1e-9 or score == 0
-        for reason, share in because.reasons:
+        for reason, addend in addends_of(because, score).items():
             if name == "IALS":
                 expected = addends[column, prepared.query.seeds.tolist().index(reason)]
             else:
                 fewer = [one for one in history if one.item_id != f"i{reason}"]
                 _, without = explained(model, history=fewer, limit=N_ITEMS, include_seen=True)
                 expected = score - without.scores[without.items.tolist().index(column)]
-            np.testing.assert_allclose(share * score, expected, atol=1e-9)
+            np.testing.assert_allclose(addend, expected, atol=1e-9)
 
 
 def test_an_explained_user_is_solved_anew() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from svc.errors import ApiError
-from svc.model.explain import POPULAR, Because, Disliked, Popular
+from svc.model.explain import POPULAR, Because, Disliked, Popular, Reasons
 from svc.model.ids import IdTable
 from svc.model.ranking.query import Prepared, Query, Ranking
 
@@ -136,8 +136,15 @@ class ItemFragments:
         return b"[" + b",".join(encoded) + b"]"
 
     def _because(self, because: Because, *, with_metadata: bool) -> bytes:
+        shown = [b'{"reason":"popular"}'] if because is POPULAR else self._reasons(because.reasons, with_metadata)
+        told = b',"because":[%b]' % b",".join(shown)
+        if because.in_spite_of:
+            told += b',"in_spite_of":[%b]' % b",".join(self._reasons(because.in_spite_of, with_metadata))
+        return told + b',"rest":' + to_json(because.rest)
+
+    def _reasons(self, reasons: Reasons, with_metadata: bool) -> list[bytes]:
         shown = []
-        for reason, share in because.reasons:
+        for reason, share in reasons:
             if isinstance(reason, int):
                 head, end = self._around(reason, with_metadata=with_metadata)
                 shown.append(
@@ -146,9 +153,7 @@ class ItemFragments:
             else:
                 kind = "reason" if isinstance(reason, Popular) else "feature"
                 shown.append(to_json({kind: reason, "share": share}))
-        if because is POPULAR:
-            shown = [b'{"reason":"popular"}']
-        return b',"because":[%b],"rest":%b' % (b",".join(shown), to_json(because.rest))
+        return shown
 
     def _around(self, column: int, *, with_metadata: bool) -> tuple[bytes, bytes]:
         """Return the JSON before and after the numbers of an item.

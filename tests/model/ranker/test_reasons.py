@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from svc.model.explain import Popular
 from svc.model.ranker.page_ranker import REORDERED
 from svc.model.ranking.query import Restriction
 from tests.model.ranker.test_controls import N_ITEMS, models
@@ -27,23 +28,26 @@ def test_reasons_are_groups_of_features_and_within_one_those_of_the_winner(name:
     place_of = {column: place for place, column in enumerate(winner.items[:REORDERED].tolist())}
     groups = np.array([feature.group for feature in ranker.features])
     for position, (column, because) in enumerate(zip(page.items.tolist(), page.because, strict=True)):
-        shares = dict(because.reasons)
-        if page.scores[position] == 0:
-            assert because == ((), 0.0)
+        shares = dict((*because.reasons, *because.in_spite_of))
+        if not because.reasons:
+            assert because.in_spite_of == () or because.rest == pytest.approx(1.0)
             continue
-        assert sum(shares.values()) + because.rest == pytest.approx(1.0)
+        assert sum(share for _, share in because.reasons) + because.rest == pytest.approx(1.0)
         if column not in place_of:
             assert not GROUPS & shares.keys()
             continue
-        score = page.scores[position]
         told = GROUPS if own is not None else {*GROUPS, "scores"}
-        for group in told:
-            expected = addends[groups == group, place_of[column]].sum() / score
-            assert shares.get(group, 0.0) == pytest.approx(expected, abs=1e-12)
+        expected = {group: addends[groups == group, place_of[column]].sum() for group in told}
         if own is not None:
-            for number, item in enumerate(own.columns.tolist()):
-                expected = own.of_columns[position, number] * ranker.scale_of_score / score
-                assert shares.get(item, 0.0) == pytest.approx(expected, abs=1e-12)
+            scaled = own.of_columns[position] * ranker.scale_of_score
+            expected |= dict(zip(own.columns.tolist(), scaled, strict=True))
             if own.of_popularity is not None:
-                expected = own.of_popularity[position] * ranker.scale_of_score / score
-                assert expected in {share for _, share in because.reasons}
+                expected[Popular("of the winner")] = own.of_popularity[position] * ranker.scale_of_score
+        unnamed = page.scores[position] - sum(expected.values())
+        in_favour = sum(max(0.0, addend) for addend in (unnamed, *expected.values()))
+        assert sorted(share * in_favour for _, share in (*because.reasons, *because.in_spite_of)) == pytest.approx(
+            sorted(addend for addend in expected.values() if addend)
+        )
+        for reason, addend in expected.items():
+            if not isinstance(reason, Popular):
+                assert shares.get(reason, 0.0) == pytest.approx(addend / in_favour, abs=1e-9)

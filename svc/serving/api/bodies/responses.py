@@ -28,13 +28,19 @@ class _Answer(BaseModel):
     model_config = ConfigDict(extra="forbid", json_schema_extra=without_null)
 
 
+Share = Annotated[
+    float,
+    Field(description="Part of the sum of all that raises the score: 0 to 1 in `because`, negative in `in_spite_of`."),
+]
+
+
 class ItemReason(BaseModel):
     """An interaction of the user, a seed, or a dislike, with the metadata fields that the recipe declares."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra=without_null)
 
     item_id: str
-    share: Annotated[float, Field(description="Part of the score; negative where it counts against the item.")]
+    share: Share
     disliked: Annotated[Literal[True] | None, Field(description="There where the request dislikes the item.")] = None
 
 
@@ -42,7 +48,7 @@ class FeatureReason(_Answer):
     """A feature of the user or of a described item, such as `genres=Comedy`."""
 
     feature: str
-    share: float
+    share: Share
 
 
 class PopularReason(_Answer):
@@ -61,9 +67,13 @@ class Item(BaseModel):
     score: Annotated[float | None, Field(description="Comparable within one answer.")] = None
     because: Annotated[
         list[ItemReason | FeatureReason | PopularReason] | None,
-        Field(description="The strongest addends of the score, by size; with `explain`."),
+        Field(description="The strongest addends that raise the score, by size; with `explain`."),
     ] = None
-    rest: Annotated[float | None, Field(description="1 less the shares that are shown.")] = None
+    in_spite_of: Annotated[
+        list[ItemReason | FeatureReason | PopularReason] | None,
+        Field(description="The strongest addends that lower the score, by size, where there are any."),
+    ] = None
+    rest: Annotated[float | None, Field(description="1 less the shares in `because`.")] = None
     reason: Annotated[
         list[Literal["popular", "new", "pinned", "boosted", "rotated", "diversified"]] | None,
         Field(description="Why the item is here, when it is not for its score."),

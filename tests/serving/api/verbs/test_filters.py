@@ -349,14 +349,21 @@ async def test_reasons_carry_titles_as_items_do() -> None:
         single = (await client.post(RECOMMEND, {"user_id": "u3", "limit": 2, "explain": 2})).json
         body = {"requests": [{"user_id": "u3", "limit": 2, "explain": 2}]}
         batch = (await client.post(BATCH, body)).json["results"][0]
+        against = {"user_id": "u3", "limit": N_ITEMS, "explain": 3, "dislikes": ["i1"], "include_seen": True}
+        disliked = (await client.post(RECOMMEND, against)).json
         related = (await client.post(RELATED, {"item_features": {"tag": "a"}, "limit": 1, "explain": 1})).json
         popular = (await client.post(RECOMMEND, {"fallback": "popular", "limit": 1, "explain": 3})).json
     for item, bare in zip(single["items"], batch["items"], strict=True):
-        assert list(item) == ["item_id", "score", "because", "rest", "title", "year"]
+        assert [key for key in item if key != "in_spite_of"] == ["item_id", "score", "because", "rest", "title", "year"]
         assert abs(sum(reason["share"] for reason in item["because"]) + item["rest"] - 1) < 1e-12
         assert {reason["item_id"] for reason in item["because"]} <= {"i0", "i1", "i2", "i3"}
-        assert all(list(reason) == ["item_id", "share", "title", "year"] for reason in item["because"])
-        assert all(list(reason) == ["item_id", "share"] for reason in bare["because"])
+        for side in ("because", "in_spite_of"):
+            assert all(list(reason) == ["item_id", "share", "title", "year"] for reason in item.get(side, []))
+            assert all(list(reason) == ["item_id", "share"] for reason in bare.get(side, []))
+    for item in disliked["items"]:
+        assert all(0 < reason["share"] <= 1 for reason in item["because"])
+        assert all(reason["share"] < 0 for reason in item.get("in_spite_of", []))
+    assert any("in_spite_of" in item for item in disliked["items"])
     assert related["items"][0]["because"][0]["feature"] == "tag=a"
     assert (popular["items"][0]["because"], popular["items"][0]["rest"]) == ([{"reason": "popular"}], 0.0)
 

@@ -68,7 +68,7 @@ export function shownValue(value) {
   return typeof value === "object" ? JSON.stringify(value) : String(value);
 }
 
-const OWN = ["item_id", "score", "because", "rest", "reason"];
+const OWN = ["item_id", "score", "because", "in_spite_of", "rest", "reason"];
 const shownScore = (score) => (Math.abs(score) < 10 ? score.toFixed(4) : score.toLocaleString("en", { maximumSignificantDigits: 6 }));
 
 /** The name of an item for people, and the rest of its metadata as one text. */
@@ -126,7 +126,7 @@ function list(items, asked, labels, others = null) {
   const scores = items.map((item) => item.score ?? 0);
   const [highest, lowest] = [Math.max(...scores), Math.min(...scores, 0)];
   return el("ol", { class: "ranking" }, items.map((item) => {
-    const said = alike(items, asked) ? null : because(item.because, asked);
+    const said = alike(items, asked) ? null : because(item, asked);
     const node = entry(item, ((item.score ?? 0) - lowest) / (highest - lowest || 1), said, labels);
     if (others && !others.has(item.item_id)) node.querySelector(".said").append(el("p", { class: "hint only" }, "only on this page"));
     return node;
@@ -135,7 +135,7 @@ function list(items, asked, labels, others = null) {
 
 /** The reason that all of several items have alike, which is said once; null where they differ. */
 function alike(items, asked) {
-  const said = new Set(items.map((item) => because(item.because, asked)));
+  const said = new Set(items.map((item) => because(item, asked)));
   return items.length > 1 && said.size === 1 ? [...said][0] : null;
 }
 
@@ -164,19 +164,17 @@ function entry(item, share, said, labels) {
 }
 
 /** The reasons of an item: what somebody chose, or is like, and what is known of them, with shares of the score. */
-function because(reasons, asked) {
-  if (!reasons?.length) return null;
+function because({ because: reasons = [], in_spite_of: against = [] }, asked) {
+  if (!reasons.length) return null;
   if (reasons.some((one) => one.reason)) return "because many chose it";
-  // Addends against an item make the other shares exceed the score, so there are shares only where there are none.
-  const against = reasons.filter((one) => one.share < 0);
-  const share = (one) => against.length ? "" : ` (${Math.round(100 * one.share)} %)`;
+  const share = (one) => one.share > 0 ? ` (${Math.round(100 * one.share)} %)` : "";
   const named = (one) => {
     if (one.feature) return `${one.feature}${share(one)}`;
     const title = titleField(one);
     return `${title && one[title] !== null ? shownValue(one[title]) : one.item_id}${share(one)}`;
   };
-  const chosen = reasons.filter((one) => !one.feature && one.share > 0).map(named);
-  const known = reasons.filter((one) => one.feature && one.share > 0).map(named);
+  const chosen = reasons.filter((one) => !one.feature).map(named);
+  const known = reasons.filter((one) => one.feature).map(named);
   const verb = asked.user_id !== undefined || asked.history ? "because you chose" : "because of";
   return [chosen.length && `${verb} ${chosen.join(", ")}`, known.length && `because of ${known.join(", ")}`,
     against.length && `in spite of ${against.map(named).join(", ")}`].filter(Boolean).join("; ");
