@@ -125,6 +125,20 @@ def test_the_api_page_has_every_code_with_its_status() -> None:
     assert shown == {(c.http_status, c.code) for c in classes if c is not errors.ApiError}
 
 
+def test_the_training_page_has_a_way_out_of_every_failure() -> None:
+    """Each code of exit code 4 has a line in the part on failures."""
+    page = (DOCS / "reference" / "training.md").read_text()
+    shown = set(re.findall(r"^- `(\w+)`", page.partition("\n## Failures\n")[2].partition("\n## ")[0], re.MULTILINE))
+    classes = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.TrainingError)]
+    assert {c.code for c in classes} - shown == set()
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "reference").glob("*.md")), ids=lambda p: p.name)
+def test_code_of_reference_pages_fits_the_screen(page: Path) -> None:
+    """A block of at most 88 characters needs no scrolling at 1280 pixels."""
+    assert [line for block in blocks(page) for line in block.text.splitlines() if len(line) > 88] == []
+
+
 def test_every_dependency_has_its_reason() -> None:
     """docs/dependencies.md names every package that svc brings along."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
