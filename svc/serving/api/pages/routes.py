@@ -71,7 +71,7 @@ def build_routes(state: ServerState) -> QuartTrio:
 
 def _handlers(state: ServerState) -> dict[str, Handler]:
     """Return the handler of each path, spelled as in the table of endpoints."""
-    described, searched, rendered, listed, compared = (trio.CapacityLimiter(1) for _ in range(5))
+    described, searched, rendered, listed, compared, documented = (trio.CapacityLimiter(1) for _ in range(6))
 
     async def details() -> Response:
         return _json(*state.registry.details(_may_ask()))
@@ -133,7 +133,7 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         return Response(await _in_thread(state.metrics.render, limiter=rendered), content_type=METRICS_TYPE)
 
     async def openapi() -> Response:
-        return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
+        return await _in_thread(_document, state, limiter=documented)
 
     return {
         "/v1/health/details": details,
@@ -146,6 +146,11 @@ def _handlers(state: ServerState) -> dict[str, Handler]:
         "/v1/metrics": metrics,
         "/v1/openapi.json": openapi,
     }
+
+
+def _document(state: ServerState) -> Response:
+    """Return the OpenAPI document. The first takes 30 ms."""
+    return _json(document(state.version, has_keys=state.auth.required, has_metrics=state.settings.metrics_enabled))
 
 
 async def _in_thread(work: Callable[..., T], *args: Any, limiter: trio.CapacityLimiter) -> T:

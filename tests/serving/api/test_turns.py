@@ -1,0 +1,102 @@
+"""No question and no error holds up the event loop, however many items and labels there are."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+import trio
+
+from svc.model.ids import IdTable
+from svc.model.ranking.filter_fields import FilterFields, LabelField, NumberField
+from svc.serving.api.pages import openapi
+from svc.serving.api.routing.endpoints import ENDPOINTS
+from svc.serving.models.policy import Policy
+from tests.serving import client as served_models
+from tests.serving.client import BATCH, BATCH_RELATED, RECOMMEND, RELATED, serve, served_in, serving
+from tests.serving.sent import Sent
+from tests.serving.transport.test_floods import measured
+
+pytestmark = [pytest.mark.anyio, pytest.mark.system]
+MANY = 100_000
+LONGEST_TURN_S = 0.02
+"""Of processor time of the loop alone, so that other work of the machine does not matter."""
+RECIPE = "/v1/recipes/movies"
+NO_LABEL = {"genres": {"any": ["label 7x"]}}
+EMPTY = {"year": {"gt": 10 * MANY}}
+FALLBACK = {"user_id": "nobody", "fallback": "popular"}
+SINGLES: list[dict[str, Any]] = [
+    {"user_id": "u3", "limit": 1000},
+    {"user_id": "u3", "filter": {"genres": {"any": ["label 7"]}}},
+    {"user_id": "u3", "filter": NO_LABEL},
+    {"user_id": "u3", "filter": EMPTY},
+    {"user_id": "u3", "filter": {"genre": {"any": ["label 7"]}}},
+    {"user_id": "u3", "filter": {"not": {"genres": {"any": [f"label {label}" for label in range(1000)]}}}},
+    {"user_id": "u3", "limits": {"genres": 1}, "limit": 100},
+    {"user_id": "u3", "boosts": [{"filter": {"genres": {"any": ["label 9"]}}, "factor": 5}]},
+    {"user_id": "u3", "diversity": 0.5, "limit": 100},
+    {"user_id": "u3", "exclude_items": [f"i{item}" for item in range(1000)]},
+    {"user_id": "u3", "include_items": ["unknown"]},
+    {"user_id": "u3", "history": [f"i{item}" for item in range(50)], "explain": True},
+    {"user_id": "nobody"},
+    FALLBACK,
+    FALLBACK | {"filter": NO_LABEL},
+    {},
+]
+QUERIES = {
+    "/v1/recipes/{name}/items": ["q=title%20999&limit=20", "q=no%20such%20title", "limit=x"],
+    "/v1/recipes/{name}/popular": ["", *(f"filter={quote(json.dumps(tree))}" for tree in (NO_LABEL, EMPTY))],
+}
+BODIES: dict[str, list[Any]] = {
+    RECOMMEND: SINGLES,
+    RELATED: [{"seed_items": ["i5"], "limit": 1000}, {"seed_items": ["i5"], "filter": NO_LABEL}, {"seed_items": ["?"]}],
+    BATCH: [{"requests": SINGLES}, {"requests": [{"user_id": "u3", "filter": NO_LABEL}] * 50}, {"requests": []}],
+    BATCH_RELATED: [{"requests": [{"seed_items": ["i5"], "filter": NO_LABEL}, {"seed_items": ["?"]}]}],
+    f"{RECIPE}:recommend-users": [{"item_id": "i5", "limit": 1000}, {"item_id": "?"}],
+}
+
+
+def many_fields() -> FilterFields:
+    """One label for each item, so that all are equally frequent, and a number."""
+    pairs = np.column_stack([np.arange(MANY), np.arange(MANY)]).astype(np.int32)
+    genres = LabelField("categorical", MANY, pairs, IdTable.from_ids([f"label {label}" for label in range(MANY)]))
+    return FilterFields({"genres": genres, "year": NumberField(np.arange(MANY, dtype=np.float64))}, MANY)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """With the clock of the machine, which says how long a turn takes."""
+    return "trio"
+
+
+async def test_no_turn_is_long_for_any_answer_or_error_of_any_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first question of each kind too, which nothing has prepared."""
+    monkeypatch.setattr(served_models, "N_ITEMS", MANY)
+    openapi.document.cache_clear()
+    asked = [("POST", path, "", json.dumps(body).encode()) for path, bodies in BODIES.items() for body in bodies]
+    paths = [endpoint.path for endpoint in ENDPOINTS if endpoint.method == "GET"]
+    asked += [("GET", path.format(name="movies"), query, b"") for path in paths for query in QUERIES.get(path, [""])]
+    verbs = {path.format(name="movies") for path in (endpoint.path for endpoint in ENDPOINTS if endpoint.verb)}
+    assert verbs == set(BODIES)
+    statuses, long = set(), {}
+    async with serving() as (client, state):
+        served = replace(served_in(state), filters=many_fields()).under(Policy(popular_fallback=True))
+        served.model.serve_users()
+        serve(state, served)
+        for method, path, query, body in asked:
+            target = (f"{path}?{query}" if query else path).encode()
+            headers = [(b"host", b"localhost:8080"), (b"content-length", str(len(body)).encode())]
+            sent = Sent(method, target, headers, [body], "127.0.0.1", body, arrived_s=trio.current_time())
+            with measured() as turns:
+                response = await client.app(sent)
+                await trio.lowlevel.checkpoint()  # ends the turn of the answer
+            assert response is not None
+            statuses.add(response.status)
+            if turns.longest_s > LONGEST_TURN_S:
+                long[f"{method} {target!r} {body[:80]!r}"] = round(turns.longest_s, 4)
+    assert {200, 404, 422} <= statuses
+    assert long == {}
