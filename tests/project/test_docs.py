@@ -282,9 +282,14 @@ def linked(nav: list[Any]) -> Iterator[str]:
 
 
 def test_every_page_has_one_place_in_the_navigation() -> None:
-    """A page that nobody can find, or that moved, is told here; the site's own build checks the links."""
+    """Each page is found, once, under its own title. The site's build checks the links."""
     nav = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
     assert sorted(linked(nav)) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    labels = {
+        page: label for part in nav for pages in part.values() for entry in pages for label, page in entry.items()
+    }
+    titles = {page: (DOCS / page).read_text(encoding="utf-8").partition("\n")[0] for page in labels}
+    assert titles == {page: f"# {label}" for page, label in labels.items()}
 
 
 def test_the_site_has_the_markdown_of_each_page_and_an_index(tmp_path: Path) -> None:
