@@ -352,8 +352,8 @@ def python() -> str:
         "`import svc` is light: the first use of a function imports the rest. Functions read the environment of the commands, "
         "and raise the classes of `svc.errors`, by [exit code](cli.md#exit-codes). An "
         "argument that is not what it has to be raises `UsageError`. Log records go to the standard logger `svc`. The "
-        "[notebook](../tutorial.ipynb) uses all of these functions, and the page on the "
-        "[API](api.md#recommendations-for-a-user) describes the fields that methods of `svc.Recommender` take.\n"
+        "[notebook](../tutorial.ipynb) uses all of them. "
+        "The [page on the API](api.md#recommendations-for-a-user) explains its fields.\n"
         + _documented("svc.train", svc.train, 2)
         + _class("svc.TrainResult", svc.TrainResult)
         + _documented("svc.load", svc.load, 2)

@@ -177,8 +177,7 @@ def train(
             and mappings are merged: `output={"path": "test.svc"}` leaves `versioning` alone.
 
     Raises:
-        svc.errors.SvcError: As UsageError, RecipeError, DataSourceError, TrainingError, LockContestedError,
-            ArtifactWriteError or ConfigError.
+        svc.errors.SvcError: The training failed, by the class of the error.
     """
     is_path = isinstance(data, str | os.PathLike)
     environ = environment(Path(data).parent if is_path else None)
