@@ -308,19 +308,21 @@ def _parameter(parameter: inspect.Parameter) -> str:
 
 
 def _signature(name: str, called: Callable[..., Any]) -> str:
-    """Return names and defaults; what each may be is told below."""
+    """Return a block of names and defaults, or nothing if there are none."""
     found = [p for p in inspect.signature(called).parameters.values() if p.name != "self"]
     parameters = [_parameter(p) for p in found]
     by_name = [place for place, p in enumerate(found) if p.kind is p.KEYWORD_ONLY]
     if by_name:
         parameters.insert(by_name[0], "*")
+    if not found:
+        return ""
     lines = textwrap.wrap(f"{name}({', '.join(parameters)})", _WIDTH, subsequent_indent="    ")
-    return "```text\n" + "\n".join(lines) + "\n```\n"
+    return "```text\n" + "\n".join(lines) + "\n```\n\n"
 
 
 def _documented(name: str, called: Any, level: int) -> str:
     text = _paragraphs(inspect.getdoc(called) or "", name)
-    return f"\n{'#' * level} {name}\n\n{_signature(name, called)}\n{text}\n"
+    return f"\n{'#' * level} {name}\n\n{_signature(name, called)}{text}\n"
 
 
 def _members(owner: type) -> list[tuple[str, Any]]:
