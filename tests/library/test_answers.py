@@ -174,15 +174,16 @@ def asked_in_python(shop: svc.Recommender, verb: str, body: dict[str, Any]) -> p
 
 
 def as_answered(frame: pd.DataFrame) -> dict[str, Any]:
-    """The frame as the body of an answer, where `score` and `reason` are only there when they say something."""
+    """The frame as the body of an answer, which leaves `score`, `reason` and `in_spite_of` out if they say nothing."""
     items = []
     for row in frame.to_dict("records"):
         item = {str(name): value for name, value in row.items()}
         item["year"] = None if np.isnan(item["year"]) else item["year"]
         if "popular" in (item.get("reason") or ()):
             assert np.isnan(item.pop("score"))
-        if not item.get("reason", True):
-            del item["reason"]
+        for name in ("reason", "in_spite_of"):
+            if not item.get(name, True):
+                del item[name]
         items.append(item)
     return {"items": items, **frame.attrs}
 
