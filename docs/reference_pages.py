@@ -126,17 +126,17 @@ def events_and_metrics() -> str:
     counted = {metric.name: group for name, group in _groups(metrics).items() if (metric := _constant(name))}
     return (
         f"# Events and metrics\n\n{NOTE}\n"
-        "Everything that svc logs is one of these events. They go to standard error: JSON lines, or readable lines on a "
-        "terminal (`SVC_LOG_FORMAT`). Each record has `event`, `level`, `timestamp` (UTC), the fields below and, while a "
-        "request is answered, its `request_id`. A field whose name says secret, password, token, key, auth, bearer, cred "
-        "or private is written as `[REDACTED]`, and URLs lose their user-info. How to alert on them: "
-        "[monitoring](../howto/operate.md#metrics).\n"
+        "svc logs these events to standard error, as JSON lines, or as readable lines on a "
+        "terminal (`SVC_LOG_FORMAT`). Each record has `event`, `level`, `timestamp` (UTC), the fields after the level below and, "
+        "while a request is answered, its `request_id`. Fields whose names say secret, password, token, key, auth, bearer, "
+        "cred or private are `[REDACTED]`. URLs lose their user-info. [Monitoring](../howto/operate.md#metrics) "
+        "says how to alert on them.\n"
         + _grouped(
             (
                 groups[event.name],
                 event.name,
                 f"{meaning[event.name]} {event.level.capitalize()}"
-                + (f", with {_codes(event.fields)}." if event.fields else "."),
+                + (f": {_codes(event.fields)}." if event.fields else "."),
             )
             for event in events.EVENTS.values()
         )

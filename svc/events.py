@@ -12,25 +12,23 @@ TRAINING_STARTED = _event("training_started", "info", "recipe run_id")
 RECIPE_LOCK_LOCAL_ONLY = _event("recipe_lock_local_only", "warning", "recipe output lock")
 """The lock of a remote output guards this host only."""
 RECIPE_LOCK_CONTENDED_SKIPPING = _event("recipe_lock_contended_skipping", "info", "recipe run_id lock")
-"""Another run holds the lock; this one ends with 0."""
+"""Another run holds the lock. This one ends with 0."""
 FETCHING_DATA = _event("fetching_data", "info", "")
 """The source is about to be read."""
 DATA_FETCHED = _event("data_fetched", "info", "n_rows")
 """The source has been read."""
 DATA_CLEANSED = _event("data_cleansed", "info", "n_rows drop_count")
-"""Rows left after cleansing, and dropped by it; `dropped_by_where` and `hidden_by_rule` have those of
-`cleansing.where` and `cleansing.hide`, if these are given."""
+"""Cleansing ended. `dropped_by_where` and `hidden_by_rule` count rows, if the recipe has such filters."""
 USERS_SAMPLED = _event("users_sampled", "info", "n_users n_sampled n_rows")
-"""training.sample_users: models are trained on some users only."""
+"""Training uses some users only (`training.sample_users`)."""
 SPLITTING_DATA = _event("splitting_data", "info", "scheme")
-"""The validation split begins, by this scheme."""
+"""The validation split begins."""
 SPLIT_DONE = _event("split_done", "info", "val_offset n_heldout_interactions")
-"""Row of the first validation user in the training matrix."""
+"""`val_offset` is the training row of the first validation user."""
 SEARCH_STARTED = _event("search_started", "info", "algorithms n_trials workers")
 """The hyperparameter search begins."""
 REFIT_STARTED = _event("refit_started", "info", "recipe reused_from vectors_from reason")
-"""With --refit: the version whose parameters are used and when it was searched, and the one from whose vectors the
-final model starts; or why a search is needed instead."""
+"""With --refit: the versions whose parameters and vectors are used, or the reason to search."""
 TRIAL_DONE = _event("trial_done", "info", "number algorithm state score best_score seconds")
 """One trial ended."""
 TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params")
@@ -38,21 +36,21 @@ TRIAL_PARAMETERS = _event("trial_parameters", "info", "number algorithm params")
 SEARCH_DONE = _event("search_done", "info", "best_class best_score n_completed")
 """The search ended with a winner."""
 SEARCH_ONLY_DONE = _event("search_only_done", "info", "run_id n_completed exit_code")
-"""With --search-only: the budget is used, nothing is refitted."""
+"""With --search-only: the budget is used."""
 BLEND_SEARCHED = _event("blend_searched", "info", "weights score seconds rank_ms")
-"""The best trials were blended; weights by algorithm."""
+"""The best trials were blended."""
 RANKER_JUDGED = _event("ranker_judged", "info", "ships metric gain n_users seconds")
-"""The learned order of pages was compared with the winner's; `gain` has the value and its interval."""
+"""The learned order of pages was compared with the winner's."""
 TRAINING_FINAL_MODEL = _event("training_final_model", "info", "recommender")
 """The winner is refitted on all data."""
 FINAL_MODEL_TRAINED = _event("final_model_trained", "info", "recommender")
 """The refit ended."""
 WINNER_MEASURED = _event("winner_measured", "info", "best_class metric score interval n_scored_users n_users lead")
-"""How sure the winner's score is, of how many users, and its lead over the next algorithm."""
+"""How sure the winner's score and lead are."""
 COLD_START_PART_TRAINED = _event("cold_start_part_trained", "info", "recommender score bytes")
-"""The best feature-aware trial was refitted beside the winner, to answer for features and seeds."""
+"""The best feature-aware trial was refitted beside the winner."""
 FEATURES_INACTIVE = _event("features_inactive", "warning", "reason")
-"""The recipe has features, but the model cannot be asked with them."""
+"""The model cannot be asked with features."""
 COLD_START_EVALUATED = _event("cold_start_evaluated", "info", "side metric score popularity_score")
 """Held-out ids were scored from features alone."""
 ARTIFACT_WRITTEN = _event("artifact_written", "info", "versioning artifact kid artifact_bytes payload_bytes")
@@ -62,9 +60,9 @@ ARTIFACT_PAYLOAD_EXCEEDS_SERVE_CAP = _event(
     "warning",
     "artifact_bytes payload_bytes max_artifact_bytes max_payload_bytes setting",
 )
-"""A server with this host's settings would refuse the file: raise SVC_MAX_PAYLOAD_BYTES there."""
+"""Servers with this host's settings refuse the file: raise SVC_MAX_PAYLOAD_BYTES there."""
 REPORT_WRITTEN = _event("report_written", "info", "path")
-"""The HTML report of the run is in place."""
+"""The HTML report is in place."""
 TRAIN_DONE = _event(
     "train_done",
     "info",
@@ -73,39 +71,39 @@ TRAIN_DONE = _event(
 )
 """The run ended well."""
 TRAIN_ERROR = _event("train_error", "error", "error code name run_id exit_code trained_at")
-"""The run failed; always the last line."""
+"""The run failed. Always the last line."""
 TRAIN_INTERRUPTED = _event("train_interrupted", "warning", "name run_id exit_code kept")
-"""A signal ended the run; says what was kept."""
+"""A signal ended the run."""
 ALGORITHM_DUPLICATE = _event("algorithm_duplicate_ignored", "warning", "algorithm")
-"""An algorithm is listed twice; the second is ignored."""
+"""An algorithm is listed twice."""
 ALGORITHM_SKIPPED = _event("algorithm_skipped", "warning", "algorithm reason")
-"""A listed algorithm gets no trial: no budget, or no memory for it."""
+"""A listed algorithm gets no trial, for lack of budget or memory."""
 RANKER_SKIPPED = _event("ranker_skipped", "warning", "reason")
-"""No order of pages is learned: too few validation users, say. The winner is served as it is."""
+"""No order of pages is learned. The winner is served as it is."""
 RANKER_METADATA_LEFT_OUT = _event("ranker_metadata_left_out", "warning", "recipe reason")
-"""The fields of item_metadata could not be read, so no order of pages is learned from them."""
+"""The order of pages is learned without item_metadata, which cannot be read."""
 RECIPE_WARNING = _event("recipe_warning", "warning", "code field message")
-"""Something in the recipe works, but hardly as meant."""
+"""A part of the recipe works, but hardly as meant."""
 INCUMBENT_NOT_COMPARABLE = _event("incumbent_not_comparable", "warning", "recipe reason")
-"""Nothing to compare with: no earlier model, or one that cannot be verified. The run goes on."""
+"""No earlier model that can be verified and compared. The run goes on."""
 PROMOTION_DECIDED = _event("promotion_decided", "info", "recipe decision mode metric against guardrails")
-"""Whether the new model may go live, and the comparisons that say so; with mode report it goes live anyway."""
+"""Whether the new model may go live. With mode report it does anyway."""
 PROMOTION_HELD = _event("promotion_held", "warning", "recipe artifact")
-"""A rollback holds the pointer: the new version is written, and is not live until `svc promote`."""
+"""A rollback holds the pointer: the new version is not live until `svc promote`."""
 VERSION_LOG_LINES_IGNORED = _event("version_log_lines_ignored", "warning", "path count held reason")
-"""The newest lines of a version log are not believed, for the first `reason`; `held` is whether a hold stands."""
+"""The newest lines of a version log are not believed. `held` says whether a hold stands."""
 DATA_LOST_ROWS = _event("rows_dropped", "info", "reason count")
-"""Cleansing dropped rows for one reason (null ids, duplicates, bad times)."""
+"""Cleansing dropped rows for one reason."""
 FUTURE_TIMES = _event("future_times", "warning", "count detail")
-"""Rows have a time later than the start of the training; `time_decay` weighs them like the last event."""
+"""Rows are later than the start of the training. `time_decay` weighs them like the last event."""
 MANY_ROWS_DROPPED = _event("many_rows_dropped", "warning", "count n_rows detail")
-"""More than 5% of the rows have no id or no readable time."""
+"""More than 5% of rows lack an id or readable time."""
 IDS_HARDLY_MEANT = _event("ids_hardly_meant", "warning", "side reason count example")
-"""Ids of this side that nobody can ask for (`too_long`), or that became `7.0` (`floating_point`)."""
+"""Ids that nobody can ask for (`too_long`), or that became `7.0` (`floating_point`)."""
 TRIAL_TIMED_OUT = _event("trial_timed_out", "warning", "number algorithm seconds")
-"""A trial went over its time and was left behind."""
+"""A trial went over its time."""
 TRIAL_FAILED = _event("trial_failed", "warning", "number algorithm error")
-"""One trial failed; the search goes on."""
+"""A trial failed. The search goes on."""
 
 # Sources.
 CSV_SOURCE_REDIRECT = _event("csv_source_redirect", "info", "from_ to status")
@@ -117,9 +115,9 @@ METADATA_SOURCE_REDIRECT = _event("metadata_source_redirect", "info", "from_ to 
 METADATA_SOURCE_SIZE_EXCEEDED = _event("metadata_source_size_exceeded", "error", "path bytes_read cap")
 """A metadata fetch reached its byte cap."""
 DATABASE_NOT_ENCRYPTED = _event("database_not_encrypted", "warning", "database")
-"""Rows and the password came from another machine without TLS: require it in the database's URL."""
+"""Rows and password crossed the network without TLS: require it in the database's URL."""
 BIGQUERY_STORAGE_FALLBACK = _event("bigquery_storage_fallback", "warning", "reason")
-"""The fast read path is unavailable; rows come over REST."""
+"""Rows come over REST, because the fast path is unavailable."""
 
 # Features.
 FEATURE_VOCABULARY_PRUNED = _event(
@@ -127,55 +125,55 @@ FEATURE_VOCABULARY_PRUNED = _event(
     "warning",
     "column min_frequency distinct_values kept_values rows_without_signal n_rows",
 )
-"""Pruning left 20% or more of a column's rows without signal."""
+"""Pruning left 20% of a column's rows or more without signal."""
 FEATURE_EMPTY_VOCABULARY_COLUMN = _event("feature_empty_vocabulary_column", "warning", "column side")
 """A declared column encodes to nothing."""
 FEATURE_AXIS_COVERAGE = _event("feature_axis_coverage", "info", "side matched total")
-"""How many ids of the interactions have features."""
+"""How many interaction ids have features."""
 FEATURE_ROWS_DROPPED = _event("feature_rows_dropped", "warning", "side duplicates blank_ids")
-"""Rows of a feature table that cannot be used."""
+"""Unusable rows of a feature table."""
 
 # Server: start, keys and end.
 SECURITY_POSTURE = _event(
     "security.posture", "info", "signing_keys api_keys_configured client_certificates env tls unsafe_modes"
 )
-"""At start: kid and fingerprint of each key, what is open, and whether there is `tls` and `client_certificates`."""
+"""At start: each key's kid and fingerprint, and what is open."""
 SERVE_STARTED = _event("serve_started", "info", "host port recipes version workers")
 """The server accepts connections at this address."""
 WORKER_RESTARTED = _event("worker_restarted", "warning", "pid exit reason pause_seconds")
-"""With several workers: the worker `pid` ended, or was `silent` and was ended; another takes its place."""
+"""The worker `pid` ended, or was ended when `silent`. Another takes its place."""
 WORKER_TEMPLATE_RESTARTED = _event("worker_template_restarted", "warning", "error")
-"""The process that workers are copied from ended and is started again; workers go on."""
+"""The process that workers are copied from is started again. Workers go on."""
 MONITORING_STARTED = _event("monitoring_started", "info", "host port")
-"""With SVC_METRICS_PORT: metrics and probes are answered here too."""
+"""With SVC_METRICS_PORT: metrics and probes are here too."""
 SPANS_EXPORT_FAILED = _event("spans_export_failed", "warning", "spans error")
-"""No collector takes spans; said once, until it works again."""
+"""No collector takes spans. Said once, until one does."""
 SPANS_EXPORT_RESUMED = _event("spans_export_resumed", "info", "lost")
-"""Spans are exported again; so many were lost meanwhile."""
+"""Spans are exported again."""
 SERVE_DRAINING = _event("serve_draining", "info", "signal drain_seconds")
 """A signal began the drain."""
 SERVE_SHUTDOWN = _event("serve_shutdown", "info", "drain_seconds")
 """The drain ended."""
 VARIABLE_UNKNOWN = _event("variable_unknown", "warning", "variable did_you_mean")
-"""svc reads a variable of almost this name, not this one."""
+"""svc reads a variable of almost this name."""
 VARIABLE_CLAMPED = _event("variable_clamped", "warning", "variable value used")
-"""A number in the environment is out of its bounds."""
+"""A number is out of its bounds."""
 VARIABLES_OVERRIDDEN = _event("variables_overridden", "info", "file variables")
-"""The environment has other values than the file of variables (SVC_ENV_FILE, keys.env), and wins."""
+"""The environment wins over the file (SVC_ENV_FILE, keys.env)."""
 DENIED_FIELDS_UNKNOWN = _event("denied_fields_unknown", "warning", "fields")
-"""SVC_METADATA_FIELD_DENY has names that no recipe declares, which hide nothing: compare their spelling."""
+"""SVC_METADATA_FIELD_DENY has names that no recipe declares: compare their spelling."""
 RECIPES_END_IN_YML = _event("recipes_end_in_yml", "warning", "files way_out")
-"""The recipes folder has no .yaml file, and its .yml files are not served."""
+"""The recipes folder has only .yml files, which are not served."""
 KEYS_RELOADED = _event("keys_reloaded", "info", "signing_keys api_keys_configured")
-"""After SIGHUP: the files of keys and the certificate, if there are any, were read again."""
+"""After SIGHUP: keys and certificate were read again."""
 KEYS_RELOAD_FAILED = _event("keys_reload_failed", "error", "error")
-"""After SIGHUP: a file of keys, or the certificate, cannot be used; those before stay."""
+"""After SIGHUP: keys or certificate cannot be used. Those before stay."""
 KEY_POLICIES_LOADED = _event("key_policies_loaded", "info", "policies unknown_kids")
-"""SVC_API_KEY_POLICIES was read, at start or when it changed."""
+"""SVC_API_KEY_POLICIES was read."""
 KEY_POLICIES_WITHOUT_KEY = _event("key_policies_without_key", "warning", "unknown_kids")
-"""Policies for kids that no API key has: misspelt, or gone."""
+"""Policies name kids that no API key has."""
 KEY_POLICIES_FAILED = _event("key_policies_failed", "error", "error")
-"""SVC_API_KEY_POLICIES changed and cannot be used; those before stay."""
+"""SVC_API_KEY_POLICIES changed and cannot be used. Those before stay."""
 UNSAFE_MODE_ACTIVE = _event("unsafe_mode_active", "warning", "modes")
 """Repeated while an unsafe mode is on."""
 
@@ -185,15 +183,15 @@ RECIPE_DISCOVERED = _event("recipe_discovered", "info", "name file")
 RECIPE_REMOVED = _event("recipe_removed", "info", "name file")
 """A recipe file vanished."""
 RECIPE_CHANGED = _event("recipe_changed", "info", "name file reload")
-"""A served recipe file changed and was read again."""
+"""A served recipe file changed."""
 RECIPE_DUPLICATE_NAME = _event("recipe_duplicate_name", "warning", "name file kept")
-"""Two files carry one name; the first by file name is served."""
+"""Two files carry one name. The first by file name is served."""
 RECIPE_SECURITY_VIOLATION_SKIPPED = _event("recipe_security_violation_skipped", "error", "name file error")
 """A recipe is refused for a security reason."""
 RECIPE_LOAD_ERROR_SKIPPED = _event("recipe_load_error_skipped", "warning", "name file error")
 """A recipe cannot be parsed or validated."""
 RECIPE_PARSE_FAILED = _event("recipe_parse_failed", "error", "name file error")
-"""The file of a served recipe stopped parsing: its model stays, but a restart would lose the recipe."""
+"""A served recipe stopped parsing. Its model stays, but a restart would lose it."""
 RECIPE_NOT_LOADED_AT_STARTUP = _event("recipe_not_loaded_at_startup", "warning", "name error")
 """A recipe starts without a model."""
 RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
@@ -201,13 +199,13 @@ RECIPES_DIR_SCAN_FAILED = _event("recipes_dir_scan_failed", "error", "error")
 
 # Server: artifacts.
 ARTIFACT_REPLAYED = _event("artifact_replayed", "error", "name kid serial highest")
-"""With SVC_STATE_DIR: an artifact is older than one that was served, and no signed rollback names it."""
+"""An artifact is older than one served before, and no signed rollback names it (SVC_STATE_DIR)."""
 ARTIFACT_EXPIRED = _event("artifact_expired", "warning", "name expires_at")
-"""The served model has expired; it stays, and none is loaded anew."""
+"""The served model has expired. It stays, and none is loaded anew."""
 REPLAY_STATE_UNUSABLE = _event("replay_state_unusable", "warning", "name path error")
-"""The file of the highest serials is lost, damaged or cannot be written; serving goes on."""
+"""The file of highest serials is lost, damaged or unwritable. Serving goes on."""
 ARTIFACT_REHEARSAL_FAILED = _event("artifact_rehearsal_failed", "error", "name kid reason")
-"""A new model does not answer as it must, or knows too few of the users; the one that is served stays."""
+"""A new model answers wrongly, or knows too few users. The served one stays."""
 INITIAL_ARTIFACT_READ_FAILED = _event("initial_artifact_read_failed", "error", "name error")
 """At start: cannot be read."""
 INITIAL_ARTIFACT_READ_ERROR = _event("initial_artifact_read_error", "error", "name error")
@@ -223,17 +221,17 @@ INITIAL_ARTIFACT_HMAC_SKIPPED_DEV = _event("initial_artifact_hmac_skipped_dev", 
 ARTIFACT_LOADED = _event("artifact_loaded", "info", "name model_version kid best_class seconds")
 """A model is published, at start or by a swap."""
 ARTIFACT_LOAD_FAILED = _event("artifact_load_failed", "error", "name error kid")
-"""A changed artifact cannot be loaded; the old model stays."""
+"""A changed artifact cannot be loaded. The old model stays."""
 ARTIFACT_LOAD_UNEXPECTED_ERROR = _event("artifact_load_unexpected_error", "error", "name error")
-"""Loading failed in a way that svc does not know."""
+"""Loading failed unexpectedly."""
 ARTIFACT_LOAD_ERROR_CLEARED = _event("artifact_load_error_cleared", "info", "name reason previous_error")
 """A load error is over."""
 ARTIFACT_RECIPE_HASH_MISMATCH = _event(
     "artifact_recipe_hash_mismatch", "warning", "name artifact_recipe_hash current_recipe_hash"
 )
-"""The recipe changed since the model was trained; serving goes on."""
+"""The recipe changed since the training. Serving goes on."""
 ARTIFACT_OF_ANOTHER_RECIPE = _event("artifact_of_another_recipe", "warning", "name artifact_recipe")
-"""The model was trained for a recipe of another name: renamed, shared on purpose, or put in the wrong place."""
+"""The model was trained for a recipe of another name."""
 IRSPACK_VERSION_SKEW_ALLOWED = _event(
     "irspack_version_skew_allowed", "warning", "name artifact_version running_version"
 )
@@ -243,40 +241,39 @@ IRSPACK_VERSION_UNKNOWN = _event("irspack_version_unknown", "warning", "name art
 KID_EXTRACTION_FAILED = _event("kid_extraction_failed", "warning", "name error")
 """The kid could not be parsed."""
 SIZE_CAP_PROBE_FAILED = _event("size_cap_probe_failed", "warning", "name error")
-"""A store did not tell a size; the read itself is capped."""
+"""A store did not tell a size. The read itself is capped."""
 ARTIFACT_STAT_TIMEOUT = _event("artifact_stat_timeout", "warning", "name timeout_s")
 """A stat call went over its time."""
 ARTIFACT_STAT_FAILED = _event("artifact_stat_failed", "warning", "name error")
 """A stat call failed."""
 ARTIFACT_DISAPPEARED = _event("artifact_disappeared", "warning", "name")
-"""The artifact is gone; the model stays."""
+"""The artifact is gone. The model stays."""
 SIDECAR_DISAPPEARED = _event("sidecar_disappeared", "warning", "name")
 """The .sha256 file beside an artifact is gone."""
 WATCHER_UNHANDLED_ERROR = _event("watcher_unhandled_error", "error", "error")
-"""A tick failed; the next one runs."""
+"""A tick failed. The next one runs."""
 METADATA_FIELD_MISSING = _event("metadata_field_missing", "warning", "name fields")
-"""Metadata lacks declared fields; they are answered as null."""
+"""Metadata lacks declared fields, answered as null."""
 AVAILABILITY_LOADED = _event("availability_loaded", "info", "name mode n_ids n_items")
-"""A list of available items is in force, or changed."""
+"""A list of available items is in force."""
 AVAILABILITY_LOAD_FAILED = _event("availability_load_failed", "warning", "name error")
-"""A list cannot be read; the last one stays."""
+"""A list cannot be read. The last one stays."""
 AVAILABILITY_STALE = _event("availability_stale", "warning", "name mode age_seconds")
-"""A list is older than max_stale_seconds, or was never read: with mode allow the recipe answers 503."""
+"""A list is older than max_stale_seconds, or unread: mode allow answers 503."""
 NEW_ITEMS_LOADED = _event("new_items_loaded", "info", "name n_ids n_new")
-"""A list of new items is in force, or changed."""
+"""A list of new items is in force."""
 NEW_ITEMS_LOAD_FAILED = _event("new_items_load_failed", "warning", "name error")
-"""A list of new items cannot be used; the last one stays."""
+"""A list of new items cannot be used. The last one stays."""
 
 # Server: requests.
 REQUEST_FAILED = _event("request_failed", "error", "error")
 """A request ended with 500."""
 CONNECTION_FAILED = _event("connection_failed", "warning", "error")
-"""A connection was closed over a defect in its handling, or could not be accepted; no other notices."""
+"""One connection was closed over a defect, or not accepted."""
 REQUEST_ANSWERED = _event("request_answered", "info", "method recipe verb status ms client kid")
-"""The access log (SVC_ACCESS_LOG): one answer; verb is the endpoint's name where it is none of the four."""
+"""The access log (SVC_ACCESS_LOG). `verb` is the endpoint's name where it is none of the four."""
 REQUESTS_REFUSED = _event("requests_refused", "warning", "code kid count seconds")
-"""Refusals of one code and key in the last seconds, instead of a line for each: KEY_NOT_ALLOWED, RATE_LIMITED,
-OVERLOADED."""
+"""KEY_NOT_ALLOWED, RATE_LIMITED or OVERLOADED refusals of one key in the last seconds."""
 RECIPE_NOT_FOUND = _event("recipe_not_found", "info", "name")
 """A request named no registered recipe."""
 AUTH_ANONYMOUS_BYPASS = _event("auth_anonymous_bypass", "debug", "client")
@@ -288,20 +285,20 @@ AUTH_INVALID_KEY = _event("auth_invalid_key", "warning", "client reason")
 
 # Exports.
 EXPORT_STARTED = _event("export_started", "info", "output model_version")
-"""The model is verified; rows are written."""
+"""The model is verified."""
 EXPORT_PROGRESS = _event("export_progress", "info", "done total rows rows_per_s seconds_left")
-"""Every ten seconds: users or seeds done, rows written, and the time that the rest will take."""
+"""Every ten seconds: users or seeds done, rows written, time left."""
 EXPORT_DONE = _event("export_done", "info", "output rows skipped seconds rows_per_s")
 """The file and its manifest are in place."""
 EXPORT_NOT_MERGED = _event("export_not_merged", "info", "output reason")
-"""With --shard and --merge: other parts of this export are not there yet."""
+"""With --shard and --merge: other parts are not there yet."""
 EXPORT_MERGED = _event("export_merged", "info", "output parts rows")
-"""All parts are there; their manifest is in place."""
+"""All parts and their manifest are there."""
 
 # Commands and libraries.
 COMMAND_ERROR = _event("command_error", "error", "command error code exit_code")
-"""A command other than a training run failed; its last line."""
+"""A command other than a training failed. Its last line."""
 PYTHON_WARNING = _event("python_warning", "warning", "category message")
-"""A Python warning, through the same log."""
+"""A Python warning."""
 LIBRARY_LOG = _event("library_log", "warning", "logger message library_level")
 """A record of a library's logger."""

@@ -51,11 +51,11 @@ MODEL_SEARCHED_AT = _metric(
     "svc_model_searched_timestamp_seconds",
     "gauge",
     "recipe",
-    "When the search ended that chose the parameters of the served model; earlier than its training after a refit.",
+    "When the search of the served model ended, earlier than its training after a refit.",
 )
 ACTIVE_RECIPES = _metric("svc_active_recipes", "gauge", "", "Registered recipes, loaded or not.")
 SKIPPED_RECIPES = _metric(
-    "svc_skipped_recipes", "gauge", "", "Recipe files that cannot be used now, also those whose last recipe is served."
+    "svc_skipped_recipes", "gauge", "", "Unusable recipe files, also those whose last recipe is served."
 )
 RECIPE_PARSE_FAILED = _metric(
     "svc_recipe_parse_failed", "gauge", "recipe", "1 while the file of a served recipe does not parse, else 0."
@@ -67,12 +67,12 @@ NEW_ITEMS_AGE = _metric(
     "svc_new_items_age_seconds", "gauge", "recipe", "Since the list of new items was last read; +Inf: never."
 )
 # Metrics of loads and polls.
-SWAPS = _metric("svc_swap_total", "counter", "result", "Hot swaps by result: ok or error.")
-LOAD_FAILURES = _metric("svc_artifact_load_failures_total", "counter", "recipe reason", "Failed loads by reason.")
+SWAPS = _metric("svc_swap_total", "counter", "result", "Hot swaps, ok or error.")
+LOAD_FAILURES = _metric("svc_artifact_load_failures_total", "counter", "recipe reason", "Failed loads.")
 STAT_FAILURES = _metric(
     "svc_artifact_stat_failures_total", "counter", "recipe", "Polls that could not stat an artifact."
 )
-WATCHER_ERRORS = _metric("svc_watcher_unhandled_errors_total", "counter", "", "Watcher ticks that failed unexpectedly.")
+WATCHER_ERRORS = _metric("svc_watcher_unhandled_errors_total", "counter", "", "Failed watcher ticks.")
 SCAN_FAILURES = _metric("svc_recipes_dir_scan_failures_total", "counter", "", "Failed listings of the recipes folder.")
 WATCHER_TICK_SECONDS = _metric(
     "svc_watcher_tick_seconds", "histogram", "", "Time of one watcher tick.", LATENCY_BUCKETS_S
@@ -81,53 +81,49 @@ BIGQUERY_FALLBACK = _metric(
     "svc_bigquery_storage_fallback_total",
     "counter",
     "",
-    "Never grows in a server: alert on the log event of the trainer.",
+    "Never grows in a server: alert on the trainer's event.",
 )
 # Metrics of requests.
-REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Recommendation requests by status.")
+REQUESTS = _metric("svc_v1_requests_total", "counter", "recipe status", "Recommendation requests.")
 LATENCY = _metric(
     "svc_v1_request_latency_seconds", "histogram", "recipe", "Time from request to answer.", LATENCY_BUCKETS_S
 )
-VERB_REQUESTS = _metric(
-    "svc_v1_verb_requests_total", "counter", "recipe verb status", "Recommendation requests by verb and status."
-)
+VERB_REQUESTS = _metric("svc_v1_verb_requests_total", "counter", "recipe verb status", "Recommendation requests.")
 VERB_LATENCY = _metric(
     "svc_v1_verb_latency_seconds",
     "histogram",
     "recipe verb",
-    "Time from request to answer, by verb.",
+    "Time from request to answer.",
     LATENCY_BUCKETS_S,
 )
 BATCH_SIZE = _metric("svc_v1_batch_size", "histogram", "recipe verb", "Elements of a batch.", BATCH_SIZE_BUCKETS)
-BATCH_ERRORS = _metric("svc_v1_batch_element_errors_total", "counter", "code", "Failed elements of batches by code.")
+BATCH_ERRORS = _metric("svc_v1_batch_element_errors_total", "counter", "code", "Failed elements of batches.")
 FALLBACKS = _metric(
     "svc_v1_fallbacks_total",
     "counter",
     "recipe verb",
-    "Answers with the most chosen items, for lack of a known user.",
+    "Answers with popular items for lack of a known user.",
 )
 COLD_STARTS = _metric(
     "svc_v1_cold_starts_total",
     "counter",
     "recipe kind",
-    "Answers by history, features, features+history or item_features, without a user or item of the training.",
+    "Answers for unknown users or items, by history, features, features+history or item_features.",
 )
 UNKNOWN_FEATURES = _metric(
     "svc_v1_unknown_feature_values_total",
     "counter",
     "recipe",
-    "Entries of ignored_features in answers: values that training never saw, keys of no column.",
+    "Entries of ignored_features in answers.",
 )
 HEAD_REFUSALS = _metric(
     "svc_head_refusals_total",
     "counter",
     "code",
-    "Requests refused for their first line or headers, before any endpoint: AMBIGUOUS_LENGTH, TARGET_TOO_LONG, ...",
+    "Requests refused for their first line or headers.",
 )
 AUTH_FAILURES = _metric("svc_auth_failures_total", "counter", "code", "Requests refused for a missing or wrong key.")
-KEY_REFUSALS = _metric(
-    "svc_key_refusals_total", "counter", "kid code", "Requests that SVC_API_KEY_POLICIES refused, by key and code."
-)
+KEY_REFUSALS = _metric("svc_key_refusals_total", "counter", "kid code", "Requests that SVC_API_KEY_POLICIES refused.")
 
 
 COUNTED_BY_REQUESTS = (
@@ -154,13 +150,13 @@ TRAINING_METRICS: tuple[Metric, ...] = (
         "svc_train_last_success_timestamp_seconds",
         "gauge",
         ("recipe",),
-        "When a training last ended well, its model live or refused; kept by failures.",
+        "When a training last ended well, its model live or refused.",
     ),
     Metric(
         "svc_promotion_total",
         "counter",
         ("recipe", "decision"),
-        "Decisions of the trainings about going live: promoted or refused; none without a promotion block.",
+        "Decisions about going live, promoted or refused, with a promotion block.",
     ),
 )
 """What `svc train --metrics-file` writes; a server has none of them."""
